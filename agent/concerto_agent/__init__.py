@@ -1,0 +1,1 @@
+"""The node agent: measures a node and publishes NodeCapacity and SubspaceSnapshot status."""

@@ -1,0 +1,1 @@
+"""Concerto: a Kubernetes control plane add-on that schedules onto measured capacity."""

@@ -1,0 +1,57 @@
+"""Conditions as Kubernetes keeps them: a list-map by type whose transition time moves only with the status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that is so, is not so, or is not known.
+
+    Attributes:
+        type: CamelCase name, unique in its object.
+        status: "True", "False" or "Unknown".
+        reason: CamelCase, machine readable; a reason never changes its meaning.
+        message: a sentence a person can act on.
+    """
+
+    type: str
+    status: Status
+    reason: str
+    message: str
+
+
+def merge_conditions(
+    old: Iterable[Mapping[str, Any]], new: Iterable[Condition], *, now: str, observed_generation: int
+) -> list[dict[str, Any]]:
+    """The conditions list after ``new`` has been said.
+
+    Args:
+        old: the object's present conditions; types that ``new`` does not name are kept as they are.
+        new: what is said now.
+        now: RFC 3339 time, used as lastTransitionTime where a status differs from before.
+        observed_generation: the generation that ``new`` was computed from.
+    """
+    by_type: dict[str, dict[str, Any]] = {c["type"]: dict(c) for c in old}
+    for condition in new:
+        before = by_type.get(condition.type)
+        same = before is not None and before.get("status") == condition.status
+        by_type[condition.type] = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "observedGeneration": observed_generation,
+            "lastTransitionTime": before["lastTransitionTime"] if same and before else now,
+        }
+    return list(by_type.values())
+
+
+def find_condition(conditions: Iterable[Mapping[str, Any]] | None, kind: str) -> Mapping[str, Any] | None:
+    """The condition of that type, or None."""
+    return next((c for c in conditions or () if c.get("type") == kind), None)

@@ -1,0 +1,64 @@
+"""Kubernetes quantities and durations as exact numbers.
+
+Sources: the quantity grammar of k8s.io/apimachinery (``resource.Quantity``) and Go's ``time.ParseDuration``, as far as
+Concerto's objects use them.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12), "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40), "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}  # fmt: skip
+_QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
+_DURATION = re.compile(r"(\d+(?:\.\d*)?)(ms|us|h|m|s)")
+_DURATION_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(value: str | int | float) -> Decimal:
+    """The exact value of a quantity such as ``500m``, ``1.5Gi``, ``2e3`` or a bare number.
+
+    Raises:
+        ValueError: it is not a quantity; the message quotes it.
+    """
+    match = _QUANTITY.match(str(value).strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a quantity (examples: 500m, 2, 1.5Gi)")
+    number, exponent, suffix = match.groups()
+    return Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+
+
+def milli(value: str | int | float) -> int:
+    """A quantity in thousandths, rounded up as Kubernetes does (``MilliValue``): ``0.5`` is 500."""
+    return int((parse_quantity(value) * 1000).to_integral_value(ROUND_CEILING))
+
+
+def whole(value: str | int | float) -> int:
+    """A quantity in whole units (bytes, pods, devices), rounded up as Kubernetes does (``Value``)."""
+    return int(parse_quantity(value).to_integral_value(ROUND_CEILING))
+
+
+def resource_amount(resource: str, value: str | int | float) -> int:
+    """A resource amount in the unit that scheduling counts in: millicores for ``cpu``, whole units for all else."""
+    return milli(value) if resource == "cpu" else whole(value)
+
+
+@lru_cache(maxsize=1024)
+def parse_duration(value: str) -> float:
+    """Seconds of a duration such as ``500ms``, ``30s`` or ``1h30m``.
+
+    Raises:
+        ValueError: it is not a duration; the message quotes it.
+    """
+    parts = _DURATION.findall(value)
+    if not parts or "".join(n + u for n, u in parts) != value:
+        raise ValueError(f"{value!r} is not a duration (examples: 500ms, 30s, 1h30m)")
+    return sum(float(number) * _DURATION_SECONDS[unit] for number, unit in parts)

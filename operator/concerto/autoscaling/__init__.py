@@ -1,0 +1,1 @@
+"""Replica rules, forecasters and their backtest (pure)."""

@@ -1,0 +1,1 @@
+"""Controllers: they translate between the API server (`kube`) and the pure code."""

@@ -1,0 +1,1 @@
+"""CPU topology, allocation and conflicts of CPU bindings (pure)."""

@@ -1,0 +1,1 @@
+"""Scores: which feasible node is best. One file each, listed in `registry.py`."""

@@ -1,0 +1,34 @@
+from decimal import Decimal
+
+import pytest
+
+from concerto.api.quantities import milli, parse_duration, parse_quantity, resource_amount, whole
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("500m", "0.5"), ("1.5Gi", str(int(1.5 * 2**30))), ("2", "2"), ("2e3", "2000"), ("100u", "0.0001"), ("-1", "-1"), (3, "3")],
+)
+def test_a_quantity_is_read_exactly(text, value):
+    assert parse_quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "1.5gi", "abc", "1 Gi x", "NaN", "0x10"])
+def test_what_is_no_quantity_is_refused_with_its_text(text):
+    with pytest.raises(ValueError, match="is not a quantity"):
+        parse_quantity(text)
+
+
+def test_amounts_are_counted_in_the_unit_of_their_resource_and_rounded_up():
+    assert milli("0.0001") == 1
+    assert whole("1.1") == 2
+    assert resource_amount("cpu", "1.5") == 1500
+    assert resource_amount("memory", "1Ki") == 1024
+
+
+def test_durations():
+    assert parse_duration("1h30m") == 5400
+    assert parse_duration("500ms") == 0.5
+    for bad in ("", "5", "5 s", "s", "5x"):
+        with pytest.raises(ValueError, match="is not a duration"):
+            parse_duration(bad)
