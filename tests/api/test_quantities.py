@@ -7,7 +7,15 @@ from concerto.api.quantities import milli, parse_duration, parse_quantity, resou
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("500m", "0.5"), ("1.5Gi", str(int(1.5 * 2**30))), ("2", "2"), ("2e3", "2000"), ("100u", "0.0001"), ("-1", "-1"), (3, "3")],
+    [
+        ("500m", "0.5"),
+        ("1.5Gi", str(int(1.5 * 2**30))),
+        ("2", "2"),
+        ("2e3", "2000"),
+        ("100u", "0.0001"),
+        ("-1", "-1"),
+        (3, "3"),
+    ],
 )
 def test_a_quantity_is_read_exactly(text, value):
     assert parse_quantity(text) == Decimal(value)
