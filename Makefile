@@ -1,0 +1,42 @@
+# Each target says what it does; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PY := .venv/bin/python
+KEEP ?=
+
+.PHONY: help setup demo test e2e bench lint image lock uninstall
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: .venv/.installed ## install Python and system packages that are missing (1-2 min the first time)
+	@./e2e/nodes/install-packages.sh
+
+.venv/.installed: requirements.lock pyproject.toml
+	@echo "setup: Python packages into .venv, pinned by requirements.lock (about 1 min)"
+	@test -x $(PY) || python3 -m venv .venv
+	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## run the main job: nodes, agents, operator, and a Job of 60 pods placed by measured capacity (KEEP=1 leaves it running)
+	@KEEP=$(KEEP) $(PY) -m e2e.demo
+
+test: setup ## run every test this machine can run; says what it skips and why
+	@$(PY) -m pytest -m "not bench"
+
+e2e: setup ## run only what needs an API server or nodes
+	@$(PY) -m pytest e2e -m "not bench"
+
+bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
+	@$(PY) -m e2e.bench
+
+lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linter
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
+
+lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
+	@.venv/bin/pip install --quiet uv
+	@.venv/bin/uv pip compile -q pyproject.toml --extra operator --extra plots --extra dev --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 -o requirements.lock

@@ -1,0 +1,43 @@
+"""The `concerto` command. Each subcommand imports only what it needs, so that an agent stays small."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A subcommand: the module that has `add_arguments(parser)` and `run(args) -> int`, and one line of help."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "operator": _Command("concerto.controllers.operator", "run the control plane: aggregation, scheduling, reservations"),
+    "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
+    "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster with the production code"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="concerto", description="Schedule pods onto measured capacity.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = next((a for a in arguments if not a.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=command.help, description=command.help)
+        if name == chosen:
+            module = importlib.import_module(command.module)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    args = parser.parse_args(arguments)
+    return int(args.run(args) or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
