@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Installs the Debian packages of packages.txt that are missing. Never fails: without them, simulated nodes take over.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+missing=()
+while read -r package; do
+  [ -z "$package" ] || dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")
+done <"$here/packages.txt"
+[ ${#missing[@]} -gt 0 ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "setup: real nodes need: ${missing[*]} (as root: apt-get install ${missing[*]}); simulated nodes take over without them"
+  exit 0
+fi
+echo "setup: apt-get install ${missing[*]} (for real nodes)"
+export DEBIAN_FRONTEND=noninteractive
+# policy-rc.d: the packages' daemons (containerd's own service) are not to be started on this machine.
+printf '#!/bin/sh\nexit 101\n' >/tmp/concerto-policy-rc.d && chmod 755 /tmp/concerto-policy-rc.d
+[ -e /usr/sbin/policy-rc.d ] || { cp /tmp/concerto-policy-rc.d /usr/sbin/policy-rc.d && trap 'rm -f /usr/sbin/policy-rc.d' EXIT; }
+rm -f /tmp/concerto-policy-rc.d
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } ||
+  echo "setup: apt-get could not install ${missing[*]}; simulated nodes take over"
