@@ -17,9 +17,9 @@ class _Command:
 
 
 COMMANDS = {
-    "operator": _Command("concerto.controllers.operator", "run the control plane: aggregation, scheduling, reservations"),
+    "operator": _Command("concerto.controllers.operator", "run the control plane: aggregation, scheduling"),
     "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
-    "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster with the production code"),
+    "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster"),
 }
 
 
