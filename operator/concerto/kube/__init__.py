@@ -1,1 +1,44 @@
 """The only package that speaks HTTP to the API server."""
+
+from concerto.kube.config import ClusterConfig
+from concerto.kube.errors import (
+    ApiError,
+    ConfigError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    OutcomeUnknown,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from concerto.kube.reflector import Reflector, ReflectorSettings
+from concerto.kube.resources import Resource
+from concerto.kube.session import Object, Session, SessionSettings
+
+__all__ = [
+    "ApiError",
+    "ClusterConfig",
+    "ConfigError",
+    "Conflict",
+    "Forbidden",
+    "Gone",
+    "Invalid",
+    "KubeError",
+    "NotFound",
+    "Object",
+    "OutcomeUnknown",
+    "Reflector",
+    "ReflectorSettings",
+    "Resource",
+    "ServerError",
+    "Session",
+    "SessionSettings",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unreachable",
+]

@@ -1,0 +1,112 @@
+"""What can go wrong with a request, as small exceptions that carry the API server's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class KubeError(Exception):
+    """Anything that this package raises."""
+
+
+class ConfigError(KubeError):
+    """No usable way to reach a cluster was found; the message says what was looked for."""
+
+
+class Unreachable(KubeError):
+    """The API server could not be reached; what was asked for has not happened, or can safely be asked again."""
+
+
+class OutcomeUnknown(KubeError):
+    """The request may or may not have been carried out: read the object back before deciding anything."""
+
+
+class ApiError(KubeError):
+    """The API server refused.
+
+    Attributes:
+        status: HTTP status code.
+        reason: CamelCase reason of the API's Status object, such as ``AlreadyExists``.
+        message: the API's sentence.
+        retry_after: seconds that the server asks to wait, or None.
+        details: the Status object's details (causes with their fields), perhaps empty.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        retry_after: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+        self.details: Mapping[str, Any] = details or {}
+
+
+class Unauthorized(ApiError):
+    """401: the credentials are missing, expired or wrong."""
+
+
+class Forbidden(ApiError):
+    """403: RBAC, admission or a terminating namespace says no."""
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such kind (yet)."""
+
+
+class Conflict(ApiError):
+    """409: it exists already, or has changed since, or a precondition does not hold."""
+
+
+class Gone(ApiError):
+    """410: the resourceVersion or continue token asked for is too old."""
+
+
+class Invalid(ApiError):
+    """422: the schema or a validation rule refuses the object."""
+
+
+class TooManyRequests(ApiError):
+    """429: asked too often; also an eviction that a disruption budget forbids."""
+
+
+class ServerError(ApiError):
+    """5xx: the API server or its storage is in trouble."""
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def api_error(
+    status: int, body: Mapping[str, Any] | None, text: str = "", retry_after: float | None = None
+) -> ApiError:
+    """The exception for a refusal.
+
+    Args:
+        status: HTTP status code, or the ``code`` of a Status object that came inside a watch.
+        body: the Status object, if the answer held one.
+        text: what the answer held instead (a proxy's page, say); only its beginning is kept.
+        retry_after: seconds from the ``Retry-After`` header.
+    """
+    body = body or {}
+    details = body.get("details") or {}
+    if retry_after is None and details.get("retryAfterSeconds"):
+        retry_after = float(details["retryAfterSeconds"])
+    kind = _BY_STATUS.get(status) or (ServerError if status >= 500 else ApiError)
+    message = body.get("message") or text[:500].strip() or "no message"
+    return kind(status, body.get("reason") or "Unknown", message, retry_after, details)

@@ -1,0 +1,282 @@
+"""A local copy of one collection that is kept equal to the API server's: list, then watch, for ever.
+
+What a consumer can rely on:
+
+- ``on_change(old, new)`` is called synchronously, in the order of the changes, once for each difference between one
+  state of the store and the next: ``(None, new)`` an object appeared, ``(old, new)`` it changed, ``(old, None)`` it is
+  gone. An object that was deleted and made again under the same name is gone first and then appears, even if both
+  happened while no watch was open.
+- The store never holds an object that a complete list no longer showed.
+- A resourceVersion is an opaque word: it is handed back and compared for equality, never for order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.resources import Resource
+from concerto.kube.session import Object, Session
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class ReflectorSettings:
+    """How a reflector watches.
+
+    Attributes:
+        watch_seconds: how long the server is asked to keep one watch open; up to twice as long, drawn anew each time,
+            so that the watches of many clients do not end together.
+        inactivity_seconds: a watch on which nothing came for so long is taken for dead. The server sends a bookmark
+            about once a minute.
+        first_backoff_seconds: mean wait after a first failure; doubles with each further one.
+        longest_backoff_seconds: the wait never gets longer.
+    """
+
+    watch_seconds: float = 300.0
+    inactivity_seconds: float = 90.0
+    first_backoff_seconds: float = 0.5
+    longest_backoff_seconds: float = 30.0
+
+
+class _Relist(Exception):
+    """What the watch shows can no longer be trusted to join up with the store: list again.
+
+    Attributes:
+        at_once: the server has told us to, so there is nothing to wait for.
+    """
+
+    def __init__(self, why: str, *, at_once: bool) -> None:
+        super().__init__(why)
+        self.at_once = at_once
+
+
+class Reflector:
+    """List and watch of one collection.
+
+    Attributes:
+        store: what is known now, by (namespace, name); the namespace of cluster scoped objects is "". Read only for
+            everybody else; it changes just before each ``on_change``.
+        synced: set once the first list has been delivered, and for ever after.
+        lists: complete lists so far.
+        events: watch events so far.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        trim: Callable[[Object], Object] | None = None,
+        on_change: Callable[[Object | None, Object | None], None] | None = None,
+        on_synced: Callable[[], None] | None = None,
+        settings: ReflectorSettings | None = None,
+    ) -> None:
+        """Nothing is asked for before ``run``.
+
+        Args:
+            session: the way to the API server.
+            resource: the kind to follow.
+            namespace: only there; None is everywhere.
+            label_selector: only these.
+            field_selector: only these.
+            trim: makes an object smaller before it is kept; may change what it is given. ``metadata.managedFields`` is
+                gone already, and name, namespace, uid and resourceVersion have to stay.
+            on_change: told of each difference. An exception in it ends ``run``: a consumer that missed a change is
+                wrong from then on, and starting afresh is the only repair.
+            on_synced: told after each complete list, the first one and any later one, has been delivered.
+            settings: how to watch.
+        """
+        self.resource = resource
+        self.store: dict[Key, Object] = {}
+        self.synced = asyncio.Event()
+        self.lists = 0
+        self.events = 0
+        self._session = session
+        self._path = resource.path(namespace)
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._trim = trim
+        self._on_change = on_change
+        self._on_synced = on_synced
+        self._settings = settings or ReflectorSettings()
+        self._resource_version: str | None = None  # None: only a list can tell
+        self._failures = 0
+        self._refresh_wanted = asyncio.Event()
+        self._lists_begun = 0
+        self._last_listed = 0  # which of the lists begun was the last to be completed
+        self._listed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled. Failures of the API server are waited out, never raised."""
+        while True:
+            try:
+                if self._resource_version is None:
+                    await self._list()
+                await self._watch_until_refresh()
+            except _Relist as reason:
+                logger.info("%s: listing again: %s", self._path, reason)
+                self._resource_version = None
+                if not reason.at_once:
+                    await self._back_off()
+            except KubeError as error:
+                logger.warning("%s: %s", self._path, error)
+                await self._back_off(error.retry_after if isinstance(error, ApiError) else None)
+
+    async def refresh(self) -> None:
+        """Return once the store reflects a list that was begun after this call (``run`` has to be running)."""
+        async with self._listed:
+            # A list that is in progress now may have been read before the call: it does not count
+            begun = self._lists_begun
+            self._refresh_wanted.set()
+            await self._listed.wait_for(lambda: self._last_listed > begun)
+
+    async def _watch_until_refresh(self) -> None:
+        watch = asyncio.ensure_future(self._watch())
+        refresh = asyncio.ensure_future(self._refresh_wanted.wait())
+        try:
+            await asyncio.wait({watch, refresh}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+            else:
+                raise _Relist("a fresh view was asked for", at_once=True)
+        finally:
+            for task in (watch, refresh):
+                task.cancel()
+            # The watch may be in the middle of a batch: it must be over before anything else touches the store
+            await asyncio.gather(watch, refresh, return_exceptions=True)
+
+    async def _list(self) -> None:
+        self._refresh_wanted.clear()
+        self._lists_begun += 1
+        found: dict[Key, Object] = {}
+        try:
+            async for page in self._session.pages(
+                self._path, label_selector=self._label_selector, field_selector=self._field_selector
+            ):
+                metadata = page.get("metadata") or {}
+                for item in page.get("items") or []:
+                    # Items of a list do not say what they are; whoever stores or compares them should not have to care
+                    item.setdefault("apiVersion", self.resource.api_version)
+                    item.setdefault("kind", self.resource.kind)
+                    key = _key(item)
+                    old = self.store.get(key)
+                    # What has not changed is not kept twice while a long list comes in
+                    found[key] = old if old is not None and _version(old) == _version(item) else self._trimmed(item)
+        except Gone as error:
+            raise _Relist(f"the list was too old before it was complete: {error.message}", at_once=False) from error
+        # Deletes first: consumers that count never see more than there is
+        for key in [key for key in self.store if key not in found]:
+            self._put(key, None)
+        for index, (key, item) in enumerate(found.items(), start=1):
+            if self.store.get(key) is not item:
+                self._put(key, item)
+            if index % self._session.settings.page_size == 0:
+                await asyncio.sleep(0)  # a large list must not hold up everybody else
+        self._resource_version = metadata["resourceVersion"]
+        self._failures = 0
+        self.lists += 1
+        self._last_listed = self._lists_begun
+        self.synced.set()
+        if self._on_synced:
+            self._on_synced()
+        async with self._listed:
+            self._listed.notify_all()
+
+    async def _watch(self) -> None:
+        """One watch, from where the last one ended. Returns when the server ends it properly."""
+        assert self._resource_version is not None
+        seconds = self._settings.watch_seconds * random.uniform(1.0, 2.0)
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._resource_version,
+            "timeoutSeconds": str(int(seconds)),
+        }
+        if self._label_selector:
+            params["labelSelector"] = self._label_selector
+        if self._field_selector:
+            params["fieldSelector"] = self._field_selector
+        before = self.events
+        try:
+            async with self._session.stream(
+                self._path, params=params, inactivity_seconds=self._settings.inactivity_seconds
+            ) as batches:
+                async for lines in batches:
+                    for line in lines:
+                        self._take(line)
+                    self._failures = 0
+        except Gone as error:
+            raise _Relist(error.message, at_once=True) from error
+        except TooManyRequests:
+            raise
+        except ServerError as error:
+            if error.status == 503:  # not ready, or going down: the resourceVersion stays good
+                raise
+            raise _Relist(str(error), at_once=False) from error
+        except ApiError as error:
+            raise _Relist(str(error), at_once=False) from error
+        if self.events == before:
+            # Ended at once, and without a word: a proxy or a server on its way down. Do not spin.
+            raise Unreachable("the watch ended without an event")
+
+    def _take(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            kind, item = event["type"], event["object"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise _Relist(f"not a watch event: {line[:200]!r}", at_once=False) from error
+        if kind == "ERROR":
+            refusal = api_error(int(item.get("code") or 500), item)
+            raise _Relist(str(refusal), at_once=isinstance(refusal, Gone))
+        self.events += 1
+        if kind in ("ADDED", "MODIFIED"):
+            self._put(_key(item), self._trimmed(item))
+        elif kind == "DELETED":
+            self._put(_key(item), None)
+        self._resource_version = item["metadata"]["resourceVersion"]
+
+    def _trimmed(self, item: Object) -> Object:
+        item["metadata"].pop("managedFields", None)
+        return self._trim(item) if self._trim else item
+
+    def _put(self, key: Key, new: Object | None) -> None:
+        old = self.store.get(key)
+        if old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]:
+            # Another object of the same name: whoever follows UIDs must hear of the end of the first
+            self._put(key, None)
+            old = None
+        if new is not None:
+            self.store[key] = new
+        elif old is not None:
+            del self.store[key]
+        else:
+            return  # the end of something that was never seen
+        if self._on_change:
+            self._on_change(old, new)
+
+    async def _back_off(self, at_least: float | None = None) -> None:
+        wait = min(self._settings.first_backoff_seconds * 2**self._failures, self._settings.longest_backoff_seconds)
+        self._failures = min(self._failures + 1, 16)
+        await asyncio.sleep(max(wait * random.uniform(0.5, 1.5), at_least or 0.0))
+
+
+def _key(item: Object) -> Key:
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(item: Object) -> tuple[str, str]:
+    metadata = item["metadata"]
+    return metadata["uid"], metadata["resourceVersion"]
