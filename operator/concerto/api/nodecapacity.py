@@ -50,7 +50,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class SmoothingSettings:
-    """Dynamic exponential moving average of each resource (seed 003, section 3.4; algorithms section 1).
+    """Dynamic exponential moving average of each resource (seed 000, section 4.2.2; algorithms section 1).
 
     Attributes:
         slow: weight of a new sample while the value is steady, as a fraction.
