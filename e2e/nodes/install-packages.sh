@@ -13,10 +13,12 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 fi
 echo "setup: apt-get install ${missing[*]} (for real nodes)"
 export DEBIAN_FRONTEND=noninteractive
-# policy-rc.d: the packages' daemons (containerd's own service) are not to be started on this machine.
-printf '#!/bin/sh\nexit 101\n' >/tmp/concerto-policy-rc.d && chmod 755 /tmp/concerto-policy-rc.d
-[ -e /usr/sbin/policy-rc.d ] || { cp /tmp/concerto-policy-rc.d /usr/sbin/policy-rc.d && trap 'rm -f /usr/sbin/policy-rc.d' EXIT; }
-rm -f /tmp/concerto-policy-rc.d
+# The packages' daemons (containerd's own service) are not to be started on this machine.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+  printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+fi
 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
   { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null; } ||
   echo "setup: apt-get could not install ${missing[*]}; simulated nodes take over"
