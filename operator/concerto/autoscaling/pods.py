@@ -1,0 +1,131 @@
+"""Which of a target's pods count: autoscaling/v2's four groups, and the requests that utilisation is measured against.
+
+Source: the documented behaviour of HorizontalPodAutoscaler ("algorithm details") and hpa-rules; first match wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from concerto.autoscaling.settings import ControllerSettings
+
+
+class MetricError(Exception):
+    """A metric has no usable answer; the message says why and for which pod or metric."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One pod's reading: ``value`` in thousandths, taken at ``timestamp`` over the ``window`` seconds before."""
+
+    value: int
+    timestamp: float = 0.0
+    window: float = 60.0
+
+
+@dataclass(frozen=True)
+class ContainerRequests:
+    """A container (restartable init containers included) and its requests in thousandths."""
+
+    name: str
+    requests: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PodView:
+    """What the rules need to know of a pod.
+
+    Attributes:
+        ready: status of the Ready condition ("True", "False", "Unknown"), None when there is no such condition.
+        ready_since: when that condition last changed, seconds.
+        started_at: ``status.startTime``, None before the kubelet has seen the pod.
+        pod_requests: the pod-level requests where the pod has any (they win over its containers'), else None.
+    """
+
+    name: str
+    phase: str = "Running"
+    deleting: bool = False
+    ready: str | None = "True"
+    ready_since: float = 0.0
+    started_at: float | None = 0.0
+    created_at: float = 0.0
+    containers: tuple[ContainerRequests, ...] = ()
+    pod_requests: Mapping[str, int] | None = None
+    uid: str = ""
+    revision: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Running and Ready, as Object and External metrics count pods."""
+        return self.phase == "Running" and self.ready == "True"
+
+
+@dataclass(frozen=True)
+class PodGroups:
+    """Names of the pods in each group; ready ones are those whose samples count."""
+
+    ready: frozenset[str]
+    unready: frozenset[str]
+    missing: frozenset[str]
+    ignored: frozenset[str]
+
+
+def group_pods(
+    pods: Sequence[PodView], samples: Mapping[str, Sample], *, cpu: bool, now: float, settings: ControllerSettings
+) -> PodGroups:
+    """Sort pods into ready, unready, missing and ignored.
+
+    Args:
+        pods: all pods of the selector.
+        samples: readings by pod name.
+        cpu: whether the metric is CPU: only then does a pod's own start-up disqualify its sample.
+        now: seconds.
+        settings: cpuInitializationPeriod and initialReadinessDelay.
+    """
+    ready, unready, missing, ignored = set(), set(), set(), set()
+    for pod in pods:
+        if pod.deleting or pod.phase == "Failed":
+            ignored.add(pod.name)
+        elif pod.phase == "Pending":
+            unready.add(pod.name)
+        elif (sample := samples.get(pod.name)) is None:
+            missing.add(pod.name)
+        elif cpu and _still_starting(pod, sample, now, settings):
+            unready.add(pod.name)
+        else:
+            ready.add(pod.name)
+    return PodGroups(frozenset(ready), frozenset(unready), frozenset(missing), frozenset(ignored))
+
+
+def _still_starting(pod: PodView, sample: Sample, now: float, settings: ControllerSettings) -> bool:
+    if pod.ready is None or pod.started_at is None:
+        return True
+    if pod.started_at + settings.cpu_initialization_seconds > now:
+        # The whole window of the sample must lie after the last change of readiness, else it holds start-up work.
+        return pod.ready == "False" or sample.timestamp < pod.ready_since + sample.window
+    never_became_ready = pod.started_at + settings.initial_readiness_delay_seconds > pod.ready_since
+    return pod.ready == "False" and never_became_ready
+
+
+def requests_of(pods: Sequence[PodView], resource: str, container: str | None) -> dict[str, int]:
+    """Each pod's request of ``resource`` in thousandths: of one container, else pod-level, else of all containers.
+
+    Raises:
+        MetricError: a container (or the named one) has no such request, or there is no container of that name.
+    """
+    return {pod.name: _request_of(pod, resource, container) for pod in pods}
+
+
+def _request_of(pod: PodView, resource: str, container: str | None) -> int:
+    if container is None and pod.pod_requests is not None:
+        if resource not in pod.pod_requests:
+            raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")
+        return pod.pod_requests[resource]
+    chosen = [c for c in pod.containers if container is None or c.name == container]
+    if container is not None and not chosen:
+        raise MetricError(f"container {container} not found in Pod {pod.name}")
+    for each in chosen:
+        if resource not in each.requests:
+            raise MetricError(f"missing request for {resource} in container {each.name} of Pod {pod.name}")
+    return sum(c.requests[resource] for c in chosen)

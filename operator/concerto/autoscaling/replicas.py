@@ -1,0 +1,246 @@
+"""From one metric's readings to a proposed number of replicas, as autoscaling/v2 does it.
+
+Integers are thousandths of the metric's unit, as in the metrics APIs. Divisions of integers truncate: the percentage of
+utilisation is a whole number before it becomes a ratio, and two controllers agree only if both truncate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from concerto.autoscaling.pods import MetricError, PodGroups, PodView, Sample, group_pods, requests_of
+from concerto.autoscaling.settings import ControllerSettings, Tolerances
+
+MAX_REPLICAS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What one metric asks for.
+
+    Attributes:
+        replicas: whole replicas after tolerance and missing pods.
+        metric: what it is called in messages, e.g. ``cpu resource utilization (percentage of request)``.
+        demand: replicas (fractional) whose load would be exactly at the target, from ready pods' own readings; None
+            when they tell nothing. This is what forecasts are made of: it does not saw up and down with the replicas.
+        average_value: current average per pod in thousandths, where the target is one.
+        average_utilization: current percent, where the target is one.
+        value: current total in thousandths, where the target is one.
+        observed_at: when the reading was taken, seconds; None when the source did not say.
+        window: length of the readings' window, seconds.
+    """
+
+    replicas: int
+    metric: str = ""
+    demand: float | None = None
+    average_value: int | None = None
+    average_utilization: int | None = None
+    value: int | None = None
+    observed_at: float | None = None
+    window: float = 0.0
+
+
+def utilization(samples: Mapping[str, Sample], requests: Mapping[str, int], target: int) -> tuple[float, int, int]:
+    """(ratio to the target, whole percent, average usage in thousandths): a ratio of sums over pods that have both.
+
+    Raises:
+        MetricError: no pod has both, or requests sum to nothing.
+    """
+    known = [name for name in samples if name in requests]
+    total, requested = sum(samples[n].value for n in known), sum(requests[n] for n in known)
+    if requested == 0:
+        raise MetricError("no metrics returned matched known pods")
+    percent = _truncate(total * 100, requested)
+    return percent / target, percent, _truncate(total, len(known))
+
+
+def usage(samples: Mapping[str, Sample], target: int) -> tuple[float, int]:
+    """(ratio to the target, average in thousandths)."""
+    average = _truncate(sum(s.value for s in samples.values()), len(samples))
+    return average / target, average
+
+
+def resource_utilization_replicas(
+    current: int,
+    pods: Sequence[PodView],
+    samples: Mapping[str, Sample],
+    *,
+    resource: str,
+    container: str | None,
+    target_percent: int,
+    tolerances: Tolerances,
+    settings: ControllerSettings,
+    now: float,
+) -> Proposal:
+    """Resource and ContainerResource metrics with a Utilization target.
+
+    Raises:
+        MetricError: no pods, no usable sample, or a request is missing.
+    """
+    groups, counted = _counted(pods, samples, resource == "cpu", now, settings)
+    requests = requests_of(pods, resource, container)
+    ratio, percent, average = utilization(counted, requests, target_percent)
+
+    # A missing pod counts as using all it asked for when that could shrink the target, and nothing when it could grow.
+    full = max(100, target_percent)
+    replicas = _with_absent_pods(
+        current,
+        groups,
+        counted,
+        ratio,
+        tolerances,
+        missing_when_low=lambda name: requests[name] * full // 100,
+        ratio_of=lambda filled: utilization(filled, requests, target_percent)[0],
+    )
+    own = [name for name in counted if name in requests]
+    exact = 100.0 * sum(counted[n].value for n in own) / sum(requests[n] for n in own) / target_percent
+    name = "container resource" if container is not None else "resource"
+    return Proposal(
+        replicas,
+        f"{resource} {name} utilization (percentage of request)",
+        exact * (len(groups.ready) + len(groups.missing)),
+        average_value=average,
+        average_utilization=percent,
+        observed_at=_oldest(counted),
+        window=_longest(counted),
+    )
+
+
+def average_value_replicas(
+    current: int,
+    pods: Sequence[PodView],
+    samples: Mapping[str, Sample],
+    *,
+    metric: str,
+    cpu: bool,
+    target: int,
+    tolerances: Tolerances,
+    settings: ControllerSettings,
+    now: float,
+) -> Proposal:
+    """Pods metrics, and Resource and ContainerResource metrics with an AverageValue target (thousandths).
+
+    Raises:
+        MetricError: no pods, or no usable sample.
+    """
+    groups, counted = _counted(pods, samples, cpu, now, settings)
+    ratio, average = usage(counted, target)
+    replicas = _with_absent_pods(
+        current,
+        groups,
+        counted,
+        ratio,
+        tolerances,
+        missing_when_low=lambda _: target,
+        ratio_of=lambda filled: usage(filled, target)[0],
+    )
+    mean = sum(s.value for s in counted.values()) / len(counted)
+    demand = mean / target * (len(groups.ready) + len(groups.missing))
+    return Proposal(
+        replicas, metric, demand, average_value=average, observed_at=_oldest(counted), window=_longest(counted)
+    )
+
+
+def value_replicas(
+    current: int, pods: Sequence[PodView], value: int, *, metric: str, target: int, tolerances: Tolerances
+) -> Proposal:
+    """Object and External metrics with a Value target: the ratio times the pods that are ready.
+
+    Raises:
+        MetricError: there are no pods to multiply by.
+    """
+    _refuse_negative(value, metric)
+    ratio = value / target
+    if current == 0:
+        return Proposal(_whole(ratio), metric, ratio, value=value)
+    ready = sum(pod.is_ready for pod in pods)
+    demand = ratio * ready
+    if tolerances.contain(ratio):
+        return Proposal(current, metric, demand, value=value)
+    if not pods:
+        raise MetricError(
+            "unable to calculate ready pods: no pods returned by selector while calculating replica count"
+        )
+    return Proposal(_whole(demand), metric, demand, value=value)
+
+
+def per_pod_replicas(status_replicas: int, value: int, *, metric: str, target: int, tolerances: Tolerances) -> Proposal:
+    """Object and External metrics with an AverageValue target: the total shared among the replicas that exist."""
+    _refuse_negative(value, metric)
+    demand = value / target
+    # From no replicas at all, any load is outside of any tolerance and none is inside none: both give ceil(demand).
+    ratio = value / (target * status_replicas) if status_replicas else math.inf
+    replicas = status_replicas if tolerances.contain(ratio) else _whole(demand)
+    average = math.ceil(value / status_replicas) if status_replicas else value
+    return Proposal(replicas, metric, demand, average_value=average)
+
+
+def _counted(
+    pods: Sequence[PodView], samples: Mapping[str, Sample], cpu: bool, now: float, settings: ControllerSettings
+) -> tuple[PodGroups, dict[str, Sample]]:
+    if not pods:
+        raise MetricError("no pods returned by selector while calculating replica count")
+    groups = group_pods(pods, samples, cpu=cpu, now=now, settings=settings)
+    dropped = groups.ignored | groups.unready
+    counted = {name: sample for name, sample in samples.items() if name not in dropped}
+    if not counted:
+        raise MetricError("did not receive metrics for targeted pods (pods might be unready)")
+    for name, sample in counted.items():
+        if sample.value < 0:
+            raise MetricError(f"pod {name} reports {sample.value}m, and less than nothing is no usage")
+    return groups, counted
+
+
+def _with_absent_pods(
+    current: int,
+    groups: PodGroups,
+    counted: Mapping[str, Sample],
+    ratio: float,
+    tolerances: Tolerances,
+    *,
+    missing_when_low: Callable[[str], int],
+    ratio_of: Callable[[Mapping[str, Sample]], float],
+) -> int:
+    """Replicas for ``ratio``, after pods without a usable sample were counted against the direction it points in."""
+    unready_could_grow = bool(groups.unready) and ratio > 1.0
+    if not unready_could_grow and not groups.missing:
+        return current if tolerances.contain(ratio) else _whole(ratio * len(groups.ready))
+
+    filled = dict(counted)
+    if ratio < 1.0:
+        filled |= {name: Sample(missing_when_low(name)) for name in groups.missing}
+    elif ratio > 1.0:
+        filled |= {name: Sample(0) for name in groups.missing | groups.unready}
+    new_ratio = ratio_of(filled)
+    flipped = (ratio < 1.0 < new_ratio) or (new_ratio < 1.0 < ratio)
+    if flipped or tolerances.contain(new_ratio):
+        return current
+    replicas = _whole(new_ratio * len(filled))
+    against = (new_ratio < 1.0 and replicas > current) or (new_ratio > 1.0 and replicas < current)
+    return current if against else replicas
+
+
+def _refuse_negative(value: int, metric: str) -> None:
+    if value < 0:
+        raise MetricError(f"{metric} is {value}m, and less than nothing is no load")
+
+
+def _oldest(counted: Mapping[str, Sample]) -> float:
+    """The oldest reading's time: a forecast must not believe its input fresher than it is."""
+    return min(s.timestamp for s in counted.values())
+
+
+def _longest(counted: Mapping[str, Sample]) -> float:
+    return max(s.window for s in counted.values())
+
+
+def _whole(replicas: float) -> int:
+    return min(math.ceil(replicas), MAX_REPLICAS)
+
+
+def _truncate(numerator: int, denominator: int) -> int:
+    """Integer division towards zero, exact for any size (``//`` would round a negative one down)."""
+    quotient = abs(numerator) // abs(denominator)
+    return quotient if (numerator >= 0) == (denominator > 0) else -quotient

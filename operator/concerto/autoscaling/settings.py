@@ -1,0 +1,103 @@
+"""What a PredictiveHPA is told: replica bounds, behaviour and the controller's own constants, as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+SelectPolicy = Literal["Max", "Min", "Disabled"]
+
+
+@dataclass(frozen=True)
+class ControllerSettings:
+    """The flags of kube-controller-manager that shape autoscaling/v2, with its defaults.
+
+    Attributes:
+        sync_seconds: how often an object is looked at.
+        tolerance: change of the ratio, from 1, that is too small to act on; each direction.
+        downscale_stabilization_seconds: how long a higher recommendation holds replicas up.
+        cpu_initialization_seconds: how long after its start a pod's CPU samples may be start-up work.
+        initial_readiness_delay_seconds: readiness changes this soon after the start count as never ready.
+    """
+
+    sync_seconds: float = 15.0
+    tolerance: float = 0.1
+    downscale_stabilization_seconds: float = 300.0
+    cpu_initialization_seconds: float = 300.0
+    initial_readiness_delay_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One limit of the rate of change: ``value`` pods or percent in any ``period_seconds``."""
+
+    type: Literal["Pods", "Percent"]
+    value: int
+    period_seconds: int
+
+
+@dataclass(frozen=True)
+class ScalingRules:
+    """``behavior.scaleUp`` or ``behavior.scaleDown``.
+
+    Attributes:
+        policies: rate limits.
+        select_policy: which of them counts: the one that allows most, least, or no change at all.
+        stabilization_seconds: None stands for the controller's own downscale window.
+        tolerance: None stands for the controller's own.
+    """
+
+    policies: tuple[Policy, ...]
+    select_policy: SelectPolicy = "Max"
+    stabilization_seconds: float | None = None
+    tolerance: float | None = None
+
+
+DEFAULT_SCALE_UP = ScalingRules((Policy("Pods", 4, 15), Policy("Percent", 100, 15)), "Max", 0.0)
+DEFAULT_SCALE_DOWN = ScalingRules((Policy("Percent", 100, 15),), "Max", None)
+
+
+@dataclass(frozen=True)
+class Behavior:
+    """``spec.behavior``. An object without one follows the older rules (see `behavior.normalise`)."""
+
+    scale_up: ScalingRules = DEFAULT_SCALE_UP
+    scale_down: ScalingRules = DEFAULT_SCALE_DOWN
+
+    def with_window(self, controller: ControllerSettings) -> Behavior:
+        """The same with the controller's downscale window where none is given."""
+        if self.scale_down.stabilization_seconds is not None:
+            return self
+        window = controller.downscale_stabilization_seconds
+        return replace(self, scale_down=replace(self.scale_down, stabilization_seconds=window))
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Changes of the ratio, from 1, that are too small to act on."""
+
+    scale_up: float
+    scale_down: float
+
+    def contain(self, ratio: float) -> bool:
+        """Whether the ratio is so near to 1 that the replicas stay."""
+        return 1.0 - self.scale_down <= ratio <= 1.0 + self.scale_up
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What an object may scale to, and how fast."""
+
+    max_replicas: int
+    min_replicas: int = 1
+    behavior: Behavior | None = None
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+
+    @property
+    def tolerances(self) -> Tolerances:
+        """Per-direction tolerances: the behaviour's own, else the controller's."""
+        default = self.controller.tolerance
+        if self.behavior is None:
+            return Tolerances(default, default)
+        up, down = self.behavior.scale_up.tolerance, self.behavior.scale_down.tolerance
+        return Tolerances(default if up is None else up, default if down is None else down)

@@ -1,0 +1,113 @@
+import pytest
+
+from concerto.autoscaling.behavior import Memory, Recommendation
+from concerto.autoscaling.decision import Failure, Floor, carried_out, combine, decide, needs_metrics
+from concerto.autoscaling.replicas import Proposal
+from concerto.autoscaling.settings import Behavior, Bounds
+
+NOW = 1000.0
+BROKEN = Failure("FailedGetResourceMetric", "failed to get cpu resource metric value: gone")
+
+COMBINED = {
+    "the largest proposal wins": ([Proposal(3, "a"), Proposal(5, "b")], 4, (5, "b", "ValidMetricFound")),
+    "one broken metric does not stop growth": ([BROKEN, Proposal(5, "b")], 4, (5, "b", "ValidMetricFound")),
+    "one broken metric lets the replicas stay": ([BROKEN, Proposal(4, "b")], 4, (4, "b", "ValidMetricFound")),
+    "one broken metric stops scaling down": ([Proposal(3, "b"), BROKEN], 4, (None, "", "FailedGetResourceMetric")),
+    "all broken: the first one's reason": (
+        [Failure("FailedGetPodsMetric", "x"), BROKEN],
+        4,
+        (None, "", "FailedGetPodsMetric"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("outcomes", "current", "want"), COMBINED.values(), ids=COMBINED)
+def test_metrics_together(outcomes, current, want):
+    got = combine(outcomes, current)
+    assert (got.replicas, got.metric, got.active.reason) == want
+
+
+def test_a_broken_metric_is_told_even_where_the_others_decided():
+    got = combine([BROKEN, Proposal(5, "b")], 4)
+    assert got.error == (
+        "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource metric value: gone"
+    )
+
+
+BYPASS = {
+    "a target at zero is left alone": (0, 0, False, "", "ScalingDisabled"),
+    "above the maximum comes down at once": (12, 10, True, "Current number of replicas above Spec.MaxReplicas", None),
+    "below the minimum comes up at once": (1, 2, True, "Current number of replicas below Spec.MinReplicas", None),
+}
+
+
+@pytest.mark.parametrize(("current", "want", "rescale", "reason", "active"), BYPASS.values(), ids=BYPASS)
+def test_bounds_come_before_metrics_and_behavior(current, want, rescale, reason, active):
+    bounds = Bounds(10, 2, Behavior())
+    assert not needs_metrics(bounds, current)
+    got = decide(bounds, Memory(), current=current, metrics=None, floor=None, now=NOW)
+    assert (got.replicas, got.rescale, got.reason) == (want, rescale, reason)
+    assert [c.reason for c in got.conditions if c.type == "ScalingActive"] == ([active] if active else [])
+
+
+def test_a_minimum_of_zero_asks_the_metrics_also_at_zero():
+    assert needs_metrics(Bounds(10, 0), 0)
+
+
+def answer(replicas):
+    return combine([Proposal(replicas, "cpu resource")], 5)
+
+
+def test_a_fresh_start_scales_nothing_down_at_once():
+    got = decide(Bounds(10), Memory(), current=5, metrics=answer(2), floor=None, now=NOW)
+    assert (got.replicas, got.rescale) == (5, False)
+    assert [(c.type, c.reason) for c in got.conditions] == [
+        ("AbleToScale", "ScaleDownStabilized"),
+        ("ScalingLimited", "DesiredWithinRange"),
+        ("ScalingActive", "ValidMetricFound"),
+    ]
+
+
+OLD = Memory((Recommendation(0.0, 1),))
+FORECAST = {
+    "a forecast above the metrics raises their answer": (
+        3,
+        Floor(7, "Holt"),
+        7,
+        "forecast (Holt) of cpu resource above target",
+    ),
+    "a forecast below them lowers nothing": (7, Floor(3, "Holt"), 7, "cpu resource above target"),
+    "a forecast that replaces may lower": (
+        7,
+        Floor(6, "Holt", replaces=True),
+        6,
+        "forecast (Holt) of cpu resource above target",
+    ),
+    "a forecast's raise goes by the same limits": (
+        3,
+        Floor(90, "Holt"),
+        10,
+        "forecast (Holt) of cpu resource above target",
+    ),
+    "scaling down waits for both": (2, Floor(5, "Holt"), 5, ""),
+}
+
+
+@pytest.mark.parametrize(("asked", "floor", "want", "reason"), FORECAST.values(), ids=FORECAST)
+def test_a_forecast_is_one_more_voice(asked, floor, want, reason):
+    got = decide(Bounds(100), OLD, current=5, metrics=answer(asked), floor=floor, now=NOW)
+    assert (got.replicas, got.reason) == (want, reason)
+    assert got.metrics_replicas == asked
+
+
+def test_without_an_answer_of_the_metrics_a_forecast_decides_nothing():
+    got = decide(Bounds(100), OLD, current=5, metrics=combine([BROKEN], 5), floor=Floor(9, "Holt"), now=NOW)
+    assert (got.replicas, got.rescale, got.memory) == (5, False, OLD)
+    assert got.error is not None
+    assert [c.reason for c in got.conditions] == ["SucceededGetScale", "FailedGetResourceMetric"]
+
+
+def test_only_behaviors_remember_changes():
+    assert carried_out(Memory(), Bounds(10), before=2, after=4, now=NOW).events == ()
+    remembered = carried_out(Memory(), Bounds(10, 1, Behavior()), before=4, after=1, now=NOW)
+    assert [e.change for e in remembered.events] == [-3]

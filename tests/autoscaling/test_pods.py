@@ -1,0 +1,109 @@
+import pytest
+
+from concerto.autoscaling.pods import ContainerRequests, MetricError, PodView, Sample, group_pods, requests_of
+from concerto.autoscaling.settings import ControllerSettings
+
+NOW = 10_000.0
+SETTINGS = ControllerSettings()
+FRESH = Sample(100, timestamp=NOW, window=30)
+
+
+def started(seconds_ago, **kw):
+    return PodView("p", started_at=NOW - seconds_ago, **kw)
+
+
+GROUPS = {
+    "a pod being deleted is ignored, even if it is ready": (started(900, deleting=True), FRESH, True, "ignored"),
+    "a failed pod is ignored": (started(900, phase="Failed"), FRESH, True, "ignored"),
+    "a deleted pending pod is ignored: the first match wins": (
+        started(1, phase="Pending", deleting=True),
+        None,
+        True,
+        "ignored",
+    ),
+    "a pending pod is unready, not missing, though it has no sample": (
+        started(1, phase="Pending"),
+        None,
+        True,
+        "unready",
+    ),
+    "a running pod without a sample is missing": (started(900), None, True, "missing"),
+    "for CPU, a pod without a Ready condition is unready": (started(900, ready=None), FRESH, True, "unready"),
+    "for CPU, a pod without a start time is unready": (PodView("p", started_at=None), FRESH, True, "unready"),
+    "for CPU, a young pod that is not Ready is unready": (
+        started(60, ready="False", ready_since=NOW - 60),
+        FRESH,
+        True,
+        "unready",
+    ),
+    "for CPU, a young pod's sample that began before it was Ready is start-up work": (
+        started(60, ready_since=NOW - 29),
+        FRESH,
+        True,
+        "unready",
+    ),
+    "for CPU, a young pod's sample taken wholly after it was Ready counts": (
+        started(60, ready_since=NOW - 30),
+        FRESH,
+        True,
+        "ready",
+    ),
+    "for CPU, an old pod that never was Ready is unready": (
+        started(900, ready="False", ready_since=NOW - 880),
+        FRESH,
+        True,
+        "unready",
+    ),
+    "for CPU, an old pod that was Ready once still counts when it is not": (
+        started(900, ready="False", ready_since=NOW - 10),
+        FRESH,
+        True,
+        "ready",
+    ),
+    "for CPU, readiness that is Unknown is not False": (
+        started(900, ready="Unknown", ready_since=NOW - 890),
+        FRESH,
+        True,
+        "ready",
+    ),
+    "for other metrics, start-up does not disqualify": (
+        started(5, ready="False", ready_since=NOW),
+        FRESH,
+        False,
+        "ready",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pod", "sample", "cpu", "group"), GROUPS.values(), ids=GROUPS.keys())
+def test_each_pod_is_in_one_group(pod, sample, cpu, group):
+    groups = group_pods([pod], {"p": sample} if sample else {}, cpu=cpu, now=NOW, settings=SETTINGS)
+    assert {name: set(getattr(groups, name)) for name in ("ready", "unready", "missing", "ignored")} == {
+        "ready": set(),
+        "unready": set(),
+        "missing": set(),
+        "ignored": set(),
+    } | {group: {"p"}}
+
+
+TWO = PodView("p", containers=(ContainerRequests("a", {"cpu": 100}), ContainerRequests("b", {"cpu": 50, "memory": 7})))
+
+
+def test_requests_are_of_all_containers_or_of_the_named_one():
+    assert requests_of([TWO], "cpu", None) == {"p": 150}
+    assert requests_of([TWO], "cpu", "b") == {"p": 50}
+
+
+def test_pod_level_requests_win_over_those_of_containers_but_not_over_a_named_container():
+    pod = PodView("p", containers=TWO.containers, pod_requests={"cpu": 500})
+    assert requests_of([pod], "cpu", None) == {"p": 500}
+    assert requests_of([pod], "cpu", "a") == {"p": 100}
+    with pytest.raises(MetricError, match="missing pod-level request for memory in Pod p"):
+        requests_of([pod], "memory", None)
+
+
+def test_a_missing_request_is_an_error_that_names_container_and_pod():
+    with pytest.raises(MetricError, match="missing request for memory in container a of Pod p"):
+        requests_of([TWO], "memory", None)
+    with pytest.raises(MetricError, match="container z not found in Pod p"):
+        requests_of([TWO], "cpu", "z")

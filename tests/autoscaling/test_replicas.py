@@ -1,0 +1,234 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.autoscaling.pods import ContainerRequests, MetricError, PodView, Sample
+from concerto.autoscaling.replicas import (
+    average_value_replicas,
+    per_pod_replicas,
+    resource_utilization_replicas,
+    utilization,
+    value_replicas,
+)
+from concerto.autoscaling.settings import ControllerSettings, Tolerances
+
+TEN_PERCENT = Tolerances(0.1, 0.1)
+REQUESTS = (ContainerRequests("c", {"cpu": 1000, "memory": 1000}),)
+
+
+def pods(count, phase="Running", first=0, **kw):
+    return [PodView(f"p{first + i}", phase, containers=REQUESTS, **kw) for i in range(count)]
+
+
+def readings(*values, first=0):
+    return {f"p{first + i}": Sample(v, timestamp=1e6) for i, v in enumerate(values)}
+
+
+def by_utilization(current, all_pods, samples, target, tolerances=TEN_PERCENT, resource="cpu"):
+    return resource_utilization_replicas(
+        current,
+        all_pods,
+        samples,
+        resource=resource,
+        container=None,
+        target_percent=target,
+        tolerances=tolerances,
+        settings=ControllerSettings(),
+        now=1e6,
+    )
+
+
+def by_average(current, all_pods, samples, target, cpu=False):
+    return average_value_replicas(
+        current,
+        all_pods,
+        samples,
+        metric="qps",
+        cpu=cpu,
+        target=target,
+        tolerances=TEN_PERCENT,
+        settings=ControllerSettings(),
+        now=1e6,
+    )
+
+
+UTILIZATION = {
+    "within tolerance the replicas stay": (3, pods(3), readings(300, 320, 340), 30, 3),
+    "above it they follow the ratio, rounded up": (3, pods(3), readings(300, 500, 700), 30, 5),
+    "below it they follow, too": (5, pods(5), readings(100, 300, 500, 250, 250), 50, 3),
+    "the ratio is times the ready pods, not times spec.replicas: a surge does not ratchet": (
+        3,
+        [*pods(3), *pods(2, deleting=True, first=3)],
+        readings(500, 500, 500, 900, 900),
+        50,
+        3,
+    ),
+    "a missing pod counts as using all of its request when the rest would shrink": (
+        4,
+        pods(4),
+        readings(100, 100, 100),
+        100,
+        2,
+    ),
+    "... or its target, where that is above 100 %": (4, pods(4), readings(800, 800, 800), 200, 3),
+    "a missing pod counts as idle when the rest would grow": (4, pods(4), readings(1000, 1000, 1000), 50, 6),
+    "where the missing pods would turn the direction, the replicas stay": (3, pods(3), readings(450, 450), 50, 3),
+    "an unready pod counts as idle when the rest would grow": (
+        3,
+        [*pods(2), *pods(1, "Pending", first=2)],
+        readings(500, 700),
+        30,
+        4,
+    ),
+    "a pending pod does not block scaling down": (
+        5,
+        [*pods(3), *pods(2, "Pending", first=3)],
+        readings(100, 100, 100),
+        50,
+        1,
+    ),
+    "unready pods may soften growth to none": (
+        3,
+        [*pods(1), *pods(2, "Pending", first=1)],
+        readings(400),
+        30,
+        3,
+    ),
+    "a CPU burst of a pod that is starting does not count": (
+        2,
+        [*pods(1), *pods(1, first=1, ready="False", started_at=1e6 - 20, ready_since=1e6 - 20)],
+        readings(300, 1000),
+        30,
+        2,
+    ),
+    "growth never asks for fewer than there are": (
+        10,
+        [*pods(2), *pods(3, "Pending", first=2)],
+        readings(900, 900),
+        30,
+        10,
+    ),
+}
+
+
+@pytest.mark.parametrize(("current", "all_pods", "samples", "target", "want"), UTILIZATION.values(), ids=UTILIZATION)
+def test_utilization(current, all_pods, samples, target, want):
+    assert by_utilization(current, all_pods, samples, target).replicas == want
+
+
+def test_utilization_is_a_truncated_ratio_of_sums():
+    ratio, percent, average = utilization(
+        {"a": Sample(999), "b": Sample(1), "stranger": Sample(10**9)}, {"a": 1000, "b": 3000}, 50
+    )
+    assert (percent, average) == (25, 500)
+    assert ratio == 0.5
+    assert utilization({"a": Sample(999)}, {"a": 1000}, 99)[0] == 1.0
+
+
+def test_a_per_direction_tolerance_holds_only_in_its_direction():
+    eager_up = Tolerances(scale_up=0.0, scale_down=0.5)
+    assert by_utilization(4, pods(4), readings(510, 510, 510, 510), 50, eager_up).replicas == 5
+    assert by_utilization(4, pods(4), readings(260, 260, 260, 260), 50, eager_up).replicas == 4
+
+
+BAD = {
+    "no pods": ([], readings(1), "no pods returned by selector"),
+    "only unready pods": (pods(2, "Pending"), readings(100, 100), "pods might be unready"),
+    "no sample of any pod": (pods(2), {}, "did not receive metrics"),
+    "a pod without a request": ([PodView("p0", containers=(ContainerRequests("c"),))], readings(1), "missing request"),
+    "samples of strangers only": (pods(1), readings(5, first=7), "no metrics returned matched known pods"),
+    "less than nothing": (pods(1), readings(-5), "less than nothing"),
+}
+
+
+@pytest.mark.parametrize(("all_pods", "samples", "message"), BAD.values(), ids=BAD)
+def test_what_cannot_be_answered_is_an_error(all_pods, samples, message):
+    with pytest.raises(MetricError, match=message):
+        by_utilization(2, all_pods, samples, 50)
+
+
+AVERAGE = {
+    "the ratio of the average to the target": (3, pods(3), readings(20_000, 10_000, 30_000), 15_000, 4),
+    "within tolerance": (3, pods(3), readings(10_500, 10_500, 10_500), 10_000, 3),
+    "missing pods count as at the target when the rest would shrink": (
+        4,
+        pods(4),
+        readings(2000, 2000, 2000),
+        10_000,
+        2,
+    ),
+    "missing pods count as idle when the rest would grow": (4, pods(4), readings(20_000, 20_000, 20_000), 10_000, 6),
+    "pending pods count as idle when the rest would grow": (
+        3,
+        [*pods(1), *pods(2, "Pending", first=1)],
+        readings(50_000),
+        10_000,
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize(("current", "all_pods", "samples", "target", "want"), AVERAGE.values(), ids=AVERAGE)
+def test_average_value(current, all_pods, samples, target, want):
+    assert by_average(current, all_pods, samples, target).replicas == want
+
+
+VALUE = {
+    "the ratio times the pods that are ready": (4, [*pods(3), *pods(1, "Pending", first=3)], 20_000, 10_000, 6),
+    "within tolerance nothing changes, even with no pod ready": (4, pods(4, "Pending"), 10_500, 10_000, 4),
+    "from zero, the ratio itself, and without tolerance": (0, [], 10_500, 10_000, 2),
+    "from zero, nothing asks for nothing": (0, [], 0, 10_000, 0),
+    "to zero": (3, pods(3), 0, 10_000, 0),
+    "never more than an int32": (4, pods(4), 10**30, 1, 2**31 - 1),
+}
+
+
+@pytest.mark.parametrize(("current", "all_pods", "value", "target", "want"), VALUE.values(), ids=VALUE)
+def test_object_and_external_value(current, all_pods, value, target, want):
+    proposal = value_replicas(current, all_pods, value, metric="m", target=target, tolerances=TEN_PERCENT)
+    assert proposal.replicas == want
+
+
+PER_POD = {
+    "the total over the target, tolerance by the replicas that exist": (3, 40_000, 10_000, 4),
+    "within tolerance": (3, 31_000, 10_000, 3),
+    "with no replicas there is no tolerance": (0, 1, 10_000, 1),
+    "no load, no replicas": (0, 0, 10_000, 0),
+}
+
+
+@pytest.mark.parametrize(("existing", "value", "target", "want"), PER_POD.values(), ids=PER_POD)
+def test_object_and_external_average_value(existing, value, target, want):
+    assert per_pod_replicas(existing, value, metric="m", target=target, tolerances=TEN_PERCENT).replicas == want
+
+
+def test_a_negative_total_is_refused():
+    with pytest.raises(MetricError, match="no load"):
+        value_replicas(1, pods(1), -1, metric="m", target=1, tolerances=TEN_PERCENT)
+    with pytest.raises(MetricError, match="no load"):
+        per_pod_replicas(1, -1, metric="m", target=1, tolerances=TEN_PERCENT)
+
+
+@given(
+    st.lists(st.integers(0, 5000), min_size=1, max_size=30), st.integers(1, 200), st.integers(0, 5), st.integers(0, 5)
+)
+def test_missing_and_unready_pods_only_ever_soften(values, target, missing, pending):
+    settled = pods(len(values))
+    plain = by_utilization(len(values), settled, readings(*values), target).replicas
+    disturbed = [*settled, *pods(missing, first=100), *pods(pending, "Pending", first=200)]
+    current = len(disturbed)
+    got = by_utilization(current, disturbed, readings(*values), target).replicas
+    ratio = math.floor(100 * sum(values) / (1000 * len(values))) / target
+    if ratio > 1:
+        assert got >= current
+    elif ratio < 1:
+        assert got <= current
+        assert got >= min(plain, current)
+
+
+@given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.integers(1, 200))
+def test_demand_is_the_load_in_replicas_whatever_their_number(values, target):
+    got = by_utilization(len(values), pods(len(values)), readings(*values), target).demand
+    assert got == pytest.approx(sum(values) / 1000 / (target / 100))
