@@ -1,0 +1,121 @@
+"""Bind one pod to one node, and know how it ended.
+
+The binding subresource is a compare-and-set: the API server lets a pod be bound once, and only the one whose UID is
+sent. So a POST may be said again *to the same node* until its outcome is known; a pod is decided afresh only after a
+definite answer. A timeout is not a failure, and a 409 may mean "already ours".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+
+from concerto.kube import ApiError, Conflict, NotFound, Object, OutcomeUnknown, Session, TooManyRequests, Unreachable
+from concerto.kube.resources import PODS
+
+
+class BindResult(Enum):
+    """How a binding ended."""
+
+    BOUND = "bound"  # to the node we chose
+    GONE = "gone"  # the pod was deleted, ended, or replaced by another of its name
+    ELSEWHERE = "elsewhere"  # somebody else bound it, to another node
+    REFUSED = "refused"  # the API server will not have it; the message says why
+
+
+@dataclass(frozen=True)
+class BindOutcome:
+    """The end of a binding and what was said about it."""
+
+    result: BindResult
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class BinderSettings:
+    """How a binding is tried.
+
+    Attributes:
+        timeout_seconds: for one POST. Shorter than lease duration minus renew deadline (5 s), so that no binding of a
+            leader that lost its Lease can be carried out after a successor has begun to decide.
+        first_backoff_seconds: wait before the second attempt; doubles each time.
+        longest_backoff_seconds: no wait is longer.
+    """
+
+    timeout_seconds: float = 4.0
+    first_backoff_seconds: float = 0.1
+    longest_backoff_seconds: float = 5.0
+
+
+def build_binding(namespace: str, name: str, uid: str, node: str) -> Object:
+    """The body of a binding POST; the UID makes it fail for any other pod of that name."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"namespace": namespace, "name": name, "uid": uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+async def bind(
+    session: Session, namespace: str, name: str, uid: str, node: str, settings: BinderSettings | None = None
+) -> BindOutcome:
+    """Bind the pod, repeating until the outcome is known (for as long as the API server is away).
+
+    Args:
+        session: the way to the API server.
+        namespace: the pod's.
+        name: the pod's.
+        uid: the pod's; a pod of the same name with another UID is never bound.
+        node: where to.
+        settings: timeouts and backoff.
+    """
+    settings = settings or BinderSettings()
+    path = PODS.path(namespace, name, "binding")
+    body = build_binding(namespace, name, uid, node)
+    backoff = settings.first_backoff_seconds
+    while True:
+        refusal: ApiError | None = None
+        wait = backoff
+        try:
+            await session.request("POST", path, body=body, timeout_seconds=settings.timeout_seconds, attempts=1)
+            return BindOutcome(BindResult.BOUND)
+        except NotFound as error:
+            return BindOutcome(BindResult.GONE, error.message)
+        except TooManyRequests as error:
+            wait = max(wait, error.retry_after or 0.0)
+        except Conflict as error:
+            refusal = error
+        except (OutcomeUnknown, Unreachable):
+            pass
+        except ApiError as error:
+            return BindOutcome(BindResult.REFUSED, error.message)
+        outcome = await _read_back(session, namespace, name, uid, node)
+        if outcome is not None:
+            return outcome
+        if refusal is not None:
+            # Unbound, and yet a conflict: it is being deleted, or has scheduling gates again
+            return BindOutcome(BindResult.REFUSED, refusal.message)
+        await asyncio.sleep(wait)
+        backoff = min(backoff * 2, settings.longest_backoff_seconds)
+
+
+async def _read_back(session: Session, namespace: str, name: str, uid: str, node: str) -> BindOutcome | None:
+    """What the pod itself says; None when it is unbound, or when nothing can be learned now."""
+    try:
+        pod = await session.get(PODS.path(namespace, name))
+    except NotFound as error:
+        return BindOutcome(BindResult.GONE, error.message)
+    except (ApiError, OutcomeUnknown, Unreachable):
+        return None
+    if pod["metadata"]["uid"] != uid:
+        return BindOutcome(BindResult.GONE, "another pod has its name now")
+    bound_to = pod.get("spec", {}).get("nodeName")
+    if bound_to == node:
+        return BindOutcome(BindResult.BOUND)
+    if bound_to:
+        return BindOutcome(BindResult.ELSEWHERE, f"bound to {bound_to} by somebody else")
+    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return BindOutcome(BindResult.GONE, "it has ended")
+    return None
