@@ -91,24 +91,26 @@ async def bind(
             pass
         except ApiError as error:
             return BindOutcome(BindResult.REFUSED, error.message)
-        outcome = await _read_back(session, namespace, name, uid, node)
-        if outcome is not None:
-            return outcome
-        if refusal is not None:
-            # Unbound, and yet a conflict: it is being deleted, or has scheduling gates again
-            return BindOutcome(BindResult.REFUSED, refusal.message)
+        try:
+            outcome = await _read_back(session, namespace, name, uid, node)
+        except (ApiError, OutcomeUnknown, Unreachable):
+            pass  # nothing can be learned now: say it again
+        else:
+            if outcome is not None:
+                return outcome
+            if refusal is not None:
+                # Unbound, and yet a conflict: it is being deleted, or has scheduling gates again
+                return BindOutcome(BindResult.REFUSED, refusal.message)
         await asyncio.sleep(wait)
         backoff = min(backoff * 2, settings.longest_backoff_seconds)
 
 
 async def _read_back(session: Session, namespace: str, name: str, uid: str, node: str) -> BindOutcome | None:
-    """What the pod itself says; None when it is unbound, or when nothing can be learned now."""
+    """What the pod itself says; None when it is there and unbound."""
     try:
         pod = await session.get(PODS.path(namespace, name))
     except NotFound as error:
         return BindOutcome(BindResult.GONE, error.message)
-    except (ApiError, OutcomeUnknown, Unreachable):
-        return None
     if pod["metadata"]["uid"] != uid:
         return BindOutcome(BindResult.GONE, "another pod has its name now")
     bound_to = pod.get("spec", {}).get("nodeName")
