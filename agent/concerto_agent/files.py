@@ -1,0 +1,115 @@
+"""Reading the kernel's text files: descriptors that stay open, and parsers that return None for what is not there.
+
+A parser never guesses: a field that is missing or no number gives None, and the caller says so in a condition.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+
+_READ_BYTES = 65536
+
+
+class KeptFile:
+    """A file that is read again and again through one descriptor (2-6 µs a read; opening would cost as much again).
+
+    The file may come and go: a read that fails closes the descriptor and tries once to open the path anew, so that a
+    cgroup that was removed and made again is found with the next read.
+
+    Attributes:
+        path: the file.
+        error: why the last read gave None.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error: OSError | None = None
+        self._descriptor: int | None = None
+
+    def read(self) -> bytes | None:
+        """The file's content (its first 64 KiB), or None if it can't be read now."""
+        if self._descriptor is not None:
+            try:
+                return os.pread(self._descriptor, _READ_BYTES, 0)
+            except OSError:
+                self.close()
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._descriptor, _READ_BYTES, 0)
+        except OSError as error:
+            self.error = error
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """Give the descriptor back; the next read opens the file again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def parse_number(data: bytes | None) -> float | None:
+    """The one number that the file holds; None if it holds anything else (``max`` included)."""
+    if data is None:
+        return None
+    try:
+        return float(data)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _field_pattern(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"^%s\s+(\d+)\b" % re.escape(name), re.MULTILINE)
+
+
+def parse_field(data: bytes | None, name: bytes) -> float | None:
+    """The number after ``name`` at the start of a line (memory.stat, cpu.stat; meminfo with ``MemTotal:``)."""
+    match = _field_pattern(name).search(data) if data is not None else None
+    return float(match[1]) if match else None
+
+
+def parse_pressure(data: bytes | None) -> float | None:
+    """Seconds for which at least one task was held back since boot: ``some ... total=`` of a PSI file."""
+    if data is None:
+        return None
+    line = data.partition(b"\n")[0]
+    head, found, total = line.partition(b"total=")
+    microseconds = parse_number(total) if found and head.startswith(b"some") else None
+    return None if microseconds is None else microseconds / 1e6
+
+
+def parse_cpu_times(data: bytes | None) -> tuple[int, ...] | None:
+    """user, nice, system, idle, iowait, irq, softirq, steal of all CPUs, in ticks, from the first line of /proc/stat.
+
+    guest and guest_nice are inside user and nice already, so they are left out. Kernels before 2.6.11 have no steal:
+    it counts as 0 then.
+    """
+    if data is None:
+        return None
+    words = data.partition(b"\n")[0].split()
+    if len(words) < 8 or words[0] != b"cpu":
+        return None
+    try:
+        times = tuple(int(word) for word in words[1:9])
+    except ValueError:
+        return None
+    return times if len(times) == 8 else (*times, 0)
+
+
+def parse_cpu_list(data: bytes | None) -> frozenset[int] | None:
+    """CPU numbers of a list such as ``0-3,8``; empty for an empty file."""
+    if data is None:
+        return None
+    cpus: set[int] = set()
+    try:
+        for part in data.decode().strip().split(","):
+            if part:
+                first, _, last = part.partition("-")
+                cpus.update(range(int(first), int(last or first) + 1))
+    except ValueError:
+        return None
+    return frozenset(cpus)

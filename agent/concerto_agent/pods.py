@@ -1,0 +1,201 @@
+"""Which pod cgroups there are, from the kernel: a pod is seen some 20 ms after its creation in the API.
+
+The API's own events come after the container runtime's load spike has begun (seed 000, figure 4.8), so that the churn
+window can only be opened in time from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from concerto_agent.cgroups import KUBEPODS_PATHS, is_qos_directory, pod_uid
+from concerto_agent.inotify import (
+    IN_CREATE,
+    IN_DELETE,
+    IN_IGNORED,
+    IN_ISDIR,
+    IN_MOVED_FROM,
+    IN_MOVED_TO,
+    IN_Q_OVERFLOW,
+    Inotify,
+)
+
+log = logging.getLogger(__name__)
+
+_GONE = (errno.ENOENT, errno.ENOTDIR)
+
+
+class PodWatcher:
+    """Keeps the set of pod cgroups below one cgroup, whatever appears or disappears in the meantime.
+
+    Every directory is watched first and scanned then, so that nothing falls between; the queue of events is a complete
+    log, so that a scan which runs ahead of it is only repeated by it, never contradicted for long.
+
+    Attributes:
+        pods: pod UID (as in the directory's name) -> path of its cgroup, relative to the hierarchy's root.
+        events: ``Inotify``, or ``Scan`` where no watch could be had and the tree is read once a second.
+        kubepods: path of the kubepods cgroup, None while there is none.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        scope: str,
+        on_change: Callable[[str, bool], None],
+        *,
+        scan_seconds: float = 1.0,
+        check_seconds: float = 30.0,
+        open_inotify: Callable[[], Inotify] = Inotify,
+    ) -> None:
+        """A watcher that has not looked yet.
+
+        Args:
+            root: a cgroup hierarchy's root (any that kubelet makes pod cgroups in).
+            scope: path of the cgroup below which kubepods lies, relative to ``root``; "" for the root.
+            on_change: called with a UID and whether it came (True) or went (False).
+            scan_seconds: how often the tree is read where events can't be had.
+            check_seconds: how often it is read in spite of events, should the kernel ever keep one to itself.
+            open_inotify: gives an inotify instance.
+        """
+        self.pods: dict[str, str] = {}
+        self.events: Literal["Inotify", "Scan"] = "Scan"
+        self.kubepods: str | None = None
+        self._root = root
+        self._scope = scope.strip("/")
+        self._on_change = on_change
+        self._scan_seconds = scan_seconds
+        self._check_seconds = check_seconds
+        self._open_inotify = open_inotify
+        self._inotify: Inotify | None = None
+        self._directories: dict[int, str] = {}
+        self._complaint: str | None = None
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        loop = asyncio.get_running_loop()
+        reading: int | None = None
+        try:
+            while True:
+                self.refresh()
+                descriptor = self._inotify.fileno() if self._inotify else None
+                if descriptor != reading:
+                    if reading is not None:
+                        loop.remove_reader(reading)
+                    if descriptor is not None:
+                        loop.add_reader(descriptor, self.drain)
+                    reading = descriptor
+                complete = self.events == "Inotify" and self.kubepods is not None
+                await asyncio.sleep(self._check_seconds if complete else self._scan_seconds)
+        finally:
+            if reading is not None:
+                loop.remove_reader(reading)
+            self.close()
+
+    def refresh(self) -> None:
+        """Watch every directory that can hold pods, and take what is there now."""
+        complaint, self._complaint = self._complaint, None
+        if self._inotify is None:
+            try:
+                self._inotify = self._open_inotify()
+            except OSError as error:
+                self._complaint = f"no inotify: {error}"
+        watched = self._watch(self._scope)
+        self.kubepods = self._find_kubepods()
+        present: dict[str, str] = {}
+        if self.kubepods is not None:
+            watched &= self._scan(self.kubepods, present)
+        self.events = "Inotify" if watched else "Scan"
+        if self._complaint is not None and self._complaint != complaint:
+            log.warning("%s; pod cgroups are read every %g s instead", self._complaint, self._scan_seconds)
+        for uid in self.pods.keys() - present.keys():
+            self._remove(uid)
+        for uid, path in present.items():
+            self._add(uid, path)
+
+    def drain(self) -> None:
+        """Take the events that the kernel has queued."""
+        if self._inotify is None:
+            return
+        stale = False
+        for event in self._inotify.read():
+            if event.mask & IN_Q_OVERFLOW:
+                log.warning("the kernel dropped events about pod cgroups; reading the tree")
+                stale = True
+                continue
+            directory = self._directories.get(event.watch)
+            if directory is None:
+                continue
+            if event.mask & IN_IGNORED:  # the directory itself is gone: a QoS class, kubepods, the whole node
+                del self._directories[event.watch]
+                stale = True
+            elif event.mask & IN_ISDIR:
+                stale |= self._take(directory, event.name, event.mask)
+        if stale:
+            self.refresh()
+
+    def close(self) -> None:
+        """Stop being told."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
+        self._directories.clear()
+
+    def _take(self, directory: str, name: str, mask: int) -> bool:
+        """One event within a watched directory; True if the tree has to be read."""
+        uid = pod_uid(name) if directory != self._scope else None
+        if uid is None:
+            first_parts = {path.split("/")[0] for path in KUBEPODS_PATHS}
+            return is_qos_directory(name) if directory != self._scope else name in first_parts
+        if mask & (IN_CREATE | IN_MOVED_TO):
+            self._add(uid, f"{directory}/{name}")
+        elif mask & (IN_DELETE | IN_MOVED_FROM):
+            self._remove(uid)
+        return False
+
+    def _watch(self, directory: str) -> bool:
+        """Watch a directory; False if no events come from it. One that is gone needs none."""
+        if self._inotify is None:
+            return False
+        try:
+            self._directories[self._inotify.watch(self._root / directory)] = directory
+        except OSError as error:
+            if error.errno in _GONE:
+                return True
+            self._complaint = f"no watch on {directory}: {error}"
+            return False
+        return True
+
+    def _find_kubepods(self) -> str | None:
+        paths = (f"{self._scope}/{candidate}".lstrip("/") for candidate in KUBEPODS_PATHS)
+        return next((path for path in paths if (self._root / path).is_dir()), None)
+
+    def _scan(self, directory: str, present: dict[str, str]) -> bool:
+        """Watch, then read, a directory of pods and the QoS directories in it; False if events are missing."""
+        watched = self._watch(directory)
+        try:
+            with os.scandir(self._root / directory) as entries:
+                names = [entry.name for entry in entries if entry.is_dir()]
+        except OSError:
+            return watched  # gone since it was found: its end is an event, or the next scan's
+        for name in names:
+            uid = pod_uid(name)
+            if uid is not None:
+                present[uid] = f"{directory}/{name}"
+            elif is_qos_directory(name):
+                watched &= self._scan(f"{directory}/{name}", present)
+        return watched
+
+    def _add(self, uid: str, path: str) -> None:
+        if uid not in self.pods:
+            self.pods[uid] = path
+            self._on_change(uid, True)
+
+    def _remove(self, uid: str) -> None:
+        if self.pods.pop(uid, None) is not None:
+            self._on_change(uid, False)

@@ -1,0 +1,585 @@
+"""How much of the node is in use, ten times a second: one number in [0, 1] per resource (algorithms section 1).
+
+A reading that can't be had is NaN, never a guess and never an old value; what is wrong comes with it as a problem that
+ends up in the condition TelemetryComplete. Time is monotonic and passed in: differences of counters are taken over the
+time that really went by, and a gap too long to be a sample (a suspended machine, a starved agent) is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from concerto.api.nodecapacity import CapacitySettings, CpuFormula, MemoryFormula
+from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.files import (
+    KeptFile,
+    parse_cpu_list,
+    parse_cpu_times,
+    parse_field,
+    parse_number,
+    parse_pressure,
+)
+
+NAN = math.nan
+Reason = Literal[
+    "Unreadable",
+    "NoPressure",
+    "NoMemAvailable",
+    "SharedCPUs",
+    "NoPodCgroups",
+    "NetworkSpeedUnknown",
+    "InvalidGauge",
+]
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """What is measured where; the agent's own settings, not the CRD's.
+
+    Attributes:
+        scope: ``Machine``: the machine's files; ``Cgroup``: one cgroup's, for nodes that share a machine.
+        cgroup: path of the node's cgroup, relative to the hierarchies' roots; "" is the root.
+        memory_capacity_bytes: what the node's memory is measured against in scope ``Cgroup``; None: MemTotal.
+        proc: where the machine's /proc is seen.
+        sys: where the machine's /sys is seen.
+        longest_gap_seconds: differences of counters over a longer time are dropped.
+        slow_period_seconds: how often what changes rarely is read: the CPUs, the neighbours' cpusets, the usage of the
+            pods that are not counted.
+    """
+
+    scope: Literal["Machine", "Cgroup"] = "Machine"
+    cgroup: str = ""
+    memory_capacity_bytes: int | None = None
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+    longest_gap_seconds: float = 2.0
+    slow_period_seconds: float = 1.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that keeps the telemetry from being complete.
+
+    Attributes:
+        reason: for the condition, CamelCase.
+        message: what is missing and what is done instead.
+    """
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One resource at one instant.
+
+    Attributes:
+        usage: fraction of the node, NaN if it was not measured.
+        non_pod: the part of it outside the pods that are counted, NaN if it can't be told apart.
+    """
+
+    usage: float
+    non_pod: float = NAN
+
+
+NOTHING = Reading(NAN)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All resources at one instant.
+
+    Attributes:
+        at: monotonic time, seconds.
+        seconds: how long the counters' differences span; 0 for the first sample.
+        readings: by resource, in the order of ``spec.resources``.
+        problems: what was missing.
+    """
+
+    at: float
+    seconds: float
+    readings: dict[str, Reading]
+    problems: tuple[Problem, ...]
+
+
+class Rate:
+    """Growth per second of a counter; nothing is said about a time in which it went backwards (it was made anew)."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def update(self, value: float | None, seconds: float) -> float:
+        """The growth since the last update, per second; NaN if there is none to speak of.
+
+        Args:
+            value: the counter now, None if it can't be read.
+            seconds: time since the last update; 0 if that time is not to be trusted.
+        """
+        last, self._last = self._last, value
+        if value is None or last is None or seconds <= 0 or value < last:
+            return NAN
+        return (value - last) / seconds
+
+
+class Meter(Protocol):
+    """Measures one resource."""
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """The resource now.
+
+        Args:
+            seconds: time since the last read; 0 if there was none or it is too long ago.
+            problems: what is missing is added to it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        ...
+
+
+def clip(value: float) -> float:
+    """Into [0, 1]; NaN stays NaN."""
+    return value if math.isnan(value) else min(max(value, 0.0), 1.0)
+
+
+def combine(utilisation: float, pressure: float, formula: CpuFormula) -> float:
+    """The cpu reading from its two parts, each in [0, 1]; utilisation alone where there is no pressure (NaN).
+
+    ``Mean`` is the seed's (000, section 4.2.1). ``Damped`` does not mistake pods held back by their own CPU limits for
+    a saturated node, and agrees with the seed where it matters, at utilisation 1.
+    """
+    if math.isnan(pressure):
+        return utilisation
+    return (utilisation + pressure) / 2 if formula == "Mean" else utilisation * (1 + pressure) / 2
+
+
+def utilisation(before: tuple[int, ...], after: tuple[int, ...]) -> float:
+    """Share of the CPUs' time that was neither idle nor waiting for a disk (seed 000, section 4.2.1).
+
+    Args:
+        before: user, nice, system, idle, iowait, irq, softirq, steal in ticks (``files.parse_cpu_times``).
+        after: the same, later.
+
+    Returns:
+        A number in [0, 1]; NaN if no time went by. A field that went backwards (iowait may, and every one of a CPU that
+        is taken offline) counts as unchanged.
+    """
+    deltas = [max(b - a, 0) for a, b in zip(before, after)]
+    total = sum(deltas)
+    return 1 - (deltas[3] + deltas[4]) / total if total else NAN
+
+
+class PodUsage:
+    """CPU and memory of the pods' cgroups, to tell pods from everything else on the node.
+
+    Pods that are not counted (static and DaemonSet pods) are part of what the node uses anyway, so that their usage is
+    given back to it; it is read once a second, as it changes slowly and every pod costs reads.
+    """
+
+    def __init__(self, hierarchies: Hierarchies, scope: Cgroup) -> None:
+        self._hierarchies = hierarchies
+        self._scope = scope
+        self._kubepods: Cgroup | None = None
+        self._cpu = Rate()
+        self._uncounted: dict[str, tuple[Cgroup, Rate]] = {}
+        self._uncounted_cpu = 0.0
+        self._uncounted_memory = 0.0
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a kubepods cgroup."""
+        return self._kubepods is not None
+
+    def look(self, seconds: float, uncounted: Iterable[str]) -> None:
+        """Find the kubepods cgroup, and read the pods that are not counted.
+
+        Args:
+            seconds: time since the last look; 0 if there was none or it is too long ago.
+            uncounted: paths of their cgroups.
+        """
+        path = self._scope.find_kubepods()
+        if path is None or self._kubepods is None or self._kubepods.path != path:
+            if self._kubepods is not None:
+                self._kubepods.close()
+            self._kubepods = None if path is None else Cgroup(self._hierarchies, path)
+            self._cpu = Rate()
+        paths = set(uncounted)
+        for gone in self._uncounted.keys() - paths:
+            self._uncounted.pop(gone)[0].close()
+        for new in paths - self._uncounted.keys():
+            self._uncounted[new] = (Cgroup(self._hierarchies, new), Rate())
+        cpu = [rate.update(cgroup.cpu_seconds(), seconds) for cgroup, rate in self._uncounted.values()]
+        memory = [cgroup.memory_bytes() or 0.0 for cgroup, _ in self._uncounted.values()]
+        self._uncounted_cpu = sum(rate for rate in cpu if not math.isnan(rate))
+        self._uncounted_memory = sum(memory)
+
+    def cpus(self, seconds: float) -> float:
+        """CPUs that the counted pods kept busy since the last call; NaN if unknown."""
+        used = self._cpu.update(self._kubepods.cpu_seconds() if self._kubepods else None, seconds)
+        return max(used - self._uncounted_cpu, 0.0) if not math.isnan(used) else NAN
+
+    def memory_bytes(self) -> float:
+        """Memory of the counted pods; NaN if unknown."""
+        used = self._kubepods.memory_bytes() if self._kubepods else None
+        return NAN if used is None else max(used - self._uncounted_memory, 0.0)
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        for cgroup, _ in self._uncounted.values():
+            cgroup.close()
+        self._uncounted.clear()
+        if self._kubepods:
+            self._kubepods.close()
+
+
+class Cpus:
+    """Which CPUs the node has: those online, or those of its cgroup's cpuset."""
+
+    def __init__(self, settings: SamplerSettings, scope: Cgroup) -> None:
+        self._online = settings.sys / "devices" / "system" / "cpu" / "online"
+        self._scope = scope if settings.scope == "Cgroup" else None
+        self._shared: Problem | None = None
+        self.count = 0
+
+    def look(self) -> None:
+        """Read them."""
+        online = KeptFile(self._online)
+        cpus = parse_cpu_list(online.read()) or frozenset()
+        online.close()
+        if self._scope is not None:
+            cpus = self._scope.effective_cpus() or cpus
+            self._shared = self._overlap(self._scope, cpus)
+        self.count = len(cpus)
+
+    def problem(self) -> Problem | None:
+        """The node shares CPUs with another one, as far as can be seen."""
+        return self._shared
+
+    @staticmethod
+    def _overlap(scope: Cgroup, cpus: frozenset[int]) -> Problem | None:
+        for sibling in scope.siblings():
+            if sibling.find_kubepods() is None:
+                continue  # not a node: its load is this machine's, as any daemon's is
+            shared = cpus & (sibling.effective_cpus() or frozenset())
+            if shared:
+                names = ",".join(str(cpu) for cpu in sorted(shared))
+                return Problem(
+                    "SharedCPUs",
+                    f"CPUs {names} also belong to the node in cgroup {sibling.path}: neither sees the other's load. "
+                    "Give each node's cgroup CPUs of its own.",
+                )
+        return None
+
+
+class MachineUtilisation:
+    """Utilisation from /proc/stat."""
+
+    def __init__(self, stat: Path) -> None:
+        self._file = KeptFile(stat)
+        self._times: tuple[int, ...] | None = None
+
+    def read(self, seconds: float, problems: list[Problem]) -> float:
+        """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
+        before, self._times = self._times, parse_cpu_times(self._file.read())
+        if self._times is None:
+            problems.append(Problem("Unreadable", f"{self._file.path} holds no cpu line: cpu is not measured."))
+        return NAN if before is None or self._times is None or not seconds else utilisation(before, self._times)
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        self._file.close()
+
+
+class CgroupUtilisation:
+    """Utilisation from a cgroup's own accounting, measured against the CPUs of its cpuset."""
+
+    def __init__(self, scope: Cgroup, cpus: Cpus) -> None:
+        self._scope = scope
+        self._cpus = cpus
+        self._usage = Rate()
+
+    def read(self, seconds: float, problems: list[Problem]) -> float:
+        """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
+        used = self._scope.cpu_seconds()
+        if used is None:
+            problems.append(Problem("Unreadable", f"cgroup {self._scope.path} has no CPU usage: cpu is not measured."))
+        rate = self._usage.update(used, seconds)
+        return clip(rate / self._cpus.count) if self._cpus.count else NAN
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        self._scope.close()
+
+
+class Cpu:
+    """cpu: utilisation and pressure as one number."""
+
+    def __init__(
+        self,
+        busy: MachineUtilisation | CgroupUtilisation,
+        psi: KeptFile | None,
+        formula: CpuFormula,
+        cpus: Cpus,
+        pods: PodUsage,
+    ) -> None:
+        self._busy = busy
+        self._psi = psi
+        self._formula = formula
+        self._cpus = cpus
+        self._pods = pods
+        self._pressure = Rate()
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """See ``Meter``."""
+        busy = self._busy.read(seconds, problems)
+        waited = parse_pressure(self._psi.read() if self._psi else None)
+        if waited is None:
+            problems.append(Problem("NoPressure", f"{_psi_name(self._psi)}: cpu is the utilisation alone."))
+        pressure = clip(self._pressure.update(waited, seconds))
+        usage = combine(busy, pressure, self._formula)
+        if waited is not None and math.isnan(pressure):
+            usage = NAN  # there is pressure, only not for this sample: utilisation alone would be another quantity
+        of_pods = self._pods.cpus(seconds) / self._cpus.count if self._cpus.count else NAN
+        if math.isnan(busy) or math.isnan(of_pods):
+            return Reading(usage)
+        # Pressure is shared out in proportion: who was running while others waited can't be told
+        others = max(1 - of_pods / busy, 0.0) if busy > 0 else 0.0
+        return Reading(usage, usage * others)
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        self._busy.close()
+        if self._psi:
+            self._psi.close()
+
+
+def _psi_name(file: KeptFile | None) -> str:
+    if file is None:
+        return "No cgroup hierarchy (v2 or unified) tells pressure"
+    return f"{file.path} tells no pressure"
+
+
+class MachineMemory:
+    """memory from /proc/meminfo."""
+
+    def __init__(self, settings: SamplerSettings, formula: MemoryFormula, pods: PodUsage) -> None:
+        self._meminfo = KeptFile(settings.proc / "meminfo")
+        self._formula = formula
+        self._pods = pods
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """See ``Meter``."""
+        data = self._meminfo.read()
+        total = parse_field(data, b"MemTotal:")
+        available = parse_field(data, b"MemAvailable:") if self._formula == "Available" else None
+        if available is None:
+            parts = [parse_field(data, name) for name in (b"MemFree:", b"Buffers:", b"Cached:")]
+            available = sum(part for part in parts if part is not None) if None not in parts else None
+            if available is not None and self._formula == "Available":
+                message = "has no MemAvailable: memory is 1 - (MemFree + Buffers + Cached) / MemTotal, blind to tmpfs."
+                problems.append(Problem("NoMemAvailable", f"{self._meminfo.path} {message}"))
+        if not total or available is None:
+            problems.append(Problem("Unreadable", f"{self._meminfo.path} lacks fields: memory is not measured."))
+            return NOTHING
+        usage = clip(1 - available / total)
+        return Reading(usage, _without(usage, self._pods.memory_bytes() / (total * 1024)))
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        self._meminfo.close()
+
+
+class CgroupMemory:
+    """memory from a cgroup's own accounting, measured against a capacity that is given."""
+
+    def __init__(self, settings: SamplerSettings, scope: Cgroup, pods: PodUsage) -> None:
+        self._capacity = settings.memory_capacity_bytes
+        self._meminfo = KeptFile(settings.proc / "meminfo")
+        self._scope = scope
+        self._pods = pods
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """See ``Meter``."""
+        used = self._scope.memory_bytes()
+        if self._capacity is None:
+            total = parse_field(self._meminfo.read(), b"MemTotal:")
+            self._capacity = None if total is None else int(total * 1024)
+        if used is None or not self._capacity:
+            what = "memory usage" if used is None else "memory capacity (give --memory-capacity)"
+            problems.append(Problem("Unreadable", f"cgroup {self._scope.path} has no {what}: memory is not measured."))
+            return NOTHING
+        usage = clip(used / self._capacity)
+        return Reading(usage, _without(usage, self._pods.memory_bytes() / self._capacity))
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        self._meminfo.close()
+        self._scope.close()
+
+
+def _without(usage: float, of_pods: float) -> float:
+    return NAN if math.isnan(of_pods) else max(usage - of_pods, 0.0)
+
+
+class Io:
+    """io: the share of time in which some task waited for a disk (PSI)."""
+
+    def __init__(self, file: KeptFile | None) -> None:
+        self._file = file
+        self._pressure = Rate()
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """See ``Meter``."""
+        waited = parse_pressure(self._file.read() if self._file else None)
+        if waited is None:
+            problems.append(Problem("NoPressure", f"{_psi_name(self._file)}: io is not measured."))
+        return Reading(clip(self._pressure.update(waited, seconds)))
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        if self._file:
+            self._file.close()
+
+
+class Network:
+    """network: the busiest direction of the busiest physical interface, as a fraction of its speed."""
+
+    def __init__(self, settings: SamplerSettings) -> None:
+        self._class = settings.sys / "class" / "net"
+        self._counters: dict[tuple[str, str], tuple[KeptFile, Rate]] = {}
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """See ``Meter``."""
+        usages = []
+        for interface in self._interfaces():
+            speed = parse_number(_content(self._class / interface / "speed"))  # Mbit/s; -1 if unknown
+            if speed is None or speed <= 0:
+                continue
+            for direction in ("rx_bytes", "tx_bytes"):
+                path = self._class / interface / "statistics" / direction
+                file, rate = self._counters.setdefault((interface, direction), (KeptFile(path), Rate()))
+                usages.append(clip(rate.update(parse_number(file.read()), seconds) * 8 / (speed * 1e6)))
+        if not usages:
+            message = f"No physical interface in {self._class} tells its speed: network is not measured."
+            problems.append(Problem("NetworkSpeedUnknown", message))
+            return NOTHING
+        return Reading(NAN if any(math.isnan(usage) for usage in usages) else max(usages))
+
+    def _interfaces(self) -> list[str]:
+        """Those with hardware behind them: bridges and the pods' ends of veth pairs would count everything twice."""
+        try:
+            return [path.name for path in self._class.iterdir() if (path / "device").exists()]
+        except OSError:
+            return []
+
+    def close(self) -> None:
+        """See ``Meter``."""
+        for file, _ in self._counters.values():
+            file.close()
+
+
+class GaugeFile:
+    """A resource whose usage somebody else writes into a file, as a number in [0, 1].
+
+    The file is opened each time, as it is usually replaced as a whole.
+    """
+
+    def __init__(self, name: str, path: Path | None) -> None:
+        self._name = name
+        self._path = path
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """See ``Meter``."""
+        if self._path is None:
+            message = f"Resource {self._name} has no entry in spec.gauges: it is not measured."
+            problems.append(Problem("InvalidGauge", message))
+            return NOTHING
+        value = parse_number(_content(self._path))
+        if value is None or not 0 <= value <= 1:
+            what = "holds no number" if value is None else f"holds {value:g}, which is not"
+            message = f"{self._path} {what} in [0, 1]: {self._name} is not measured."
+            problems.append(Problem("InvalidGauge", message))
+            return NOTHING
+        return Reading(value)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError):
+        return None
+
+
+class Sampler:
+    """Reads every resource of ``spec.resources``; made anew when the spec changes."""
+
+    def __init__(self, settings: SamplerSettings, capacity: CapacitySettings) -> None:
+        self._settings = settings
+        hierarchies = Hierarchies.detect(settings.sys)
+        scope = Cgroup(hierarchies, settings.cgroup)
+        self._cpus = Cpus(settings, scope)
+        self._pods = PodUsage(hierarchies, scope)
+        self._meters = {name: self._meter(name, capacity, scope) for name in capacity.resources}
+        self._last: float | None = None
+        self._looked: float | None = None
+
+    def _meter(self, name: str, capacity: CapacitySettings, scope: Cgroup) -> Meter:
+        settings, machine = self._settings, self._settings.scope == "Machine"
+        psi = {
+            resource: KeptFile(settings.proc / "pressure" / resource) if machine else scope.pressure_file(resource)
+            for resource in ("cpu", "io")
+        }
+        if name == "cpu":
+            busy = MachineUtilisation(settings.proc / "stat") if machine else CgroupUtilisation(scope, self._cpus)
+            return Cpu(busy, psi["cpu"], capacity.cpu_formula, self._cpus, self._pods)
+        if name == "memory" and machine:
+            return MachineMemory(settings, capacity.memory_formula, self._pods)
+        if name == "memory":
+            return CgroupMemory(settings, scope, self._pods)
+        if name == "io":
+            return Io(psi["io"])
+        if name == "network":
+            return Network(settings)
+        path = next((gauge.path for gauge in capacity.gauges if gauge.name == name), None)
+        return GaugeFile(name, None if path is None else Path(path))
+
+    def sample(self, now: float, uncounted: Iterable[str] = ()) -> Sample:
+        """Read everything.
+
+        Args:
+            now: monotonic time, seconds.
+            uncounted: paths of the cgroups of pods that are not counted in n.
+        """
+        if self._looked is None or now - self._looked >= self._settings.slow_period_seconds:
+            since = 0.0 if self._looked is None else now - self._looked
+            self._looked = now
+            self._cpus.look()
+            self._pods.look(self._trusted(since, self._settings.slow_period_seconds), uncounted)
+        seconds = 0.0 if self._last is None else self._trusted(now - self._last, 0.0)
+        self._last = now
+        problems: list[Problem] = []
+        readings = {name: meter.read(seconds, problems) for name, meter in self._meters.items()}
+        if shared := self._cpus.problem():
+            problems.append(shared)
+        if not self._pods.found:
+            where = self._settings.cgroup or "/"
+            message = f"No kubepods cgroup below {where}: no pod can be seen until kubelet has made it."
+            problems.append(Problem("NoPodCgroups", message))
+        return Sample(now, seconds, readings, tuple(problems))
+
+    def _trusted(self, seconds: float, period: float) -> float:
+        return seconds if seconds <= period + self._settings.longest_gap_seconds else 0.0
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        for meter in self._meters.values():
+            meter.close()
+        self._pods.close()
