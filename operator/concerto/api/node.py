@@ -1,0 +1,85 @@
+"""What scheduling needs of a Node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from concerto.api.conditions import find_condition
+from concerto.api.quantities import resource_amount
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """What a node repels pods with.
+
+    Attributes:
+        key: the taint's key.
+        value: its value, possibly empty.
+        effect: NoSchedule, PreferNoSchedule or NoExecute.
+    """
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        """As kube-scheduler's events have it: ``{key: value}``."""
+        return f"{{{self.key}: {self.value}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A Node as scheduling sees it.
+
+    Attributes:
+        name: the node's name.
+        uid: UID of the Node object.
+        labels: its labels.
+        allocatable: amounts by resource: millicores for cpu, whole units for all else.
+        taints: its taints, in the object's order.
+        unschedulable: whether it has been cordoned.
+        ready: whether its Ready condition is True; a node that never said so is not ready.
+    """
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, int]
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+
+    @classmethod
+    def from_raw(cls, obj: Mapping[str, Any]) -> Self:
+        """The object as the API server holds it."""
+        metadata = obj["metadata"]
+        spec = obj.get("spec") or {}
+        status = obj.get("status") or {}
+        ready = find_condition(status.get("conditions"), "Ready")
+        return cls(
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+            labels=metadata.get("labels") or {},
+            allocatable={r: resource_amount(r, v) for r, v in (status.get("allocatable") or {}).items()},
+            taints=tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ()),
+            unschedulable=bool(spec.get("unschedulable")),
+            ready=ready is not None and ready.get("status") == "True",
+        )
+
+
+def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a raw Node that ``NodeView`` reads, so that a reflector keeps no images and addresses."""
+    metadata = obj["metadata"]
+    spec = obj.get("spec") or {}
+    status = obj.get("status") or {}
+    ready = find_condition(status.get("conditions"), "Ready")
+    return {
+        "metadata": {k: metadata[k] for k in ("name", "uid", "resourceVersion", "labels") if k in metadata},
+        "spec": {k: spec[k] for k in ("taints", "unschedulable") if k in spec},
+        "status": {
+            "allocatable": status.get("allocatable") or {},
+            "conditions": [{"type": "Ready", "status": ready.get("status")}] if ready is not None else [],
+        },
+    }
