@@ -1,0 +1,142 @@
+"""PodReservation: room held for pods to come (a person's), or the record of placements under way (the operator's)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from concerto.api.quantities import whole
+from concerto.api.selectors import LabelSelector, Requirement
+from concerto.api.timestamps import parse_timestamp
+
+Basis = Literal["Capacity", "Requests"]
+ReservationKey = tuple[str, str]
+"""Namespace and name of a standing reservation."""
+
+IN_FLIGHT_LABEL = "concerto.dev/in-flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One pod placed on one node, and what that was decided on.
+
+    Attributes:
+        namespace: the pod's namespace.
+        name: the pod's name.
+        uid: the pod's UID.
+        node: the node it is placed on.
+        basis: ``Capacity``: the node's measured capacity; ``Requests``: requests, as telemetry was missing or too old.
+        node_capacity_resource_version: the NodeCapacity decided on; empty where the node has none.
+        available: pods the node could still take before this placement, units of ``reservation`` included.
+        units: room it takes, in pods.
+        reservation: the standing reservation it uses a unit of.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    basis: Basis
+    node_capacity_resource_version: str
+    available: float
+    units: int = 1
+    reservation: ReservationKey | None = None
+
+    def to_raw(self) -> dict[str, Any]:
+        """An item of ``spec.assignments``."""
+        raw: dict[str, Any] = {
+            "namespace": self.namespace,
+            "name": self.name,
+            "uid": self.uid,
+            "node": self.node,
+            "units": self.units,
+            "basis": self.basis,
+            "available": f"{self.available:.6f}",
+        }
+        if self.node_capacity_resource_version:
+            raw["nodeCapacityResourceVersion"] = self.node_capacity_resource_version
+        if self.reservation is not None:
+            raw["reservation"] = {"namespace": self.reservation[0], "name": self.reservation[1]}
+        return raw
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """An item of ``spec.assignments``."""
+        reservation = raw.get("reservation")
+        return cls(
+            namespace=raw["namespace"],
+            name=raw["name"],
+            uid=raw["uid"],
+            node=raw["node"],
+            basis=raw["basis"],
+            node_capacity_resource_version=raw.get("nodeCapacityResourceVersion", ""),
+            available=float(raw.get("available", "0")),
+            units=whole(raw["units"]),
+            reservation=(reservation["namespace"], reservation["name"]) if reservation else None,
+        )
+
+
+@dataclass(frozen=True)
+class StandingReservation:
+    """A person's PodReservation.
+
+    Attributes:
+        namespace: its namespace, and that of the pods it is for.
+        name: its name.
+        uid: its UID.
+        selector: the pods it is for.
+        count: units it asks for.
+        created: creation time, seconds since the epoch.
+        expires_at: when what is left is given up, seconds since the epoch; None: never.
+        node_name: the one node to hold room on; empty for any.
+        node_selector: labels of the nodes to hold room on; empty for any.
+        placements: units that its status says are held, by node.
+        consumed: pods that its status says have used a unit, UID to node.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    selector: LabelSelector
+    count: int
+    created: float = 0.0
+    expires_at: float | None = None
+    node_name: str = ""
+    node_selector: tuple[Requirement, ...] = ()
+    placements: Mapping[str, int] = field(default_factory=dict)
+    consumed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> ReservationKey:
+        """Namespace and name."""
+        return (self.namespace, self.name)
+
+    @classmethod
+    def from_raw(cls, obj: Mapping[str, Any]) -> Self:
+        """A PodReservation with a ``podSelector``, as the API server holds it."""
+        metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+        created = parse_timestamp(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+            selector=LabelSelector.from_raw(spec["podSelector"]),
+            count=spec["count"],
+            created=created,
+            expires_at=created + spec["ttlSeconds"] if "ttlSeconds" in spec else None,
+            node_name=spec.get("nodeName", ""),
+            node_selector=tuple(Requirement(k, "In", (v,)) for k, v in (spec.get("nodeSelector") or {}).items()),
+            placements={p["node"]: whole(p["units"]) for p in status.get("placements") or ()},
+            consumed={c["uid"]: c["node"] for c in status.get("consumedBy") or ()},
+        )
+
+
+def build_batch(namespace: str, name: str, assignments: Sequence[Assignment]) -> dict[str, Any]:
+    """The operator's own form: the PodReservation that records the decisions of one cycle (at most 250)."""
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PodReservation",
+        "metadata": {"namespace": namespace, "name": name, "labels": {IN_FLIGHT_LABEL: "true"}},
+        "spec": {"count": len(assignments), "assignments": [a.to_raw() for a in assignments]},
+    }
