@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from concerto.api.nodecapacity import CapacitySettings, CpuFormula, MemoryFormula
+from concerto.capacity import readings
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import (
     KeptFile,
@@ -87,6 +88,7 @@ class Reading:
 
 
 NOTHING = Reading(NAN)
+_MEMINFO_FIELDS = (b"MemTotal", b"MemAvailable", b"MemFree", b"Buffers", b"Cached")
 
 
 @dataclass(frozen=True)
@@ -145,33 +147,6 @@ class Meter(Protocol):
 def clip(value: float) -> float:
     """Into [0, 1]; NaN stays NaN."""
     return value if math.isnan(value) else min(max(value, 0.0), 1.0)
-
-
-def combine(utilisation: float, pressure: float, formula: CpuFormula) -> float:
-    """The cpu reading from its two parts, each in [0, 1]; utilisation alone where there is no pressure (NaN).
-
-    ``Mean`` is the seed's (000, section 4.2.1). ``Damped`` does not mistake pods held back by their own CPU limits for
-    a saturated node, and agrees with the seed where it matters, at utilisation 1.
-    """
-    if math.isnan(pressure):
-        return utilisation
-    return (utilisation + pressure) / 2 if formula == "Mean" else utilisation * (1 + pressure) / 2
-
-
-def utilisation(before: tuple[int, ...], after: tuple[int, ...]) -> float:
-    """Share of the CPUs' time that was neither idle nor waiting for a disk (seed 000, section 4.2.1).
-
-    Args:
-        before: user, nice, system, idle, iowait, irq, softirq, steal in ticks (``files.parse_cpu_times``).
-        after: the same, later.
-
-    Returns:
-        A number in [0, 1]; NaN if no time went by. A field that went backwards (iowait may, and every one of a CPU that
-        is taken offline) counts as unchanged.
-    """
-    deltas = [max(b - a, 0) for a, b in zip(before, after)]
-    total = sum(deltas)
-    return 1 - (deltas[3] + deltas[4]) / total if total else NAN
 
 
 class PodUsage:
@@ -288,7 +263,10 @@ class MachineUtilisation:
         before, self._times = self._times, parse_cpu_times(self._file.read())
         if self._times is None:
             problems.append(Problem("Unreadable", f"{self._file.path} holds no cpu line: cpu is not measured."))
-        return NAN if before is None or self._times is None or not seconds else utilisation(before, self._times)
+        if before is None or self._times is None or not seconds:
+            return NAN
+        busy = readings.utilisation(before, self._times)
+        return NAN if busy is None else busy
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -341,15 +319,13 @@ class Cpu:
         if waited is None:
             problems.append(Problem("NoPressure", f"{_psi_name(self._psi)}: cpu is the utilisation alone."))
         pressure = clip(self._pressure.update(waited, seconds))
-        usage = combine(busy, pressure, self._formula)
-        if waited is not None and math.isnan(pressure):
-            usage = NAN  # there is pressure, only not for this sample: utilisation alone would be another quantity
+        # Pressure that is there, only not for this sample (NaN), makes the reading unknown: utilisation alone would be
+        # another quantity than the samples before and after it
+        usage = readings.cpu(busy, None if waited is None else pressure, self._formula)
         of_pods = self._pods.cpus(seconds) / self._cpus.count if self._cpus.count else NAN
         if math.isnan(busy) or math.isnan(of_pods):
             return Reading(usage)
-        # Pressure is shared out in proportion: who was running while others waited can't be told
-        others = max(1 - of_pods / busy, 0.0) if busy > 0 else 0.0
-        return Reading(usage, usage * others)
+        return Reading(usage, float(readings.non_pod_cpu(usage, busy, of_pods)))
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -375,18 +351,18 @@ class MachineMemory:
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""
         data = self._meminfo.read()
-        total = parse_field(data, b"MemTotal:")
-        available = parse_field(data, b"MemAvailable:") if self._formula == "Available" else None
-        if available is None:
-            parts = [parse_field(data, name) for name in (b"MemFree:", b"Buffers:", b"Cached:")]
-            available = sum(part for part in parts if part is not None) if None not in parts else None
-            if available is not None and self._formula == "Available":
+        fields = {name: _whole(parse_field(data, name + b":")) for name in _MEMINFO_FIELDS}
+        total = fields[b"MemTotal"] or 0
+        info = readings.Meminfo(total, *(fields[name] for name in _MEMINFO_FIELDS[1:]))
+        usage = readings.memory_available(info) if self._formula == "Available" else None
+        if usage is None:
+            usage = readings.memory_free_buffers_cached(info)
+            if usage is not None and self._formula == "Available":
                 message = "has no MemAvailable: memory is 1 - (MemFree + Buffers + Cached) / MemTotal, blind to tmpfs."
                 problems.append(Problem("NoMemAvailable", f"{self._meminfo.path} {message}"))
-        if not total or available is None:
+        if usage is None:
             problems.append(Problem("Unreadable", f"{self._meminfo.path} lacks fields: memory is not measured."))
             return NOTHING
-        usage = clip(1 - available / total)
         return Reading(usage, _without(usage, self._pods.memory_bytes() / (total * 1024)))
 
     def close(self) -> None:
@@ -420,6 +396,10 @@ class CgroupMemory:
         """See ``Meter``."""
         self._meminfo.close()
         self._scope.close()
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _without(usage: float, of_pods: float) -> float:
@@ -566,14 +546,14 @@ class Sampler:
         seconds = 0.0 if self._last is None else self._trusted(now - self._last, 0.0)
         self._last = now
         problems: list[Problem] = []
-        readings = {name: meter.read(seconds, problems) for name, meter in self._meters.items()}
+        found = {name: meter.read(seconds, problems) for name, meter in self._meters.items()}
         if shared := self._cpus.problem():
             problems.append(shared)
         if not self._pods.found:
             where = self._settings.cgroup or "/"
             message = f"No kubepods cgroup below {where}: no pod can be seen until kubelet has made it."
             problems.append(Problem("NoPodCgroups", message))
-        return Sample(now, seconds, readings, tuple(problems))
+        return Sample(now, seconds, found, tuple(problems))
 
     def _trusted(self, seconds: float, period: float) -> float:
         return seconds if seconds <= period + self._settings.longest_gap_seconds else 0.0
