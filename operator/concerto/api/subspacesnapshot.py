@@ -1,0 +1,95 @@
+"""SubspaceSnapshot: directions of resource use and their strength; one for each node, and their merge as ``cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
+
+CLUSTER_NAME = "cluster"
+"""The one object that the operator writes and every agent watches."""
+
+
+@dataclass(frozen=True)
+class SubspaceStatus:
+    """A model of m resources and rank r.
+
+    Attributes:
+        observed_at: when it was computed, seconds since the epoch by its writer's clock.
+        observed_generation: generation of the spec it was computed for.
+        resources: names of the m resources, in the order of the numbers in each direction.
+        sigma: r strengths, greatest first.
+        directions: r directions of m numbers each, ``directions[k]`` being u_k.
+        batches: batches folded in since the writer's start.
+        nodes: how many nodes are merged; None on a node's own model.
+        conditions: Ready, Reconciling, Stalled; as the API holds them.
+    """
+
+    observed_at: float
+    observed_generation: int
+    resources: tuple[str, ...]
+    sigma: tuple[float, ...]
+    directions: tuple[tuple[float, ...], ...]
+    batches: int
+    nodes: int | None = None
+    conditions: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def from_raw(cls, status: Mapping[str, Any]) -> Self:
+        """SubspaceSnapshot ``status``; it must have been published (see ``SubspaceSnapshot.from_raw``)."""
+        return cls(
+            observed_at=parse_timestamp(status["observedAt"]),
+            observed_generation=status.get("observedGeneration", 0),
+            resources=tuple(status["resources"]),
+            sigma=tuple(status["sigma"]),
+            directions=tuple(tuple(d) for d in status["directions"]),
+            batches=status["batches"],
+            nodes=status.get("nodes"),
+            conditions=tuple(status.get("conditions", ())),
+        )
+
+    def to_raw(self) -> dict[str, Any]:
+        """SubspaceSnapshot ``status``, as it is written."""
+        raw: dict[str, Any] = {
+            "observedAt": format_micro_timestamp(self.observed_at),
+            "observedGeneration": self.observed_generation,
+            "resources": list(self.resources),
+            "sigma": list(self.sigma),
+            "directions": [list(d) for d in self.directions],
+            "batches": self.batches,
+            "conditions": [dict(c) for c in self.conditions],
+        }
+        if self.nodes is not None:
+            raw["nodes"] = self.nodes
+        return raw
+
+
+@dataclass(frozen=True)
+class SubspaceSnapshot:
+    """A SubspaceSnapshot object.
+
+    Attributes:
+        name: the node's name, or ``cluster``.
+        resource_version: its version.
+        generation: generation of its spec.
+        status: the model; None while none has been published.
+    """
+
+    name: str
+    resource_version: str
+    generation: int
+    status: SubspaceStatus | None
+
+    @classmethod
+    def from_raw(cls, obj: Mapping[str, Any]) -> Self:
+        """The object as the API server holds it."""
+        metadata = obj["metadata"]
+        status = obj.get("status") or {}
+        return cls(
+            name=metadata["name"],
+            resource_version=metadata.get("resourceVersion", ""),
+            generation=metadata.get("generation", 0),
+            status=SubspaceStatus.from_raw(status) if "observedAt" in status else None,
+        )
