@@ -16,9 +16,7 @@ MEMINFO = (
     "Buffers:          296696 kB\nCached:          3067380 kB\nSwapCached:            0 kB\n"
 )
 PSI = "some avg10=5.32 avg60=6.45 avg300=19.83 total={some}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
-V1_MEMORY_STAT = (
-    "cache 0\ninactive_file 11\nhierarchical_memory_limit 9223372036854771712\ntotal_inactive_file {inactive}\n"
-)
+V1_MEMORY_STAT = "inactive_file 11\nhierarchical_memory_limit 9223372036854771712\ntotal_inactive_file {inactive}\n"
 V2_MEMORY_STAT = "anon 1\nfile 2\ninactive_file {inactive}\nactive_file 0\n"
 V2_CPU_STAT = "usage_usec {usage}\nuser_usec 1\nsystem_usec 2\nnice_usec 0\n"
 UIDS = ("6a0b1f52-7c0e-4d6b-9d6e-2d1c2c8b9f10", "f00dcafe-0000-4000-8000-000000000001")

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from node_trees import STATIC_UID, UIDS, Machine, pod_paths
+
+from concerto_agent.cgroups import Hierarchies, is_qos_directory, pod_uid
+from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_ISDIR, IN_Q_OVERFLOW, Event, Inotify
+from concerto_agent.pods import PodWatcher
+
+A, B = UIDS
+
+NAMES = {
+    "cgroupfs": (f"pod{A}", A),
+    "cgroupfs, static": (f"pod{STATIC_UID}", STATIC_UID),
+    "systemd, guaranteed": (f"kubepods-pod{A.replace('-', '_')}.slice", A),
+    "systemd, burstable": (f"kubepods-burstable-pod{A.replace('-', '_')}.slice", A),
+    "systemd, best effort": (f"kubepods-besteffort-pod{A.replace('-', '_')}.slice", A),
+    "systemd, static": (f"kubepods-burstable-pod{STATIC_UID}.slice", STATIC_UID),
+    "kind": (f"kubelet-kubepods-burstable-pod{A.replace('-', '_')}.slice", A),
+    "a QoS directory": ("burstable", None),
+    "a QoS slice": ("kubepods-besteffort.slice", None),
+    "kubepods itself": ("kubepods.slice", None),
+    "podman's": ("libpod-0123.scope", None),
+    "an unrelated slice": ("user-pods.slice", None),
+    "a container": ("cri-containerd-0123.scope", None),
+    "a file": ("cpu.stat", None),
+}
+
+
+@pytest.mark.parametrize(("name", "uid"), NAMES.values(), ids=NAMES.keys())
+def test_pod_uid_of_a_directory(name, uid):
+    assert pod_uid(name) == uid
+
+
+QOS_NAMES = {
+    "burstable": True,
+    "besteffort": True,
+    "kubepods-burstable.slice": True,
+    "kubelet-kubepods-besteffort.slice": True,
+    "guaranteed": False,
+    "kubepods.slice": False,
+    f"pod{A}": False,
+    f"kubepods-burstable-pod{STATIC_UID}.slice": False,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), QOS_NAMES.items())
+def test_qos_directories(name, expected):
+    assert is_qos_directory(name) is expected
+
+
+HIERARCHIES = {"v1": (1, "cpuacct", None), "v1-joined": (1, "cpu,cpuacct", None), "hybrid": (1, "cpuacct", "unified")}
+
+
+@pytest.mark.parametrize("layout", [*HIERARCHIES, "v2"])
+def test_hierarchies_are_detected_from_the_tree(tmp_path, layout):
+    machine = Machine(tmp_path, layout)
+    found = Hierarchies.detect(machine.sys)
+    if layout == "v2":
+        assert (found.version, found.cpu, found.pressure) == (2, machine.cgroups, machine.cgroups)
+    else:
+        version, cpu, pressure = HIERARCHIES[layout]
+        assert (found.version, found.cpu) == (version, machine.cgroups / cpu)
+        assert found.pressure == (machine.cgroups / pressure if pressure else None)
+
+
+def test_a_machine_without_cgroups_has_no_hierarchy(tmp_path):
+    assert Hierarchies.detect(tmp_path) == Hierarchies(None, None, None, None, version=1)
+
+
+class Watch:
+    """A watcher on a real directory, with a record of what it said."""
+
+    def __init__(self, root: Path, scope: str = "", **options) -> None:
+        self.said: list[tuple[str, bool]] = []
+        self.root = root
+        self.watcher = PodWatcher(root, scope, lambda uid, came: self.said.append((uid, came)), **options)
+        self.watcher.refresh()
+
+    def make(self, path: str) -> None:
+        (self.root / path).mkdir(parents=True)
+
+    def remove(self, path: str) -> None:
+        shutil.rmtree(self.root / path)
+
+    def take(self) -> list[tuple[str, bool]]:
+        """What was said since the last call."""
+        self.watcher.drain()
+        said, self.said = self.said, []
+        return said
+
+
+@pytest.fixture
+def watch(tmp_path):
+    opened = []
+
+    def start(scope: str = "", **options) -> Watch:
+        opened.append(Watch(tmp_path, scope, **options))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.watcher.close()
+
+
+@pytest.mark.parametrize("below", ["", "n1"])
+@pytest.mark.parametrize("qos", ["guaranteed", "burstable", "besteffort"])
+@pytest.mark.parametrize("driver", ["cgroupfs", "systemd", "kind"])
+def test_a_pod_that_comes_and_goes_is_told_by_the_kernel(watch, tmp_path, driver, qos, below):
+    path = pod_paths(driver, {A: qos}, below)[A]
+    (tmp_path / path).parent.mkdir(parents=True)
+    w = watch(below)
+    assert w.watcher.events == "Inotify"
+    w.make(path)
+    w.make(f"{path}/cri-containerd-0123")
+    assert w.take() == [(A, True)]
+    assert w.watcher.pods == {A: path}
+    w.remove(path)
+    assert w.take() == [(A, False)]
+    assert w.watcher.pods == {}
+
+
+@pytest.mark.parametrize("driver", ["cgroupfs", "systemd", "kind"])
+def test_pods_that_are_there_already_are_found(watch, tmp_path, driver):
+    paths = pod_paths(driver, {A: "guaranteed", B: "besteffort", STATIC_UID: "burstable"})
+    for path in paths.values():
+        (tmp_path / path).mkdir(parents=True)
+    assert watch().watcher.pods == paths
+
+
+def test_a_pod_that_came_and_went_between_two_looks_is_not_missed(watch, tmp_path):
+    (tmp_path / "kubepods").mkdir()
+    w = watch()
+    w.make(f"kubepods/pod{A}")
+    w.remove(f"kubepods/pod{A}")
+    assert w.take() == [(A, True), (A, False)]
+
+
+def test_a_pod_is_told_once_even_if_both_a_scan_and_an_event_show_it(watch, tmp_path):
+    (tmp_path / "kubepods").mkdir()
+    w = watch()
+    w.make(f"kubepods/pod{A}")
+    w.watcher.refresh()
+    assert w.take() == [(A, True)]
+
+
+def test_kubepods_may_come_later(watch, tmp_path):
+    w = watch()
+    assert w.watcher.kubepods is None
+    w.make("kubepods")
+    w.take()
+    assert w.watcher.kubepods == "kubepods"
+    w.make(f"kubepods/burstable/pod{A}")
+    assert w.take() == [(A, True)]
+
+
+def test_a_node_whose_cgroup_does_not_exist_yet_is_found_by_the_next_scan(watch):
+    w = watch("n1")
+    w.make(f"n1/kubepods/besteffort/pod{A}")
+    assert w.take() == [], "nothing could be watched"
+    w.watcher.refresh()
+    assert w.take() == [(A, True)]
+    w.make(f"n1/kubepods/besteffort/pod{B}")
+    assert w.take() == [(B, True)]
+
+
+def test_kubepods_may_be_removed_and_made_again(watch, tmp_path):
+    (tmp_path / f"kubepods/burstable/pod{A}").mkdir(parents=True)
+    w = watch()
+    w.take()
+    w.remove("kubepods")
+    assert w.take() == [(A, False)]
+    assert w.watcher.kubepods is None
+    w.make(f"kubepods/burstable/pod{B}")
+    assert w.take() == [(B, True)]
+    w.make(f"kubepods/pod{A}")
+    assert w.take() == [(A, True)]
+
+
+def test_a_qos_directory_may_be_removed_and_made_again(watch, tmp_path):
+    (tmp_path / "kubepods/burstable").mkdir(parents=True)
+    w = watch()
+    w.remove("kubepods/burstable")
+    w.take()
+    w.make("kubepods/burstable")
+    w.take()
+    w.make(f"kubepods/burstable/pod{A}")
+    assert w.take() == [(A, True)]
+
+
+def test_pods_made_while_the_watches_are_put_in_place_are_not_lost(watch, tmp_path):
+    """Add the watch first, then scan: whatever the moment, a pod is in the scan or in the queue."""
+    paths = [f"kubepods/{('burstable', 'besteffort')[i % 2]}/pod{A[:-3]}{i:03}" for i in range(120)]
+
+    def kubelet() -> None:
+        for path in paths:
+            (tmp_path / path).mkdir(parents=True)
+
+    thread = threading.Thread(target=kubelet)
+    thread.start()
+    w = watch()
+    while thread.is_alive():
+        w.take()
+    thread.join()
+    for _ in range(3):  # each level that appeared is one more round
+        w.take()
+    assert set(w.watcher.pods.values()) == set(paths)
+
+
+class Overflowing(Inotify):
+    """The kernel's queue overflows: all events but the overflow are lost."""
+
+    def read(self) -> list[Event]:
+        return [Event(-1, IN_Q_OVERFLOW, "")] if super().read() else []
+
+
+def test_an_overflow_of_the_queue_leads_to_a_scan(watch, tmp_path, caplog):
+    (tmp_path / "kubepods/burstable").mkdir(parents=True)
+    (tmp_path / f"kubepods/pod{B}").mkdir(parents=True)
+    w = watch(open_inotify=Overflowing)
+    w.take()
+    w.make(f"kubepods/burstable/pod{A}")
+    w.remove(f"kubepods/pod{B}")
+    assert w.take() == [(B, False), (A, True)]
+
+
+class NoWatchesLeft(Inotify):
+    """fs.inotify.max_user_watches is used up."""
+
+    def watch(self, directory: Path) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def no_instances_left() -> Inotify:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize("opener", [NoWatchesLeft, no_instances_left])
+def test_without_inotify_the_tree_is_scanned_and_that_is_said_once(watch, tmp_path, opener, caplog):
+    (tmp_path / "kubepods/burstable").mkdir(parents=True)
+    with caplog.at_level(logging.WARNING):
+        w = watch(open_inotify=opener)
+        assert w.watcher.events == "Scan"
+        w.make(f"kubepods/burstable/pod{A}")
+        assert w.take() == [], "nobody tells"
+        w.watcher.refresh()
+        assert w.take() == [(A, True)]
+        w.remove(f"kubepods/burstable/pod{A}")
+        w.watcher.refresh()
+        assert w.take() == [(A, False)]
+    assert len(caplog.records) == 1
+
+
+def test_inotify_that_becomes_available_is_used(watch, tmp_path):
+    (tmp_path / "kubepods").mkdir()
+    openers = iter([no_instances_left, Inotify])
+    w = watch(open_inotify=lambda: next(openers)())
+    assert w.watcher.events == "Scan"
+    w.watcher.refresh()
+    assert w.watcher.events == "Inotify"
+    w.make(f"kubepods/pod{A}")
+    assert w.take() == [(A, True)]
+
+
+def test_the_kernel_speaks_as_the_constants_say(tmp_path):
+    inotify = Inotify()
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    outer_watch, inner_watch = inotify.watch(tmp_path), inotify.watch(inner)
+    assert inotify.watch(inner) == inner_watch
+    assert inotify.read() == []
+    (tmp_path / "naïve").mkdir()
+    assert inotify.read() == [Event(outer_watch, IN_CREATE | IN_ISDIR, "naïve")]
+    inner.rmdir()
+    assert Event(inner_watch, IN_IGNORED, "") in inotify.read()
+    with pytest.raises(FileNotFoundError):
+        inotify.watch(inner)
+    inotify.close()
