@@ -12,8 +12,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
+from e2e.clusters.local import LocalControlPlane
 from e2e.nodes.cgroups import Machine
 from e2e.nodes.cleanup import cleanup_stale
 from e2e.nodes.config import NodeSpec, Slot, parse_cpus, share_cpus
@@ -21,29 +22,6 @@ from e2e.nodes.requirements import real_nodes_available
 
 # Left to the machine: the control plane, the operator, the tests.
 _MACHINE_SHARE_BYTES = 4 * 1024**3
-
-
-class ControlPlane(Protocol):
-    """What a node needs of the cluster it joins; the local control plane of `e2e.clusters` is one."""
-
-    @property
-    def binaries(self) -> Path:
-        """Where kubelet and kubectl are."""
-
-    @property
-    def ca_file(self) -> Path:
-        """The certificate that signs clients."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The administrator's."""
-
-    @property
-    def work_dir(self) -> Path:
-        """Where the run keeps its files."""
-
-    def client_kubeconfig(self, name: str, cn: str, org: str) -> Path:
-        """A kubeconfig with a certificate for user ``cn`` of group ``org``."""
 
 
 class NodeError(RuntimeError):
@@ -108,10 +86,10 @@ class RealNode:
 
     def is_ready(self) -> bool:
         """Whether the API server has a Ready condition that this very start has written."""
-        done = self._run.kubectl("get", "node", self.name, "-o", "json", "--ignore-not-found")
-        if not done.strip():
+        found = self._run.control_plane.kubectl("get", "node", self.name, "-o", "json", "--ignore-not-found")
+        if not found.strip():
             return False
-        conditions = json.loads(done)["status"].get("conditions", [])
+        conditions = json.loads(found)["status"].get("conditions", [])
         ready = next((c for c in conditions if c["type"] == "Ready"), None)
         if ready is None or ready["status"] != "True":
             return False
@@ -181,7 +159,7 @@ class RealNodes:
         cpus: a Linux CPU list for each; by default the machine's CPUs are dealt out, disjoint while they last.
         memory_bytes: of each; by default an equal share of what the machine has, less 4 GiB.
         kubelet_config: more KubeletConfiguration fields for all of them.
-        logs: where each node's logs go, a folder each; ``logs`` in the control plane's work_dir by default.
+        logs: where each node's logs go, a folder each; beside the control plane's by default.
 
     Raises:
         NodeError: real nodes cannot run here; the message says why.
@@ -189,7 +167,7 @@ class RealNodes:
 
     def __init__(
         self,
-        control_plane: ControlPlane,
+        control_plane: LocalControlPlane,
         names: Sequence[str] = ("n1", "n2"),
         *,
         cpus: Sequence[str] | None = None,
@@ -197,11 +175,11 @@ class RealNodes:
         kubelet_config: Mapping[str, Any] | None = None,
         logs: Path | None = None,
     ) -> None:
-        available, reason = real_nodes_available()
+        available, reason = real_nodes_available(control_plane.binaries)
         if not available:
             raise NodeError(reason)
         self.control_plane = control_plane
-        self.logs = logs or control_plane.work_dir / "logs"
+        self.logs = logs or control_plane.logs
         self.machine = Machine()
         machine_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         memory = memory_bytes or max(machine_memory - _MACHINE_SHARE_BYTES, machine_memory // 2) // len(names)
@@ -239,7 +217,7 @@ class RealNodes:
         plan = {
             "nodes": [asdict(node.spec) for node in self],
             "kubelet": str(control_plane.binaries / "kubelet"),
-            "kubectl": str(control_plane.binaries / "kubectl"),
+            "kubectl": str(control_plane.kubectl_path),
             "client_ca": str(control_plane.ca_file),
             "admin_kubeconfig": str(control_plane.kubeconfig),
             "kubeconfigs": {
@@ -247,6 +225,7 @@ class RealNodes:
                 for name in self.nodes
             },
             "logs": str(self.logs),
+            "work_dir": str(control_plane.work_dir),
         }
         self._supervisor = subprocess.Popen(
             [sys.executable, "-m", "e2e.nodes.supervisor"],
@@ -286,18 +265,6 @@ class RealNodes:
     def ask(self, **request: Any) -> dict[str, Any]:
         """Has the supervisor carry out one command."""
         return self._tell(request)
-
-    def kubectl(self, *arguments: str) -> str:
-        """What kubectl prints, as the administrator.
-
-        Raises:
-            NodeError: it failed.
-        """
-        argv = [self.control_plane.binaries / "kubectl", "--kubeconfig", self.control_plane.kubeconfig, *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-        if done.returncode:
-            raise NodeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Returns once every node is Ready; raises NodeError as `RealNode.wait_ready` does."""

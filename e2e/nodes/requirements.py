@@ -63,11 +63,14 @@ def _kernel_complaint() -> str | None:
     return None
 
 
-@lru_cache(maxsize=1)
-def real_nodes_available() -> tuple[bool, str]:
+@lru_cache
+def real_nodes_available(binaries: Path | None = None) -> tuple[bool, str]:
     """Whether real nodes can run here, and why not (or what they will run on).
 
     The reason is for a person: simulated nodes take over, and the output says so with it.
+
+    Args:
+        binaries: the control plane's programs, kubelet among them; not looked at if not given.
     """
     if sys.platform != "linux":
         return False, f"real nodes need Linux, not {sys.platform}"
@@ -76,6 +79,8 @@ def real_nodes_available() -> tuple[bool, str]:
     missing = missing_programs()
     if missing:
         return False, f"not installed: {', '.join(missing)}; install with: apt-get install {' '.join(packages())}"
+    if binaries is not None and not os.access(binaries / "kubelet", os.X_OK):
+        return False, f"there is no kubelet in {binaries}"
     machine = Machine()
     complaint = machine.complaint() or _kernel_complaint()
     if complaint:

@@ -61,6 +61,8 @@ class Supervisor:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.inits: dict[str, int] = {}
         self.libc = ctypes.CDLL(None)
+        self.asker = os.getppid()
+        self.detached = False
 
     def prepare(self) -> None:
         """What all nodes of the run share: images and the bridge."""
@@ -73,8 +75,9 @@ class Supervisor:
 
     def _record(self) -> None:
         self.claim.record(
-            asker=os.getppid(),
-            logs=str(self.logs),
+            asker=self.asker,
+            detached=self.detached,
+            work_dir=self.plan["work_dir"],
             nodes={
                 name: {"init": pid, "cgroup": self.slot.cgroup(self.specs[name])} for name, pid in self.inits.items()
             },
@@ -176,6 +179,11 @@ class Supervisor:
             process.wait(timeout=10)
         self._delete_node_objects(names)
 
+    def detach(self) -> None:
+        """From now on the nodes stay when the asker goes."""
+        self.detached = True
+        self._record()
+
     def command(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Does what one line asks for."""
         spec = self.specs.get(request.get("node", ""))
@@ -198,6 +206,7 @@ def _serve(supervisor: Supervisor) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "detach":
+            supervisor.detach()
             _answer(ok=True)
             signal.pause()
         try:
