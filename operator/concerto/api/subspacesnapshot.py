@@ -1,4 +1,4 @@
-"""SubspaceSnapshot: directions of resource use and their strength; one for each node, and their merge as ``cluster``."""
+"""SubspaceSnapshot: directions of resource use and their strength, of each node and, merged, of the cluster."""
 
 from __future__ import annotations
 
