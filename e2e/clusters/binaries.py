@@ -1,0 +1,218 @@
+"""The programs of a control plane: found on this machine, or built once by the go command."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+KUBERNETES_VERSION = "1.35.4"
+ETCD_VERSION = "3.6.16"
+# The first with what the CustomResourceDefinitions need. Older etcds lack what a consistent watch cache asks of them.
+OLDEST_KUBERNETES = (1, 32)
+OLDEST_ETCD = (3, 5, 13)
+OLDEST_GO = (1, 26)
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+KUBERNETES_COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+
+_SOURCES = Path(__file__).resolve().parent.parent / "build"
+_TELL_EVERY_SECONDS = 15.0
+
+Say = Callable[[str], None]
+
+
+class Unusable(Exception):
+    """A way to a cluster that this machine does not offer; the message says why."""
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """Programs that belong together.
+
+    Attributes:
+        directory: where they are, under their own names.
+        origin: where they come from, for a person.
+        kubernetes: version of the API server.
+        etcd: version of etcd.
+    """
+
+    directory: Path
+    origin: str
+    kubernetes: tuple[int, ...]
+    etcd: tuple[int, ...]
+
+    def __getitem__(self, name: str) -> Path:
+        """The path of a program.
+
+        Raises:
+            Unusable: it is not among them.
+        """
+        path = self.directory / name
+        if not os.access(path, os.X_OK):
+            raise Unusable(f"{self.origin} has no {name}")
+        return path
+
+
+def find_installed(environment: Mapping[str, str] = os.environ) -> Binaries:
+    """The programs in ``$KUBEBUILDER_ASSETS`` or on PATH.
+
+    Raises:
+        Unusable: some are missing or too old; the message names them.
+    """
+    reasons = []
+    if assets := environment.get("KUBEBUILDER_ASSETS"):
+        try:
+            return _examined(Path(assets), f"KUBEBUILDER_ASSETS={assets}")
+        except Unusable as error:
+            reasons.append(str(error))
+    else:
+        reasons.append("KUBEBUILDER_ASSETS is not set")
+    server = shutil.which("kube-apiserver", path=environment.get("PATH"))
+    if server is None:
+        reasons.append("no kube-apiserver on PATH")
+    else:
+        # All from one place: a kubectl elsewhere on PATH may well be a wrapper of another version
+        directory = Path(server).parent
+        try:
+            return _examined(directory, f"{directory} (on PATH)")
+        except Unusable as error:
+            reasons.append(str(error))
+    raise Unusable("; ".join(reasons))
+
+
+def _examined(directory: Path, origin: str) -> Binaries:
+    missing = [name for name in CONTROL_PLANE if not os.access(directory / name, os.X_OK)]
+    if missing:
+        # envtest's bundle is of this kind: without a controller manager there are no service accounts and no jobs
+        raise Unusable(f"{origin} has no {', '.join(missing)}")
+    kubernetes = _version(directory / "kube-apiserver")
+    if kubernetes < OLDEST_KUBERNETES:
+        raise Unusable(f"{origin} has kube-apiserver {_dotted(kubernetes)}, older than {_dotted(OLDEST_KUBERNETES)}")
+    etcd = _version(directory / "etcd")
+    if etcd < OLDEST_ETCD:
+        raise Unusable(f"{origin} has etcd {_dotted(etcd)}, older than {_dotted(OLDEST_ETCD)}")
+    return Binaries(directory, origin, kubernetes, etcd)
+
+
+def _version(program: Path) -> tuple[int, ...]:
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unusable(f"{program} --version: {error}") from error
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", said)
+    if match is None:
+        raise Unusable(f"{program} --version does not say its version: {said[:80]!r}")
+    return tuple(map(int, match.groups()))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where built programs are kept, outside of the repository."""
+    root = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "concerto" / f"k8s-v{KUBERNETES_VERSION}-etcd-v{ETCD_VERSION}"
+
+
+def find_or_build(say: Say, environment: Mapping[str, str] = os.environ) -> Binaries:
+    """The programs built by the go command from their modules; what the cache lacks is built now.
+
+    Each is put into the cache whole, by a rename, so that an interrupted build leaves only finished ones; the go
+    command's own cache takes care of the rest. A lock keeps two builds from doing the same work.
+
+    Raises:
+        Unusable: they are not there and there is no Go toolchain that could build them, or it failed.
+    """
+    cache = cache_directory(environment)
+    origin = f"built from source, {cache}"
+    steps = [*((name, _SOURCES / "kubernetes", f"k8s.io/kubernetes/cmd/{name}") for name in KUBERNETES_COMMANDS)]
+    steps.append(("etcd", _SOURCES / "etcd", "."))
+    if any(not (cache / name).exists() for name, _, _ in steps):
+        go = _toolchain(environment)
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / ".lock", say):
+            todo = [step for step in steps if not (cache / step[0]).exists()]
+            if todo:
+                say(
+                    f"building Kubernetes {KUBERNETES_VERSION} and etcd {ETCD_VERSION} with {go} into {cache}: once, "
+                    f"{len(todo)} programs, about 10 minutes on 2 CPUs when Go's own cache is empty"
+                )
+            for index, (name, source, package) in enumerate(todo, start=1):
+                _build(go, name, source, package, cache, lambda text, i=index: say(f"[{i}/{len(todo)}] {text}"))
+    return Binaries(cache, origin, _parsed(KUBERNETES_VERSION), _parsed(ETCD_VERSION))
+
+
+def _parsed(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def _toolchain(environment: Mapping[str, str]) -> str:
+    go = shutil.which("go", path=environment.get("PATH"))
+    if go is None:
+        raise Unusable("no go command on PATH")
+    said = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], capture_output=True, text=True, timeout=60).stdout
+    version, _, toolchain = said.partition("\n")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    # From 1.21 on the go command fetches a newer one of itself, unless it is told not to
+    if numbers < OLDEST_GO and (numbers < (1, 21) or toolchain.strip() == "local"):
+        raise Unusable(f"{go} is {version}, and building needs go{_dotted(OLDEST_GO)}")
+    return go
+
+
+def _build(go: str, name: str, source: Path, package: str, cache: Path, say: Say) -> None:
+    flags = "-s -w"
+    if name != "etcd":
+        variables = "k8s.io/component-base/version"
+        major, minor, _ = KUBERNETES_VERSION.split(".")
+        stamps = {
+            "gitVersion": f"v{KUBERNETES_VERSION}",
+            "gitMajor": major,
+            "gitMinor": minor,
+            "gitTreeState": "clean",
+        }
+        flags += "".join(f" -X {variables}.{key}={value}" for key, value in stamps.items())
+    unfinished = cache / f".{name}.unfinished"
+    log = cache / f".{name}.log"
+    command = [go, "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", str(unfinished)]
+    began = time.monotonic()
+    say(f"building {name}")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, package], cwd=source, stdout=output, stderr=output, env={**os.environ, "CGO_ENABLED": "0"}
+        )
+        try:
+            while process.poll() is None:
+                try:
+                    process.wait(_TELL_EVERY_SECONDS)
+                except subprocess.TimeoutExpired:
+                    say(f"building {name}: {time.monotonic() - began:.0f} s so far")
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if process.returncode:
+        end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        raise Unusable(f"go build {package} failed (all of it in {log}):\n{end}")
+    unfinished.replace(cache / name)
+    log.unlink()
+    say(f"built {name} in {time.monotonic() - began:.0f} s")
+
+
+@contextmanager
+def _locked(path: Path, say: Say) -> Iterator[None]:
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another build (lock {path})")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,120 @@
+"""Fixtures that give tests a cluster, and a summary that says what could run on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from concerto.kube import ClusterConfig
+from e2e.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+# What a test that asks for one of these fixtures needs
+_NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "concerto_cluster", "admin"}
+_said: list[str] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.apiserver)
+
+
+@pytest.fixture(scope="session")
+def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Print a line now, past pytest's capture: what takes long has to say so."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def print_line(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{text}" if not _said else text, file=sys.stderr, flush=True)
+        _said.append(text)
+
+    return print_line
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Iterator[Cluster]:
+    """A Kubernetes API server that tests may do anything to, shared by the whole run."""
+    options = request.config.option
+    try:
+        with open_cluster(say, kubeconfig=options.kubeconfig, keep=options.keep_cluster) as found:
+            yield found
+            if request.session.testsfailed and isinstance(found, LocalControlPlane):
+                logs = REPOSITORY / "build" / "e2e-logs"
+                shutil.copytree(found.logs, logs, dirs_exist_ok=True)
+                say(f"logs of the control plane: {logs}")
+    except NoCluster as error:
+        if IN_CI:
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def control_plane(cluster: Cluster) -> LocalControlPlane:
+    """The cluster, if it is one whose API server can be stopped and started."""
+    if not isinstance(cluster, LocalControlPlane):
+        pytest.skip(f"{cluster.origin} is not ours to stop and start")
+    return cluster
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> ClusterConfig:
+    """How our own client reaches the cluster as its administrator."""
+    return ClusterConfig.from_kubeconfig(cluster.kubeconfig)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A new namespace; deleted in the background afterwards."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+@pytest.fixture(scope="session")
+def concerto_cluster(cluster: Cluster) -> Cluster:
+    """The cluster with Concerto's kinds, rules and default profile, but neither operator nor agents."""
+    overlay = str(REPOSITORY / "manifests" / "overlays" / "local")
+    # A kind and an object of that kind do not go into one apply: the first pass leaves such objects out
+    cluster.kubectl("apply", "-k", overlay, check=False)
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    cluster.kubectl("apply", "-k", overlay)
+    return cluster
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which suites ran, and which were skipped for what reason."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            keywords = getattr(report, "keywords", {})
+            if outcome == "passed" and report.when != "call":
+                continue
+            suite = next((name for name in ("realnode", "apiserver", "bench") if name in keywords), "plain")
+            counts[suite][outcome] += 1
+            if outcome == "skipped" and isinstance(report.longrepr, tuple):
+                reasons[suite][str(report.longrepr[2]).removeprefix("Skipped: ").splitlines()[0]] += 1
+    terminalreporter.section("suites")
+    for suite in ("plain", "apiserver", "realnode", "bench"):
+        if suite not in counts:
+            continue
+        told = ", ".join(f"{number} {outcome}" for outcome, number in counts[suite].items())
+        terminalreporter.line(f"{suite}: {told}")
+        for reason, number in reasons[suite].most_common():
+            terminalreporter.line(f"  skipped {number}: {reason}")
+    for line in _said:
+        if line.startswith(("cluster:", "  not ")):
+            terminalreporter.line(line)
