@@ -131,14 +131,27 @@ class Machine:
                     pids.update(int(pid) for pid in (Path(directory) / "cgroup.procs").read_text().split())
         return pids - {0}
 
-    def kill(self, name: str) -> None:
-        """Kills every process in ``name``, by the kernel's own ``cgroup.kill`` where it exists."""
-        for path in self.paths(name):
-            with suppress(OSError):
-                (path / "cgroup.kill").write_text("1")
-        for pid in self.processes(name):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    def kill(self, name: str, *, timeout: float = 20.0) -> None:
+        """Kills every process in ``name`` and returns when they are gone.
+
+        Raises:
+            TimeoutError: one would not go.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            for path in self.paths(name):
+                # The kernel's own way, where there is a v2 hierarchy: no child can slip through.
+                with suppress(OSError):
+                    (path / "cgroup.kill").write_text("1")
+            pids = self.processes(name)
+            if not pids:
+                return
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"processes of cgroup {name} will not go: {sorted(pids)}")
+            time.sleep(0.02)
 
     def remove(self, name: str, *, timeout: float = 20.0) -> None:
         """Kills what is left in ``name`` and removes its directories.
@@ -148,11 +161,12 @@ class Machine:
         """
         deadline = time.monotonic() + timeout
         while any(path.is_dir() for path in self.paths(name)):
-            self.kill(name)
+            self.kill(name, timeout=timeout)
             for path in self.paths(name):
                 for directory, _, _ in os.walk(path, topdown=False):
+                    # Busy for a moment longer than its processes are there.
                     with suppress(OSError):
                         Path(directory).rmdir()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"cgroup {name} will not go; processes in it: {sorted(self.processes(name))}")
+                raise TimeoutError(f"the directories of cgroup {name} will not go")
             time.sleep(0.02)
