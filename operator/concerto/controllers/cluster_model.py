@@ -1,0 +1,232 @@
+"""SubspaceSnapshot/cluster: the merge of all live nodes' models, republished when it has moved.
+
+One writer, one object, watched by every agent: so at most one write in five seconds, and none while nothing moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.nodecapacity import MergeKind
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus
+from concerto.capacity.subspace import Subspace, cluster_model, has_moved
+from concerto.controllers.clock import wall_timestamp
+from concerto.controllers.telemetry import Metrics
+from concerto.kube import Conflict, KubeError, NotFound, Object, Session
+from concerto.kube.resources import SUBSPACE_SNAPSHOTS
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClusterModelSettings:
+    """When the cluster's model is republished, and whose model counts.
+
+    Attributes:
+        sigma_share: change of σ₁ worth a write, as a share of the published one.
+        angle_degrees: turn of u₁ worth a write.
+        least_interval_seconds: no two writes are closer together.
+        stale_after_seconds: a node whose own model has not been heard of for so long is dropped (agents republish at
+            least every 5 minutes).
+        merge: the exact mean of all nodes' models, or the seed's streaming merge.
+    """
+
+    sigma_share: float = 0.02
+    angle_degrees: float = 1.0
+    least_interval_seconds: float = 5.0
+    stale_after_seconds: float = 900.0
+    merge: MergeKind = "Exact"
+
+
+class ClusterModelPublisher:
+    """Keeps the merged model from node snapshots, and writes it when it has moved."""
+
+    def __init__(
+        self,
+        session: Session,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        settings: ClusterModelSettings | None = None,
+    ) -> None:
+        """Nothing is written before `run`."""
+        self._session = session
+        self._metrics = metrics
+        self._clock = clock
+        self._settings = settings or ClusterModelSettings()
+        self._snapshots: dict[str, SubspaceStatus] = {}
+        self._heard_at: dict[str, float] = {}
+        self._resources: tuple[str, ...] = ()
+        self._model = cluster_model(self._settings.merge, 0)
+        self._batches = 0
+        self._published: Subspace | None = None
+        self._dirty = asyncio.Event()
+
+    def on_snapshot(self, old: Object | None, new: Object | None) -> None:
+        """A SubspaceSnapshot appeared, changed or went (a reflector's callback)."""
+        name = ((new or old) or {})["metadata"]["name"]
+        if name == CLUSTER_NAME:
+            return
+        status = self._parsed(name, new) if new is not None else None
+        if status is None:
+            self._snapshots.pop(name, None)
+            self._heard_at.pop(name, None)
+            self._model.remove(name)
+        else:
+            known = self._snapshots.get(name)
+            if known is None:
+                # It may have lain there for long before we came: it is as old as it says
+                self._heard_at[name] = min(self._clock(), status.observed_at)
+            elif known.observed_at != status.observed_at:
+                self._heard_at[name] = self._clock()
+            self._snapshots[name] = status
+            if set(status.resources) <= set(self._resources):
+                self._take(name, status)
+            else:
+                self._begin_anew()
+        self._dirty.set()
+
+    def _parsed(self, name: str, raw: Object) -> SubspaceStatus | None:
+        try:
+            return SubspaceSnapshot.from_raw(raw).status
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
+            return None
+
+    def _begin_anew(self) -> None:
+        """A resource nobody had before: all models get a row for it."""
+        names = {r for s in self._snapshots.values() for r in s.resources}
+        first = ("cpu", "memory")
+        self._resources = (*(r for r in first if r in names), *sorted(names.difference(first)))
+        self._model = cluster_model(self._settings.merge, len(self._resources))
+        for name, status in self._snapshots.items():
+            self._take(name, status)
+
+    def _take(self, name: str, status: SubspaceStatus) -> None:
+        if self._clock() - self._heard_at[name] > self._settings.stale_after_seconds:
+            self._model.remove(name)
+            return
+        rows = [self._resources.index(r) for r in status.resources]
+        directions = np.zeros((len(self._resources), len(status.sigma)))
+        try:
+            # A resource that a node does not measure has a zero row: it neither adds nor hides load
+            directions[rows, :] = np.array(status.directions, dtype=float).T
+            self._model.update(name, directions, np.array(status.sigma, dtype=float))
+        except ValueError as error:
+            logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
+            self._model.remove(name)
+        else:
+            self._batches += 1
+
+    async def run(self) -> None:
+        """Publish until cancelled; only the leader does."""
+        await self._ensure_exists()
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            self._drop_stale()
+            current = self._model.subspace()
+            self._metrics.cluster_model_nodes.set(len(self._model))
+            if current is not None and self._worth_a_write(current):
+                try:
+                    await self._publish(current)
+                except NotFound:
+                    await self._ensure_exists()
+                    self._dirty.set()
+                except KubeError as error:
+                    logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
+                    self._dirty.set()
+            await asyncio.sleep(self._settings.least_interval_seconds)
+
+    def _drop_stale(self) -> None:
+        horizon = self._clock() - self._settings.stale_after_seconds
+        for name, heard in self._heard_at.items():
+            if heard < horizon and name in self._model:
+                self._model.remove(name)
+
+    def _worth_a_write(self, current: Subspace) -> bool:
+        published = self._published
+        if published is None or published.sigma.shape != current.sigma.shape or published.nodes != current.nodes:
+            return True
+        return has_moved(
+            published,
+            current,
+            sigma_share=self._settings.sigma_share,
+            angle_degrees=self._settings.angle_degrees,
+        )
+
+    async def _ensure_exists(self) -> None:
+        body = {
+            "apiVersion": SUBSPACE_SNAPSHOTS.api_version,
+            "kind": SUBSPACE_SNAPSHOTS.kind,
+            "metadata": {"name": CLUSTER_NAME},
+            "spec": {},
+        }
+        while True:
+            try:
+                await self._session.create(SUBSPACE_SNAPSHOTS.path(), body)
+            except Conflict:
+                return  # it is there
+            except KubeError as error:
+                logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
+                await asyncio.sleep(self._settings.least_interval_seconds)
+            else:
+                return
+
+    async def _publish(self, current: Subspace) -> None:
+        path = SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME)
+        before = await self._session.get(path)
+        generation = before["metadata"].get("generation", 0)
+        status = build_cluster_status(
+            current,
+            self._resources,
+            observed_at=self._clock(),
+            batches=self._batches,
+            generation=generation,
+            conditions=merge_conditions(
+                (before.get("status") or {}).get("conditions") or (),
+                [Condition("Ready", "True", "Merged", f"Merged from the models of {current.nodes} nodes.")],
+                now=wall_timestamp(),
+                observed_generation=generation,
+            ),
+        )
+        # One writer of the whole status: a merge patch replaces each list as a whole
+        await self._session.patch(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME, subresource="status"), {"status": status})
+        self._published = current
+        self._metrics.cluster_model_updates.inc()
+
+
+def build_cluster_status(
+    current: Subspace,
+    resources: tuple[str, ...],
+    *,
+    observed_at: float,
+    batches: int,
+    generation: int,
+    conditions: list[Object],
+) -> Object:
+    """The status of SubspaceSnapshot/cluster.
+
+    Args:
+        current: the merged model; directions (m, m), column k is u_k.
+        resources: m names, the order of the rows.
+        observed_at: seconds since the epoch.
+        batches: node models taken so far.
+        generation: of the object.
+        conditions: as the API is to hold them.
+    """
+    return SubspaceStatus(
+        observed_at=observed_at,
+        observed_generation=generation,
+        resources=resources,
+        sigma=tuple(float(s) for s in current.sigma),
+        directions=tuple(tuple(float(x) for x in column) for column in current.directions.T),
+        batches=batches,
+        nodes=current.nodes,
+        conditions=tuple(conditions),
+    ).to_raw()
