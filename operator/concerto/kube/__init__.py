@@ -1,5 +1,6 @@
 """The only package that speaks HTTP to the API server."""
 
+from concerto.kube.apply import apply_status
 from concerto.kube.config import ClusterConfig
 from concerto.kube.errors import (
     ApiError,
@@ -16,6 +17,8 @@ from concerto.kube.errors import (
     Unauthorized,
     Unreachable,
 )
+from concerto.kube.events import EventRecorder, EventSettings
+from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.reflector import Reflector, ReflectorSettings
 from concerto.kube.resources import Resource
 from concerto.kube.session import Object, Session, SessionSettings
@@ -25,10 +28,14 @@ __all__ = [
     "ClusterConfig",
     "ConfigError",
     "Conflict",
+    "EventRecorder",
+    "EventSettings",
     "Forbidden",
     "Gone",
     "Invalid",
     "KubeError",
+    "LeaderElection",
+    "LeaseSettings",
     "NotFound",
     "Object",
     "OutcomeUnknown",
@@ -41,4 +48,5 @@ __all__ = [
     "TooManyRequests",
     "Unauthorized",
     "Unreachable",
+    "apply_status",
 ]

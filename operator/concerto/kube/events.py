@@ -1,0 +1,339 @@
+"""Events, written behind the scenes: deduplicated, paced, and never in the way of whoever records them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from concerto.api.timestamps import format_micro_timestamp
+from concerto.kube.errors import ApiError, KubeError, NotFound, OutcomeUnknown
+from concerto.kube.resources import EVENTS
+from concerto.kube.session import Object, Session
+
+logger = logging.getLogger(__name__)
+
+EventType = Literal["Normal", "Warning"]
+_NOTE_LIMIT = 1024  # characters; the API server refuses more
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """How events are written.
+
+    Attributes:
+        rate_per_second: writes, at most.
+        busy_rate_per_second: the same, while whoever records says to be busy with what matters more.
+        concurrency: writes in flight, at most.
+        queue_length: events waiting to be written, at most.
+        remembered: series that a repetition can still join, at most; about 2 KiB each.
+        series_window_seconds: the same thing said again within this time of the last is another of a series.
+        series_interval_seconds: between two writes of one series' count.
+    """
+
+    rate_per_second: float = 400.0
+    busy_rate_per_second: float = 40.0
+    concurrency: int = 8
+    queue_length: int = 10_000
+    remembered: int = 4096
+    series_window_seconds: float = 360.0
+    series_interval_seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class _Series:
+    """One thing that was said, once or many times."""
+
+    key: tuple[str, ...]
+    event: Object
+    path: str
+    count: int = 1
+    written_count: int = 0  # 0: it has not been created yet
+    said_at: float = 0.0  # monotonic
+    written_at: float = field(default=float("-inf"))
+    last_observed: float = 0.0  # epoch
+    pending: bool = False  # in the queue, or being written: never twice at once, or its creation would race itself
+
+
+class EventRecorder:
+    """Writes events of ``events.k8s.io/v1`` as kube-scheduler does.
+
+    The same (object, type, reason, action, note, related) within the window is one Event with a series, whose count is
+    written at once the first time and then at most every interval.
+
+    Attributes:
+        written: writes that the API server took.
+        dropped: events that were not written: the queue was full, or the API server would not have them.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        component: str,
+        instance: str,
+        *,
+        settings: EventSettings | None = None,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Nothing is written unless `run` runs.
+
+        Args:
+            session: the way to the API server.
+            component: who says it, as ``reportingController``: ``concerto.dev/scheduler``, say.
+            instance: which of them.
+            settings: pace and bounds.
+            busy: whether events should keep to their lower rate just now.
+        """
+        self.written = 0
+        self.dropped = 0
+        self._session = session
+        self._component = component
+        self._instance = instance
+        self._settings = settings or EventSettings()
+        self._busy = busy
+        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # the least recently said first
+        self._queue: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    def record(
+        self,
+        regarding: Mapping[str, Any],
+        *,
+        type: EventType = "Normal",
+        reason: str,
+        note: str,
+        action: str,
+        related: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say something about an object. Returns at once; may drop the event, and never raises for that.
+
+        Args:
+            regarding: the object, with apiVersion, kind and metadata (name, uid).
+            type: Normal or Warning.
+            reason: why, CamelCase.
+            note: a sentence for a person; cut at 1,024 characters.
+            action: what was done or tried, CamelCase.
+            related: another object that has to do with it.
+        """
+        now, moment = time.monotonic(), time.time()
+        about, other = build_reference(regarding), build_reference(related) if related else None
+        note = note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…"
+        key = (
+            about.get("uid") or f"{about['kind']}/{about.get('namespace')}/{about['name']}",
+            type, reason, action, note, (other or {}).get("uid") or (other or {}).get("name", ""),
+        )  # fmt: skip
+        series = self._series.get(key)
+        if series is not None and now - series.said_at <= self._settings.series_window_seconds:
+            series.count += 1
+            self._series.move_to_end(key)
+        else:
+            event = build_event(
+                about, type=type, reason=reason, note=note, action=action, related=other,
+                component=self._component, instance=self._instance, now=moment, suffix=f"{random.getrandbits(24):06x}",
+            )  # fmt: skip
+            metadata = event["metadata"]
+            series = _Series(key, event, EVENTS.path(metadata["namespace"], metadata["name"]))
+            self._series[key] = series
+        series.said_at, series.last_observed = now, moment
+        if self._is_due(series, now):
+            self._enqueue(series)
+        if len(self._series) > self._settings.remembered:
+            self._series.popitem(last=False)  # one that waits to be written is still in the queue
+
+    async def run(self) -> None:
+        """Write what is recorded, until cancelled."""
+        slots = asyncio.Semaphore(self._settings.concurrency)
+        next_write = 0.0
+        sweep_at = 0.0
+        try:
+            while True:
+                if not self._queue:
+                    self._work.clear()
+                    try:
+                        async with asyncio.timeout(self._settings.series_interval_seconds):
+                            await self._work.wait()
+                    except TimeoutError:
+                        pass
+                now = time.monotonic()
+                if now >= sweep_at:
+                    self._sweep(now)
+                    sweep_at = now + self._settings.series_interval_seconds
+                if not self._queue:
+                    continue
+                await slots.acquire()
+                rate = self._settings.rate_per_second
+                if self._busy() and not self._draining:
+                    rate = self._settings.busy_rate_per_second
+                next_write = max(next_write + 1.0 / rate, time.monotonic())
+                await asyncio.sleep(next_write - time.monotonic())
+                _, series = self._queue.popitem(last=False)
+                task = asyncio.create_task(self._write(series, slots))
+                self._in_flight.add(task)
+                task.add_done_callback(self._written)
+        finally:
+            for task in self._in_flight:
+                task.cancel()
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Wait until everything recorded so far is written, counts of series included (`run` has to be running).
+
+        Returns:
+            whether it was, in time.
+        """
+        self._draining = True
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                # Twice: what was repeated while it was being written is queued only after that
+                for _ in range(2):
+                    for series in self._series.values():
+                        if series.count != series.written_count:
+                            self._enqueue(series)
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._draining = False
+        return True
+
+    def _is_due(self, series: _Series, now: float) -> bool:
+        if series.written_count <= 1:  # not created yet, or the first repetition
+            return series.count != series.written_count
+        return series.count != series.written_count and (
+            now - series.written_at >= self._settings.series_interval_seconds
+        )
+
+    def _enqueue(self, series: _Series) -> None:
+        if series.pending:
+            return
+        if len(self._queue) >= self._settings.queue_length:
+            # A count that is not brought up to date says less than an event that is not there
+            oldest = next((waiting for waiting in self._queue.values() if waiting.written_count), None)
+            lost = oldest or next(iter(self._queue.values()))
+            del self._queue[lost.key]
+            lost.pending = False
+            self.dropped += 1
+        self._queue[series.key] = series
+        series.pending = True
+        self._idle.clear()
+        self._work.set()
+
+    def _sweep(self, now: float) -> None:
+        """Queue the counts that have not been written for an interval, and forget what was said too long ago."""
+        for series in list(self._series.values()):
+            if self._is_due(series, now):
+                self._enqueue(series)
+            elif not series.pending and now - series.said_at > self._settings.series_window_seconds:
+                del self._series[series.key]
+
+    async def _write(self, series: _Series, slots: asyncio.Semaphore) -> None:
+        count = series.count
+        told = {"count": count, "lastObservedTime": format_micro_timestamp(series.last_observed)}
+        try:
+            if series.written_count:
+                try:
+                    await self._session.patch(series.path, {"series": told})
+                except NotFound:  # its time to live was over
+                    series.written_count = 0
+            if not series.written_count:
+                await self._create({**series.event, "series": told} if count > 1 else series.event)
+            self.written += 1
+        except KubeError as error:
+            self.dropped += 1
+            # A namespace that is being deleted takes no events, and nobody can do anything about that
+            level = logging.DEBUG if isinstance(error, ApiError) and error.status in (403, 404) else logging.WARNING
+            logger.log(level, "event %s not written: %s", series.path, error)
+        finally:
+            slots.release()
+            series.pending = False
+            series.written_count = count
+            series.written_at = time.monotonic()
+            if self._is_due(series, series.written_at):
+                self._enqueue(series)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        if not self._queue and not self._in_flight:
+            self._idle.set()
+
+    async def _create(self, event: Object) -> None:
+        path = EVENTS.path(event["metadata"]["namespace"])
+        try:
+            await self._session.create(path, event)
+        except OutcomeUnknown:
+            try:
+                await self._session.create(path, event)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":  # which is what the first attempt was for
+                    raise
+
+
+def build_reference(target: Mapping[str, Any]) -> Object:
+    """The ObjectReference to an object."""
+    metadata = target["metadata"]
+    reference = {
+        "apiVersion": target["apiVersion"],
+        "kind": target["kind"],
+        "name": metadata["name"],
+        "namespace": metadata.get("namespace"),
+        "uid": metadata.get("uid"),
+        "resourceVersion": metadata.get("resourceVersion"),
+    }
+    return {key: value for key, value in reference.items() if value}
+
+
+def build_event(
+    regarding: Object,
+    *,
+    type: EventType,
+    reason: str,
+    note: str,
+    action: str,
+    related: Object | None,
+    component: str,
+    instance: str,
+    now: float,
+    suffix: str,
+) -> Object:
+    """An Event about one occurrence.
+
+    Args:
+        regarding: reference to what it is about; events about cluster scoped objects live in ``default``.
+        type: Normal or Warning.
+        reason: why, CamelCase.
+        note: a sentence for a person.
+        action: what was done or tried, CamelCase.
+        related: reference to another object.
+        component: who says it.
+        instance: which of them.
+        now: seconds since the epoch.
+        suffix: makes the name differ from others of the same microsecond.
+    """
+    event: Object = {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {
+            # At most 253 characters, of which the time takes 14 and the suffix 6
+            "name": f"{regarding['name'][:230]}.{int(now * 1e6):x}{suffix}",
+            "namespace": regarding.get("namespace") or "default",
+        },
+        "eventTime": format_micro_timestamp(now),
+        "reportingController": component,
+        "reportingInstance": instance[:128],
+        "action": action,
+        "reason": reason,
+        "regarding": regarding,
+        "note": note,
+        "type": type,
+    }
+    if related:
+        event["related"] = related
+    return event
