@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal, Self
 
 from concerto.api.quantities import whole
@@ -52,7 +53,7 @@ class Assignment:
             "node": self.node,
             "units": self.units,
             "basis": self.basis,
-            "available": f"{self.available:.6f}",
+            "available": f"{Decimal(repr(float(self.available))):f}",
         }
         if self.node_capacity_resource_version:
             raw["nodeCapacityResourceVersion"] = self.node_capacity_resource_version

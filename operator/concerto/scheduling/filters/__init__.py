@@ -1,1 +1,1 @@
-"""Filters: which nodes are feasible for a pod. One file each, listed in `registry.py`."""
+"""Filters: which nodes a pod may go to. One file each; `registry` lists them."""

@@ -1,1 +1,1 @@
-"""Scores: which feasible node is best. One file each, listed in `registry.py`."""
+"""Scores: which of the feasible nodes is best. One file each; `registry` lists them."""

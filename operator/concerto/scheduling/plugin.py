@@ -1,0 +1,99 @@
+"""What filters and scores are.
+
+A plugin answers for many nodes at once, from columns: for all of them when a template's first pod is looked at, and for
+the few rows that have changed when its siblings are. So it must give a row the same answer whatever other rows it is
+asked about, except in ``Score.normalise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.pod import PodView
+from concerto.scheduling.snapshot import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
+
+
+@dataclass(frozen=True)
+class Query:
+    """One pending pod (or any of its like siblings) that a node is looked for.
+
+    Attributes:
+        pod: the pod.
+        snapshot: the cluster; plugins only read it.
+        basis: by row, what it takes part by: MEASURED, BY_REQUESTS or AVOIDED.
+        reserved: by row, units that a standing reservation holds for this pod.
+        admit_fraction: room that a node must have left to be given one more pod, in pods.
+    """
+
+    pod: PodView
+    snapshot: Snapshot
+    basis: NDArray[np.int8]
+    reserved: Floats
+    admit_fraction: float
+
+    def available(self, rows: Rows) -> Floats:
+        """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
+        return self.snapshot.available[: self.snapshot.size][rows] + self.reserved[rows]
+
+    def is_measured(self, rows: Rows) -> Bools:
+        """Which nodes take part by measured capacity."""
+        measured: Bools = self.basis[rows] == MEASURED
+        return measured
+
+    def is_by_requests(self, rows: Rows) -> Bools:
+        """Which nodes take part by requests, as their telemetry is missing or too old."""
+        by_requests: Bools = self.basis[rows] == BY_REQUESTS
+        return by_requests
+
+
+class Filter(Protocol):
+    """Says which nodes a pod may go to.
+
+    Attributes:
+        name: as in SchedulingProfile.
+        fixed: whether a placement on a node leaves the answer for all nodes as it was.
+        helped_by: changes after which a pod that it refused everywhere is worth another look.
+    """
+
+    name: ClassVar[str]
+    fixed: ClassVar[bool]
+    helped_by: ClassVar[Change]
+
+    def feasible(self, query: Query, rows: Rows) -> Bools:
+        """By row, whether it lets the node pass."""
+        ...
+
+    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+        """Why it refuses these rows, each of which it does refuse, and how many of them for that reason."""
+        ...
+
+
+class Score(Protocol):
+    """Says how good a feasible node is, from 0 to 100.
+
+    Attributes:
+        name: as in SchedulingProfile.
+        normalised: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
+    """
+
+    name: ClassVar[str]
+    normalised: ClassVar[bool]
+
+    def score(self, query: Query, rows: Rows) -> Floats:
+        """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains, for want of a metric."""
+        ...
+
+    def normalise(self, query: Query, scores: Floats, feasible: Bools) -> Floats:
+        """From the scores of all rows, of which only feasible ones matter, to 0 to 100; NaN stays NaN."""
+        ...
+
+
+def round_half_away(values: Floats) -> Floats:
+    """To the nearest whole number, halves away from zero (numpy's own rounding goes to even)."""
+    rounded: Floats = np.copysign(np.floor(np.abs(values) + 0.5), values)
+    return rounded

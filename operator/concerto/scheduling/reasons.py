@@ -1,0 +1,50 @@
+"""Why a pod found no node, in kube-scheduler's words. Source: ``framework.FitError.Error``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.scheduling.plugin import Filter, Query
+from concerto.scheduling.snapshot import Change
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why no node was feasible.
+
+    Attributes:
+        nodes: how many nodes there are.
+        reasons: how many nodes were refused for each reason; a node may lack several things.
+        helped_by: changes after which another look is worth while.
+    """
+
+    nodes: int
+    reasons: Mapping[str, int]
+    helped_by: Change
+
+    @property
+    def message(self) -> str:
+        """Such as ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
+        if not self.reasons:
+            return f"0/{self.nodes} nodes are available."
+        counted = sorted(f"{count} {reason}" for reason, count in self.reasons.items())
+        return f"0/{self.nodes} nodes are available: {', '.join(counted)}."
+
+
+def diagnose(query: Query, filters: tuple[Filter, ...]) -> Diagnosis:
+    """Run the filters again, one after another, and ask each why it refuses what it is the first to refuse."""
+    rows = np.flatnonzero(query.snapshot.exists[: query.snapshot.size])
+    nodes = len(rows)
+    reasons: Counter[str] = Counter()
+    helped_by = Change.NODE
+    for plugin in filters:
+        passed = plugin.feasible(query, rows)
+        if not passed.all():
+            reasons.update(plugin.reasons(query, rows[~passed]))
+            helped_by |= plugin.helped_by
+        rows = rows[passed]
+    return Diagnosis(nodes, reasons, helped_by)

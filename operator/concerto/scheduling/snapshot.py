@@ -1,0 +1,471 @@
+"""The cluster as scheduling sees it: nodes as columns, kept up to date event by event.
+
+Each node name that anything speaks of (a Node, a NodeCapacity, a pod bound to it) has a row, so that events may come in
+any order; only rows whose Node is there take part. Rows are used again, and columns grow by doubling. Plugins read
+columns, whole or in part, and never write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.node import NodeView, Taint
+from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.pod import AntiAffinityTerm, HostPort, PodShape, PodView
+from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
+from concerto.api.schedulingprofile import MetricsPolicy
+from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from concerto.scheduling.ledger import Ledger
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Rows = slice | Ints
+"""Rows that something is asked about: a slice for all, an array for some."""
+
+MEASURED, BY_REQUESTS, AVOIDED = np.int8(0), np.int8(1), np.int8(2)
+"""Basis of a node: measured capacity; requests, as telemetry is missing or too old; or no pods at all."""
+
+PODS = "pods"
+"""The resource under which a node's number of pods is counted."""
+
+
+class Change(Flag):
+    """What an event may have made possible for pods that found no node."""
+
+    NOTHING = 0
+    NODE = auto()  # a node came, or its labels, taints, readiness or allocatable changed
+    ENDED = auto()  # requests or ports of a pod are free
+    CAPACITY = auto()  # a node can take more than it could
+
+
+@dataclass(slots=True)
+class _Placed:
+    """What a pod takes of its node."""
+
+    row: int
+    requests: Mapping[str, int]
+    shape: PodShape
+    namespace: str
+
+
+class _Labels:
+    """One label over all rows, as codes of its distinct values; -1 where a node lacks it."""
+
+    def __init__(self, size: int) -> None:
+        self.codes: Ints = np.full(size, -1, dtype=np.int64)
+        self.code_of: dict[str, int] = {}
+
+    def put(self, row: int, value: str | None) -> None:
+        self.codes[row] = -1 if value is None else self.code_of.setdefault(value, len(self.code_of))
+
+    def matching(self, requirement: Requirement, rows: Rows) -> Bools:
+        codes = self.codes[rows]
+        if requirement.operator in ("In", "NotIn"):
+            found = np.zeros(len(codes), dtype=np.bool_)
+            for value in requirement.values:
+                if (code := self.code_of.get(value)) is not None:
+                    found |= codes == code
+            return found if requirement.operator == "In" else ~found
+        # By distinct value; the last entry answers code -1, a label that is not there
+        accepts = [requirement.accepts(value) for value in self.code_of] + [requirement.accepts(None)]
+        answer: Bools = np.array(accepts)[codes]
+        return answer
+
+
+class Snapshot:
+    """Nodes, what is on them, and what is promised of them.
+
+    Public columns have one entry per row; ``exists`` says which rows are nodes. All is pure: time is passed in.
+
+    Attributes:
+        ledger: units in flight; change it through the snapshot only.
+        size: rows in use or used before; all columns are at least that long.
+        names: node name by row.
+        row_of: row by node name.
+        exists: whether the row's Node is there.
+        unschedulable: whether it is cordoned.
+        ready: whether it is Ready.
+        capacity: pods it can take by its last status, before what is in flight; NaN without a status.
+        available: ``capacity`` less what is committed (algorithms section 4); NaN without a status.
+        heard_at: when its last status came, seconds; NaN without one.
+        nonzero_used: cpu millicores and memory bytes requested on it, with kube-scheduler's defaults; shape (2, size).
+    """
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger if ledger is not None else Ledger()
+        self.size = 0
+        self.names: list[str] = []
+        self.row_of: dict[str, int] = {}
+        self.exists: Bools = np.zeros(0, dtype=np.bool_)
+        self.unschedulable: Bools = np.zeros(0, dtype=np.bool_)
+        self.ready: Bools = np.zeros(0, dtype=np.bool_)
+        self.capacity: Floats = np.zeros(0)
+        self.available: Floats = np.zeros(0)
+        self.heard_at: Floats = np.zeros(0)
+        self.nonzero_used: Ints = np.zeros((2, 0), dtype=np.int64)
+        self._allocatable: Ints = np.zeros((0, 0), dtype=np.int64)
+        self._used: Ints = np.zeros((0, 0), dtype=np.int64)
+        self._resources: dict[str, int] = {}
+        self._taints: Ints = np.zeros(0, dtype=np.int64)
+        self._taint_sets: dict[tuple[Taint, ...], int] = {(): 0}
+        self._labels: dict[str, _Labels] = {}
+        self._nodes: dict[int, NodeView] = {}
+        self._placed: dict[str, _Placed] = {}
+        self._pods_on: list[int] = []
+        self._free: list[int] = []
+        self._ports: dict[tuple[str, int], dict[int, list[HostPort]]] = {}
+        self._refusals: dict[tuple[str, AntiAffinityTerm], dict[int, int]] = {}
+        self._ranks: Ints | None = None
+        for resource in ("cpu", "memory", PODS):
+            self._resource(resource)
+
+    # --- what plugins ask
+
+    def node(self, row: int) -> NodeView:
+        """The row's Node, which must be there."""
+        return self._nodes[row]
+
+    def allocatable(self, resource: str, rows: Rows) -> Ints:
+        """Allocatable amounts of a resource; 0 where a node has none of it."""
+        return self._column(self._allocatable, resource, rows)
+
+    def used(self, resource: str, rows: Rows) -> Ints:
+        """Amounts of a resource that pods on the nodes request."""
+        return self._column(self._used, resource, rows)
+
+    def selected(self, selector: NodeSelector, rows: Rows) -> Bools:
+        """Which rows a pod's node selector and required affinity accept."""
+        mask = self._everywhere(rows)
+        for requirement in selector.labels:
+            mask &= self._label(requirement.key).matching(requirement, rows)
+        if selector.terms is not None:
+            one: Bools = np.zeros_like(mask)
+            for term in selector.terms:
+                one |= self.in_term(term, rows)
+            mask &= one
+        return mask
+
+    def in_term(self, term: NodeSelectorTerm, rows: Rows) -> Bools:
+        """Which rows one term of a node affinity accepts; an empty term accepts none."""
+        mask = self._everywhere(rows)
+        if not term.labels and not term.names:
+            return ~mask
+        for requirement in term.labels:
+            mask &= self._label(requirement.key).matching(requirement, rows)
+        for requirement in term.names:
+            named: Bools = np.zeros(self.size, dtype=np.bool_)
+            for value in requirement.values:
+                if (row := self.row_of.get(value)) is not None:
+                    named[row] = True
+            mask &= named[rows] if requirement.operator == "In" else ~named[rows]
+        return mask
+
+    def by_taints(self, accepts: Callable[[tuple[Taint, ...]], bool], rows: Rows) -> Bools:
+        """Which rows' taints are accepted; asked once for each distinct list of taints in the cluster."""
+        answer: Bools = np.array([accepts(taints) for taints in self._taint_sets])[self._taints[rows]]
+        return answer
+
+    def port_conflicts(self, ports: tuple[HostPort, ...], rows: Rows) -> Bools:
+        """Which rows have a pod that takes one of these host ports."""
+        taken: Bools = np.zeros(self.size, dtype=np.bool_)
+        for port in ports:
+            for row, others in self._ports.get((port.protocol, port.port), {}).items():
+                taken[row] |= any(port.conflicts(other) for other in others)
+        return taken[rows]
+
+    @property
+    def any_refusals(self) -> bool:
+        """Whether a pod in the cluster has required anti-affinity, so that others' labels matter."""
+        return bool(self._refusals)
+
+    def refused(self, namespace: str, labels: Mapping[str, str], rows: Rows) -> Bools:
+        """Which rows are in the same place as a pod whose required anti-affinity refuses such a pod beside it."""
+        refused: Bools = np.zeros(self.size, dtype=np.bool_)
+        for (own, term), counts in self._refusals.items():
+            if term.refuses(own, namespace, labels):
+                codes = self._label(term.topology_key).codes[: self.size]
+                places = np.unique(codes[list(counts)])
+                refused |= np.isin(codes, places[places >= 0])
+        return refused[rows]
+
+    def basis(self, now: float, *, stale_after_seconds: float, policy: MetricsPolicy) -> NDArray[np.int8]:
+        """What each row takes part by, as of now: MEASURED, BY_REQUESTS or AVOIDED.
+
+        A silent agent's last status, less what has been placed since, is used until it is ``stale_after_seconds`` old
+        (algorithms section 4).
+        """
+        heard = self.heard_at[: self.size]
+        with np.errstate(invalid="ignore"):
+            usable = now - heard <= stale_after_seconds
+        otherwise = BY_REQUESTS if policy == "FallbackToRequests" else AVOIDED
+        return np.where(usable, MEASURED, otherwise)
+
+    def name_ranks(self) -> Ints:
+        """Place of each row in the order of names."""
+        if self._ranks is None:
+            ranks = np.zeros(self.size, dtype=np.int64)
+            for rank, row in enumerate(sorted(range(self.size), key=self.names.__getitem__)):
+                ranks[row] = rank
+            self._ranks = ranks
+        return self._ranks
+
+    def is_placed(self, uid: str) -> bool:
+        """Whether the pod is on a node already, bound or assumed, or has ended."""
+        return uid in self._placed or self.ledger.has_ended(uid)
+
+    # --- what is seen
+
+    def set_node(self, node: NodeView) -> Change:
+        """A Node as the API server has it now."""
+        row = self._row(node.name)
+        before = self._nodes.get(row)
+        self._nodes[row] = node
+        if before == node:
+            return Change.NOTHING
+        self.exists[row] = True
+        self.unschedulable[row] = node.unschedulable
+        self.ready[row] = node.ready
+        self._taints[row] = self._taint_sets.setdefault(node.taints, len(self._taint_sets))
+        for key, column in self._labels.items():
+            column.put(row, node.labels.get(key))
+        self._allocatable[:, row] = 0
+        for resource, amount in node.allocatable.items():
+            index = self._resource(resource)  # may make new columns
+            self._allocatable[index, row] = amount
+        return Change.NODE
+
+    def remove_node(self, name: str) -> Change:
+        """The Node is gone; pods bound to it and its NodeCapacity may linger."""
+        row = self.row_of.get(name)
+        if row is None or row not in self._nodes:
+            return Change.NOTHING
+        del self._nodes[row]
+        self.exists[row] = self.unschedulable[row] = self.ready[row] = False
+        self._allocatable[:, row] = 0
+        self._taints[row] = 0
+        for column in self._labels.values():
+            column.put(row, None)
+        self._tidy(row)
+        return Change.NOTHING
+
+    def set_pod(self, pod: PodView, now: float) -> Change:
+        """A pod as the API server has it now: waiting, bound, or ended."""
+        change = self._follow(lambda: self.ledger.set_pod(pod, now))
+        if pod.terminal or self.ledger.has_ended(pod.uid):
+            change |= self._lift(pod.uid)
+        elif pod.node_name:
+            placed = self._placed.get(pod.uid)
+            if placed is None:
+                self._drop(pod, pod.node_name)
+            elif self.names[placed.row] != pod.node_name or placed.requests != pod.requests:
+                change |= self._lift(pod.uid)
+                self._drop(pod, pod.node_name)
+        return change
+
+    def remove_pod(self, uid: str) -> Change:
+        """The pod is gone from the API server."""
+        return self._follow(lambda: self.ledger.remove_pod(uid)) | self._lift(uid)
+
+    def set_capacity(self, capacity: NodeCapacity, now: float) -> Change:
+        """A NodeCapacity as the API server has it now; see ``Ledger.set_capacity``."""
+        self._row(capacity.name)
+        return self._follow(lambda: self.ledger.set_capacity(capacity, now))
+
+    def remove_capacity(self, node: str) -> Change:
+        """The node's NodeCapacity is gone: it takes part by requests or not at all."""
+        change = self._follow(lambda: self.ledger.remove_capacity(node))
+        if node in self.row_of:
+            self._tidy(self.row_of[node])
+        return change | Change.CAPACITY
+
+    def set_standing(self, view: StandingReservation) -> Change:
+        """A person's reservation as the API server has it now."""
+        return self._follow(lambda: self.ledger.set_standing(view)) | Change.CAPACITY
+
+    def remove_standing(self, key: ReservationKey) -> Change:
+        """A person's reservation is gone."""
+        return self._follow(lambda: self.ledger.remove_standing(key))
+
+    def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> Change:
+        """Hold a person's reservation's units on these nodes, and nowhere else."""
+        return self._follow(lambda: self.ledger.hold(key, placements)) | Change.CAPACITY
+
+    def expire(self, now: float) -> Change:
+        """Give up what is left of the reservations whose time is over."""
+        return self._follow(lambda: self.ledger.expire(now))
+
+    # --- what is decided
+
+    def assume(self, pod: PodView, assignment: Assignment, now: float) -> bool:
+        """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended."""
+        if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
+            return False
+        self._refresh()
+        self._drop(pod, assignment.node)
+        return True
+
+    def confirm(self, uid: str) -> None:
+        """The API server has accepted the binding."""
+        self.ledger.confirm(uid)
+
+    def forget(self, uid: str) -> Change:
+        """Take back a decision whose pod is not bound; nothing happens if it is bound or has ended."""
+        forgotten = False
+
+        def forget() -> None:
+            nonlocal forgotten
+            forgotten = self.ledger.forget(uid)
+
+        change = self._follow(forget)
+        return change | self._lift(uid) if forgotten else Change.NOTHING
+
+    # --- inside
+
+    def _everywhere(self, rows: Rows) -> Bools:
+        return np.ones_like(self.exists[: self.size][rows])
+
+    def _column(self, table: Ints, resource: str, rows: Rows) -> Ints:
+        index = self._resources.get(resource)
+        column: Ints = np.zeros(self.size, dtype=np.int64) if index is None else table[index, : self.size]
+        return column[rows]
+
+    def _resource(self, name: str) -> int:
+        index = self._resources.get(name)
+        if index is None:
+            index = self._resources[name] = len(self._resources)
+            width = len(self.exists)
+            self._allocatable = np.vstack([self._allocatable.reshape(index, width), np.zeros((1, width), np.int64)])
+            self._used = np.vstack([self._used.reshape(index, width), np.zeros((1, width), np.int64)])
+        return index
+
+    def _label(self, key: str) -> _Labels:
+        column = self._labels.get(key)
+        if column is None:
+            column = self._labels[key] = _Labels(len(self.exists))
+            for row, node in self._nodes.items():
+                column.put(row, node.labels.get(key))
+        return column
+
+    def _row(self, name: str) -> int:
+        row = self.row_of.get(name)
+        if row is not None:
+            return row
+        self._ranks = None
+        if self._free:
+            row = self._free.pop()
+            self.names[row] = name
+        else:
+            row = self.size
+            if row == len(self.exists):
+                self._grow(max(64, 2 * row))
+            self.size += 1
+            self.names.append(name)
+            self._pods_on.append(0)
+        self.row_of[name] = row
+        self._update(name)
+        return row
+
+    def _grow(self, width: int) -> None:
+        def wider(column: NDArray[np.generic], fill: float = 0) -> NDArray[np.generic]:
+            shape = (*column.shape[:-1], width)
+            new = np.full(shape, fill, dtype=column.dtype)
+            new[..., : column.shape[-1]] = column
+            return new
+
+        for attribute in (
+            "exists", "unschedulable", "ready", "capacity", "available", "heard_at", "nonzero_used", "_allocatable",
+            "_used", "_taints",
+        ):  # fmt: skip
+            setattr(self, attribute, wider(getattr(self, attribute)))
+        for labels in self._labels.values():
+            labels.codes = wider(labels.codes, -1).astype(np.int64)
+
+    def _tidy(self, row: int) -> None:
+        """Free the row once nothing speaks of its name."""
+        name = self.names[row]
+        if (
+            row in self._nodes
+            or self._pods_on[row]
+            or self.ledger.resource_version(name)
+            or self.ledger.committed(name)
+        ):
+            return
+        del self.row_of[name]
+        self._ranks = None
+        self._free.append(row)
+
+    def _follow(self, act: Callable[[], object]) -> Change:
+        """Do something to the ledger and say whether a node can take more than before."""
+        act()
+        return self._refresh()
+
+    def _refresh(self) -> Change:
+        change = Change.NOTHING
+        for name in self.ledger.take_changed():
+            row = self.row_of.get(name)
+            before = self.available[row] if row is not None else np.nan
+            row = self._row(name) if row is None else row
+            self._update(name)
+            if self.available[row] > 0 and not self.available[row] <= before:
+                change |= Change.CAPACITY
+            if row not in self._nodes:
+                self._tidy(row)
+        return change
+
+    def _update(self, name: str) -> None:
+        row = self.row_of[name]
+        status = self.ledger.status(name)
+        heard = self.ledger.heard_at(name)
+        self.capacity[row] = np.nan if status is None else status.capacity
+        self.available[row] = np.nan if status is None else status.capacity - self.ledger.committed(name)
+        self.heard_at[row] = np.nan if heard is None else heard
+
+    def _drop(self, pod: PodView, node: str) -> None:
+        """Put a pod's requests, ports and refusals onto its node."""
+        row = self._row(node)
+        self._placed[pod.uid] = placed = _Placed(row, pod.requests, pod.shape, pod.namespace)
+        self._pods_on[row] += 1
+        self._count(placed, 1)
+        for port in pod.shape.host_ports:
+            self._ports.setdefault((port.protocol, port.port), {}).setdefault(row, []).append(port)
+        for term in pod.shape.anti_affinity:
+            counts = self._refusals.setdefault((pod.namespace, term), {})
+            counts[row] = counts.get(row, 0) + 1
+
+    def _lift(self, uid: str) -> Change:
+        """Take them off again."""
+        placed = self._placed.pop(uid, None)
+        if placed is None:
+            return Change.NOTHING
+        row = placed.row
+        self._pods_on[row] -= 1
+        self._count(placed, -1)
+        for port in placed.shape.host_ports:
+            at = self._ports[port.protocol, port.port]
+            at[row].remove(port)
+            if not at[row]:
+                del at[row]
+        for term in placed.shape.anti_affinity:
+            counts = self._refusals[placed.namespace, term]
+            counts[row] -= 1
+            if not counts[row]:
+                del counts[row]
+                if not counts:
+                    del self._refusals[placed.namespace, term]
+        self._tidy(row)
+        return Change.ENDED
+
+    def _count(self, placed: _Placed, sign: int) -> None:
+        row, shape = placed.row, placed.shape
+        for resource, amount in placed.requests.items():
+            index = self._resource(resource)  # may make new columns
+            self._used[index, row] += sign * amount
+        self._used[self._resources[PODS], row] += sign
+        self.nonzero_used[0, row] += sign * shape.nonzero_cpu_millicores
+        self.nonzero_used[1, row] += sign * shape.nonzero_memory_bytes
