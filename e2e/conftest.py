@@ -79,6 +79,8 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     """A new namespace; deleted in the background afterwards."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
+    # without its service account no pod can be made
+    cluster.kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
 

@@ -111,7 +111,7 @@ class LocalControlPlane(Cluster):
 
     def _start_storage_and_server(self) -> None:
         for attempt in range(3):
-            self.port, self.etcd_port, self._etcd_peer_port = _free_ports(3)
+            self.port, self.etcd_port, self._etcd_peer_port = free_ports(3)
             self.client_kubeconfig("admin", "admin", "system:masters")
             self.start_etcd()
             self.start_apiserver(wait=False)
@@ -360,7 +360,8 @@ def _client_flags(config: Path) -> list[str]:
     return [*flags, "--leader-elect=false", "--secure-port=0"]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, outside the range of outgoing connections."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         for port in random.sample(_PORTS, len(_PORTS)):

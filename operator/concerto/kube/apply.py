@@ -34,7 +34,8 @@ async def apply_status(
         force: take fields that another manager owns.
 
     Raises:
-        Conflict: another manager owns one of the fields and ``force`` is not set, or the UID differs.
+        Conflict: another manager owns one of the fields and ``force`` is not set.
+        Invalid: the UID differs (which the server sees as an attempt to change it), or the status breaks the schema.
         NotFound: there is no such object; a status never makes one.
     """
     return await session.apply(
