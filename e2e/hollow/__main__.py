@@ -1,0 +1,53 @@
+"""Plays simulated nodes until told to stop: ``python -m e2e.hollow --nodes 100 --kubeconfig FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+from concerto.api.quantities import whole
+from concerto.kube import ClusterConfig
+from e2e.hollow.fleet import HollowSettings, open_fleet
+from e2e.hollow.objects import NodeShape
+
+
+async def play(config: ClusterConfig, settings: HollowSettings) -> None:
+    """Runs a fleet until SIGINT or SIGTERM, and removes it."""
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    async with open_fleet(config, settings):
+        print(f"{settings.count} simulated nodes are ready", flush=True)
+        await told.wait()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.hollow", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--kubeconfig", type=Path, help="an administrator's; $KUBECONFIG and so on by default")
+    parser.add_argument("--prefix", default="hollow", help="of the nodes' names")
+    parser.add_argument("--cores", type=int, default=4)
+    parser.add_argument("--memory", default="8Gi")
+    parser.add_argument("--max-pods", type=int, default=110)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lease-seconds", type=float, default=60.0, help="how often each Lease is renewed")
+    parser.add_argument("--api-only", action="store_true", help="mere objects: pods bound to them are left alone")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = HollowSettings(
+        count=arguments.nodes,
+        prefix=arguments.prefix,
+        shape=NodeShape(arguments.cores, whole(arguments.memory), arguments.max_pods),
+        seed=arguments.seed,
+        lease_seconds=arguments.lease_seconds,
+        api_only=arguments.api_only,
+    )
+    asyncio.run(play(ClusterConfig.load(arguments.kubeconfig), settings))
+
+
+if __name__ == "__main__":
+    main()

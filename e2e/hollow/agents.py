@@ -1,0 +1,229 @@
+"""The agents of simulated nodes: the production maths over all of them at once, published by the agent's own rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.capacity.pipeline import CapacityReport, NodePipeline
+from concerto.capacity.readings import cpu, non_pod_cpu
+from concerto.capacity.subspace import Subspace
+from concerto.kube import Conflict, Reflector, Resource, Session
+from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
+from concerto.simulation.node_model import Readings
+from concerto_agent.publisher import (
+    Published,
+    PublishedSubspace,
+    PublishSettings,
+    build_conditions,
+    build_status,
+    build_subspace,
+    should_publish,
+    should_publish_subspace,
+)
+from e2e.hollow.objects import HollowNode, Object, owned_by_node
+from e2e.hollow.writes import WriteQueue
+
+
+@dataclass
+class _Agent:
+    """What one node's agent remembers.
+
+    Attributes:
+        started: when each counted pod's cgroup appeared, monotonic seconds, by UID.
+        generation: of the NodeCapacity's spec.
+        published: what has been said of the node.
+        subspace: what has been said of its model.
+    """
+
+    started: dict[str, float] = field(default_factory=dict)
+    generation: int = 1
+    published: Published | None = None
+    subspace: PublishedSubspace | None = None
+
+
+class Agents:
+    """One agent for each node of a fleet."""
+
+    def __init__(
+        self,
+        session: Session,
+        nodes: Sequence[HollowNode],
+        writes: WriteQueue,
+        *,
+        max_pods: int,
+        rng: np.random.Generator,
+        wall: Callable[[float], float],
+        capacity: CapacitySettings | None = None,
+        publish: PublishSettings | None = None,
+    ) -> None:
+        """Nothing measured yet.
+
+        Args:
+            session: the way to the API server.
+            nodes: whose agents these are.
+            writes: what they publish goes through it.
+            max_pods: pods that each kubelet takes.
+            rng: source of chance for the heartbeats' jitter.
+            wall: turns monotonic seconds into seconds since the epoch.
+            capacity: how all nodes are measured; they do not look at each NodeCapacity's spec.
+            publish: deadbands.
+        """
+        self.settings = capacity or CapacitySettings()
+        if self.settings.resources != ("cpu", "memory"):
+            raise ValueError(f"simulated nodes have cpu and memory to measure, not {self.settings.resources}")
+        self._session = session
+        self._nodes = nodes
+        self._writes = writes
+        self._rng = rng
+        self._wall = wall
+        self._publish = publish or PublishSettings()
+        self._pipeline = NodePipeline(self.settings, len(nodes), allocatable_pods=max_pods)
+        self._agents = [_Agent() for _ in nodes]
+        self._info = AgentInfo("hollow", f"hollow-{rng.integers(2**32):08x}", "Machine", "Inotify")
+        self._cluster: Subspace | None = None
+        self._reflector = Reflector(
+            session, SUBSPACE_SNAPSHOTS, field_selector=f"metadata.name={CLUSTER_NAME}", on_change=self._on_cluster
+        )
+
+    async def create(self, node: HollowNode) -> None:
+        """Makes the node's objects, empty, as its agent would: owned by the Node."""
+        made = await create_owned(self._session, NODE_CAPACITIES, node)
+        self._agents[node.index].generation = made["metadata"]["generation"]
+        await create_owned(self._session, SUBSPACE_SNAPSHOTS, node)
+
+    async def run(self) -> None:
+        """Follows the cluster's model until cancelled."""
+        await self._reflector.run()
+
+    def _on_cluster(self, old: Object | None, new: Object | None) -> None:
+        status = SubspaceSnapshot.from_raw(new).status if new is not None else None
+        self._cluster = (
+            None
+            if status is None
+            else Subspace(
+                np.array(status.directions).T, np.array(status.sigma), status.nodes or 1, resources=status.resources
+            )
+        )
+
+    def pod_started(self, node: int, uid: str, at: float) -> None:
+        """The cgroup of a pod that counts has appeared."""
+        started = self._agents[node].started
+        if uid not in started:  # a container that is started again keeps its pod's cgroup
+            started[uid] = at
+            self._pipeline.pod_started(node, at)
+
+    def pod_ended(self, node: int, uid: str, at: float) -> None:
+        """The cgroup of a pod is gone."""
+        started = self._agents[node].started.pop(uid, None)
+        if started is not None:
+            self._pipeline.pod_ended(node, started, at)
+
+    def sample(self, readings: Readings, now: float) -> None:
+        """Takes one reading of every node, and once a batch says what is worth saying."""
+        y, non_pod = usage(readings, self.settings)
+        alive = np.array([node.alive for node in self._nodes])
+        valid = np.repeat(alive[:, None], y.shape[1], axis=1)
+        utilisation = np.stack([readings.utilisation, readings.memory], axis=1)
+        if self._pipeline.sample(now, y, valid=valid, non_pod=non_pod, utilisation=utilisation):
+            self._say(self._pipeline.fold(now, self._cluster), now)
+
+    def _say(self, report: CapacityReport, now: float) -> None:
+        windows = self._pipeline.windows(now)
+        observed_at = self._wall(report.now)
+        for node, agent in zip(self._nodes, self._agents):
+            if not report.fresh[node.index]:
+                continue  # a node without power measures nothing
+            status = build_status(
+                report,
+                node.index,
+                self.settings,
+                windows=windows,
+                agent=self._info,
+                pod_uids=tuple(agent.started),
+                observed_at=observed_at,
+                observed_generation=agent.generation,
+                conditions=build_conditions(
+                    batches=int(report.batches[node.index]), fresh=True, silent_seconds=0.0, problems=(), another=None
+                ),
+                before=agent.published.status.conditions if agent.published else (),
+                now=observed_at,
+            )
+            if should_publish(agent.published, status, self._publish, now):
+                jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
+                agent.published = Published(status, now, now + self.settings.heartbeat_seconds * jitter)
+                self._write(NODE_CAPACITIES, node, status.to_raw())
+            model = build_subspace(
+                report,
+                node.index,
+                self.settings,
+                observed_at=observed_at,
+                observed_generation=1,
+                before=agent.subspace.status.conditions if agent.subspace else (),
+                now=observed_at,
+            )
+            if should_publish_subspace(agent.subspace, model, self._publish, now):
+                agent.subspace = PublishedSubspace(model, now)
+                self._write(SUBSPACE_SNAPSHOTS, node, model.to_raw())
+
+    def _write(self, resource: Resource, node: HollowNode, status: dict[str, Any]) -> None:
+        path = resource.path(name=node.name, subresource="status")
+        self._writes.put((resource.plural, node.name), lambda: self._session.patch(path, {"status": status}))
+
+
+def usage(readings: Readings, settings: CapacitySettings) -> tuple[np.ndarray, np.ndarray]:
+    """Y and its non-pod part, (N, 2) each, of the readings of N nodes."""
+    y_cpu = cpu(readings.utilisation, readings.pressure, settings.cpu_formula)
+    pods = np.clip(readings.utilisation - readings.system_cpu, 0.0, 1.0)
+    other_cpu = non_pod_cpu(y_cpu, readings.utilisation, pods)
+    return (
+        np.stack([y_cpu, readings.memory], axis=1),
+        np.stack([other_cpu, np.minimum(readings.system_memory, readings.memory)], axis=1),
+    )
+
+
+async def create_owned(session: Session, resource: Resource, node: HollowNode) -> Object:
+    """An object named after the node and owned by it, made if it is not there."""
+    body = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": node.name, "ownerReferences": owned_by_node(node.name, node.uid)},
+        "spec": {},
+    }
+    try:
+        return await session.create(resource.path(), body)
+    except Conflict:
+        return await session.get(resource.path(name=node.name))
+
+
+def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -> NodeCapacityStatus:
+    """What the agent of a node that has run nothing for a minute says: for nodes that publish once."""
+    pipeline = NodePipeline(settings, 1, allocatable_pods=max_pods)
+    y, non_pod = usage(readings, settings)
+    report, now = None, 0.0
+    while now < 60.0:
+        now += 0.1
+        if pipeline.sample(now, y[:1], non_pod=non_pod[:1]):
+            report = pipeline.fold(now)
+    assert report is not None
+    wall = time.time()
+    return build_status(
+        report,
+        0,
+        settings,
+        windows=pipeline.windows(now),
+        agent=AgentInfo("hollow", "hollow-idle", "Machine", "Inotify"),
+        pod_uids=(),
+        observed_at=wall,
+        observed_generation=1,
+        conditions=build_conditions(
+            batches=int(report.batches[0]), fresh=True, silent_seconds=0.0, problems=(), another=None
+        ),
+        now=wall,
+    )

@@ -1,0 +1,418 @@
+"""Simulated nodes: one process plays the kubelets of hundreds or thousands of Node objects.
+
+Pods bound to them start, use CPU and memory and end as `concerto.simulation.node_model` says, in real time; the same
+readings that real nodes would give go to the production maths (`e2e.hollow.agents`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.pod import PodView
+from concerto.api.quantities import resource_amount
+from concerto.kube import ClusterConfig, Conflict, Reflector, Session
+from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS
+from concerto.simulation.node_model import Change, NodeFleet, NodeModelSettings, Transition
+from e2e.hollow import objects
+from e2e.hollow.agents import Agents, create_owned, idle_status
+from e2e.hollow.objects import ContainerEnd, HollowNode, NodeShape, Object, PodLife
+from e2e.hollow.writes import WriteQueue
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 0.1
+# The controller manager's grace has to fit Leases that are renewed once a minute.
+CONTROLLER_MANAGER_FLAGS = ("--node-monitor-grace-period=180s", "--node-monitor-period=5s")
+_NOT_READY = "node.kubernetes.io/not-ready"
+
+
+@dataclass(frozen=True)
+class HollowSettings:
+    """A fleet.
+
+    Attributes:
+        count: how many nodes.
+        prefix: of their names (``PREFIX-0000`` on), and the fleet's own name in their label.
+        shape: what each of them has.
+        model: constants of the node model.
+        seed: of all chance.
+        lease_seconds: how often each Lease is renewed; see `CONTROLLER_MANAGER_FLAGS`.
+        writes_in_flight: most writes at a time.
+        capacity: how the nodes are measured.
+        api_only: the nodes are mere objects: pods bound to them are left alone, and each is said once to be idle and
+            to take all the pods it may by number.
+    """
+
+    count: int = 100
+    prefix: str = "hollow"
+    shape: NodeShape = field(default_factory=NodeShape)
+    model: NodeModelSettings = field(default_factory=NodeModelSettings)
+    seed: int = 0
+    lease_seconds: float = 60.0
+    writes_in_flight: int = 32
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    api_only: bool = False
+
+
+@dataclass
+class _Pod:
+    """A pod that the kubelet of ``node`` takes care of."""
+
+    raw: Object
+    view: PodView
+    node: HollowNode
+    life: PodLife
+    written: PodLife | None = None
+    in_model: bool = False
+    deleting: bool = False
+    ended_at: float | None = None
+
+    @property
+    def restarts(self) -> bool:
+        """Whether its containers are started again when they end."""
+        policy = self.raw["spec"].get("restartPolicy", "Always")
+        failed = self.life.end is not None and self.life.end.exit_code != 0
+        return not self.deleting and (policy == "Always" or (policy == "OnFailure" and failed))
+
+
+class Fleet:
+    """The kubelets of one fleet; `open_fleet` makes and runs one.
+
+    Attributes:
+        nodes: by name.
+        model: what happens on the nodes.
+        writes: everything that is written after the creation.
+    """
+
+    def __init__(self, session: Session, settings: HollowSettings) -> None:
+        self.settings = settings
+        self._session = session
+        count, shape = settings.count, settings.shape
+        self._by_index = [
+            HollowNode(i, f"{settings.prefix}-{i:04d}", f"10.80.{i // 256}.{i % 256}") for i in range(count)
+        ]
+        self.nodes = {node.name: node for node in self._by_index}
+        model_rng, agents_rng = np.random.default_rng(settings.seed).spawn(2)
+        self._clock = time.monotonic
+        self._wall_offset = time.time() - self._clock()
+        self.model = NodeFleet(
+            [shape.cores] * count, [shape.memory_bytes] * count, model_rng, settings.model, now=self._clock()
+        )
+        self.writes = WriteQueue(settings.writes_in_flight)
+        self.agents = Agents(
+            session,
+            self._by_index,
+            self.writes,
+            max_pods=shape.max_pods,
+            rng=agents_rng,
+            wall=self.wall,
+            capacity=settings.capacity,
+        )
+        self._idle: Object | None = self._idle_status() if settings.api_only else None
+        self._pods: dict[str, _Pod] = {}
+        self._on_node: list[dict[str, dict[str, int]]] = [{} for _ in range(count)]
+        self._pod_ips = _addresses()
+        self._allocatable = {
+            "cpu": resource_amount("cpu", shape.cores),
+            "memory": shape.memory_bytes,
+            "pods": shape.max_pods,
+        }
+        self._reflector = Reflector(session, PODS, field_selector="spec.nodeName!=", on_change=self._on_pod)
+
+    @property
+    def selector(self) -> str:
+        """The label selector of the fleet's nodes."""
+        return f"{objects.LABEL}={self.settings.prefix}"
+
+    def wall(self, now: float) -> float:
+        """The time since the epoch at ``now`` on the monotonic clock."""
+        return now + self._wall_offset
+
+    # --- the nodes themselves
+
+    async def create(self) -> None:
+        """Registers every node, with its Lease; takes over those that an earlier process has made."""
+        gate = asyncio.Semaphore(2 * self.settings.writes_in_flight)
+
+        async def register(node: HollowNode) -> None:
+            async with gate:
+                await self._register(node)
+
+        async with asyncio.TaskGroup() as group:
+            for node in self._by_index:
+                group.create_task(register(node))
+
+    async def _register(self, node: HollowNode) -> None:
+        settings, now = self.settings, time.time()
+        body = objects.build_node(node.name, node.address, settings.prefix, settings.shape, now)
+        try:
+            made = await self._session.create(NODES.path(), body)
+        except Conflict:
+            made = await self._session.get(NODES.path(name=node.name))
+            await self._session.patch(NODES.path(name=node.name, subresource="status"), {"status": body["status"]})
+        node.uid = made["metadata"]["uid"]
+        lease = objects.build_lease(node.name, node.uid, settings.lease_seconds, now)
+        try:
+            await self._session.create(LEASES.path(objects.LEASE_NAMESPACE), lease)
+        except Conflict:
+            await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": lease["spec"]})
+
+        if self._idle is None:
+            await self.agents.create(node)
+        else:
+            await create_owned(self._session, NODE_CAPACITIES, node)
+            path = NODE_CAPACITIES.path(name=node.name, subresource="status")
+            await self._session.patch(path, {"status": self._idle})
+
+    def _idle_status(self) -> Object:
+        """What each of the nodes that are mere objects is said to be like."""
+        settings = self.settings
+        estimator = replace(settings.capacity.estimator, initial_per_pod_cost=1.0 / settings.shape.max_pods)
+        now = self._clock()
+        model = NodeFleet([settings.shape.cores], [settings.shape.memory_bytes], np.random.default_rng(0), now=now)
+        capacity = replace(settings.capacity, estimator=estimator)
+        return idle_status(model.readings(now + 1.0), capacity, settings.shape.max_pods).to_raw()
+
+    async def wait_ready(self, timeout_seconds: float = 120.0) -> None:
+        """Returns once the controller manager has taken its not-ready taints away: pods can be placed.
+
+        Raises:
+            TimeoutError: it has not.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                found = (await self._session.list(NODES.path(), label_selector=self.selector))["items"]
+                tainted = [n for n in found if any(t["key"] == _NOT_READY for t in n["spec"].get("taints") or [])]
+                if len(found) >= len(self.nodes) and not tainted:
+                    return
+                await asyncio.sleep(0.5)
+
+    async def remove(self) -> None:
+        """Deletes every Node of the fleet; what belongs to them goes with them."""
+        await self._session.request("DELETE", NODES.path(), params={"labelSelector": self.selector})
+
+    async def _renew_leases(self) -> None:
+        """Renews each Lease once a period, spread evenly over it."""
+        period, count = self.settings.lease_seconds, len(self._by_index)
+        begun, done = self._clock(), 0
+        while True:
+            due = int((self._clock() - begun) / period * count)
+            for number in range(done, min(due, done + count)):
+                node = self._by_index[number % count]
+                if node.alive:
+                    self.writes.put(("lease", node.name), lambda node=node: self._renew(node))
+            done = max(done, due)
+            await asyncio.sleep(min(1.0, period / count))
+
+    async def _renew(self, node: HollowNode) -> None:
+        spec = objects.build_lease(node.name, node.uid, self.settings.lease_seconds, time.time())["spec"]
+        await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": spec})
+
+    def fail(self, name: str) -> None:
+        """The node's power goes: no Lease, no status, no telemetry any more."""
+        node, now = self.nodes[name], self._clock()
+        node.alive = False
+        self.model.fail(node.index, now)
+
+    def restore(self, name: str) -> None:
+        """The node is back, empty: its pods' containers are lost, and started again where the pod wants it."""
+        node, now = self.nodes[name], self._clock()
+        node.alive = True
+        self.model.restore(node.index, now)
+        self.writes.put(("lease", name), lambda: self._renew(node))
+        for pod in [pod for pod in self._pods.values() if pod.node is node and pod.in_model]:
+            pod.in_model = False
+            self.agents.pod_ended(node.index, pod.view.uid, now)
+            self._end(pod, now, ContainerEnd(self.wall(now), 255, "Unknown"))
+
+    # --- their pods
+
+    def _on_pod(self, old: Object | None, new: Object | None) -> None:
+        now = self._clock()
+        if new is None:
+            pod = self._pods.get(old["metadata"]["uid"]) if old else None
+            if pod is not None and pod.in_model:
+                # Deleted by force: the containers are stopped all the same, and then nothing is left to write.
+                pod.deleting = True
+                self.model.delete(pod.view.uid, pod.node.index, now)
+            elif pod is not None:
+                del self._pods[pod.view.uid]
+            return
+        node = self.nodes.get(new["spec"]["nodeName"])
+        if node is None or not node.alive:
+            return
+        pod = self._pods.get(new["metadata"]["uid"])
+        if pod is None:
+            pod = self._admit(new, node, now)
+        pod.raw = new
+        if "deletionTimestamp" in new["metadata"] and not pod.deleting:
+            pod.deleting = True
+            self._stop(pod, now)
+
+    def _admit(self, raw: Object, node: HollowNode, now: float) -> _Pod:
+        """Takes a pod in that has been bound to the node, and starts it if it has not ended or been deleted."""
+        view = PodView.from_raw(raw)
+        life = PodLife(node.address, next(self._pod_ips), admitted=self.wall(now))
+        pod = self._pods[view.uid] = _Pod(raw, view, node, life)
+        if view.terminal or view.deleting:
+            pod.ended_at = now
+            return pod
+        refused = objects.refusal(view, self._on_node[node.index], self._allocatable)
+        if refused:
+            pod.ended_at = now
+            status = objects.rejected_status(raw, refused, self.wall(now))
+            self.writes.put(("pod", view.uid), lambda: self._write_status(pod, status))
+            return pod
+        self._on_node[node.index][view.uid] = dict(view.requests)
+        self._start(pod, now)
+        return pod
+
+    def _start(self, pod: _Pod, now: float) -> None:
+        try:
+            load = objects.pod_load(pod.raw)
+        except ValueError as error:
+            logger.error("pod %s: %s", pod.view.key, error)
+            load = objects.FINITE_LOAD
+        pod.in_model = True
+        self.model.start(pod.view.uid, pod.node.index, load, now)
+
+    def _stop(self, pod: _Pod, now: float) -> None:
+        """Ends the pod's containers if there are any; its object goes once they have."""
+        if pod.in_model:
+            self.model.delete(pod.view.uid, pod.node.index, now)
+        else:
+            self._sync(pod)
+
+    def _take(self, change: Transition) -> None:
+        """Something has happened to a pod on its node."""
+        pod = self._pods[str(change.pod)]
+        at = self.wall(change.at)
+        match change.change:
+            case Change.CGROUP_CREATED:
+                if pod.view.counted:
+                    self.agents.pod_started(pod.node.index, pod.view.uid, change.at)
+            case Change.RUNNING:
+                pod.life = replace(pod.life, started=at, end=None)
+                self._sync(pod)
+            case Change.EXITED:
+                pod.life = replace(pod.life, end=_end_of(change.reason, pod.life, at))
+            case Change.TERMINATED:
+                pod.in_model = False
+                assert pod.life.end is not None
+                self._end(pod, change.at, pod.life.end)
+
+    def _end(self, pod: _Pod, now: float, end: ContainerEnd) -> None:
+        """The kubelet has noticed the end of the pod's containers."""
+        pod.life = replace(pod.life, end=end)
+        if pod.restarts:
+            pod.life = replace(pod.life, started=None, end=None, restarts=pod.life.restarts + 1)
+            self._start(pod, now)
+            return
+        pod.ended_at = now
+        self.agents.pod_ended(pod.node.index, pod.view.uid, now)
+        self._on_node[pod.node.index].pop(pod.view.uid, None)
+        if (pod.view.namespace, pod.view.name) in self._reflector.store:
+            self._sync(pod)
+        else:
+            self._pods.pop(pod.view.uid, None)
+
+    def _sync(self, pod: _Pod) -> None:
+        self.writes.put(("pod", pod.view.uid), lambda: self._write_pod(pod))
+
+    async def _write_pod(self, pod: _Pod) -> None:
+        """Brings the pod's object to where the pod is: its status, and its end once it is to be deleted."""
+        life = pod.life
+        if pod.written is not life and (life.started is not None or life.end is not None):
+            await self._write_status(pod, objects.pod_status(pod.raw, life, time.time()))
+            pod.written = life
+        if pod.deleting and pod.ended_at is not None:
+            body = {
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "gracePeriodSeconds": 0,
+                "preconditions": {"uid": pod.view.uid},
+            }
+            await self._session.request("DELETE", PODS.path(pod.view.namespace, pod.view.name), body=body)
+
+    async def _write_status(self, pod: _Pod, status: Object) -> None:
+        path = PODS.path(pod.view.namespace, pod.view.name, "status")
+        # The UID is a precondition: not a word about another pod of the same name.
+        await self._session.patch(path, {"metadata": {"uid": pod.view.uid}, "status": status})
+
+    # --- time
+
+    async def run(self) -> None:
+        """Plays until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts():
+                group.create_task(part)
+
+    def _parts(self) -> list[Coroutine[Any, Any, None]]:
+        parts = [self.writes.run(), self._renew_leases()]
+        if not self.settings.api_only:
+            parts += [self._reflector.run(), self.agents.run(), self._live()]
+        return parts
+
+    async def _live(self) -> None:
+        """Lets time pass on the nodes, and reads them ten times a second."""
+        next_sample = self._clock() + SAMPLE_SECONDS
+        while True:
+            now = self._clock()
+            for change in self.model.advance(now):
+                self._take(change)
+            if now >= next_sample:
+                self.agents.sample(self.model.readings(now), now)
+                # A sample that is late is not made up for: its readings simply span more time.
+                next_sample = max(next_sample + SAMPLE_SECONDS, now)
+            await asyncio.sleep(max(0.0, min(next_sample, self.model.next_time()) - self._clock()))
+
+
+def _end_of(reason: str, life: PodLife, at: float) -> ContainerEnd:
+    match reason:
+        case "Completed":
+            return ContainerEnd(at, 0, "Completed")
+        case "OOMKilled":
+            return ContainerEnd(at, 137, "OOMKilled")
+    return (
+        ContainerEnd(at, 143, "Error") if life.started is not None else ContainerEnd(at, 137, "ContainerStatusUnknown")
+    )
+
+
+def _addresses() -> Iterator[str]:
+    """Pod addresses, each used once."""
+    number = 0
+    while True:
+        number += 1
+        yield f"10.{128 + (number >> 16) % 128}.{(number >> 8) & 255}.{number & 255}"
+
+
+@asynccontextmanager
+async def open_fleet(config: ClusterConfig, settings: HollowSettings) -> AsyncIterator[Fleet]:
+    """A fleet whose nodes are there and ready; removed at the end.
+
+    Raises:
+        TimeoutError: the nodes did not become ready.
+    """
+    async with await Session.open(config) as session:
+        fleet = Fleet(session, settings)
+        try:
+            await fleet.create()
+            running = asyncio.create_task(fleet.run())
+            try:
+                await fleet.wait_ready()
+                yield fleet
+            finally:
+                running.cancel()
+                with suppress(asyncio.CancelledError):
+                    await running
+        finally:
+            await fleet.remove()
