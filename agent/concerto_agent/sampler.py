@@ -68,10 +68,12 @@ class Problem:
     Attributes:
         reason: for the condition, CamelCase.
         message: what is missing and what is done instead.
+        resource: the resource that is not measured because of it; "" if all are.
     """
 
     reason: Reason
     message: str
+    resource: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,16 @@ class Reading:
 
     Attributes:
         usage: fraction of the node, NaN if it was not measured.
+        utilisation: what load-aware scores average: for cpu without the pressure, else the same as ``usage``.
         non_pod: the part of it outside the pods that are counted, NaN if it can't be told apart.
     """
 
     usage: float
+    utilisation: float
     non_pod: float = NAN
 
 
-NOTHING = Reading(NAN)
+NOTHING = Reading(NAN, NAN)
 _MEMINFO_FIELDS = (b"MemTotal", b"MemAvailable", b"MemFree", b"Buffers", b"Cached")
 
 
@@ -262,7 +266,7 @@ class MachineUtilisation:
         """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
         before, self._times = self._times, parse_cpu_times(self._file.read())
         if self._times is None:
-            problems.append(Problem("Unreadable", f"{self._file.path} holds no cpu line: cpu is not measured."))
+            problems.append(Problem("Unreadable", f"{self._file.path} holds no cpu line: cpu is not measured.", "cpu"))
         if before is None or self._times is None or not seconds:
             return NAN
         busy = readings.utilisation(before, self._times)
@@ -285,7 +289,8 @@ class CgroupUtilisation:
         """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
         used = self._scope.cpu_seconds()
         if used is None:
-            problems.append(Problem("Unreadable", f"cgroup {self._scope.path} has no CPU usage: cpu is not measured."))
+            message = f"cgroup {self._scope.path} has no CPU usage: cpu is not measured."
+            problems.append(Problem("Unreadable", message, "cpu"))
         rate = self._usage.update(used, seconds)
         return clip(rate / self._cpus.count) if self._cpus.count else NAN
 
@@ -324,8 +329,8 @@ class Cpu:
         usage = readings.cpu(busy, None if waited is None else pressure, self._formula)
         of_pods = self._pods.cpus(seconds) / self._cpus.count if self._cpus.count else NAN
         if math.isnan(busy) or math.isnan(of_pods):
-            return Reading(usage)
-        return Reading(usage, float(readings.non_pod_cpu(usage, busy, of_pods)))
+            return Reading(usage, busy)
+        return Reading(usage, busy, float(readings.non_pod_cpu(usage, busy, of_pods)))
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -361,9 +366,10 @@ class MachineMemory:
                 message = "has no MemAvailable: memory is 1 - (MemFree + Buffers + Cached) / MemTotal, blind to tmpfs."
                 problems.append(Problem("NoMemAvailable", f"{self._meminfo.path} {message}"))
         if usage is None:
-            problems.append(Problem("Unreadable", f"{self._meminfo.path} lacks fields: memory is not measured."))
+            message = f"{self._meminfo.path} lacks fields: memory is not measured."
+            problems.append(Problem("Unreadable", message, "memory"))
             return NOTHING
-        return Reading(usage, _without(usage, self._pods.memory_bytes() / (total * 1024)))
+        return Reading(usage, usage, _without(usage, self._pods.memory_bytes() / (total * 1024)))
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -387,10 +393,11 @@ class CgroupMemory:
             self._capacity = None if total is None else int(total * 1024)
         if used is None or not self._capacity:
             what = "memory usage" if used is None else "memory capacity (give --memory-capacity)"
-            problems.append(Problem("Unreadable", f"cgroup {self._scope.path} has no {what}: memory is not measured."))
+            message = f"cgroup {self._scope.path} has no {what}: memory is not measured."
+            problems.append(Problem("Unreadable", message, "memory"))
             return NOTHING
         usage = clip(used / self._capacity)
-        return Reading(usage, _without(usage, self._pods.memory_bytes() / self._capacity))
+        return Reading(usage, usage, _without(usage, self._pods.memory_bytes() / self._capacity))
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -417,8 +424,9 @@ class Io:
         """See ``Meter``."""
         waited = parse_pressure(self._file.read() if self._file else None)
         if waited is None:
-            problems.append(Problem("NoPressure", f"{_psi_name(self._file)}: io is not measured."))
-        return Reading(clip(self._pressure.update(waited, seconds)))
+            problems.append(Problem("NoPressure", f"{_psi_name(self._file)}: io is not measured.", "io"))
+        usage = clip(self._pressure.update(waited, seconds))
+        return Reading(usage, usage)
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -446,9 +454,10 @@ class Network:
                 usages.append(clip(rate.update(parse_number(file.read()), seconds) * 8 / (speed * 1e6)))
         if not usages:
             message = f"No physical interface in {self._class} tells its speed: network is not measured."
-            problems.append(Problem("NetworkSpeedUnknown", message))
+            problems.append(Problem("NetworkSpeedUnknown", message, "network"))
             return NOTHING
-        return Reading(NAN if any(math.isnan(usage) for usage in usages) else max(usages))
+        usage = NAN if any(math.isnan(each) for each in usages) else max(usages)
+        return Reading(usage, usage)
 
     def _interfaces(self) -> list[str]:
         """Those with hardware behind them: bridges and the pods' ends of veth pairs would count everything twice."""
@@ -477,15 +486,15 @@ class GaugeFile:
         """See ``Meter``."""
         if self._path is None:
             message = f"Resource {self._name} has no entry in spec.gauges: it is not measured."
-            problems.append(Problem("InvalidGauge", message))
+            problems.append(Problem("InvalidGauge", message, self._name))
             return NOTHING
         value = parse_number(_content(self._path))
         if value is None or not 0 <= value <= 1:
             what = "holds no number" if value is None else f"holds {value:g}, which is not"
             message = f"{self._path} {what} in [0, 1]: {self._name} is not measured."
-            problems.append(Problem("InvalidGauge", message))
+            problems.append(Problem("InvalidGauge", message, self._name))
             return NOTHING
-        return Reading(value)
+        return Reading(value, value)
 
     def close(self) -> None:
         """Nothing is kept."""

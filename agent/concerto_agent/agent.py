@@ -1,0 +1,367 @@
+"""The agent's loop: measuring on one side, talking to the API server on the other, and nothing that waits in between.
+
+Tasks: ``measure`` takes a sample every 100 ms by a monotonic deadline; the watcher follows the cgroups; four reflectors
+keep the node, its pods, its NodeCapacity and the cluster's model; ``publish`` writes what the last batch gave. With the
+API server away all but the first two only wait, and when it is back the newest numbers are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from concerto.api.conditions import merge_conditions
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.api.timestamps import format_timestamp
+from concerto.capacity.subspace import Subspace
+from concerto.kube import ApiError, KubeError, Reflector, Session
+from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
+from concerto_agent.cgroups import Hierarchies
+from concerto_agent.measurement import Measured, Measurement
+from concerto_agent.metrics import Gauges
+from concerto_agent.podmeta import trim_pod
+from concerto_agent.pods import PodWatcher
+from concerto_agent.publisher import (
+    Published,
+    PublishedSubspace,
+    PublishSettings,
+    build_conditions,
+    build_status,
+    build_subspace,
+    said,
+    should_publish,
+    should_publish_subspace,
+)
+from concerto_agent.sampler import SamplerSettings
+from concerto_agent.writer import NodeMissing, Object, Writer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """The agent's own settings, not the CRD's.
+
+    Attributes:
+        sample_period_seconds: time between two samples.
+        stuck_seconds: without a sample for so long the process is not well.
+        another_heartbeats: heartbeats after which another agent that wrote our object is believed to be gone.
+        first_backoff_seconds: mean wait after a first failed write; doubles with each further one.
+        longest_backoff_seconds: the wait never gets longer.
+        publish: when a change is worth a write.
+    """
+
+    sample_period_seconds: float = 0.1
+    stuck_seconds: float = 30.0
+    another_heartbeats: float = 3.0
+    first_backoff_seconds: float = 1.0
+    longest_backoff_seconds: float = 30.0
+    publish: PublishSettings = field(default_factory=PublishSettings)
+
+
+class Agent:
+    """One node's agent.
+
+    Attributes:
+        measurement: what is measured and learned.
+        gauges: how things are, for the metrics.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        node_name: str,
+        where: SamplerSettings,
+        version: str,
+        settings: AgentSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        """An agent that does nothing before ``run``.
+
+        Args:
+            session: the way to the API server.
+            node_name: the node's name, which its objects bear as well.
+            where: the node's files.
+            version: of the agent.
+            settings: how it works.
+            clock: monotonic time, seconds.
+            wall: seconds since the epoch; only for timestamps.
+            rng: for jitter, and for the name of this start.
+        """
+        rng = rng or random.Random()
+        self._settings = settings
+        self._clock = clock
+        self._wall = wall
+        self._rng = rng
+        self._info = AgentInfo(version, f"{rng.getrandbits(48):012x}", where.scope, "Scan")
+        self.measurement = Measurement(where, clock())
+        self.counters = self.measurement.counters
+        self.gauges = Gauges()
+        self._writer = Writer(session, node_name)
+        self._looked_for_pods = False
+        hierarchies = Hierarchies.detect(where.sys)
+        self._pods = (
+            None if hierarchies.cpu is None else PodWatcher(hierarchies.cpu, where.cgroup, self._cgroup_changed)
+        )
+        own, cluster = f"metadata.name={node_name}", f"metadata.name={CLUSTER_NAME}"
+        self._reflect_own = Reflector(session, NODE_CAPACITIES, field_selector=own, on_change=self._capacity_changed)
+        self._reflect_pods = Reflector(
+            session,
+            PODS,
+            field_selector=f"spec.nodeName={node_name}",
+            trim=trim_pod,
+            on_change=lambda old, new: self.measurement.census.heard(old, new, self._clock(), self._wall()),
+        )
+        self._reflectors = (
+            self._reflect_own,
+            self._reflect_pods,
+            Reflector(session, NODES, field_selector=own, trim=_trim_node, on_change=self._node_changed),
+            Reflector(session, SUBSPACE_SNAPSHOTS, field_selector=cluster, on_change=self._cluster_changed),
+        )
+        self._cluster: Subspace | None = None
+        self._measured: Measured | None = None
+        self._folded = asyncio.Event()
+        self._published: Published | None = None
+        self._published_uid: str | None = None
+        self._published_subspace: PublishedSubspace | None = None
+        self._told: set[tuple[str, str, str]] = set()  # conditions written before anything was measured
+        self._conditions: list[Object] = []  # of our NodeCapacity, as the API has them
+        self._subspace_conditions: list[Object] = []
+        self._allowed_at = -math.inf  # the next write of the status
+        self._another: tuple[str, float] | None = None  # instance of another agent, and when it was last seen
+
+    async def run(self) -> None:
+        """Measure and publish until cancelled.
+
+        Raises:
+            ExceptionGroup: something that nobody expected; to start afresh is the only repair.
+        """
+        if self._pods is not None:
+            self._pods.refresh()
+        self._looked_for_pods = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if self._pods is not None:
+                    tasks.create_task(self._pods.run())
+                tasks.create_task(self.measure())
+                tasks.create_task(self.publish())
+                for reflector in self._reflectors:
+                    tasks.create_task(reflector.run())
+        finally:
+            self.measurement.close()
+
+    def unwell(self) -> str | None:
+        """What is wrong with the process, None if nothing is: a node that can't be measured is not its fault."""
+        silent = self._clock() - self.gauges.sampled_at
+        return f"no sample for {silent:.0f} s" if silent > self._settings.stuck_seconds else None
+
+    # Measuring
+
+    async def measure(self) -> None:
+        """Sample at 10 Hz. A sample that comes too late takes the place of those missed; the grid stays."""
+        period = self._settings.sample_period_seconds
+        deadline = self._clock()
+        while True:
+            self._sample()
+            deadline += period
+            late = self._clock() - deadline
+            if late > 0:
+                missed = math.ceil(late / period)
+                self.counters.missed += missed
+                deadline += missed * period
+            await asyncio.sleep(deadline - self._clock())
+
+    def _sample(self) -> None:
+        now = self._clock()
+        self.gauges.sampled_at = now
+        full = self.measurement.sample(now, self._wall(), self._uncounted_paths())
+        # A pod that is newly observed frees what the operator holds for it: that can't wait for the batch to be full
+        early = self.measurement.pods_changed and self.measurement.warm and now >= self._allowed_at
+        if full or early:
+            measured = self.measurement.fold(now, self._cluster)
+            self._measured = measured
+            self.gauges.capacity = float(measured.report.capacity[0])
+            self.gauges.pod_count = len(measured.pod_uids)
+            self._folded.set()
+
+    def _uncounted_paths(self) -> list[str]:
+        if self._pods is None:
+            return []
+        return [self._pods.pods[uid] for uid in self.measurement.census.uncounted() if uid in self._pods.pods]
+
+    # What is heard
+
+    def _cgroup_changed(self, uid: str, came: bool) -> None:
+        census, now = self.measurement.census, self._clock()
+        if came:
+            census.appeared(uid, now, found=not self._looked_for_pods)
+        else:
+            census.vanished(uid, now)
+
+    def _node_changed(self, _: Object | None, node: Object | None) -> None:
+        if node is not None and node["pods"] is not None:
+            self.measurement.allow(node["pods"])
+
+    def _cluster_changed(self, _: Object | None, new: Object | None) -> None:
+        status = None if new is None else SubspaceSnapshot.from_raw(new).status
+        self._cluster = None
+        if status is not None and status.nodes and status.sigma:
+            directions = np.array(status.directions).T
+            self._cluster = Subspace(directions, np.array(status.sigma), status.nodes, status.resources)
+
+    def _capacity_changed(self, _: Object | None, new: Object | None) -> None:
+        if new is None:
+            self._forget_publication()  # somebody deleted it: it is made again with the next batch
+            self._conditions = []
+            self.measurement.apply(CapacitySettings(), 0, self._clock())
+            return
+        status = new.get("status") or {}
+        self._conditions = status.get("conditions") or []
+        if self._published_uid not in (None, new["metadata"]["uid"]):
+            self._forget_publication()
+        settings = CapacitySettings.from_raw(new.get("spec") or {})
+        self.measurement.apply(settings, new["metadata"]["generation"], self._clock())
+        self._look_for_another((status.get("agent") or {}).get("instance"))
+
+    def _forget_publication(self) -> None:
+        self._published = self._published_uid = None
+        self._told = set()
+
+    def _look_for_another(self, instance: str | None) -> None:
+        """A name in our object that is not ours, after ours has been there, is a second agent's for the same node."""
+        if self._published is not None and instance not in (None, self._info.instance):
+            if self._another is None or self._another[0] != instance:
+                log.error("agent instance %s writes this node's NodeCapacity, too; the last one wins", instance)
+            self._another = (str(instance), self._clock())
+
+    def _another_now(self, heartbeat_seconds: float) -> str | None:
+        if self._another is None:
+            return None
+        instance, seen = self._another
+        if self._clock() - seen > self._settings.another_heartbeats * heartbeat_seconds:
+            self._another = None
+            return None
+        return instance
+
+    # Publishing
+
+    async def publish(self) -> None:
+        """Write what is worth it, at most once a second; failures are waited out with ever newer numbers."""
+        failures = 0
+        while True:
+            await self._folded.wait()
+            await asyncio.sleep(max(0.0, self._allowed_at - self._clock()))
+            self._folded.clear()
+            known = self._reflect_own.synced.is_set() and self._reflect_pods.synced.is_set()
+            if self._measured is None or not known:
+                continue  # neither what is to be measured nor which pods count is known yet
+            try:
+                await self._publish_status(self._measured)
+                await self._publish_subspace(self._measured)
+                failures = 0
+            except (KubeError, NodeMissing) as error:
+                kind = type(error).__name__
+                self.counters.failed[kind] += 1
+                if failures == 0:
+                    log.warning("not published: %s", error)
+                await asyncio.sleep(self._backoff(failures, error))
+                failures += 1
+
+    def _backoff(self, failures: int, error: Exception) -> float:
+        settings = self._settings
+        wait = min(settings.first_backoff_seconds * 2.0 ** min(failures, 16), settings.longest_backoff_seconds)
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        return max(wait * self._rng.uniform(0.5, 1.5), asked or 0.0)
+
+    def _status(self, measured: Measured) -> NodeCapacityStatus | list[Object]:
+        """What could be said now; only conditions while there is no measurement to go with them."""
+        now = self._wall()
+        conditions = build_conditions(
+            batches=int(measured.report.batches[0]),
+            fresh=measured.fresh,
+            silent_seconds=measured.silent_seconds,
+            problems=measured.problems,
+            another=self._another_now(measured.settings.heartbeat_seconds),
+        )
+        if measured.fresh and measured.wall is not None:
+            return build_status(
+                measured.report,
+                0,
+                measured.settings,
+                windows=measured.windows,
+                agent=replace(self._info, pod_events="Scan" if self._pods is None else self._pods.events),
+                pod_uids=measured.pod_uids,
+                observed_at=measured.wall,
+                observed_generation=measured.generation,
+                conditions=conditions,
+                before=self._conditions,
+                now=now,
+            )
+        merged = merge_conditions(
+            self._conditions, conditions, now=format_timestamp(now), observed_generation=measured.generation
+        )
+        if self._published is not None:
+            return replace(self._published.status, conditions=tuple(merged))
+        return merged
+
+    async def _publish_status(self, measured: Measured) -> None:
+        status = self._status(measured)
+        now = self._clock()
+        if isinstance(status, NodeCapacityStatus):
+            reason = should_publish(self._published, status, self._settings.publish, now)
+            raw = status.to_raw()
+        else:
+            reason = "Conditions" if said(status) != self._told else None
+            raw = {"conditions": status}
+        if reason is None:
+            return
+        self._allowed_at = now + self._settings.publish.minimum_interval_seconds
+        written = await self._writer.write_status(NODE_CAPACITIES, raw)
+        self.counters.published[reason] += 1
+        self._conditions = written["status"]["conditions"]
+        self._published_uid = written["metadata"]["uid"]
+        if isinstance(status, NodeCapacityStatus):
+            jitter = self._rng.uniform(1 - self._settings.publish.jitter, 1 + self._settings.publish.jitter)
+            self._published = Published(status, now, now + measured.settings.heartbeat_seconds * jitter)
+        else:
+            self._told = said(status)
+
+    async def _publish_subspace(self, measured: Measured) -> None:
+        if not measured.fresh or measured.wall is None:
+            return
+        status = build_subspace(
+            measured.report,
+            0,
+            measured.settings,
+            observed_at=measured.wall,
+            observed_generation=1,
+            before=self._subspace_conditions,
+            now=self._wall(),
+        )
+        now = self._clock()
+        if not should_publish_subspace(self._published_subspace, status, self._settings.publish, now):
+            return
+        written = await self._writer.write_status(SUBSPACE_SNAPSHOTS, status.to_raw())
+        self.counters.published["Subspace"] += 1
+        self._subspace_conditions = written["status"]["conditions"]
+        self._published_subspace = PublishedSubspace(status, now)
+
+
+def _trim_node(node: Object) -> Object:
+    metadata = node["metadata"]
+    pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
+    return {
+        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion")},
+        "pods": None if pods is None else int(pods),
+    }

@@ -1,0 +1,219 @@
+"""The agent's state without its loop: sampler, census and pipeline of one node. Time is passed in; no API.
+
+It goes on whatever happens to the API: what was learned lives here, and a publication is only a look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
+from concerto.capacity.subspace import Subspace
+from concerto.capacity.windows import WindowStatistics
+from concerto_agent.metrics import Counters
+from concerto_agent.podmeta import PodCensus
+from concerto_agent.sampler import Problem, Sample, Sampler, SamplerSettings
+
+_NODE = 0  # the one row of the pipeline
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one batch gave.
+
+    Attributes:
+        report: the pipeline's, of one node.
+        windows: statistics by window, arrays (1, m).
+        settings: the spec it was measured with.
+        generation: that spec's generation; 0 if it is not from the API.
+        pod_uids: the pods counted in n at that instant.
+        problems: what was missing throughout the batch.
+        at: monotonic time of the last valid sample, seconds; None if there was never one.
+        wall: the same instant, seconds since the epoch.
+        silent_seconds: time since the last valid sample, or since the start.
+    """
+
+    report: CapacityReport
+    windows: dict[str, WindowStatistics]
+    settings: CapacitySettings
+    generation: int
+    pod_uids: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    at: float | None
+    wall: float | None
+    silent_seconds: float
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the batch holds a valid sample."""
+        return bool(self.report.fresh[_NODE])
+
+
+class Measurement:
+    """One node, measured.
+
+    Attributes:
+        census: which pods count; whoever watches cgroups and pods tells it.
+        counters: what has happened.
+        settings: the spec in use.
+        generation: its generation.
+        pods_changed: pods have come or gone since the last fold.
+    """
+
+    def __init__(self, where: SamplerSettings, now: float, *, allocatable_pods: int = 110) -> None:
+        """Measure with the spec's defaults until ``apply`` gives it.
+
+        Args:
+            where: the node's files.
+            now: monotonic time, seconds.
+            allocatable_pods: pods that the kubelet takes, until the Node has said it.
+        """
+        self.settings = CapacitySettings()
+        self.generation = 0
+        self.counters = Counters()
+        self.pods_changed = False
+        self.census = PodCensus(self, max_pods=self.settings.max_pods)
+        self._where = where
+        self._allocatable_pods = allocatable_pods
+        self._sampler = Sampler(where, self.settings)
+        self._pipeline = self._new_pipeline()
+        self._begun = now
+        self._valid_at: float | None = None
+        self._valid_wall: float | None = None
+        self._problems: dict[tuple[str, str], tuple[Problem, int]] = {}  # with how many samples had it
+        self._batch = 0  # samples in it
+        self._folds = 0
+
+    # Pods (PodListener)
+
+    def pod_started(self, at: float) -> None:
+        """See ``PodListener``."""
+        self._pipeline.pod_started(_NODE, at)
+        self.counters.pods["started"] += 1
+        self.pods_changed = True
+
+    def pod_ended(self, started_at: float, at: float) -> None:
+        """See ``PodListener``."""
+        self._pipeline.pod_ended(_NODE, started_at, at)
+        self.counters.pods["ended"] += 1
+        self.pods_changed = True
+
+    # What others decide
+
+    def apply(self, settings: CapacitySettings, generation: int, now: float) -> None:
+        """Measure as the spec says from now on; what was learned is kept unless the resources are others."""
+        before, self.settings, self.generation = self.settings, settings, generation
+        if settings == before:
+            return
+        self._sampler.close()
+        self._sampler = Sampler(self._where, settings)
+        self._problems.clear()
+        if settings.resources == before.resources:
+            self._pipeline.apply(settings)
+        else:
+            self._pipeline = self._new_pipeline()
+            for start in self.census.counted.values():
+                self._pipeline.pod_started(_NODE, start)
+            self._batch = 0
+        self.census.limit(settings.max_pods, now)
+
+    def allow(self, pods: int) -> None:
+        """The kubelet takes that many pods (Node ``status.allocatable.pods``)."""
+        self._allocatable_pods = pods
+        self._pipeline.allocatable_pods[:] = pods
+
+    def _new_pipeline(self) -> NodePipeline:
+        return NodePipeline(self.settings, 1, allocatable_pods=self._allocatable_pods)
+
+    # Samples
+
+    @property
+    def warm(self) -> bool:
+        """Whether enough batches were folded for the numbers to mean something."""
+        return self._folds >= WARMUP_BATCHES
+
+    def sample(self, now: float, wall: float, uncounted: Iterable[str] = ()) -> bool:
+        """Take one sample.
+
+        Args:
+            now: monotonic time, seconds.
+            wall: the same instant, seconds since the epoch.
+            uncounted: paths of the cgroups of the pods that do not count.
+
+        Returns:
+            Whether the batch is full: ``fold``.
+        """
+        sample = self._sampler.sample(now, uncounted)
+        self.counters.samples += 1
+        for problem in sample.problems:
+            key = (problem.reason, problem.resource)
+            self._problems[key] = (problem, self._problems.get(key, (problem, 0))[1] + 1)
+        self._batch += 1
+        readings = sample.readings.values()
+        usage = np.array([[reading.usage for reading in readings]])
+        if np.isfinite(usage).any():
+            self._valid_at, self._valid_wall = now, wall
+        self._note_invalid(sample)
+        return self._pipeline.sample(
+            now,
+            usage,
+            non_pod=np.array([[reading.non_pod for reading in readings]]),
+            utilisation=np.array([[reading.utilisation for reading in readings]]),
+        )
+
+    def _note_invalid(self, sample: Sample) -> None:
+        for name, reading in sample.readings.items():
+            if reading.usage != reading.usage:  # NaN
+                self.counters.invalid[name] += 1
+
+    def fold(self, now: float, cluster: Subspace | None) -> Measured:
+        """Learn from the batch so far, full or not, and say what the node can take.
+
+        Args:
+            now: monotonic time, seconds.
+            cluster: the model merged from all nodes; None while there is none.
+        """
+        report = self._pipeline.fold(now, cluster and align(cluster, self.settings.resources))
+        # A problem that some samples of a batch did not have has passed, or has just come and will be in the next
+        problems = [problem for problem, times in self._problems.values() if times == self._batch]
+        told = {problem.resource for problem in problems}
+        for i in np.flatnonzero(report.samples[_NODE] == 0):
+            name = self.settings.resources[i]
+            if self._batch and name not in told:
+                problems.append(Problem("Unreadable", f"{name} gave no valid sample in {self._batch}.", name))
+        self._problems.clear()
+        self._batch = 0
+        self._folds = int(report.batches[_NODE])
+        self.pods_changed = False
+        since = self._begun if self._valid_at is None else self._valid_at
+        return Measured(
+            report=report,
+            windows=self._pipeline.windows(now),
+            settings=self.settings,
+            generation=self.generation,
+            pod_uids=tuple(self.census.counted),
+            problems=tuple(problems),
+            at=self._valid_at,
+            wall=self._valid_wall,
+            silent_seconds=now - since,
+        )
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        self._sampler.close()
+
+
+def align(cluster: Subspace, resources: tuple[str, ...]) -> Subspace | None:
+    """The cluster's model with its rows in the order of ``resources``; None if it lacks one of them.
+
+    Rows of other resources are left out. What is left need not be orthonormal any more; its second moment, which is
+    all that a merge uses, is the right one.
+    """
+    if not set(resources) <= set(cluster.resources):
+        return None
+    rows = [cluster.resources.index(name) for name in resources]
+    return Subspace(cluster.directions[rows], cluster.sigma, cluster.nodes, resources)

@@ -1,0 +1,181 @@
+"""Which of the pods on the node count, that is, make up n and ``observedPodUIDs``.
+
+A pod counts from the moment its cgroup is there until it is gone, because that is how long its load can be part of what
+is measured. The API only tells *which* pods those are:
+
+- A static pod does not count. Its cgroup carries the hash of its manifest (32 hexadecimal digits), so that it is known
+  even while the API is away; its mirror pod names the hash in an annotation.
+- A pod of a DaemonSet does not count: it belongs to the node, not to what is placed on it.
+- A UID that the API does not show does not count yet. Either we hear of the pod in a moment (kubelet has just heard of
+  it from the same server), or it is the rest of a pod that nobody knows any more, which kubelet will clear away. To the
+  operator an uncounted pod is still in flight, which is the safe side; its load is part of the pods' usage even so.
+- A pod that has finished, or was deleted while it still ends, goes on counting until its cgroup is gone: kubelet
+  removes that before it lets go of the pod, and the operator credits the difference in the meantime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from concerto.api.timestamps import parse_timestamp
+
+MIRROR = "kubernetes.io/config.mirror"
+CONFIG_HASH = "kubernetes.io/config.hash"
+_STATIC_UID = re.compile(r"^[0-9a-f]{32}$")
+
+Object = dict[str, Any]
+
+
+def trim_pod(pod: Object) -> Object:
+    """The part of a raw Pod that is read here."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    return {
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "ownerReferences": [
+                {"kind": owner["kind"], "controller": owner.get("controller", False)}
+                for owner in metadata.get("ownerReferences") or ()
+            ],
+            "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
+        },
+        "status": {"startTime": status.get("startTime")},
+    }
+
+
+def counts(pod: Object) -> bool:
+    """Whether the pod is a unit of capacity: neither static nor of a DaemonSet."""
+    metadata = pod["metadata"]
+    if MIRROR in metadata.get("annotations", {}):
+        return False
+    return not any(o["kind"] == "DaemonSet" and o["controller"] for o in metadata.get("ownerReferences", ()))
+
+
+@dataclass(frozen=True)
+class _Known:
+    counts: bool
+    started: float | None  # wall time of status.startTime
+
+
+class PodListener(Protocol):
+    """Whom the census tells of pods that begin and end to count."""
+
+    def pod_started(self, at: float) -> None:
+        """A pod counts; its cgroup appeared at ``at``, monotonic seconds, perhaps long ago."""
+        ...
+
+    def pod_ended(self, started_at: float, at: float) -> None:
+        """The pod that had started at ``started_at`` is gone at ``at``."""
+        ...
+
+
+class PodCensus:
+    """Brings together the cgroups that are there and the pods that the API shows.
+
+    Attributes:
+        counted: UID -> start, monotonic seconds, of exactly the pods that count, oldest first.
+    """
+
+    def __init__(self, listener: PodListener, *, max_pods: int) -> None:
+        """Nothing is there and nothing known.
+
+        Args:
+            listener: told of every change of ``counted``.
+            max_pods: most pods that count (``spec.maxPods``); beyond it the youngest stay uncounted.
+        """
+        self.counted: dict[str, float] = {}
+        self._listener = listener
+        self._max_pods = max_pods
+        self._present: dict[str, float] = {}
+        self._found: set[str] = set()
+        self._known: dict[str, _Known] = {}
+        self._deleted: set[str] = set()
+
+    def appeared(self, uid: str, at: float, *, found: bool = False) -> None:
+        """A pod's cgroup is there.
+
+        Args:
+            uid: as in the cgroup's name.
+            at: since when, monotonic seconds.
+            found: it was there before anyone looked, so that its pod may have been running for long.
+        """
+        self._present[uid] = at
+        if found:
+            self._found.add(uid)
+        self._settle(at)
+
+    def vanished(self, uid: str, at: float) -> None:
+        """A pod's cgroup is gone since ``at``."""
+        self._present.pop(uid, None)
+        self._found.discard(uid)
+        self._settle(at)
+        if uid in self._deleted:
+            self._forget(uid)
+
+    def heard(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
+        """The API shows, or no longer shows, a pod (trimmed).
+
+        Args:
+            old: as it was; None if it is new.
+            new: as it is; None if it is gone.
+            at: monotonic time, seconds.
+            wall: the same instant in seconds since the epoch, to tell how long a pod found running has run.
+        """
+        if new is None:
+            for uid in _uids(old) if old is not None else ():
+                if uid in self._present:
+                    self._deleted.add(uid)
+                else:
+                    self._forget(uid)
+            return
+        started = new["status"]["startTime"]
+        known = _Known(counts(new), parse_timestamp(started) if started else None)
+        for uid in _uids(new):
+            self._known[uid] = known
+            if uid in self._found and known.started is not None and uid not in self.counted:
+                self._present[uid] = min(self._present[uid], at - max(wall - known.started, 0.0))
+        self._settle(at)
+
+    def limit(self, max_pods: int, at: float) -> None:
+        """``spec.maxPods`` has changed."""
+        self._max_pods = max_pods
+        self._settle(at)
+
+    def uncounted(self) -> list[str]:
+        """UIDs that are there and known not to count: what they use belongs to the node."""
+        return [uid for uid in self._present if self._is_unit(uid) is False]
+
+    def _is_unit(self, uid: str) -> bool | None:
+        if _STATIC_UID.match(uid):
+            return False
+        known = self._known.get(uid)
+        return None if known is None else known.counts
+
+    def _settle(self, at: float) -> None:
+        """Make ``counted`` what it should be, and tell the listener of the differences."""
+        units = [uid for uid in self._present if self._is_unit(uid)]
+        units.sort(key=lambda uid: (self._present[uid], uid))
+        wanted = {uid: self._present[uid] for uid in units[: self._max_pods]}
+        before, self.counted = self.counted, wanted
+        for uid in before.keys() - wanted.keys():
+            self._listener.pod_ended(before[uid], at)
+        for uid in wanted.keys() - before.keys():
+            self._listener.pod_started(wanted[uid])
+
+    def _forget(self, uid: str) -> None:
+        self._known.pop(uid, None)
+        self._deleted.discard(uid)
+
+
+def _uids(pod: Object) -> Iterator[str]:
+    """The UIDs that the pod's cgroup may carry."""
+    yield pod["metadata"]["uid"]
+    config_hash = pod["metadata"]["annotations"].get(CONFIG_HASH)
+    if config_hash:
+        yield config_hash
