@@ -1,0 +1,343 @@
+import json
+
+import pytest
+
+from concerto.api.node import Taint
+from concerto.api.pod import HostPort, PodView, Toleration, trim_pod
+
+MI = 2**20
+
+
+def container(requests=None, limits=None, **more):
+    resources = {}
+    if requests is not None:
+        resources["requests"] = requests
+    if limits is not None:
+        resources["limits"] = limits
+    return {"name": "c", "image": "busybox", "resources": resources, **more}
+
+
+def raw(spec, *, metadata=None, status=None):
+    return {
+        "metadata": {"namespace": "default", "name": "pod", "uid": "uid-1", **(metadata or {})},
+        "spec": {"containers": [container()], **spec},
+        "status": status or {},
+    }
+
+
+def view(spec, **more):
+    return PodView.from_raw(raw(spec, **more))
+
+
+SIDECAR = {"restartPolicy": "Always"}
+
+REQUESTS = {
+    "a pod that requests nothing counts for nothing": ({}, {}),
+    "containers run together, so they add up": (
+        {"containers": [container({"cpu": "100m", "memory": "1Mi"}), container({"cpu": "1"})]},
+        {"cpu": 1100, "memory": MI},
+    ),
+    "parts of a millicore add up before they are rounded": (
+        {"containers": [container({"cpu": "0.5m"}), container({"cpu": "0.5m"})]},
+        {"cpu": 1},
+    ),
+    "init containers run one by one, so the largest counts": (
+        {
+            "containers": [container({"cpu": "100m", "memory": "5Mi"})],
+            "initContainers": [container({"cpu": "300m"}), container({"cpu": "200m", "memory": "1Mi"})],
+        },
+        {"cpu": 300, "memory": 5 * MI},
+    ),
+    "a sidecar runs on beside the containers": (
+        {"containers": [container({"cpu": "100m"})], "initContainers": [container({"cpu": "50m"}, **SIDECAR)]},
+        {"cpu": 150},
+    ),
+    "an init container after a sidecar runs beside it, one before it does not": (
+        {
+            "containers": [container({"cpu": "100m"})],
+            "initContainers": [
+                container({"cpu": "380m"}),
+                container({"cpu": "50m"}, **SIDECAR),
+                container({"cpu": "350m"}),
+            ],
+        },
+        {"cpu": 400},
+    ),
+    "sidecars alone may be the largest moment": (
+        {
+            "containers": [container({"cpu": "10m"})],
+            "initContainers": [container({"memory": "2Mi"}), container({"memory": "1Mi"}, **SIDECAR)],
+        },
+        {"cpu": 10, "memory": 2 * MI},
+    ),
+    "pod-level resources replace the containers' sum, for what they name": (
+        {
+            "resources": {"requests": {"cpu": "2"}},
+            "containers": [container({"cpu": "100m", "memory": "1Mi", "example.com/gpu": "1"})],
+        },
+        {"cpu": 2000, "memory": MI, "example.com/gpu": 1},
+    ),
+    "pod-level resources know only cpu, memory and huge pages": (
+        {"resources": {"requests": {"example.com/gpu": "4", "hugepages-2Mi": "4Mi"}}},
+        {"hugepages-2Mi": 4 * MI},
+    ),
+    "overhead comes on top": (
+        {"overhead": {"cpu": "10m", "memory": "1Mi"}, "containers": [container({"cpu": "100m"})]},
+        {"cpu": 110, "memory": MI},
+    ),
+    "a request of zero is none": ({"containers": [container({"cpu": "0", "example.com/gpu": "0"})]}, {}),
+}
+
+
+@pytest.mark.parametrize(("spec", "requests"), REQUESTS.values(), ids=REQUESTS)
+def test_requests_are_what_kube_scheduler_counts(spec, requests):
+    assert view(spec).requests == requests
+
+
+NONZERO = {
+    "a container that requests nothing counts as 100m and 200Mi": ({}, (100, 200 * MI)),
+    "each of them": ({"containers": [container(), container({"cpu": "1m"})]}, (101, 400 * MI)),
+    "a request of zero is meant": ({"containers": [container({"cpu": "0", "memory": "0"})]}, (0, 0)),
+    "an init container is filled up, too": (
+        {"containers": [container({"cpu": "10m", "memory": "1Mi"})], "initContainers": [container()]},
+        (100, 200 * MI),
+    ),
+    "with pod-level requests, only what nobody requests is filled up": (
+        {"resources": {"requests": {"memory": "1Mi"}}, "containers": [container({"cpu": "10m"}), container()]},
+        (10, MI),
+    ),
+    "overhead comes on top": ({"overhead": {"cpu": "10m"}}, (110, 200 * MI)),
+}
+
+
+@pytest.mark.parametrize(("spec", "nonzero"), NONZERO.values(), ids=NONZERO)
+def test_for_spreading_a_container_without_requests_counts_as_a_small_one(spec, nonzero):
+    shape = view(spec).shape
+    assert (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes) == nonzero
+
+
+def test_limits_add_up_like_requests_and_overhead_raises_only_what_is_limited():
+    spec = {
+        "overhead": {"cpu": "10m", "memory": "1Mi"},
+        "containers": [container(limits={"cpu": "1"}), container(limits={"cpu": "500m"})],
+    }
+    assert view(spec).shape.limits == {"cpu": 1510}
+
+
+QOS = {
+    "nothing requested, nothing limited": ({}, "BestEffort"),
+    "a request of zero is nothing": ({"containers": [container({"cpu": "0"})]}, "BestEffort"),
+    "extended resources do not matter": ({"containers": [container({"example.com/gpu": "1"})]}, "BestEffort"),
+    "requests without limits": ({"containers": [container({"cpu": "1"})]}, "Burstable"),
+    "one of two containers without limits": (
+        {"containers": [container({"cpu": "1", "memory": "1Mi"}, {"cpu": "1", "memory": "1Mi"}), container()]},
+        "Burstable",
+    ),
+    "limits equal to requests, written otherwise": (
+        {"containers": [container({"cpu": "1000m", "memory": "1Mi"}, {"cpu": "1", "memory": "1024Ki"})]},
+        "Guaranteed",
+    ),
+    "pod-level resources decide alone": (
+        {"resources": {"requests": {"cpu": "1", "memory": "1Mi"}, "limits": {"cpu": "1", "memory": "1Mi"}}},
+        "Guaranteed",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "qos"), QOS.values(), ids=QOS)
+def test_qos_class(spec, qos):
+    assert view(spec).shape.qos == qos
+
+
+def term(**more):
+    return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}, **more}
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+UNSUPPORTED = {
+    "a plain pod has none": ({}, ()),
+    "preferred affinity is no hard constraint": (
+        {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": term()}]}}},
+        (),
+    ),
+    "required pod affinity": ({"affinity": {"podAffinity": {REQUIRED: [term()]}}}, ("required pod affinity",)),
+    "required pod anti-affinity": (
+        {"affinity": {"podAntiAffinity": {REQUIRED: [term()]}}},
+        ("required pod anti-affinity",),
+    ),
+    "spread that must hold": (
+        {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "topologyKey": "zone", "maxSkew": 1}]},
+        ("topology spread (DoNotSchedule)",),
+    ),
+    "spread that may fail is none": (
+        {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", "topologyKey": "zone", "maxSkew": 1}]},
+        (),
+    ),
+    "a volume claim, bound or not, as its volume may live in one zone": (
+        {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
+        ("volume claims",),
+    ),
+    "an ephemeral volume makes a claim": (
+        {"volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": {}}}]},
+        ("volume claims",),
+    ),
+    "other volumes are no constraint": (
+        {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "projected": {"sources": []}}]},
+        (),
+    ),
+    "devices": ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, ("resource claims",)),
+    "all of a gang at once": ({"workloadRef": {"name": "w", "podGroup": "g"}}, ("workload reference",)),
+}
+
+
+@pytest.mark.parametrize(("spec", "names"), UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_hard_constraints_that_are_not_evaluated_are_named(spec, names):
+    assert view(spec).shape.unsupported == names
+    assert PodView.from_raw(trim_pod(raw(spec))).shape.unsupported == names
+
+
+TAINT = Taint("gpu", "yes", "NoSchedule")
+TOLERATIONS = {
+    "the very taint": (Toleration("gpu", "Equal", "yes", "NoSchedule"), True),
+    "no operator means Equal": (Toleration("gpu", "", "yes", "NoSchedule"), True),
+    "another value": (Toleration("gpu", "Equal", "no", "NoSchedule"), False),
+    "any value": (Toleration("gpu", "Exists", "", "NoSchedule"), True),
+    "another effect": (Toleration("gpu", "Exists", "", "NoExecute"), False),
+    "any effect": (Toleration("gpu", "Exists", "", ""), True),
+    "any key": (Toleration("", "Exists", "", ""), True),
+    "comparisons are not on by default in Kubernetes": (Toleration("gpu", "Gt", "1", ""), False),
+}
+
+
+@pytest.mark.parametrize(("toleration", "tolerates"), TOLERATIONS.values(), ids=TOLERATIONS)
+def test_tolerations(toleration, tolerates):
+    assert toleration.tolerates(TAINT) is tolerates
+
+
+PORTS = {
+    "the same": (HostPort("0.0.0.0", "TCP", 80), HostPort("0.0.0.0", "TCP", 80), True),
+    "all addresses against one": (HostPort("0.0.0.0", "TCP", 80), HostPort("127.0.0.1", "TCP", 80), True),
+    "two addresses": (HostPort("10.0.0.1", "TCP", 80), HostPort("127.0.0.1", "TCP", 80), False),
+    "two protocols": (HostPort("0.0.0.0", "TCP", 80), HostPort("0.0.0.0", "UDP", 80), False),
+    "two ports": (HostPort("0.0.0.0", "TCP", 80), HostPort("0.0.0.0", "TCP", 81), False),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "conflict"), PORTS.values(), ids=PORTS)
+def test_host_ports_conflict(one, other, conflict):
+    assert one.conflicts(other) is conflict
+    assert other.conflicts(one) is conflict
+
+
+def test_host_ports_are_those_of_containers_and_sidecars():
+    spec = {
+        "containers": [container(ports=[{"containerPort": 1}, {"containerPort": 2, "hostPort": 80}])],
+        "initContainers": [
+            container(ports=[{"hostPort": 81}]),
+            container(ports=[{"hostPort": 82, "hostIP": "127.0.0.1", "protocol": "UDP"}], **SIDECAR),
+        ],
+    }
+    assert view(spec).shape.host_ports == (HostPort("0.0.0.0", "TCP", 80), HostPort("127.0.0.1", "UDP", 82))
+
+
+ANTI = {
+    "one of its own namespace with the label": (term(), "default", {"app": "a"}, True),
+    "another label": (term(), "default", {"app": "b"}, False),
+    "another namespace": (term(), "other", {"app": "a"}, False),
+    "a namespace it names": (term(namespaces=["other"]), "other", {"app": "a"}, True),
+    "its own, when it names others": (term(namespaces=["other"]), "default", {"app": "a"}, False),
+    "any namespace, when a selector would have to be evaluated": (
+        term(namespaceSelector={"matchLabels": {"team": "x"}}),
+        "other",
+        {"app": "a"},
+        True,
+    ),
+    "nobody without a selector": ({"topologyKey": "zone"}, "default", {"app": "a"}, False),
+    "everybody with an empty one": ({"topologyKey": "zone", "labelSelector": {}}, "default", {}, True),
+}
+
+
+@pytest.mark.parametrize(("raw_term", "namespace", "labels", "refused"), ANTI.values(), ids=ANTI)
+def test_a_running_pod_refuses(raw_term, namespace, labels, refused):
+    (anti,) = view({"affinity": {"podAntiAffinity": {REQUIRED: [raw_term]}}}).shape.anti_affinity
+    assert anti.refuses("default", namespace, labels) is refused
+
+
+def test_identity_and_state():
+    pod = view(
+        {"nodeName": "n1", "schedulerName": "concerto", "priority": 7, "schedulingGates": [{"name": "wait"}]},
+        metadata={
+            "creationTimestamp": "1970-01-01T00:01:00Z",
+            "deletionTimestamp": "1970-01-01T00:02:00Z",
+            "labels": {"app": "a"},
+            "ownerReferences": [{"kind": "Foo", "name": "x"}, {"kind": "Job", "name": "j", "controller": True}],
+        },
+        status={"phase": "Succeeded"},
+    )
+    assert (pod.key, pod.node_name, pod.scheduler_name, pod.priority) == ("default/pod", "n1", "concerto", 7)
+    assert (pod.created, pod.deleting, pod.terminal, pod.gates) == (60.0, True, True, ("wait",))
+    assert (pod.owner_kind, pod.labels, pod.counted) == ("Job", {"app": "a"}, True)
+
+
+def test_what_belongs_to_the_node_is_not_counted_as_load_of_its_own():
+    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]}
+    static = {"annotations": {"kubernetes.io/config.mirror": "abc"}}
+    assert not view({}, metadata=daemon).counted
+    assert not view({}, metadata=static).counted
+    assert not PodView.from_raw(trim_pod(raw({}, metadata=static))).counted
+
+
+def test_siblings_share_one_shape():
+    one = view({"containers": [container({"cpu": "1"})]}, metadata={"name": "a", "uid": "a"})
+    two = view({"containers": [container({"cpu": "1"})]}, metadata={"name": "b", "uid": "b", "labels": {"index": "1"}})
+    other = view({"containers": [container({"cpu": "2"})]})
+    assert one.shape is two.shape
+    assert one.shape != other.shape
+
+
+def resized(actual, allocated=None, conditions=()):
+    status = {"name": "c", "resources": {"requests": actual}}
+    if allocated is not None:
+        status["allocatedResources"] = allocated
+    return {"containerStatuses": [status], "conditions": list(conditions)}
+
+
+RESIZE = {
+    "as wanted": (resized({"cpu": "1"}, {"cpu": "1"}), {"cpu": 1000}),
+    "shrinking, not done yet": (resized({"cpu": "3"}, {"cpu": "3"}), {"cpu": 3000}),
+    "growing, allocated first": (resized({"cpu": "500m"}, {"cpu": "2"}), {"cpu": 2000}),
+    "growing beyond the node": (
+        resized({"cpu": "500m"}, {"cpu": "500m"}, [{"type": "PodResizePending", "reason": "Infeasible"}]),
+        {"cpu": 500},
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "requests"), RESIZE.values(), ids=RESIZE)
+def test_a_pod_that_is_resized_counts_for_the_larger(status, requests):
+    obj = raw({"containers": [container({"cpu": "1"})]}, status=status)
+    assert PodView.from_raw(obj).requests == requests
+    assert PodView.from_raw(trim_pod(obj)).requests == requests
+
+
+def test_trimming_keeps_all_that_is_read_and_little_else():
+    obj = raw(
+        {
+            "nodeName": "n1",
+            "schedulerName": "concerto",
+            "priority": 1,
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"operator": "Exists"}],
+            "overhead": {"cpu": "1m"},
+            "containers": [container({"cpu": "1"}, ports=[{"hostPort": 80}], env=[{"name": "A", "value": "x" * 5000}])],
+            "initContainers": [container({"cpu": "2"}, **SIDECAR)],
+            "volumes": [{"name": "v", "configMap": {"name": "m"}}],
+            "schedulingGates": [{"name": "g"}],
+        },
+        metadata={"managedFields": ["x" * 5000], "labels": {"a": "b"}, "creationTimestamp": "2026-03-01T12:00:00Z"},
+        status={"phase": "Running", "hostIP": "10.0.0.1", "containerStatuses": [{"name": "c", "imageID": "x" * 900}]},
+    )
+    assert PodView.from_raw(trim_pod(obj)) == PodView.from_raw(obj)
+    assert len(json.dumps(trim_pod(obj))) < 900
