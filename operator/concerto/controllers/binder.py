@@ -8,6 +8,7 @@ definite answer. A timeout is not a failure, and a 409 may mean "already ours".
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,11 +42,14 @@ class BinderSettings:
             leader that lost its Lease can be carried out after a successor has begun to decide.
         first_backoff_seconds: wait before the second attempt; doubles each time.
         longest_backoff_seconds: no wait is longer.
+        give_up_after_seconds: when a pod that is known to be unbound is not tried any further, to be decided afresh.
+            While nothing is known it is tried for ever.
     """
 
     timeout_seconds: float = 4.0
     first_backoff_seconds: float = 0.1
     longest_backoff_seconds: float = 5.0
+    give_up_after_seconds: float = 60.0
 
 
 def build_binding(namespace: str, name: str, uid: str, node: str) -> Object:
@@ -75,6 +79,7 @@ async def bind(
     path = PODS.path(namespace, name, "binding")
     body = build_binding(namespace, name, uid, node)
     backoff = settings.first_backoff_seconds
+    began = time.monotonic()
     while True:
         refusal: ApiError | None = None
         wait = backoff
@@ -101,6 +106,8 @@ async def bind(
             if refusal is not None:
                 # Unbound, and yet a conflict: it is being deleted, or has scheduling gates again
                 return BindOutcome(BindResult.REFUSED, refusal.message)
+            if time.monotonic() - began > settings.give_up_after_seconds:
+                return BindOutcome(BindResult.REFUSED, "the API server did not take the binding in time")
         await asyncio.sleep(wait)
         backoff = min(backoff * 2, settings.longest_backoff_seconds)
 

@@ -1,0 +1,137 @@
+"""Operator and agents as child processes with their own service account tokens, never as an administrator."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.clusters import Cluster, ClusterError
+from e2e.clusters.local import free_ports
+from e2e.clusters.process import Child
+
+NAMESPACE = "concerto-system"
+Wrap = Callable[[Sequence[str]], Sequence[str]]
+
+
+def concerto_command(*arguments: str) -> list[str]:
+    """The `concerto` of this very interpreter."""
+    return [sys.executable, "-m", "concerto.cli", *arguments]
+
+
+@dataclass
+class Process:
+    """One of our components as a process that can be killed and started again.
+
+    Attributes:
+        name: for messages and its log.
+        command: what to run.
+        log: its output, over all its starts.
+        health: address of its health endpoint, if it has one.
+    """
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    health: str | None = None
+    child: Child | None = field(default=None, repr=False)
+
+    def start(self) -> Process:
+        """Start it (again)."""
+        self.child = Child(self.name, self.command, self.log)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        if self.child is not None:
+            self.child.kill()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end."""
+        if self.child is not None:
+            self.child.stop()
+
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self.child is not None and self.child.is_running()
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self.child is not None, f"{self.name} was not started"
+        return self.child.pid
+
+    def get(self, path: str, timeout_seconds: float = 2.0) -> str:
+        """What its HTTP endpoint answers.
+
+        Raises:
+            OSError: nothing, or an error.
+        """
+        with urllib.request.urlopen(f"http://{self.health}{path}", timeout=timeout_seconds) as answer:
+            return str(answer.read().decode())
+
+    def wait_ready(self, timeout_seconds: float = 30.0) -> None:
+        """Return once /readyz says yes.
+
+        Raises:
+            ClusterError: it ended, or did not become ready; with its last words.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        said = ""
+        while True:
+            if not self.is_running():
+                assert self.child is not None
+                raise ClusterError(f"{self.name} ended; {self.log}:\n{self.child.last_words()}")
+            try:
+                self.get("/readyz")
+                return
+            except urllib.error.HTTPError as error:
+                said = error.read().decode()
+            except OSError as error:
+                said = str(error)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{self.name} is not ready after {timeout_seconds:.0f} s: {said}; see {self.log}")
+            time.sleep(0.1)
+
+
+def operator_process(cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = ()) -> Process:
+    """An operator with the rights of its service account; not started."""
+    kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-operator")
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    command = concerto_command(
+        "operator", "--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--bind", health, *extra
+    )
+    return Process(name, command, logs / f"{name}.log", health)
+
+
+def agent_process(
+    cluster: Cluster, logs: Path, node: str, extra: Sequence[str] = (), wrap: Wrap = lambda command: command
+) -> Process:
+    """An agent whose token is bound to its Node object; not started.
+
+    Args:
+        cluster: where.
+        logs: folder of its log.
+        node: the node it measures, whose Node object exists.
+        extra: further arguments.
+        wrap: makes the command run elsewhere (in the node's cgroup, say).
+    """
+    kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-agent", bound_node=node)
+    command = concerto_command("agent", "--kubeconfig", str(kubeconfig), "--node-name", node, *extra)
+    return Process(f"agent-{node}", wrap(command), logs / f"agent-{node}.log")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

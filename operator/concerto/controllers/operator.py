@@ -1,0 +1,259 @@
+"""`concerto operator`: the process. kopf runs it and tells which low-rate objects changed; the rest is ours.
+
+Everything that reads runs in every replica, so that a standby is warm; everything that decides or writes runs in the
+one that holds the Lease.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import kopf
+from aiohttp import web
+
+from concerto.controllers.clock import SteadyClock
+from concerto.controllers.cluster_model import ClusterModelPublisher
+from concerto.controllers.profiles import ProfileController
+from concerto.controllers.reconciler import Reconciler
+from concerto.controllers.reservations import ReservationController
+from concerto.controllers.scheduler import Scheduler
+from concerto.controllers.telemetry import Health, Metrics, serve
+from concerto.kube import ClusterConfig, ConfigError, KubeError, Reflector, Session
+from concerto.kube.events import EventRecorder
+from concerto.kube.lease import LeaderElection
+from concerto.kube.resources import (
+    NODE_CAPACITIES,
+    NODES,
+    POD_RESERVATIONS,
+    PODS,
+    SCHEDULING_PROFILES,
+    SUBSPACE_SNAPSHOTS,
+)
+
+logger = logging.getLogger(__name__)
+
+LEASE_NAME = "concerto-operator"
+IN_FLIGHT_LABEL = "concerto.dev/in-flight"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `concerto operator`."""
+    parser.add_argument("--kubeconfig", help="kubeconfig to use; by default the pod's service account")
+    parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
+    parser.add_argument("--bind", default="0.0.0.0:8080", help="where /metrics, /healthz and /readyz are served")
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until SIGTERM; any other end is an error, and the kubelet starts it again."""
+    logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        config = ClusterConfig.load(args.kubeconfig)
+    except ConfigError as error:
+        print(f"concerto operator: {error}", file=sys.stderr)
+        return 2
+    operator = Operator(config, args.namespace or config.namespace, args.bind)
+    kopf.run(registry=operator.registry(), settings=operator.settings(), standalone=True, clusterwide=True)
+    return 1 if operator.failed else 0
+
+
+def exit_at_once() -> None:
+    """Leadership is lost: nothing may be sent any more, not even what is in the middle of being sent."""
+    logging.shutdown()
+    os._exit(3)
+
+
+class Operator:
+    """One replica: its session, what it watches, and what it does while it leads.
+
+    Attributes:
+        failed: whether a part of it ended by an error.
+    """
+
+    def __init__(self, config: ClusterConfig, namespace: str, bind: str) -> None:
+        """Nothing is sent before kopf starts it."""
+        self.failed = False
+        self._config = config
+        self._namespace = namespace
+        self._bind = bind
+        # New at each start: what an earlier process of this pod held is not ours
+        self._identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self._metrics = Metrics()
+        self._health = Health()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reconcilers: dict[str, Reconciler] = {}
+        self._session: Session | None = None
+        self._web: web.AppRunner | None = None
+        self._stop: asyncio.Event | None = None
+
+    def settings(self) -> kopf.OperatorSettings:
+        """kopf, kept to what it is here for."""
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.watching.label_selectors[POD_RESERVATIONS.group, POD_RESERVATIONS.plural] = f"!{IN_FLIGHT_LABEL}"
+        return settings
+
+    def registry(self) -> kopf.OperatorRegistry:
+        """Handlers for kopf: they mark keys dirty and do nothing else."""
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry, id="login")
+        def login(**_: Any) -> kopf.ConnectionInfo:
+            return connection_info(self._config)
+
+        @kopf.on.startup(registry=registry, id="start")
+        async def start(**_: Any) -> None:
+            await self._start()
+
+        @kopf.on.cleanup(registry=registry, id="stop")
+        async def stop(**_: Any) -> None:
+            await self._close()
+
+        for resource in (SCHEDULING_PROFILES, POD_RESERVATIONS):
+
+            @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id="changed")
+            async def changed(name: str, namespace: str | None, plural: str = resource.plural, **_: Any) -> None:
+                if plural in self._reconcilers:
+                    self._reconcilers[plural].mark(namespace, name)
+
+        return registry
+
+    async def _start(self) -> None:
+        session = self._session = await Session.open(self._config)
+        clock = SteadyClock()
+        recorder = EventRecorder(session, component="concerto-scheduler", instance=self._identity)
+        model = ClusterModelPublisher(session, self._metrics, clock)
+        scheduler = Scheduler(session, self._namespace, self._identity, recorder, self._metrics, clock)
+        profiles = ProfileController(session, scheduler)
+        reservations = ReservationController(session, scheduler, recorder, clock)
+        self._reconcilers = {
+            r.plural: Reconciler(session, r, reconcile, self._metrics, label_selector=selector)
+            for r, reconcile, selector in (
+                (SCHEDULING_PROFILES, profiles.reconcile, None),
+                (POD_RESERVATIONS, reservations.reconcile, f"!{IN_FLIGHT_LABEL}"),
+            )
+        }
+        scheduler.on_consumed = self._reconcilers[POD_RESERVATIONS.plural].mark
+        reflectors = {
+            "nodes": Reflector(session, NODES, on_change=scheduler.on_node, trim=scheduler.trim_node),
+            "pods": Reflector(
+                session,
+                PODS,
+                field_selector="status.phase!=Succeeded,status.phase!=Failed",
+                on_change=scheduler.on_pod,
+                trim=scheduler.trim_pod,
+            ),
+            "nodecapacities": Reflector(session, NODE_CAPACITIES, on_change=scheduler.on_capacity),
+            "subspacesnapshots": Reflector(session, SUBSPACE_SNAPSHOTS, on_change=model.on_snapshot),
+            "podreservations": Reflector(
+                session,
+                POD_RESERVATIONS,
+                namespace=self._namespace,
+                label_selector=IN_FLIGHT_LABEL,
+                on_change=scheduler.on_batch,
+            ),
+        }
+        for name, reflector in reflectors.items():
+            self._spawn(f"reflector {name}", reflector.run())
+            self._health.ready[name] = not_yet(reflector)
+        self._spawn("events", recorder.run())
+
+        async def lead() -> None:
+            self._metrics.leader.set(1)
+            # What another leader did up to its last moment must be known before anything is decided
+            await asyncio.gather(
+                *(r.refresh() for r in reflectors.values()), insist(profiles.load), insist(reservations.load)
+            )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(model.run())
+                group.create_task(scheduler.run())
+                for reconciler in self._reconcilers.values():
+                    group.create_task(reconciler.run())
+                group.create_task(profiles.run())
+
+        election = LeaderElection(
+            session,
+            namespace=self._namespace,
+            name=LEASE_NAME,
+            identity=self._identity,
+            on_lost=exit_at_once,
+        )
+
+        async def elect() -> None:
+            await election.run(lead)
+
+        self._spawn("leader", elect())
+        self._health.alive["tasks"] = self._ended_task
+        self._web = await serve(self._bind, self._metrics, self._health)
+        logger.info("%s started; metrics and health on %s", self._identity, self._bind)
+
+    def _ended_task(self) -> str | None:
+        ended = [t.get_name() for t in self._tasks if t.done()]
+        return f"ended: {', '.join(ended)}" if ended else None
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._on_end)
+        self._tasks.append(task)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        self.failed = True
+        logger.critical("%s ended; the operator exits", task.get_name(), exc_info=task.exception())
+        # No half an operator: whatever else is running stops, and the kubelet starts it afresh
+        exit_at_once()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        # The leader gives back its Lease here
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._web is not None:
+            await self._web.cleanup()
+        if self._session is not None:
+            await self._session.close()
+
+
+async def insist(load: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do it until it has worked: without it nothing may be decided."""
+    while True:
+        try:
+            return await load()
+        except KubeError as error:
+            logger.warning("cannot begin yet: %s", error)
+            await asyncio.sleep(1)
+
+
+def not_yet(reflector: Reflector) -> Callable[[], str | None]:
+    """A readiness check: has this been listed?"""
+    return lambda: None if reflector.synced.is_set() else "not listed yet"
+
+
+def connection_info(config: ClusterConfig) -> kopf.ConnectionInfo:
+    """The same credentials for kopf; it asks again when they are refused."""
+    token = config.token
+    if config.token_file:
+        token = Path(config.token_file).read_text().strip()
+    return kopf.ConnectionInfo(
+        server=config.server,
+        ca_path=config.certificate_authority,
+        ca_data=config.certificate_authority_data,
+        insecure=config.insecure_skip_tls_verify or None,
+        scheme="Bearer" if token else None,
+        token=token,
+        certificate_data=config.client_certificate,
+        private_key_data=config.client_key,
+        default_namespace=config.namespace,
+    )

@@ -1,0 +1,168 @@
+"""SchedulingProfiles: which of them are in use, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.controllers.clock import wall_timestamp
+from concerto.controllers.scheduler import ProfileCounts, Scheduler
+from concerto.kube import KubeError, NotFound, Object, Session
+from concerto.kube.resources import SCHEDULING_PROFILES
+from concerto.scheduling.profile import Profile
+
+logger = logging.getLogger(__name__)
+
+_COUNTS_EVERY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class _Known:
+    """One profile object."""
+
+    name: str
+    uid: str
+    created: str
+    generation: int
+    settings: ProfileSettings | None
+    wrong: str = ""
+
+
+class ProfileController:
+    """Keeps the scheduler's profiles equal to the objects; of two with one schedulerName the older one is in use."""
+
+    def __init__(self, session: Session, scheduler: Scheduler) -> None:
+        """It changes the scheduler's profiles, and writes statuses."""
+        self._session = session
+        self._scheduler = scheduler
+        self._known: dict[str, _Known] = {}
+        self._told: dict[str, ProfileCounts] = {}
+
+    async def load(self) -> None:
+        """Put every profile in use before anything is decided."""
+        listed = await self._session.list(SCHEDULING_PROFILES.path())
+        for obj in listed["items"]:
+            self._known[obj["metadata"]["name"]] = _read(obj)
+        for scheduler_name in {k.settings.scheduler_name for k in self._known.values() if k.settings}:
+            self._put_in_use(scheduler_name)
+
+    async def reconcile(self, key: tuple[str, str], obj: Object | None) -> float | None:
+        """Put an edit into use, and say so in the status."""
+        name = key[1]
+        before = self._known.pop(name, None)
+        if obj is not None:
+            self._known[name] = _read(obj)
+        affected = {k.settings.scheduler_name for k in (before, self._known.get(name)) if k and k.settings}
+        for scheduler_name in affected:
+            self._put_in_use(scheduler_name)
+        # A profile that lost its name to this one, or got it back, has something new to say, too
+        for other in self._known.values():
+            if other.name == name or (other.settings and other.settings.scheduler_name in affected):
+                await self._write(other)
+        return None
+
+    async def run(self) -> None:
+        """Bring the counters in the statuses up to date, now and then, where they have moved."""
+        while True:
+            await asyncio.sleep(_COUNTS_EVERY_SECONDS)
+            for known in list(self._known.values()):
+                if known.settings and self._told.get(known.name) != self._scheduler.counts(
+                    known.settings.scheduler_name
+                ):
+                    try:
+                        await self._write(known)
+                    except KubeError as error:
+                        logger.info("SchedulingProfile %s: %s", known.name, error)
+
+    def _in_use(self, scheduler_name: str) -> _Known | None:
+        rivals = [k for k in self._known.values() if k.settings and k.settings.scheduler_name == scheduler_name]
+        return min(rivals, key=lambda k: (k.created, k.name), default=None)
+
+    def _put_in_use(self, scheduler_name: str) -> None:
+        winner = self._in_use(scheduler_name)
+        profile = Profile.build(winner.settings) if winner and winner.settings else None
+        self._scheduler.set_profile(scheduler_name, profile)
+
+    async def _write(self, known: _Known) -> None:
+        path = SCHEDULING_PROFILES.path(name=known.name)
+        try:
+            obj = await self._session.get(path)
+            if obj["metadata"]["uid"] != known.uid or obj["metadata"].get("generation") != known.generation:
+                return  # another change is on its way to us
+            winner = self._in_use(known.settings.scheduler_name) if known.settings else None
+            counts = self._scheduler.counts(known.settings.scheduler_name) if known.settings else ProfileCounts()
+            status = build_profile_status(
+                obj, ready_condition(known.wrong, known.name, winner.name if winner else ""), counts, wall_timestamp()
+            )
+            if status != obj.get("status"):
+                patch = {"metadata": {"uid": known.uid}, "status": status}
+                await self._session.patch(SCHEDULING_PROFILES.path(name=known.name, subresource="status"), patch)
+            self._told[known.name] = counts
+        except NotFound:
+            self._told.pop(known.name, None)
+
+
+def _read(obj: Object) -> _Known:
+    metadata = obj["metadata"]
+    settings, wrong = None, ""
+    try:
+        settings = ProfileSettings.from_raw(obj["spec"])
+        Profile.build(settings)
+    except (KeyError, TypeError, ValueError) as error:
+        # The CRD refuses such a spec; one from before an upgrade may still be there
+        settings, wrong = (
+            None,
+            f"spec is not usable: {error}. Edit it; `kubectl explain sprof.spec` says what it takes.",
+        )
+    return _Known(
+        metadata["name"],
+        metadata["uid"],
+        metadata["creationTimestamp"],
+        metadata.get("generation", 0),
+        settings,
+        wrong,
+    )
+
+
+def ready_condition(wrong: str, name: str, winner: str) -> Condition:
+    """Whether the profile is in use, or who is in its place."""
+    if wrong:
+        return Condition("Ready", "False", "InvalidSpec", wrong)
+    if winner != name:
+        return Condition(
+            "Ready",
+            "False",
+            "DuplicateSchedulerName",
+            f"SchedulingProfile {winner} is older and has the same spec.schedulerName: change it in one of the two.",
+        )
+    return Condition("Ready", "True", "InUse", "Pods with its schedulerName are placed by this profile.")
+
+
+def build_profile_status(obj: Object, ready: Condition, counts: ProfileCounts, now: str) -> Object:
+    """The status of a profile.
+
+    Args:
+        obj: the object as it is, for its generation and conditions.
+        ready: see `ready_condition`.
+        counts: what the scheduler did for its schedulerName since it started.
+        now: RFC 3339 time of this look.
+    """
+    generation = obj["metadata"].get("generation", 0)
+    stalled = ready.status == "False"
+    conditions = [
+        ready,
+        Condition("Reconciling", "False", ready.reason, "Nothing is left to do."),
+        Condition("Stalled", "True" if stalled else "False", ready.reason, ready.message),
+    ]
+    return {
+        "observedGeneration": generation,
+        "decisions": counts.decisions,
+        "unschedulable": counts.unschedulable,
+        "fallbacks": counts.fallbacks,
+        "conditions": merge_conditions(
+            (obj.get("status") or {}).get("conditions") or (), conditions, now=now, observed_generation=generation
+        ),
+    }

@@ -1,0 +1,169 @@
+"""Standing PodReservations, the ones that people make: hold their room, say how they stand, let them expire.
+
+The operator never deletes a person's object: one that has expired says so and holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.podreservation import ReservationKey, StandingReservation
+from concerto.api.timestamps import format_timestamp
+from concerto.controllers.clock import wall_timestamp
+from concerto.controllers.scheduler import Scheduler
+from concerto.kube import NotFound, Object, Session
+from concerto.kube.events import EventRecorder
+from concerto.kube.resources import POD_RESERVATIONS
+from concerto.scheduling.ledger import StandingState
+from concerto.scheduling.standing import place
+
+_LOOK_AGAIN_SECONDS = 5.0
+"""A reservation that lacks room, or holds some, is looked at that often: nodes come and go, and capacity moves."""
+
+
+class ReservationController:
+    """Reconciles one standing reservation at a time."""
+
+    def __init__(
+        self, session: Session, scheduler: Scheduler, recorder: EventRecorder, clock: Callable[[], float]
+    ) -> None:
+        """It changes the scheduler's snapshot, and writes statuses."""
+        self._session = session
+        self._scheduler = scheduler
+        self._recorder = recorder
+        self._clock = clock
+
+    async def load(self) -> None:
+        """Make every reservation known, with what its status says, before anything is decided."""
+        listed = await self._session.list(POD_RESERVATIONS.path(), label_selector="!concerto.dev/in-flight")
+        for obj in listed["items"]:
+            if "podSelector" in obj["spec"]:
+                self._scheduler.snapshot.set_standing(StandingReservation.from_raw(obj))
+
+    async def reconcile(self, key: tuple[str, str], obj: Object | None) -> float | None:
+        """Hold what can be held, and write the status if it says something new."""
+        snapshot = self._scheduler.snapshot
+        if obj is None or "podSelector" not in obj["spec"]:
+            self._scheduler.changed(snapshot.remove_standing(key))
+            return None
+        view = StandingReservation.from_raw(obj)
+        now = self._clock()
+        change = snapshot.set_standing(view) | snapshot.expire(now)
+        limit, stale_after = self._scheduler.reservation_limits()
+        others = sum(
+            sum(snapshot.ledger.held_for(v.key).values())
+            for v in snapshot.ledger.standing_views()
+            if v.namespace == view.namespace and v.key != view.key
+        )
+        allowed = max(limit - others, 0)
+        placements = place(snapshot, view, now=now, most_units=allowed, stale_after_seconds=stale_after)
+        change |= snapshot.hold(view.key, placements)
+        self._scheduler.changed(change)
+        state = snapshot.ledger.standing(view.key)
+        status = build_standing_status(
+            obj,
+            view,
+            state,
+            consumers=self._consumers(obj, state),
+            limited=allowed < state.remaining,
+            now=wall_timestamp(),
+        )
+        if status != obj.get("status"):
+            await self._write(view.key, obj, status)
+        if state.expired or not state.remaining:
+            return None
+        until_expiry = view.expires_at - now if view.expires_at is not None else _LOOK_AGAIN_SECONDS
+        return max(0.1, min(_LOOK_AGAIN_SECONDS, until_expiry))
+
+    async def _write(self, key: ReservationKey, before: Object, status: Object) -> None:
+        patch = {"metadata": {"uid": before["metadata"]["uid"]}, "status": status}
+        try:
+            written = await self._session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
+        except NotFound:
+            return
+        # What the status says has been used is what allows the batch that used it to be deleted
+        self._scheduler.changed(self._scheduler.snapshot.set_standing(StandingReservation.from_raw(written)))
+        old, new = (before.get("status") or {}).get("phase"), status["phase"]
+        if new != old and new in ("Expired", "Consumed"):
+            message = next(c["message"] for c in status["conditions"] if c["type"] == "Ready")
+            self._recorder.record(
+                before,
+                type="Warning" if new == "Expired" else "Normal",
+                reason=new,
+                action="Reserving",
+                note=message,
+            )
+
+    def _consumers(self, obj: Object, state: StandingState) -> list[Object]:
+        """Who has used a unit; names come from the status, or from the batch that used it (which is still there)."""
+        known = {c["uid"]: c for c in (obj.get("status") or {}).get("consumedBy") or ()}
+        consumers = []
+        for uid, node in state.consumed.items():
+            if uid in known:
+                consumers.append(known[uid])
+            elif (assignment := self._scheduler.assignment_of(uid)) is not None:
+                consumers.append({"namespace": assignment.namespace, "name": assignment.name, "uid": uid, "node": node})
+        return sorted(consumers, key=lambda c: (c["name"], c["uid"]))
+
+
+def build_standing_status(
+    obj: Object, view: StandingReservation, state: StandingState, *, consumers: list[Object], limited: bool, now: str
+) -> Object:
+    """The status of a standing reservation.
+
+    Args:
+        obj: the object as it is, for its generation and conditions.
+        view: its spec.
+        state: what the ledger holds for it.
+        consumers: items of ``consumedBy``.
+        limited: whether the namespace's limit keeps it from holding more.
+        now: RFC 3339 time of this look.
+    """
+    held = sum(state.held.values())
+    used = len(state.consumed)
+    generation = obj["metadata"].get("generation", 0)
+    if state.expired:
+        phase, ready = "Expired", Condition("Ready", "False", "Expired", f"Its time is over; {used} of {view.count} units were used, and the others are free. Delete it, or create another.")  # fmt: skip # noqa: E501
+    elif not state.remaining:
+        phase, ready = "Consumed", Condition("Ready", "True", "Consumed", f"All {view.count} units have been used.")
+    elif held >= state.remaining:
+        phase, ready = "Active", Condition("Ready", "True", "Held", f"{held} units are held, {used} have been used.")
+    else:
+        why = (
+            "the limit of standing reservations of this namespace is reached (spec.reservations.maxUnitsPerNamespace of the SchedulingProfile)"  # noqa: E501
+            if limited
+            else "no node that it may use has more measured capacity free"
+        )
+        phase, ready = "Pending", Condition("Ready", "False", "NamespaceLimit" if limited else "NoCapacity", f"{held} of {state.remaining} units are held: {why}. It is tried again every few seconds.")  # fmt: skip # noqa: E501
+    reconciling = phase == "Pending"
+    conditions = [
+        ready,
+        Condition(
+            "Reconciling",
+            "True" if reconciling else "False",
+            ready.reason,
+            "Looking for room." if reconciling else "Nothing is left to do.",
+        ),
+        Condition("Stalled", "False", ready.reason, "Nothing keeps it from going on."),
+        Condition(
+            "Expired",
+            "True" if state.expired else "False",
+            "TimeOver" if state.expired else "InTime",
+            "ttlSeconds have passed." if state.expired else "ttlSeconds have not passed, or are not set.",
+        ),
+    ]
+    status: dict[str, Any] = {
+        "observedGeneration": generation,
+        "phase": phase,
+        "used": used,
+        "consumedBy": consumers,
+        "placements": [{"node": n, "units": u} for n, u in sorted(state.held.items())],
+        "conditions": merge_conditions(
+            (obj.get("status") or {}).get("conditions") or (), conditions, now=now, observed_generation=generation
+        ),
+    }
+    if view.expires_at is not None:
+        status["expiresAt"] = format_timestamp(view.expires_at)
+    return status

@@ -1,0 +1,395 @@
+"""The scheduling loop: keeps the snapshot from what is watched, decides in cycles, stores each cycle's intent, binds.
+
+All of it runs on one event loop. What the reflectors call is synchronous, and a cycle has no await in it, so a cycle
+decides on one state of the cluster; its decisions are assumed before anything else can run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from concerto.api.node import NodeView, trim_node
+from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.pod import PodView, trim_pod
+from concerto.api.podreservation import Assignment
+from concerto.controllers.batches import StoredBatch, discard, store
+from concerto.controllers.binder import BinderSettings, BindResult, bind
+from concerto.controllers.telemetry import Metrics
+from concerto.controllers.unschedulable import UnschedulableReporter
+from concerto.kube import Object, Session
+from concerto.kube.events import EventRecorder
+from concerto.scheduling.cycle import CycleResult, Decision, schedule
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.queue import Queue
+from concerto.scheduling.snapshot import Change, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """The pace of the loop.
+
+    Attributes:
+        least_cycle_interval_seconds: no two cycles start closer together, so that a burst becomes one batch.
+        concurrent_bindings: bindings in flight at most.
+        most_waiting_bindings: stored decisions that wait for their binding, beyond which no new cycle starts.
+        housekeeping_seconds: how often batches are released and overdue assignments looked for.
+    """
+
+    least_cycle_interval_seconds: float = 0.05
+    concurrent_bindings: int = 48
+    most_waiting_bindings: int = 250
+    housekeeping_seconds: float = 0.5
+
+
+@dataclass(frozen=True)
+class ProfileCounts:
+    """What was done for the pods of one scheduler name since the start.
+
+    Attributes:
+        decisions: pods placed.
+        unschedulable: attempts that found no node.
+        fallbacks: pods placed by requests, for want of a measurement.
+    """
+
+    decisions: int = 0
+    unschedulable: int = 0
+    fallbacks: int = 0
+
+    def plus(self, decisions: int = 0, unschedulable: int = 0, fallbacks: int = 0) -> ProfileCounts:
+        """The counts after some more."""
+        return ProfileCounts(self.decisions + decisions, self.unschedulable + unschedulable, self.fallbacks + fallbacks)
+
+
+class Scheduler:
+    """One scheduling loop over the whole cluster.
+
+    Attributes:
+        snapshot: the cluster as scheduling sees it; kept in a standby, too.
+        on_consumed: told the namespace and name of a standing reservation of which a unit was used.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        namespace: str,
+        identity: str,
+        recorder: EventRecorder,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        settings: SchedulerSettings | None = None,
+    ) -> None:
+        """Nothing is decided before `run`.
+
+        Args:
+            session: the way to the API server.
+            namespace: the operator's own, where batches are kept.
+            identity: of this process; part of its batches' names.
+            recorder: where events go.
+            metrics: where outcomes are counted.
+            clock: seconds since the epoch, never jumping.
+            settings: pace.
+        """
+        self.snapshot = Snapshot()
+        self.on_consumed: Callable[[str, str], None] = lambda namespace, name: None
+        self._session = session
+        self._namespace = namespace
+        self._instance = identity.rpartition("_")[2]
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self._settings = settings or SchedulerSettings()
+        self._reporter = UnschedulableReporter(session, recorder, clock)
+        self._queue = Queue()
+        self._profiles: dict[str, Profile] = {}
+        self._counts: dict[str, ProfileCounts] = {}
+        self._pending: dict[str, PodView] = {}  # unbound pods of every scheduler, by UID
+        self._first_seen: dict[str, float] = {}
+        self._found: dict[str, StoredBatch] = {}  # batches as the API server has them
+        self._stored: dict[str, StoredBatch] = {}  # batches the ledger knows of
+        self._generator = np.random.default_rng()
+        self._wake = asyncio.Event()
+        self._sequence = count(1)
+        self._slots = asyncio.Semaphore(self._settings.concurrent_bindings)
+        self._binding: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # --- what the reflectors call
+
+    trim_pod = staticmethod(trim_pod)
+    trim_node = staticmethod(trim_node)
+
+    def on_node(self, old: Object | None, new: Object | None) -> None:
+        """A Node appeared, changed or went."""
+        if new is not None:
+            self._helped(self.snapshot.set_node(NodeView.from_raw(new)))
+        elif old is not None:
+            self._helped(self.snapshot.remove_node(old["metadata"]["name"]))
+
+    def on_pod(self, old: Object | None, new: Object | None) -> None:
+        """A pod that has not ended appeared or changed; or it ended or went."""
+        if new is None:
+            if old is not None:
+                uid = old["metadata"]["uid"]
+                self._helped(self.snapshot.remove_pod(uid))
+                self._drop_pending(uid)
+            return
+        pod = PodView.from_raw(new)
+        self._helped(self.snapshot.set_pod(pod, self._clock()))
+        if pod.node_name or pod.terminal or pod.deleting:
+            self._drop_pending(pod.uid)
+            return
+        self._pending[pod.uid] = pod
+        self._first_seen.setdefault(pod.uid, self._clock())
+        if pod.scheduler_name in self._profiles:
+            self._enqueue(pod)
+
+    def on_capacity(self, old: Object | None, new: Object | None) -> None:
+        """A NodeCapacity appeared, changed or went."""
+        if new is None:
+            if old is not None:
+                self._helped(self.snapshot.remove_capacity(old["metadata"]["name"]))
+            return
+        try:
+            capacity = NodeCapacity.from_raw(new)
+        except (KeyError, TypeError, ValueError) as error:
+            # Half a status tells less than none: the node takes part as one without telemetry
+            logger.warning("NodeCapacity %s is not usable: %s", new["metadata"]["name"], error)
+            self._helped(self.snapshot.remove_capacity(new["metadata"]["name"]))
+            return
+        self._helped(self.snapshot.set_capacity(capacity, self._clock()))
+
+    def on_batch(self, old: Object | None, new: Object | None) -> None:
+        """An in-flight PodReservation appeared, changed or went."""
+        if new is None:
+            if old is not None:
+                self._forget_batch(old["metadata"]["name"])
+            return
+        metadata = new["metadata"]
+        assignments = tuple(Assignment.from_raw(a) for a in new["spec"].get("assignments") or ())
+        self._found[metadata["name"]] = StoredBatch(
+            metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments
+        )
+
+    # --- what other controllers call
+
+    def set_profile(self, scheduler_name: str, profile: Profile | None) -> None:
+        """Pods of that scheduler name are placed by this profile from now on (None: no longer by us)."""
+        if profile is None:
+            self._profiles.pop(scheduler_name, None)
+            for uid in [u for u, p in self._pending.items() if p.scheduler_name == scheduler_name]:
+                self._queue.remove(uid)
+                self._reporter.forget(uid)
+            return
+        self._profiles[scheduler_name] = profile
+        for pod in self._pending.values():
+            if pod.scheduler_name == scheduler_name:
+                self._enqueue(pod)
+        self._queue.wake_all()
+        self._wake.set()
+
+    def counts(self, scheduler_name: str) -> ProfileCounts:
+        """What was done for the pods of that scheduler name."""
+        return self._counts.get(scheduler_name, ProfileCounts())
+
+    def reservation_limits(self) -> tuple[int, float]:
+        """Most units of standing reservations in a namespace, and the age up to which telemetry is good for them.
+
+        Reservations belong to no profile, so the strictest of all profiles in use holds.
+        """
+        profiles = [p.settings for p in self._profiles.values()]
+        return (
+            min((p.max_units_per_namespace for p in profiles), default=0),
+            min((p.stale_after_seconds for p in profiles), default=0.0),
+        )
+
+    def assignment_of(self, uid: str) -> Assignment | None:
+        """The stored decision on a pod, while its batch is there."""
+        return next((a for b in self._stored.values() for a in b.assignments if a.uid == uid), None)
+
+    def changed(self, change: Change) -> None:
+        """Something was done to the snapshot that may let a waiting pod find a node."""
+        self._helped(change)
+
+    # --- the loop
+
+    async def run(self) -> None:
+        """Decide and bind until cancelled; only the leader does, and only after every reflector was refreshed."""
+        for batch in self._found.values():
+            self.snapshot.ledger.adopt_batch(batch.name, batch.assignments)
+            self._stored[batch.name] = batch
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._decide())
+            group.create_task(self._keep_house())
+            group.create_task(self._reporter.run())
+
+    async def _decide(self) -> None:
+        while True:
+            await self._room.wait()
+            now = self._clock()
+            heads = self._queue.heads(now)
+            if not heads:
+                await self._sleep_until_work(now)
+                continue
+            started = asyncio.get_running_loop().time()
+            # No await from here to the end of the cycle: it decides on one state of the cluster
+            with self._metrics.cycle_seconds.time():
+                result = schedule(self.snapshot, heads, self._profiles, now=now, generator=self._generator)
+                self._take(result, now)
+            if result.decisions:
+                await self._carry_out(result.decisions)
+            spent = asyncio.get_running_loop().time() - started
+            await asyncio.sleep(max(0.0, self._settings.least_cycle_interval_seconds - spent))
+
+    async def _sleep_until_work(self, now: float) -> None:
+        self._wake.clear()
+        due = self._queue.next_ready()
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - now)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _take(self, result: CycleResult, now: float) -> None:
+        """What a cycle's result means for the queue and the metrics."""
+        for decision in result.decisions:
+            self._queue.remove(decision.pod.uid)
+            self._reporter.forget(decision.pod.uid)
+            self._metrics.decisions.labels(decision.assignment.basis.lower()).inc()
+            self._count(decision.pod, decisions=1, fallbacks=int(decision.assignment.basis == "Requests"))
+        for failure in result.unschedulable:
+            self._queue.park(failure.pod.uid, failure.diagnosis.helped_by, now)
+            self._reporter.note(failure.pod, failure.diagnosis.message)
+            self._count(failure.pod, unschedulable=1)
+        self._metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
+        self._metrics.pending.set(len(self._queue))
+
+    async def _carry_out(self, decisions: Sequence[Decision]) -> None:
+        """Store the intent, then start the bindings; what the API server would not store is taken back."""
+        by_uid = {d.pod.uid: d for d in decisions}
+        name = f"cycle-{self._instance}-{next(self._sequence):06d}"
+        stored, refused = await store(self._session, self._namespace, name, [d.assignment for d in decisions])
+        for batch in stored:
+            self._stored[batch.name] = batch
+            self.snapshot.ledger.open_batch(batch.name, batch.assignments)
+            for assignment in batch.assignments:
+                if assignment.reservation is not None:
+                    self.on_consumed(*assignment.reservation)
+                task = asyncio.create_task(self._bind(by_uid[assignment.uid]))
+                self._binding.add(task)
+                task.add_done_callback(self._bound)
+        for refusal in refused:
+            logger.error("%s/%s: %s", refusal.assignment.namespace, refusal.assignment.name, refusal.message)
+            self._give_back(by_uid[refusal.assignment.uid], f"The placement could not be stored: {refusal.message}")
+        self._metrics.batches.set(len(self._stored))
+        if len(self._binding) > self._settings.most_waiting_bindings:
+            self._room.clear()
+
+    async def _bind(self, decision: Decision) -> None:
+        pod, node = decision.pod, decision.assignment.node
+        profile = self._profiles.get(pod.scheduler_name)
+        give_up = profile.settings.unbound_ttl_seconds if profile else BinderSettings.give_up_after_seconds
+        async with self._slots:
+            outcome = await bind(
+                self._session,
+                pod.namespace,
+                pod.name,
+                pod.uid,
+                node,
+                BinderSettings(give_up_after_seconds=give_up),
+            )
+        self._metrics.bindings.labels(outcome.result.value).inc()
+        if outcome.result is BindResult.BOUND:
+            self.snapshot.confirm(pod.uid)
+            self._metrics.scheduling_seconds.observe(self._clock() - self._first_seen.get(pod.uid, self._clock()))
+            self._recorder.record(
+                pod_reference(pod), reason="Scheduled", action="Binding", note=scheduled_note(decision.assignment)
+            )
+        elif outcome.result is BindResult.REFUSED:
+            self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")
+        else:
+            self._helped(self.snapshot.forget(pod.uid))
+
+    def _bound(self, task: asyncio.Task[None]) -> None:
+        self._binding.discard(task)
+        if len(self._binding) <= self._settings.most_waiting_bindings:
+            self._room.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a binding ended by an error of ours", exc_info=error)
+
+    def _give_back(self, decision: Decision, note: str) -> None:
+        """The placement did not come about, and the pod is known to be unbound: it is decided afresh, later."""
+        pod = decision.pod
+        self._helped(self.snapshot.forget(pod.uid))
+        self._recorder.record(
+            pod_reference(pod), type="Warning", reason="FailedScheduling", action="Binding", note=note
+        )
+        if pod.uid in self._pending:
+            self._queue.set(self._pending[pod.uid])
+            self._queue.retry(pod.uid, self._clock())
+            self._wake.set()
+
+    async def _keep_house(self) -> None:
+        """Delete the batches that nothing is waited for any more."""
+        while True:
+            await asyncio.sleep(self._settings.housekeeping_seconds)
+            released = self.snapshot.ledger.releasable()
+            gone = await asyncio.gather(
+                *(discard(self._session, self._namespace, self._stored[n]) for n in released if n in self._stored)
+            )
+            for name, done in zip([n for n in released if n in self._stored], gone):
+                if done:
+                    self._forget_batch(name)
+            self._metrics.batches.set(len(self._stored))
+            self._metrics.events_dropped.set(self._recorder.dropped)
+
+    # --- inside
+
+    def _count(self, pod: PodView, **more: int) -> None:
+        self._counts[pod.scheduler_name] = self.counts(pod.scheduler_name).plus(**more)
+
+    def _forget_batch(self, name: str) -> None:
+        self._found.pop(name, None)
+        if self._stored.pop(name, None) is not None:
+            self.snapshot.ledger.close_batch(name)
+
+    def _enqueue(self, pod: PodView) -> None:
+        if not self.snapshot.is_placed(pod.uid):
+            self._queue.set(pod)
+            self._wake.set()
+
+    def _drop_pending(self, uid: str) -> None:
+        if self._pending.pop(uid, None) is not None:
+            self._queue.remove(uid)
+            self._reporter.forget(uid)
+            self._first_seen.pop(uid, None)
+
+    def _helped(self, change: Change) -> None:
+        if change:
+            self._queue.wake(change)
+            self._wake.set()
+
+
+def pod_reference(pod: PodView) -> Object:
+    """The pod as an event's subject."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
+    }
+
+
+def scheduled_note(assignment: Assignment) -> str:
+    """What the Scheduled event says: kube-scheduler's words, and what the decision was based on."""
+    text = f"Successfully assigned {assignment.namespace}/{assignment.name} to {assignment.node}"
+    if assignment.basis == "Capacity":
+        return f"{text}, which could take {assignment.available:.1f} more pods by its measured capacity"
+    return f"{text}, by its requests: it has no recent measurement"
