@@ -1,0 +1,180 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from concerto.api.quantities import parse_quantity
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+BASE = MANIFESTS / "base"
+FILES = sorted(path for path in MANIFESTS.rglob("*.yaml") if path.name != "kustomization.yaml")
+KUSTOMIZATIONS = sorted([*MANIFESTS.rglob("kustomization.yaml"), MANIFESTS.parent / "crds" / "kustomization.yaml"])
+
+
+def documents(path):
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def objects():
+    """The objects of the base by kind and name."""
+    return {
+        (o["kind"], o["metadata"]["name"]): o
+        for path in BASE.glob("*.yaml")
+        for o in documents(path)
+        if "metadata" in o
+    }
+
+
+def rights(*roles):
+    """(group, resource, resource names or None, verb) for each right."""
+    return {
+        (group, resource, tuple(rule.get("resourceNames", ())), verb)
+        for kind, name in roles
+        for rule in objects()[kind, name]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+OPERATOR = (("ClusterRole", "concerto-operator"), ("Role", "concerto-operator"))
+AGENT = (("ClusterRole", "concerto-agent"),)
+READ = {"get", "list", "watch"}
+
+
+def path_id(path):
+    return str(path.relative_to(MANIFESTS.parent))
+
+
+@pytest.mark.parametrize("path", FILES, ids=path_id)
+def test_every_object_has_a_kind_a_name_and_a_place(path):
+    cluster_scoped = {
+        "Namespace", "ClusterRole", "ClusterRoleBinding", "SchedulingProfile", "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }  # fmt: skip
+    for obj in documents(path):
+        assert obj["apiVersion"] and obj["metadata"]["name"]
+        assert ("namespace" in obj["metadata"]) == (obj["kind"] not in cluster_scoped), obj["metadata"]["name"]
+
+
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=path_id)
+def test_a_kustomization_names_every_file_beside_it_and_only_what_exists(path):
+    (kustomization,) = documents(path)
+    resources = kustomization["resources"]
+    assert all((path.parent / resource).exists() for resource in resources)
+    beside = {other.name for other in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
+    assert beside <= set(resources)
+
+
+def test_images_of_the_workloads_are_pinned_in_one_place():
+    (kustomization,) = documents(BASE / "kustomization.yaml")
+    pinned = {image["name"] for image in kustomization["images"] if image["newTag"]}
+    for key in (("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")):
+        for container in objects()[key]["spec"]["template"]["spec"]["containers"]:
+            assert container["image"] in pinned
+
+
+@pytest.mark.parametrize("roles", [OPERATOR, AGENT], ids=["operator", "agent"])
+def test_rights_are_spelled_out_and_reach_nothing_secret(roles):
+    for group, resource, _, verb in rights(*roles):
+        assert "*" not in (group, resource, verb)
+        assert resource not in {"secrets", "configmaps", "pods/exec", "serviceaccounts/token", "roles", "clusterroles"}
+        assert verb not in {"deletecollection", "impersonate", "escalate", "bind"}
+
+
+@pytest.mark.parametrize("roles", [OPERATOR, AGENT], ids=["operator", "agent"])
+def test_nobody_may_change_a_spec_that_somebody_else_applies(roles):
+    changes = {(resource, verb) for _, resource, _, verb in rights(*roles) if verb not in READ and "/" not in resource}
+    changing = {(resource, verb) for resource, verb in changes if verb in {"update", "patch", "delete"}}
+    # events grow a count, the lease is the operator's own, and so is a batch
+    assert changing <= {("events", "patch"), ("leases", "update"), ("podreservations", "delete")}
+
+
+def test_an_agent_writes_nothing_but_its_measurements():
+    assert {(resource, verb) for _, resource, _, verb in rights(*AGENT) if verb not in READ} == {
+        (resource + sub, verb)
+        for resource in ("nodecapacities", "subspacesnapshots")
+        for sub, verb in (("", "create"), ("/status", "patch"), ("/status", "update"))
+    }
+
+
+def test_the_operator_makes_and_deletes_reservations_in_its_own_namespace_only():
+    everywhere = rights(OPERATOR[0])
+    assert {verb for _, resource, _, verb in everywhere if resource == "podreservations"} == READ
+    assert {verb for _, resource, _, verb in rights(OPERATOR[1]) if resource == "podreservations"} == {
+        "create",
+        "delete",
+    }
+
+
+def test_the_operator_writes_no_other_model_than_the_clusters():
+    writable = {
+        names
+        for _, resource, names, verb in rights(*OPERATOR)
+        if resource == "subspacesnapshots/status" and verb != "get"
+    }
+    assert writable == {("cluster",)}
+
+
+@pytest.mark.parametrize("name", ["concerto-operator", "concerto-agent"])
+def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(name):
+    account = {"kind": "ServiceAccount", "name": name, "namespace": "concerto-system"}
+    assert objects()["ServiceAccount", name]["metadata"]["namespace"] == "concerto-system"
+    assert objects()["ClusterRoleBinding", name]["subjects"] == [account]
+    kind = "Deployment" if name == "concerto-operator" else "DaemonSet"
+    assert objects()[kind, name]["spec"]["template"]["spec"]["serviceAccountName"] == name
+
+
+@pytest.mark.parametrize(
+    ("policy", "account"), [("concerto-agent-own-node", "concerto-agent"), ("concerto-in-flight", "concerto-operator")]
+)
+def test_a_policy_denies_and_speaks_of_the_account_there_is(policy, account):
+    spec = objects()["ValidatingAdmissionPolicy", policy]["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    assert f"'system:serviceaccount:concerto-system:{account}'" in yaml.safe_dump(spec, width=1000).replace("''", "'")
+    binding = objects()["ValidatingAdmissionPolicyBinding", policy]["spec"]
+    assert binding == {"policyName": policy, "validationActions": ["Deny"]}
+    assert all(validation["message"].endswith(".") for validation in spec["validations"])
+
+
+def test_the_policy_of_agents_covers_every_kind_that_an_agent_may_write():
+    (rule,) = objects()["ValidatingAdmissionPolicy", "concerto-agent-own-node"]["spec"]["matchConstraints"][
+        "resourceRules"
+    ]
+    written = {resource for group, resource, _, verb in rights(*AGENT) if verb not in READ}
+    assert written <= set(rule["resources"])
+    assert set(rule["operations"]) == {"CREATE", "UPDATE"}
+
+
+@pytest.mark.parametrize("key", [("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")])
+def test_a_workload_runs_with_the_least_that_works(key):
+    pod = objects()[key]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    for container in pod["containers"]:
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert "livenessProbe" in container
+        assert parse_quantity(container["resources"]["limits"]["memory"]) > parse_quantity(
+            container["resources"]["requests"]["memory"]
+        )
+        assert all(mount["readOnly"] for mount in container.get("volumeMounts", []))
+
+
+def test_the_agent_runs_on_every_node_whatever_its_taints():
+    pod = objects()["DaemonSet", "concerto-agent"]["spec"]["template"]["spec"]
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert "schedulerName" not in pod
+
+
+def test_pods_of_the_samples_ask_for_the_scheduler_that_the_default_profile_serves():
+    served = objects()["SchedulingProfile", "concerto"]["spec"]["schedulerName"]
+    jobs = [o for path in (MANIFESTS / "samples").glob("*.yaml") for o in documents(path) if o["kind"] == "Job"]
+    assert {job["metadata"]["name"]: job["spec"].get("completions", 1) for job in jobs} == {"burn": 60, "report": 1}
+    for job in jobs:
+        pod = job["spec"]["template"]["spec"]
+        assert pod["schedulerName"] == served
+        assert all("resources" not in container for container in pod["containers"])
