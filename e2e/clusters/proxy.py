@@ -18,8 +18,8 @@ class Wire:
     def __init__(self, target_port: int) -> None:
         self.port = 0
         self._target_port = target_port
-        self._open = asyncio.Event()
-        self._open.set()
+        self._passing = asyncio.Event()  # of the connections made from now on
+        self._passing.set()
         self._refuse = False
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -39,14 +39,20 @@ class Wire:
         self._refuse = True
         await self._drop_all()
 
+    def hang(self) -> None:
+        """Let all present connections stand open and silent for good; new ones pass. A route that was lost does so."""
+        self._passing.clear()
+        self._passing = asyncio.Event()
+        self._passing.set()
+
     def freeze(self) -> None:
-        """Pass nothing on, in neither direction, and close nothing: what a lost route looks like."""
-        self._open.clear()
+        """Pass nothing on, of new connections neither, and close nothing, until mended."""
+        self._passing.clear()
 
     def mend(self) -> None:
         """Pass everything on again, what has piled up first."""
         self._refuse = False
-        self._open.set()
+        self._passing.set()
 
     async def _drop_all(self) -> None:
         for task in self._connections:
@@ -58,20 +64,23 @@ class Wire:
         assert task is not None
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        passing = self._passing
         with contextlib.suppress(OSError, asyncio.CancelledError):
             if self._refuse:
                 writer.transport.abort()
                 return
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
             try:
-                await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+                await asyncio.gather(
+                    self._pass(reader, there_writer, passing), self._pass(there_reader, writer, passing)
+                )
             finally:
                 writer.transport.abort()
                 there_writer.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: asyncio.Event) -> None:
         while data := await reader.read(65536):
-            await self._open.wait()
+            await passing.wait()
             writer.write(data)
             await writer.drain()
-        writer.write_eof() if writer.can_write_eof() else writer.close()
+        writer.write_eof()
