@@ -1,8 +1,8 @@
 """The agent's loop: measuring on one side, talking to the API server on the other, and nothing that waits in between.
 
-Tasks: ``measure`` takes a sample every 100 ms by a monotonic deadline; the watcher follows the cgroups; four reflectors
-keep the node, its pods, its NodeCapacity and the cluster's model; ``publish`` writes what the last batch gave. With the
-API server away all but the first two only wait, and when it is back the newest numbers are written.
+Tasks: ``measure`` takes a sample every 100 ms by a monotonic deadline; the watcher follows the cgroups; three
+reflectors keep the node's pods, its NodeCapacity and the cluster's model; ``publish`` writes what the last batch gave.
+With the API server away all but the first two only wait, and when it is back the newest numbers are written.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class AgentSettings:
     Attributes:
         sample_period_seconds: time between two samples.
         stuck_seconds: without a sample for so long the process is not well.
+        node_seconds: mean time between two reads of the Node.
         another_heartbeats: heartbeats after which another agent that wrote our object is believed to be gone.
         first_backoff_seconds: mean wait after a first failed write; doubles with each further one.
         longest_backoff_seconds: the wait never gets longer.
@@ -61,6 +62,7 @@ class AgentSettings:
 
     sample_period_seconds: float = 0.1
     stuck_seconds: float = 30.0
+    node_seconds: float = 300.0
     another_heartbeats: float = 3.0
     first_backoff_seconds: float = 1.0
     longest_backoff_seconds: float = 30.0
@@ -108,6 +110,8 @@ class Agent:
         self.measurement = Measurement(where, clock())
         self.counters = self.measurement.counters
         self.gauges = Gauges()
+        self._session = session
+        self._node_name = node_name
         self._writer = Writer(session, node_name)
         self._looked_for_pods = False
         hierarchies = Hierarchies.detect(where.sys)
@@ -126,7 +130,6 @@ class Agent:
         self._reflectors = (
             self._reflect_own,
             self._reflect_pods,
-            Reflector(session, NODES, field_selector=own, trim=_trim_node, on_change=self._node_changed),
             Reflector(session, SUBSPACE_SNAPSHOTS, field_selector=cluster, on_change=self._cluster_changed),
         )
         self._cluster: Subspace | None = None
@@ -156,6 +159,7 @@ class Agent:
                     tasks.create_task(self._pods.run())
                 tasks.create_task(self.measure())
                 tasks.create_task(self.publish())
+                tasks.create_task(self.follow_node())
                 for reflector in self._reflectors:
                     tasks.create_task(reflector.run())
         finally:
@@ -202,16 +206,27 @@ class Agent:
 
     # What is heard
 
+    async def follow_node(self) -> None:
+        """Read now and then how many pods the kubelet takes: it changes with the kubelet's configuration only."""
+        path = NODES.path(name=self._node_name)
+        while True:
+            wait = self._settings.node_seconds
+            try:
+                node = await self._session.get(path)
+                pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
+                if pods is not None:
+                    self.measurement.allow(int(pods))
+            except KubeError as error:
+                log.warning("not known how many pods the node takes: %s", error)
+                wait = self._settings.longest_backoff_seconds
+            await asyncio.sleep(wait * self._rng.uniform(0.5, 1.5))
+
     def _cgroup_changed(self, uid: str, came: bool) -> None:
         census, now = self.measurement.census, self._clock()
         if came:
             census.appeared(uid, now, found=not self._looked_for_pods)
         else:
             census.vanished(uid, now)
-
-    def _node_changed(self, _: Object | None, node: Object | None) -> None:
-        if node is not None and node["pods"] is not None:
-            self.measurement.allow(node["pods"])
 
     def _cluster_changed(self, _: Object | None, new: Object | None) -> None:
         status = None if new is None else SubspaceSnapshot.from_raw(new).status
@@ -356,12 +371,3 @@ class Agent:
         self.counters.published["Subspace"] += 1
         self._subspace_conditions = written["status"]["conditions"]
         self._published_subspace = PublishedSubspace(status, now)
-
-
-def _trim_node(node: Object) -> Object:
-    metadata = node["metadata"]
-    pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
-    return {
-        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion")},
-        "pods": None if pods is None else int(pods),
-    }

@@ -150,9 +150,9 @@ def should_publish_subspace(
         return True
     if now - old.at < settings.subspace_interval_seconds or new.observed_at <= old.status.observed_at:
         return False
-    if now - old.at >= settings.subspace_heartbeat_seconds:
+    if now - old.at >= settings.subspace_heartbeat_seconds or new.resources != old.status.resources:
         return True
-    if new.resources != old.status.resources:
+    if said(new.conditions) != said(old.status.conditions):
         return True
     moved = (
         new.sigma[0] * after - old.status.sigma[0] * before
