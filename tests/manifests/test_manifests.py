@@ -94,7 +94,7 @@ def test_an_agent_writes_nothing_but_its_measurements():
     assert {(resource, verb) for _, resource, _, verb in rights(*AGENT) if verb not in READ} == {
         (resource + sub, verb)
         for resource in ("nodecapacities", "subspacesnapshots")
-        for sub, verb in (("", "create"), ("/status", "patch"), ("/status", "update"))
+        for sub, verb in (("", "create"), ("/status", "patch"))
     }
 
 
