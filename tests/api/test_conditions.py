@@ -1,0 +1,41 @@
+from concerto.api.conditions import Condition, find_condition, merge_conditions
+
+READY = Condition("Ready", "True", "Measured", "All is well.")
+BEFORE = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Warmup",
+    "message": "Soon.",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2026-03-01T12:00:00Z",
+}
+LATER = "2026-03-01T13:00:00Z"
+
+
+def test_the_transition_time_stays_while_the_status_does():
+    (merged,) = merge_conditions([BEFORE], [READY], now=LATER, observed_generation=2)
+    assert merged == {**BEFORE, "reason": "Measured", "message": "All is well.", "observedGeneration": 2}
+
+
+def test_the_transition_time_moves_with_the_status():
+    (merged,) = merge_conditions([{**BEFORE, "status": "False"}], [READY], now=LATER, observed_generation=2)
+    assert merged["lastTransitionTime"] == LATER
+
+
+def test_a_condition_that_nothing_is_said_about_stays_as_it_is():
+    stalled = {**BEFORE, "type": "Stalled"}
+    merged = merge_conditions([stalled], [READY], now=LATER, observed_generation=2)
+    assert [c["type"] for c in merged] == ["Stalled", "Ready"]
+    assert merged[0] == stalled
+
+
+def test_the_old_list_is_not_touched():
+    old = [dict(BEFORE)]
+    merge_conditions(old, [READY], now=LATER, observed_generation=2)
+    assert old == [BEFORE]
+
+
+def test_a_condition_is_found_by_its_type():
+    assert find_condition([BEFORE], "Ready") is BEFORE
+    assert find_condition([BEFORE], "Stalled") is None
+    assert find_condition(None, "Ready") is None

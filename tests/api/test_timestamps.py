@@ -1,0 +1,37 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.timestamps import format_micro_timestamp, format_timestamp, parse_timestamp
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:00:00Z", 0),
+        ("2026-03-01T12:00:00Z", 1_772_366_400),
+        ("2026-03-01T12:00:00.250000Z", 1_772_366_400.25),
+        ("2026-03-01T13:00:00+01:00", 1_772_366_400),
+    ],
+)
+def test_a_time_is_read_whatever_its_fraction_and_zone(text, seconds):
+    assert parse_timestamp(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("yesterday", "is not a time"), ("", "is not a time"), ("2026-03-01T12:00:00", "has no time zone")],
+)
+def test_what_is_no_time_is_refused_with_its_text(text, why):
+    with pytest.raises(ValueError, match=f"'{text}' {why}"):
+        parse_timestamp(text)
+
+
+def test_a_time_is_rounded_down_to_whole_seconds_as_kubernetes_does():
+    assert format_timestamp(1_772_366_400.999) == "2026-03-01T12:00:00Z"
+
+
+@given(st.integers(0, 4_000_000_000_000_000))
+def test_a_time_in_microseconds_reads_back_the_same(microseconds):
+    seconds = microseconds / 1e6
+    assert parse_timestamp(format_micro_timestamp(seconds)) == pytest.approx(seconds, abs=1e-6)
