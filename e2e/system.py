@@ -1,0 +1,158 @@
+"""A whole Concerto to look at and to break: cluster, nodes, agents, operator. Used by the demo and by the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.clusters import Cluster, ClusterError, LocalControlPlane
+from e2e.images import BUSYBOX_IMAGE, build_image
+from e2e.nodes import RealNode, RealNodes, real_nodes_available
+from e2e.processes import Process, agent_process, operator_process
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+OVERLAY = REPOSITORY / "manifests" / "overlays" / "local"
+SAMPLES = REPOSITORY / "manifests" / "samples"
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class System:
+    """What is running.
+
+    Attributes:
+        cluster: the API server.
+        node_names: the nodes that pods can run on.
+        real: the real nodes, if they are real.
+        agents: by node.
+        operator: the operator.
+        logs: folder of the components' logs.
+    """
+
+    cluster: Cluster
+    node_names: list[str]
+    real: RealNodes | None
+    agents: dict[str, Process]
+    operator: Process
+    logs: Path
+
+    def wait_measured(self, timeout_seconds: float = 60.0) -> None:
+        """Return once every node's agent has published a capacity that is Ready.
+
+        Raises:
+            ClusterError: one did not in time; with what is known of it.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            missing = [n for n in self.node_names if not _is_ready(self.cluster, n)]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                words = [self.agents[n].child.last_words(5) for n in missing if n in self.agents]  # type: ignore[union-attr]
+                raise ClusterError(
+                    f"no capacity of {', '.join(missing)} after {timeout_seconds:.0f} s:\n" + "\n".join(words)
+                )
+            time.sleep(0.25)
+
+    def batches(self) -> list[str]:
+        """Names of the in-flight PodReservations."""
+        found = self.cluster.get("pres", "-n", "concerto-system", "-l", "concerto.dev/in-flight")
+        return [item["metadata"]["name"] for item in found["items"]]
+
+    def wait_no_batches(self, timeout_seconds: float = 30.0) -> list[str]:
+        """Wait until no in-flight reservation is left; returns those that are."""
+        deadline = time.monotonic() + timeout_seconds
+        while (left := self.batches()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return left
+
+    def diff(self) -> str:
+        """`kubectl diff -k` of what was applied: empty if nobody else has written to it."""
+        return self.cluster.kubectl("diff", "-k", str(OVERLAY), check=False)
+
+
+def _is_ready(cluster: Cluster, node: str) -> bool:
+    text = cluster.kubectl("get", "ncap", node, "-o", "json", "--ignore-not-found")
+    conditions = (json.loads(text).get("status") or {}).get("conditions") or () if text.strip() else ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def install(cluster: Cluster) -> None:
+    """Apply manifests/overlays/local: kinds, rights, policies and the default profile."""
+    # A kind and an object of that kind do not go into one apply: the first pass leaves such objects out
+    cluster.kubectl("apply", "-k", str(REPOSITORY / "crds"))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    cluster.kubectl("apply", "-k", str(OVERLAY))
+
+
+def agent_on(system_cluster: Cluster, node: RealNode, logs: Path) -> Process:
+    """The agent of a real node: in the node's cgroup, measuring just that (nodes share this machine)."""
+    return agent_process(
+        system_cluster,
+        logs,
+        node.name,
+        ["--scope", "cgroup", "--cgroup", node.cgroup, "--memory-capacity", str(node.spec.memory_bytes)],
+        wrap=node.in_cgroup,
+    )
+
+
+@contextlib.contextmanager
+def real_system(cluster: LocalControlPlane, say: Say, names: Sequence[str] = ("n1", "n2")) -> Iterator[System]:
+    """Real nodes with their agents, and an operator; the caller has installed Concerto.
+
+    Raises:
+        NodeError: real nodes cannot run here.
+    """
+    with contextlib.ExitStack() as stack:
+        say(f"nodes: {', '.join(names)}: kubelet, containerd and runc in namespaces (10 s)")
+        nodes = stack.enter_context(RealNodes(cluster, names))
+        nodes.wait_ready()
+        image = build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE)
+        for node in nodes:
+            node.import_image(image)
+        operator = operator_process(cluster, cluster.logs)
+        agents = {node.name: agent_on(cluster, node, cluster.logs) for node in nodes}
+        system = System(cluster, list(names), nodes, agents, operator, cluster.logs)
+        for process in (operator, *agents.values()):
+            process.start()
+            stack.callback(process.stop)
+        say("agents and operator: started, each with its own service account token (5 s to the first capacity)")
+        operator.wait_ready()
+        system.wait_measured()
+        yield system
+
+
+@contextlib.contextmanager
+def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Simulated nodes, played by a process of their own; returns once they are there."""
+    command = [sys.executable, "-m", "e2e.hollow", "--nodes", str(count), "--kubeconfig", str(cluster.kubeconfig)]
+    with (cluster.work_dir / "hollow.log").open("a") as log:
+        process = subprocess.Popen(
+            [*command, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    assert process.stdout is not None
+    try:
+        if not process.stdout.readline():
+            raise ClusterError(f"the simulated nodes did not come up: {cluster.work_dir / 'hollow.log'}")
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def can_run_real_nodes(cluster: Cluster) -> tuple[bool, str]:
+    """Whether real nodes can join this cluster, and if not, why."""
+    if not isinstance(cluster, LocalControlPlane):
+        return False, f"{cluster.origin} has nodes of its own"
+    return real_nodes_available(cluster.binaries)
