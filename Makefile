@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 KEEP ?=
 
-.PHONY: help setup demo test e2e bench lint image lock uninstall
+.PHONY: help setup demo demo-down test e2e bench lint image lock uninstall
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -20,6 +20,9 @@ setup: .venv/.installed ## install Python and system packages that are missing (
 
 demo: setup ## run the main job: nodes, agents, operator, and a Job of 60 pods placed by measured capacity (KEEP=1 leaves it running)
 	@KEEP=$(KEEP) $(PY) -m e2e.demo
+
+demo-down: ## end what KEEP=1 make demo has left running
+	@$(PY) -m e2e.demo down
 
 test: setup ## run every test this machine can run; says what it skips and why
 	@$(PY) -m pytest -m "not bench"

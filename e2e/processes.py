@@ -41,9 +41,9 @@ class Process:
     health: str | None = None
     child: Child | None = field(default=None, repr=False)
 
-    def start(self) -> Process:
-        """Start it (again)."""
-        self.child = Child(self.name, self.command, self.log)
+    def start(self, *, outlives_us: bool = False) -> Process:
+        """Start it (again); unless ``outlives_us`` it ends with this process."""
+        self.child = Child(self.name, self.command, self.log, outlives_us=outlives_us)
         return self
 
     def kill(self) -> None:

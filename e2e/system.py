@@ -104,8 +104,16 @@ def agent_on(system_cluster: Cluster, node: RealNode, logs: Path) -> Process:
 
 
 @contextlib.contextmanager
-def real_system(cluster: LocalControlPlane, say: Say, names: Sequence[str] = ("n1", "n2")) -> Iterator[System]:
+def real_system(
+    cluster: LocalControlPlane, say: Say, names: Sequence[str] = ("n1", "n2"), *, outlives_us: bool = False
+) -> Iterator[System]:
     """Real nodes with their agents, and an operator; the caller has installed Concerto.
+
+    Args:
+        cluster: where.
+        say: told what is done.
+        names: of the nodes.
+        outlives_us: agents and operator go on when this process ends without leaving the context.
 
     Raises:
         NodeError: real nodes cannot run here.
@@ -121,7 +129,7 @@ def real_system(cluster: LocalControlPlane, say: Say, names: Sequence[str] = ("n
         agents = {node.name: agent_on(cluster, node, cluster.logs) for node in nodes}
         system = System(cluster, list(names), nodes, agents, operator, cluster.logs)
         for process in (operator, *agents.values()):
-            process.start()
+            process.start(outlives_us=outlives_us)
             stack.callback(process.stop)
         say("agents and operator: started, each with its own service account token (5 s to the first capacity)")
         operator.wait_ready()
@@ -149,6 +157,20 @@ def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subp
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def hollow_system(cluster: Cluster, say: Say, count: int, *arguments: str) -> Iterator[System]:
+    """Simulated nodes, whose measurements come from the process that plays them, and an operator."""
+    say(f"nodes: {count} simulated ones")
+    with hollow_nodes(cluster, count, *arguments), contextlib.ExitStack() as stack:
+        logs = getattr(cluster, "logs", cluster.work_dir)
+        operator = operator_process(cluster, logs).start()
+        stack.callback(operator.stop)
+        nodes = [n["metadata"]["name"] for n in cluster.get("nodes")["items"]]
+        system = System(cluster, nodes, None, {}, operator, logs)
+        operator.wait_ready()
+        yield system
 
 
 def can_run_real_nodes(cluster: Cluster) -> tuple[bool, str]:
