@@ -192,12 +192,12 @@ class EventRecorder:
         self._draining = True
         try:
             async with asyncio.timeout(timeout_seconds):
-                # Twice: what was repeated while it was being written is queued only after that
-                for _ in range(2):
-                    for series in self._series.values():
-                        if series.count != series.written_count:
-                            self._enqueue(series)
-                    await self._idle.wait()
+                await self._idle.wait()
+                # Only now, so that no count pushes an event out of the queue
+                for series in list(self._series.values()):
+                    if series.count != series.written_count:
+                        self._enqueue(series)
+                await self._idle.wait()
         except TimeoutError:
             return False
         finally:
@@ -215,12 +215,16 @@ class EventRecorder:
         if series.pending:
             return
         if len(self._queue) >= self._settings.queue_length:
-            # A count that is not brought up to date says less than an event that is not there
-            oldest = next((waiting for waiting in self._queue.values() if waiting.written_count), None)
-            lost = oldest or next(iter(self._queue.values()))
+            # A count says less than an event that is not there yet, and the next sweep brings it up to date
+            count = next((waiting for waiting in self._queue.values() if waiting.written_count), None)
+            if count is None and series.written_count:
+                return
+            lost = count or next(iter(self._queue.values()))
             del self._queue[lost.key]
             lost.pending = False
-            self.dropped += 1
+            if count is None:
+                self.dropped += 1
+                self._series.pop(lost.key, None)  # or the next sweep would push out another for it
         self._queue[series.key] = series
         series.pending = True
         self._idle.clear()

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from faulty_server import faulty, hangs_up, refuses, says
+
+from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
+from concerto.kube.events import build_event, build_reference
+
+
+def pod(name: str, namespace: str = "ns") -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "7", "labels": {}},
+        "spec": {},
+    }
+
+
+def test_a_reference_names_its_object_and_nothing_more() -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u"}}
+    assert build_reference(node) == {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
+    assert build_reference(pod("a")) == {
+        "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "a", "uid": "uid-a", "resourceVersion": "7",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 253], ids=["a short name", "the longest name"])
+def test_an_event_lives_beside_its_object_under_a_name_of_its_own(name: str) -> None:
+    def build(regarding: Object, suffix: str) -> Object:
+        return build_event(
+            regarding, type="Normal", reason="Scheduled", note="done", action="Binding", related=None,
+            component="concerto.dev/scheduler", instance="host-1", now=1_700_000_000.25, suffix=suffix,
+        )  # fmt: skip
+
+    event = build(build_reference(pod(name)), "abc123")
+    assert event["metadata"]["namespace"] == "ns"
+    assert len(event["metadata"]["name"]) <= 253
+    assert event["metadata"]["name"] != build(build_reference(pod(name)), "abc124")["metadata"]["name"]
+    assert event["eventTime"] == "2023-11-14T22:13:20.250000Z"
+
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u"}}
+    assert build(build_reference(node), "x")["metadata"]["namespace"] == "default"
+
+
+@asynccontextmanager
+async def running(recorder: EventRecorder) -> AsyncIterator[EventRecorder]:
+    task = asyncio.create_task(recorder.run())
+    try:
+        yield recorder
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def scheduled(recorder: EventRecorder, name: str, note: str = "done") -> None:
+    recorder.record(pod(name), reason="Scheduled", note=note, action="Binding")
+
+
+async def test_a_full_queue_drops_counts_before_events_and_the_oldest_first() -> None:
+    bodies: list[Object] = []
+
+    async def takes(request: web.Request) -> web.StreamResponse:
+        bodies.append(await request.json())
+        return web.Response(text="{}")
+
+    async with faulty([takes]) as server:
+        settings = EventSettings(queue_length=3, concurrency=1)
+        recorder = EventRecorder(server.session, "test", "one", settings=settings)
+        async with running(recorder):
+            scheduled(recorder, "repeated")
+            assert await recorder.drain(10)
+        # nobody writes just now
+        for name in ("repeated", "b", "c", "d", "e"):
+            scheduled(recorder, name)
+        assert recorder.dropped == 1  # "b": the count of "repeated" comes later
+        bodies.clear()
+        async with running(recorder):
+            assert await recorder.drain(10)
+        *events, count = bodies
+        assert [event["regarding"]["name"] for event in events] == ["c", "d", "e"]
+        assert count["series"]["count"] == 2
+
+
+async def test_recording_does_not_wait_for_a_server_that_is_away() -> None:
+    async with await Session.open(ClusterConfig("http://127.0.0.1:1")) as session:
+        recorder = EventRecorder(session, "test", "one", settings=EventSettings(queue_length=5))
+        for i in range(1000):
+            scheduled(recorder, f"pod-{i}")
+        assert recorder.dropped == 995
+        assert not await recorder.drain(0.01)
+
+
+async def test_what_is_said_again_while_it_is_written_is_counted_afterwards() -> None:
+    seen: list[Object] = []
+    being_written, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        seen.append(await request.json())
+        being_written.set()
+        await release.wait()
+        return web.Response(status=201, text="{}")
+
+    async with faulty([slow]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            scheduled(recorder, "a")
+            await being_written.wait()
+            for _ in range(3):
+                scheduled(recorder, "a")
+            release.set()
+            assert await recorder.drain(10)
+        assert [request.split()[0] for request in server.seen] == ["POST", "PATCH"]
+        assert seen[1]["series"]["count"] == 4
+
+
+async def test_a_creation_of_unknown_outcome_is_tried_once_more_under_the_same_name() -> None:
+    names: list[str] = []
+
+    async def lost(request: web.Request) -> web.StreamResponse:
+        names.append((await request.json())["metadata"]["name"])
+        return await hangs_up(request)
+
+    async def taken(request: web.Request) -> web.StreamResponse:
+        names.append((await request.json())["metadata"]["name"])
+        body = {"kind": "Status", "code": 409, "reason": "AlreadyExists", "message": "it exists"}
+        return web.Response(status=409, text=json.dumps(body))
+
+    async with faulty([lost, taken]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            scheduled(recorder, "a")
+            assert await recorder.drain(10)
+        assert (recorder.written, recorder.dropped) == (1, 0)
+        assert names[0] == names[1]
+
+
+async def test_an_event_that_nobody_takes_is_counted_and_forgotten() -> None:
+    async with faulty([refuses(403, "Forbidden"), says(201)]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            scheduled(recorder, "a")
+            assert await recorder.drain(10)
+            assert (recorder.written, recorder.dropped) == (0, 1)
+            scheduled(recorder, "b")
+            assert await recorder.drain(10)
+            assert (recorder.written, recorder.dropped) == (1, 1)
+
+
+async def test_a_series_that_the_server_has_forgotten_begins_anew() -> None:
+    async with faulty([says(201), refuses(404, "NotFound"), says(201)]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            for _ in range(2):
+                scheduled(recorder, "a")
+                assert await recorder.drain(10)
+        assert [request.split()[0] for request in server.seen] == ["POST", "PATCH", "POST"]
+
+
+async def test_another_note_is_another_event() -> None:
+    async with faulty([says(201)]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            scheduled(recorder, "a", "0/3 nodes are available")
+            scheduled(recorder, "a", "0/4 nodes are available")
+            scheduled(recorder, "b", "0/4 nodes are available")
+            assert await recorder.drain(10)
+        assert [request.split()[0] for request in server.seen] == ["POST"] * 3
+
+
+async def test_a_note_too_long_for_the_server_is_cut() -> None:
+    notes: list[str] = []
+
+    async def takes(request: web.Request) -> web.StreamResponse:
+        notes.append((await request.json())["note"])
+        return web.Response(text="{}")
+
+    async with faulty([takes]) as server:
+        recorder = EventRecorder(server.session, "test", "one")
+        async with running(recorder):
+            scheduled(recorder, "a", "x" * 5000)
+            assert await recorder.drain(10)
+    assert len(notes[0]) == 1024

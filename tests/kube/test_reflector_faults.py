@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from faulty_server import faulty, refuses, resets, says, streams
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from concerto.kube import Object, Reflector, ReflectorSettings, Resource
+from concerto.kube.session import _lines
+
+THINGS = Resource("", "v1", "things", "Thing", True)
+QUICK = ReflectorSettings(first_backoff_seconds=0.001, longest_backoff_seconds=0.01)
+
+
+def thing(name: str, version: int, uid: str | None = None, **more: Any) -> Object:
+    metadata = {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": metadata, **more}
+
+
+def page(version: int, *items: Object, more: str = "") -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    return says(200, {"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(items)})
+
+
+def event(kind: str, item: Object) -> bytes:
+    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
+
+
+def error(code: int, reason: str) -> bytes:
+    return event("ERROR", {"kind": "Status", "code": code, "reason": reason, "message": reason})
+
+
+async def for_ever(request: web.Request) -> None:
+    await asyncio.sleep(60)
+
+
+async def breaks(request: web.Request) -> None:
+    assert request.transport is not None
+    request.transport.abort()
+
+
+async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tuple[Reflector, list[str], list[str]]:
+    """What a reflector told, and what it asked for, until ``until`` holds."""
+    told: list[str] = []
+
+    def tell(old: Object | None, new: Object | None) -> None:
+        item = new or old
+        assert item is not None
+        told.append(
+            f"{'+' if old is None else '-' if new is None else '~'}{item['metadata']['uid'].removeprefix('uid-')}"
+        )
+        if until(reflector):
+            done.set()
+
+    done = asyncio.Event()
+    async with faulty(answers) as server:
+        reflector = Reflector(server.session, THINGS, on_change=tell, settings=QUICK)
+        task = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(20):
+                finished = asyncio.ensure_future(done.wait())
+                await asyncio.wait({finished, task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        asked = [request.split("?")[1].split("&") for request in server.seen]
+        return (
+            reflector,
+            told,
+            [next((p for p in params if p.startswith("resourceVersion")), "list") for params in asked],
+        )
+
+
+def has(*names: str) -> Callable[[Reflector], bool]:
+    return lambda reflector: {name for _, name in reflector.store} == set(names)
+
+
+# What the first watch does, and what is asked for next
+ENDINGS = {
+    "ends properly after an event": (streams(event("ADDED", thing("b", 6))), "resourceVersion=6"),
+    "ends properly after a bookmark": (streams(event("BOOKMARK", thing("", 8))), "resourceVersion=8"),
+    "breaks": (streams(event("ADDED", thing("b", 6)), then=breaks), "resourceVersion=6"),
+    "breaks in the middle of a line": (
+        streams(event("ADDED", thing("b", 6)), event("DELETED", thing("a", 7))[:30], then=breaks),
+        "resourceVersion=6",
+    ),
+    "is refused for a while": (refuses(429, "TooManyRequests"), "resourceVersion=5"),
+    "is not ready": (refuses(503, "ServiceUnavailable"), "resourceVersion=5"),
+    "breaks before it begins": (resets, "resourceVersion=5"),
+    "is refused as too old": (refuses(410, "Expired"), "list"),
+    "says that it is too old": (streams(event("ADDED", thing("b", 6)), error(410, "Expired")), "list"),
+    "says that the server is in trouble": (streams(event("ADDED", thing("b", 6)), error(500, "InternalError")), "list"),
+    "is refused as being from the future": (refuses(504, "Timeout"), "list"),
+    "holds garbage": (streams(b"{not json}\n"), "list"),
+    "holds something else than an event": (streams(b'{"kind": "Status"}\n'), "list"),
+}
+
+
+@pytest.mark.parametrize(("ending", "asked_next"), ENDINGS.values(), ids=ENDINGS.keys())
+async def test_after_a_watch_that(ending: Any, asked_next: str) -> None:
+    after_list = [page(9, thing("a", 1), thing("c", 9)), streams(then=for_ever)]
+    after_watch = [streams(event("ADDED", thing("c", 9)), then=for_ever)]
+    answers = [page(5, thing("a", 1)), ending, *(after_list if asked_next == "list" else after_watch)]
+    reflector, _, asked = await follow(answers, lambda r: ("ns", "c") in r.store)
+    assert asked[:3] == ["list", "resourceVersion=5", asked_next]
+    if asked_next == "list":
+        assert has("a", "c")(reflector)  # b is not in the list: it is gone
+
+
+async def test_a_list_that_breaks_off_is_begun_again_and_nothing_of_it_is_believed() -> None:
+    answers = [
+        page(5, thing("a", 1), more="token"),
+        refuses(410, "Expired"),
+        page(7, thing("b", 6), more="token"),
+        page(7, thing("c", 7)),
+        streams(then=for_ever),
+    ]
+    _, told, _ = await follow(answers, has("b", "c"))
+    assert told == ["+b", "+c"]
+
+
+async def test_differences_between_two_lists_are_told_ends_first() -> None:
+    answers = [
+        page(5, thing("same", 1), thing("new", 1), thing("old", 1), thing("again", 1, uid="uid-1")),
+        streams(error(410, "Expired")),
+        page(9, thing("same", 1), thing("new", 8), thing("again", 9, uid="uid-2"), thing("last", 9)),
+        streams(then=for_ever),
+    ]
+    _, told, _ = await follow(answers, lambda r: ("ns", "last") in r.store)
+    assert told == ["+same", "+new", "+old", "+1", "-old", "~new", "-1", "+2", "+last"]
+
+
+async def test_an_object_that_took_anothers_name_ends_the_other() -> None:
+    answers = [
+        page(5, thing("a", 1, uid="uid-1")),
+        streams(event("MODIFIED", thing("a", 6, uid="uid-2")), event("DELETED", thing("unknown", 7)), then=for_ever),
+    ]
+    _, told, _ = await follow(answers, lambda r: [i["metadata"]["uid"] for i in r.store.values()] == ["uid-2"])
+    assert told == ["+1", "-1", "+2"]
+
+
+class Chunks:
+    """As much of a stream reader as `_lines` asks for."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.chunks = chunks
+
+    async def readany(self) -> bytes:
+        return self.chunks.pop(0) if self.chunks else b""
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40).map(lambda b: b.replace(b"\n", b"x"))), st.data())
+async def test_lines_come_whole_wherever_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
+    bounds = [0, *cuts, len(whole)]
+    chunks = [whole[a:b] for a, b in itertools.pairwise(bounds) if a != b]
+    found = [line async for batch in _lines(Chunks(chunks), "/x") for line in batch]  # type: ignore[arg-type]
+    assert found == lines

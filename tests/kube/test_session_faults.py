@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from faulty_server import faulty, hangs_up, refuses, resets, says
+
+from concerto.kube import (
+    ApiError,
+    Gone,
+    OutcomeUnknown,
+    ServerError,
+    Session,
+    SessionSettings,
+    TooManyRequests,
+    Unreachable,
+)
+
+FINE = says(200, {"fine": True})
+
+
+async def hangs(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+REPEATED = {
+    "too many requests, a read": ("GET", refuses(429, "TooManyRequests", {"Retry-After": "0"})),
+    "too many requests, a create (not carried out)": ("POST", refuses(429, "TooManyRequests", {"Retry-After": "0"})),
+    "a server error, a read": ("GET", refuses(500, "InternalError")),
+    "a server that is not ready, a replace": ("PUT", refuses(503, "ServiceUnavailable")),
+    "a page from something in between": ("GET", says(502, "<html>Bad gateway</html>")),
+    "a connection lost in the middle of the answer, a patch": ("PATCH", resets),
+    "a connection lost before the answer, a delete": ("DELETE", hangs_up),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "fault"), REPEATED.values(), ids=REPEATED.keys())
+async def test_what_may_be_said_again_is(method: str, fault: object) -> None:
+    async with faulty([fault, FINE]) as server:
+        assert await server.session.request(method, "/x", body={} if method != "GET" else None) == {"fine": True}
+        assert server.seen == [f"{method} /x"] * 2
+
+
+UNKNOWN = {
+    "a connection lost in the middle of the answer": resets,
+    "a connection lost before the answer": hangs_up,
+    "a server error": refuses(500, "InternalError"),
+    "storage that did not answer in time": refuses(504, "Timeout"),
+    "an answer that is not JSON": says(201, "created, I think"),
+}
+
+
+@pytest.mark.parametrize("fault", UNKNOWN.values(), ids=UNKNOWN.keys())
+async def test_a_create_that_may_have_been_carried_out_is_not_said_again(fault: object) -> None:
+    async with faulty([fault, FINE]) as server:
+        with pytest.raises(OutcomeUnknown, match="POST /x"):
+            await server.session.create("/x", {})
+        assert server.seen == ["POST /x"]
+
+
+async def test_a_create_without_an_answer_in_time_has_an_unknown_outcome() -> None:
+    async with faulty([hangs, FINE]) as server:
+        with pytest.raises(OutcomeUnknown):
+            await server.session.create("/x", {}, timeout_seconds=0.05)
+        assert server.seen == ["POST /x"]
+
+
+async def test_a_server_that_is_not_there_is_unreachable_for_a_create_too() -> None:
+    async with faulty([FINE]) as server:
+        config = server.session.config
+    settings = SessionSettings(attempts=2, first_backoff_seconds=0.001)
+    async with await Session.open(config, settings) as session:
+        with pytest.raises(Unreachable):
+            await session.create("/x", {})
+
+
+async def test_patience_has_an_end() -> None:
+    async with faulty([refuses(429, "TooManyRequests")]) as server:
+        with pytest.raises(TooManyRequests):
+            await server.session.get("/x")
+        assert len(server.seen) == server.session.settings.attempts
+    async with faulty([refuses(503, "ServiceUnavailable")]) as server:
+        with pytest.raises(ServerError):
+            await server.session.request("GET", "/x", attempts=1)
+        assert len(server.seen) == 1
+    async with faulty([resets]) as server:
+        with pytest.raises(Unreachable):
+            await server.session.get("/x")
+        assert len(server.seen) == server.session.settings.attempts
+
+
+async def test_the_server_says_how_long_to_wait() -> None:
+    async with faulty([refuses(429, "TooManyRequests", {"Retry-After": "7"})]) as server:
+        with pytest.raises(TooManyRequests) as caught:
+            await server.session.request("GET", "/x", attempts=1)
+        assert caught.value.retry_after == 7
+    async with faulty([refuses(429, "TooManyRequests", details={"retryAfterSeconds": 3})]) as server:
+        with pytest.raises(TooManyRequests) as caught:
+            await server.session.request("GET", "/x", attempts=1)
+        assert caught.value.retry_after == 3
+
+
+async def test_other_refusals_are_final_and_keep_their_words() -> None:
+    async with faulty([refuses(410, "Expired")]) as server:
+        with pytest.raises(Gone, match="410 Expired: Expired!"):
+            await server.session.get("/x")
+        assert len(server.seen) == 1
+    async with faulty([says(302, "over there", {"Location": "/y"})]) as server:
+        with pytest.raises(ApiError, match="over there"):
+            await server.session.get("/x")
+        assert len(server.seen) == 1
+
+
+async def test_a_request_is_encoded_once() -> None:
+    async with faulty([FINE]) as server:
+        await server.session.get("/a%2Fb", params={"labelSelector": "a in (b,c),d!=e"})
+        assert server.seen == ["GET /a%2Fb?labelSelector=a+in+(b,c),d!%3De"]
