@@ -85,7 +85,7 @@ class Measurement:
         self._valid_at: float | None = None
         self._valid_wall: float | None = None
         self._problems: dict[tuple[str, str], tuple[Problem, int]] = {}  # with how many samples had it
-        self._batch = 0  # samples in it
+        self._batch = 0  # samples in it by the present sampler
         self._folds = 0
 
     # Pods (PodListener)
@@ -112,13 +112,13 @@ class Measurement:
         self._sampler.close()
         self._sampler = Sampler(self._where, settings)
         self._problems.clear()
+        self._batch = 0
         if settings.resources == before.resources:
             self._pipeline.apply(settings)
         else:
             self._pipeline = self._new_pipeline()
             for start in self.census.counted.values():
                 self._pipeline.pod_started(_NODE, start)
-            self._batch = 0
         self.census.limit(settings.max_pods, now)
 
     def allow(self, pods: int) -> None:

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from node_trees import UIDS, Machine, write
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.capacity.subspace import Subspace, second_moment
+from concerto_agent.measurement import Measured, Measurement, align
+from concerto_agent.podmeta import trim_pod
+from concerto_agent.sampler import SamplerSettings
+
+A, B = UIDS
+WALL = 1_800_000_000.0
+
+
+def pod(uid: str) -> dict:
+    return trim_pod({"metadata": {"name": uid[:8], "namespace": "default", "uid": uid, "resourceVersion": "1"}})
+
+
+class Run:
+    """A measurement on a fake machine, driven second by second."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.now = 10.0
+        self.ticks = [0, 0]  # busy, idle
+        self.measurement = Measurement(SamplerSettings(proc=machine.proc, sys=machine.sys), self.now)
+
+    def sample(self, busy: float | None = 0.5) -> bool:
+        """A tenth of a second with so much of the CPUs busy; None leaves the files alone."""
+        if busy is not None:
+            self.ticks[0] += round(busy * 100)
+            self.ticks[1] += round((1 - busy) * 100)
+            self.machine.stat(f"{self.ticks[0]} 0 0 {self.ticks[1]} 0 0 0 0")
+        self.now += 0.1
+        return self.measurement.sample(self.now, WALL + self.now)
+
+    def second(self, busy: float | None = 0.5) -> Measured:
+        """One batch, folded."""
+        full = False
+        while not full:
+            full = self.sample(busy)
+        return self.measurement.fold(self.now, None)
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run(Machine(tmp_path))
+
+
+def reasons(measured: Measured) -> set[str]:
+    return {problem.reason for problem in measured.problems}
+
+
+def test_a_batch_is_ten_samples_and_three_make_it_warm(run):
+    for expected in (False, False, True):
+        measured = run.second()
+        assert measured.fresh
+        assert run.measurement.warm is expected
+    assert run.measurement.counters.samples == 30
+    assert measured.report.usage[0, 0] == pytest.approx(0.25, abs=0.01), "damped, no pressure"
+    assert measured.wall == pytest.approx(WALL + run.now)
+    assert measured.silent_seconds == 0
+
+
+def test_pods_that_count_are_those_listed(run):
+    census = run.measurement.census
+    for uid in (A, B):
+        census.heard(None, pod(uid), run.now, WALL)
+        census.appeared(uid, run.now)
+    assert run.measurement.pods_changed
+    measured = run.second()
+    assert not run.measurement.pods_changed
+    assert set(measured.pod_uids) == {A, B}
+    assert measured.report.pods[0] == 2
+    census.vanished(A, run.now)
+    assert run.measurement.pods_changed
+    measured = run.second()
+    assert measured.pod_uids == (B,)
+    assert measured.report.pods[0] == 1
+
+
+def test_a_batch_can_be_folded_early_for_a_pod(run):
+    for _ in range(3):
+        run.second()
+    run.sample()
+    run.measurement.census.heard(None, pod(A), run.now, WALL)
+    run.measurement.census.appeared(A, run.now)
+    run.sample()
+    measured = run.measurement.fold(run.now, None)
+    assert measured.fresh
+    assert measured.pod_uids == (A,)
+    assert measured.report.samples[0].tolist() == [2, 2]
+
+
+def test_a_resource_lost_is_told_and_the_other_goes_on(run):
+    run.second()
+    (run.machine.proc / "meminfo").unlink()
+    run.measurement.apply(CapacitySettings(cpu_formula="Mean"), 2, run.now)  # and its descriptors are closed
+    run.sample()
+    measured = run.second()
+    assert measured.fresh
+    assert measured.report.samples[0, 1] == 0
+    assert "Unreadable" in reasons(measured)
+    write(run.machine.proc / "meminfo", "MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+    measured = run.second()
+    assert measured.report.samples[0, 1] == 10
+    assert "Unreadable" not in reasons(measured)
+
+
+def test_what_only_some_samples_lacked_is_no_news(run):
+    run.second()
+    (run.machine.proc / "pressure/cpu").rename(run.machine.proc / "hidden")
+    run.measurement.apply(CapacitySettings(cpu_formula="Mean"), 2, run.now)
+    for _ in range(3):
+        run.sample()
+    (run.machine.proc / "hidden").rename(run.machine.proc / "pressure/cpu")
+    measured = run.second()
+    assert "NoPressure" not in reasons(measured)
+
+
+def test_a_reading_that_never_comes_is_told_even_without_a_problem(run):
+    run.second()
+    measured = run.second(busy=None)  # the counters stand still: no time, as far as they are concerned
+    assert measured.report.samples[0, 0] == 0
+    assert "cpu" in {problem.resource for problem in measured.problems}
+
+
+def test_a_node_that_can_not_be_measured_keeps_its_last_instant(run):
+    measured = run.second()
+    last = measured.wall
+    (run.machine.proc / "meminfo").unlink()
+    (run.machine.proc / "stat").unlink()
+    run.measurement.apply(CapacitySettings(cpu_formula="Mean"), 2, run.now)
+    measured = run.second(busy=None)
+    measured = run.second(busy=None)
+    assert not measured.fresh
+    assert measured.wall == last
+    assert measured.silent_seconds == pytest.approx(2.0)
+
+
+def test_a_node_that_was_never_measured_has_no_instant(tmp_path):
+    run = Run(Machine(tmp_path))
+    for name in ("meminfo", "stat"):
+        (run.machine.proc / name).unlink()
+    measured = run.second(busy=None)
+    assert measured.at is measured.wall is None
+    assert not measured.fresh
+
+
+def test_other_settings_keep_what_was_learned(run):
+    for _ in range(3):
+        run.second()
+    run.measurement.apply(CapacitySettings(churn_window_seconds=1.0), 7, run.now)
+    measured = run.second()
+    assert measured.generation == 7
+    assert run.measurement.warm
+    assert measured.report.batches[0] == 4
+
+
+def test_other_resources_begin_anew_with_the_pods_that_are_there(run):
+    run.measurement.census.heard(None, pod(A), run.now, WALL)
+    run.measurement.census.appeared(A, run.now)
+    for _ in range(3):
+        run.second()
+    run.machine.psi(0, "io")
+    run.measurement.apply(CapacitySettings(resources=("memory", "cpu", "io")), 7, run.now)
+    measured = run.second()
+    assert measured.report.usage.shape == (1, 3)
+    assert measured.report.pods[0] == 1
+    assert measured.pod_uids == (A,)
+    assert not run.measurement.warm
+
+
+def test_the_same_settings_under_another_generation_disturb_nothing(run):
+    for _ in range(5):
+        run.sample()
+    run.measurement.apply(CapacitySettings(), 9, run.now)
+    measured = run.second()
+    assert measured.report.samples[0, 1] == 10
+    assert measured.generation == 9
+
+
+def test_the_node_takes_no_more_pods_than_its_kubelet(run):
+    run.measurement.allow(2)
+    for _ in range(3):
+        measured = run.second(busy=0.0)
+    assert measured.report.capacity[0] <= 2
+
+
+def test_a_cluster_model_is_read_by_the_names_of_its_rows():
+    directions, sigma = (
+        np.linalg.qr(np.array([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.4, 0.7]]))[0],
+        np.array([3, 2, 1]),
+    )
+    cluster = Subspace(directions, sigma, 5, ("cpu", "io", "memory"))
+    whole = second_moment(directions, sigma)
+    aligned = align(cluster, ("memory", "cpu"))
+    assert aligned is not None
+    assert aligned.resources == ("memory", "cpu")
+    assert second_moment(aligned.directions, aligned.sigma) == pytest.approx(whole[np.ix_([2, 0], [2, 0])])
+    assert align(cluster, ("cpu", "gpu")) is None

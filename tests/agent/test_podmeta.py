@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from node_trees import STATIC_UID, UIDS
+
+from concerto_agent.podmeta import PodCensus, counts, trim_pod
+
+A, B = UIDS
+WALL = 1_800_000_000.0
+STARTED = "2027-01-15T07:59:00Z"  # 60 s before WALL
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.said: list[tuple] = []
+
+    def pod_started(self, at: float) -> None:
+        self.said.append(("started", at))
+
+    def pod_ended(self, started_at: float, at: float) -> None:
+        self.said.append(("ended", started_at, at))
+
+
+def pod(uid: str = A, *, owner: str | None = None, mirror_of: str | None = None, started: str | None = None) -> dict:
+    annotations = {"kubernetes.io/config.mirror": mirror_of, "kubernetes.io/config.hash": mirror_of}
+    raw = {
+        "metadata": {
+            "name": uid[:8],
+            "namespace": "default",
+            "uid": uid,
+            "resourceVersion": "1",
+            "labels": {"large": "x"},
+            "annotations": {"other": "x"} | (annotations if mirror_of else {}),
+            "ownerReferences": [{"kind": owner, "controller": True, "name": "o", "uid": "u"}] if owner else [],
+        },
+        "spec": {"containers": []},
+        "status": {"phase": "Running"} | ({"startTime": started} if started else {}),
+    }
+    return trim_pod(raw)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def census(listener: Listener) -> PodCensus:
+    return PodCensus(listener, max_pods=512)
+
+
+KINDS = {
+    "a bare pod": (pod(), True),
+    "a Job's pod": (pod(owner="Job"), True),
+    "a ReplicaSet's pod": (pod(owner="ReplicaSet"), True),
+    "a DaemonSet's pod": (pod(owner="DaemonSet"), False),
+    "the mirror of a static pod": (pod(owner="Node", mirror_of=STATIC_UID), False),
+}
+
+
+@pytest.mark.parametrize(("obj", "expected"), KINDS.values(), ids=KINDS.keys())
+def test_which_pods_are_units(obj, expected):
+    assert counts(obj) is expected
+
+
+def test_trimming_keeps_little():
+    assert "spec" not in pod()
+    assert pod()["metadata"]["annotations"] == {}
+
+
+def test_a_pod_that_only_the_daemonset_controller_does_not_control_counts():
+    obj = pod(owner="DaemonSet")
+    obj["metadata"]["ownerReferences"][0]["controller"] = False
+    assert counts(obj)
+
+
+def test_a_pod_counts_from_its_cgroups_beginning_to_its_end(census, listener):
+    census.heard(None, pod(), 9.0, WALL)
+    assert census.counted == {}, "bound to the node, but nothing of it is there"
+    census.appeared(A, 10.0)
+    assert census.counted == {A: 10.0}
+    census.vanished(A, 15.0)
+    assert census.counted == {}
+    assert listener.said == [("started", 10.0), ("ended", 10.0, 15.0)]
+
+
+def test_a_cgroup_whose_pod_is_heard_of_later_is_as_old_as_its_cgroup(census, listener):
+    census.appeared(A, 10.0)
+    assert census.counted == {}
+    census.heard(None, pod(), 10.2, WALL)
+    assert listener.said == [("started", 10.0)]
+
+
+def test_a_cgroup_whose_pod_nobody_knows_does_not_count(census, listener):
+    census.appeared(A, 10.0)
+    census.vanished(A, 20.0)
+    assert listener.said == []
+
+
+def test_a_pod_found_running_is_as_old_as_the_api_says(census, listener):
+    census.appeared(A, 100.0, found=True)
+    census.heard(None, pod(started=STARTED), 101.0, WALL)
+    assert listener.said == [("started", 41.0)]
+
+
+def test_a_wall_clock_behind_the_api_makes_no_pod_younger_than_its_cgroup(census, listener):
+    census.appeared(A, 100.0, found=True)
+    census.heard(None, pod(started=STARTED), 101.0, WALL - 86400)
+    assert listener.said == [("started", 100.0)]
+
+
+def test_the_api_does_not_age_a_pod_whose_beginning_was_seen(census, listener):
+    census.appeared(A, 100.0)
+    census.heard(None, pod(started=STARTED), 101.0, WALL)
+    assert listener.said == [("started", 100.0)]
+
+
+def test_a_pod_deleted_from_the_api_counts_until_its_cgroup_is_gone(census, listener):
+    census.heard(None, pod(), 9.0, WALL)
+    census.appeared(A, 10.0)
+    census.heard(pod(), None, 12.0, WALL)
+    assert census.counted == {A: 10.0}, "its load is still there"
+    census.vanished(A, 13.0)
+    assert listener.said[-1] == ("ended", 10.0, 13.0)
+    census.appeared(A, 14.0)
+    assert census.counted == {}, "nobody knows it any more"
+
+
+def test_daemonset_and_static_pods_belong_to_the_node(census, listener):
+    census.heard(None, pod(A, owner="DaemonSet"), 9.0, WALL)
+    census.appeared(A, 10.0)
+    census.appeared(STATIC_UID, 10.0)
+    assert listener.said == []
+    assert sorted(census.uncounted()) == sorted([A, STATIC_UID])
+    census.vanished(A, 11.0)
+    assert census.uncounted() == [STATIC_UID]
+
+
+def test_a_static_pod_with_another_kind_of_uid_is_known_by_its_mirror(census, listener):
+    census.heard(None, pod(A, owner="Node", mirror_of="custom-uid"), 9.0, WALL)
+    census.appeared("custom-uid", 10.0)
+    assert listener.said == []
+    assert census.uncounted() == ["custom-uid"]
+
+
+def test_more_pods_than_the_status_may_list_stay_in_flight(listener):
+    census = PodCensus(listener, max_pods=1)
+    for uid, at in ((A, 10.0), (B, 11.0)):
+        census.heard(None, pod(uid), 9.0, WALL)
+        census.appeared(uid, at)
+    assert census.counted == {A: 10.0}
+    census.vanished(A, 12.0)
+    assert census.counted == {B: 11.0}
+    census.limit(2, 13.0)
+    census.appeared(A, 14.0)
+    assert census.counted == {B: 11.0, A: 14.0}
+    census.limit(1, 15.0)
+    assert census.counted == {B: 11.0}
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["appeared", "vanished", "known", "deleted"]), st.integers(0, 7)))
+
+
+@given(EVENTS, st.integers(1, 8))
+def test_the_listener_can_always_tell_who_counts(events, max_pods):
+    listener = Listener()
+    census = PodCensus(listener, max_pods=max_pods)
+    present, in_api, at = set(), {}, 0.0
+    for what, i in events:
+        uid, at = f"uid-{i}", at + 1
+        if what == "appeared" and uid not in present:
+            present.add(uid)
+            census.appeared(uid, at)
+        elif what == "vanished" and uid in present:
+            present.discard(uid)
+            census.vanished(uid, at)
+        elif what == "known" and uid not in in_api:
+            in_api[uid] = pod(uid, owner="DaemonSet" if i == 7 else "Job")
+            census.heard(None, in_api[uid], at, WALL)
+        elif what == "deleted" and uid in in_api:
+            census.heard(in_api.pop(uid), None, at, WALL)
+        started = [said for said in listener.said if said[0] == "started"]
+        ended = [said for said in listener.said if said[0] == "ended"]
+        assert len(started) - len(ended) == len(census.counted) <= max_pods
+        assert set(census.counted) <= present
+        assert "uid-7" not in census.counted
+        if max_pods == 8:
+            assert {uid for uid in present & in_api.keys() if uid != "uid-7"} <= set(census.counted)
+        assert list(census.counted.values()) == sorted(census.counted.values())
