@@ -97,7 +97,8 @@ class EventRecorder:
         self._settings = settings or EventSettings()
         self._busy = busy
         self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # the least recently said first
-        self._queue: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._creations: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
+        self._counts: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -156,7 +157,7 @@ class EventRecorder:
         sweep_at = 0.0
         try:
             while True:
-                if not self._queue:
+                if not self._is_waiting():
                     self._work.clear()
                     try:
                         async with asyncio.timeout(self._settings.series_interval_seconds):
@@ -167,7 +168,7 @@ class EventRecorder:
                 if now >= sweep_at:
                     self._sweep(now)
                     sweep_at = now + self._settings.series_interval_seconds
-                if not self._queue:
+                if not self._is_waiting():
                     continue
                 await slots.acquire()
                 rate = self._settings.rate_per_second
@@ -175,7 +176,7 @@ class EventRecorder:
                     rate = self._settings.busy_rate_per_second
                 next_write = max(next_write + 1.0 / rate, time.monotonic())
                 await asyncio.sleep(next_write - time.monotonic())
-                _, series = self._queue.popitem(last=False)
+                _, series = (self._creations or self._counts).popitem(last=False)
                 task = asyncio.create_task(self._write(series, slots))
                 self._in_flight.add(task)
                 task.add_done_callback(self._written)
@@ -204,6 +205,9 @@ class EventRecorder:
             self._draining = False
         return True
 
+    def _is_waiting(self) -> bool:
+        return bool(self._creations or self._counts)
+
     def _is_due(self, series: _Series, now: float) -> bool:
         if series.written_count <= 1:  # not created yet, or the first repetition
             return series.count != series.written_count
@@ -214,18 +218,18 @@ class EventRecorder:
     def _enqueue(self, series: _Series) -> None:
         if series.pending:
             return
-        if len(self._queue) >= self._settings.queue_length:
+        if len(self._creations) + len(self._counts) >= self._settings.queue_length:
             # A count says less than an event that is not there yet, and the next sweep brings it up to date
-            count = next((waiting for waiting in self._queue.values() if waiting.written_count), None)
-            if count is None and series.written_count:
+            if self._counts:
+                self._counts.popitem(last=False)[1].pending = False
+            elif series.written_count:
                 return
-            lost = count or next(iter(self._queue.values()))
-            del self._queue[lost.key]
-            lost.pending = False
-            if count is None:
+            else:
+                key, lost = self._creations.popitem(last=False)
+                lost.pending = False
+                self._series.pop(key, None)  # or the next sweep would push out another for it
                 self.dropped += 1
-                self._series.pop(lost.key, None)  # or the next sweep would push out another for it
-        self._queue[series.key] = series
+        (self._counts if series.written_count else self._creations)[series.key] = series
         series.pending = True
         self._idle.clear()
         self._work.set()
@@ -265,7 +269,7 @@ class EventRecorder:
 
     def _written(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
-        if not self._queue and not self._in_flight:
+        if not self._is_waiting() and not self._in_flight:
             self._idle.set()
 
     async def _create(self, event: Object) -> None:
