@@ -116,7 +116,7 @@ class LocalControlPlane(Cluster):
             self.start_etcd()
             self.start_apiserver(wait=False)
             try:
-                self._wait("kube-apiserver", "/readyz", "the API server")
+                self.wait_until_ready()
                 return
             except ClusterError as error:
                 self._stop_children()
@@ -142,7 +142,7 @@ class LocalControlPlane(Cluster):
     # --- its parts, for outages ---
 
     def start_etcd(self) -> None:
-        """Start etcd, on the data that is there."""
+        """Start etcd, on the data that is there (see `wait_until_ready`)."""
         client, peer = (f"http://127.0.0.1:{port}" for port in (self.etcd_port, self._etcd_peer_port))
         self._run(
             "etcd",
@@ -201,7 +201,11 @@ class LocalControlPlane(Cluster):
             *self._apiserver_flags,
         )
         if wait:
-            self._wait("kube-apiserver", "/readyz", "the API server")
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Return when the API server says that it is ready."""
+        self._wait("kube-apiserver", "/readyz", "the API server")
 
     def stop_apiserver(self, *, kill: bool = False) -> None:
         """Stop the API server, in good order or as if its power went."""
