@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
-from concerto.capacity.pipeline import CapacityReport, NodePipeline
+from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
 from concerto.capacity.readings import cpu, non_pod_cpu
 from concerto.capacity.subspace import Subspace
+from concerto.capacity.windows import WindowStatistics
 from concerto.kube import Conflict, Reflector, Resource, Session
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
 from concerto.simulation.node_model import Readings
@@ -46,6 +48,52 @@ class _Agent:
     generation: int = 1
     published: Published | None = None
     subspace: PublishedSubspace | None = None
+
+
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+_SLOW_LOOK_SECONDS = 5
+# Statuses are rounded: what is compared here may differ from what they say by this much.
+_ROUNDING = 1e-3
+
+
+class _Known:
+    """What has been published of each node, as arrays: enough to see that there is surely no news."""
+
+    def __init__(self, nodes: int, resources: int) -> None:
+        self.capacity = np.full(nodes, np.nan)
+        self.usage = np.full((nodes, resources), np.nan)
+        self.due = np.full(nodes, -np.inf)
+        self.pods_changed = np.zeros(nodes, dtype=bool)
+
+    def said(self, node: int, report: CapacityReport, due: float) -> None:
+        """A status of the node has gone out."""
+        self.capacity[node], self.usage[node] = report.capacity[node], report.usage[node]
+        self.due[node], self.pods_changed[node] = due, False
+
+    def may_be_news(self, report: CapacityReport, settings: PublishSettings, now: float) -> Bools:
+        """(N,) False where `should_publish` would surely say no, windows apart; an unknown number may be news."""
+        capacity = np.abs(report.capacity - self.capacity) + _ROUNDING
+        deadband = np.maximum(settings.capacity_pods, settings.capacity_share * self.capacity)
+        usage = np.abs(report.usage - self.usage) + _ROUNDING
+        quiet = (capacity < deadband) & (usage < settings.usage).all(axis=1) & (now < self.due) & ~self.pods_changed
+        # Its conditions change while a node warms up.
+        return ~quiet | (report.batches <= WARMUP_BATCHES)
+
+
+def _spread(windows: Mapping[str, WindowStatistics], nodes: Ints, count: int) -> dict[str, WindowStatistics]:
+    """Statistics of some nodes in rows of all, as `build_status` wants them."""
+
+    def rows(some: np.ndarray) -> np.ndarray:
+        full = np.zeros((count, some.shape[1]), dtype=some.dtype)
+        full[nodes] = some
+        return full
+
+    return {
+        name: WindowStatistics(rows(w.average), rows(w.standard_deviation), rows(w.latest), rows(w.covered_seconds))
+        for name, w in windows.items()
+    }
 
 
 class Agents:
@@ -86,6 +134,7 @@ class Agents:
         self._publish = publish or PublishSettings()
         self._pipeline = NodePipeline(self.settings, len(nodes), allocatable_pods=max_pods)
         self._agents = [_Agent() for _ in nodes]
+        self._known = _Known(len(nodes), len(self.settings.resources))
         self._info = AgentInfo("hollow", f"hollow-{rng.integers(2**32):08x}", "Machine", "Inotify")
         self._cluster: Subspace | None = None
         self._reflector = Reflector(
@@ -117,12 +166,14 @@ class Agents:
         started = self._agents[node].started
         if uid not in started:  # a container that is started again keeps its pod's cgroup
             started[uid] = at
+            self._known.pods_changed[node] = True
             self._pipeline.pod_started(node, at)
 
     def pod_ended(self, node: int, uid: str, at: float) -> None:
         """The cgroup of a pod is gone."""
         started = self._agents[node].started.pop(uid, None)
         if started is not None:
+            self._known.pods_changed[node] = True
             self._pipeline.pod_ended(node, started, at)
 
     def sample(self, readings: Readings, now: float) -> None:
@@ -135,14 +186,17 @@ class Agents:
             self._say(self._pipeline.fold(now, self._cluster), now)
 
     def _say(self, report: CapacityReport, now: float) -> None:
-        windows = self._pipeline.windows(now)
+        """Has the agents' own rules decide what is worth a write."""
+        nodes = self._worth_a_look(report, now)
+        if not len(nodes):
+            return
+        windows = _spread(self._pipeline.windows(now, nodes), nodes, len(self._nodes))
         observed_at = self._wall(report.now)
-        for node, agent in zip(self._nodes, self._agents):
-            if not report.fresh[node.index]:
-                continue  # a node without power measures nothing
+        for index in map(int, nodes):
+            node, agent = self._nodes[index], self._agents[index]
             status = build_status(
                 report,
-                node.index,
+                index,
                 self.settings,
                 windows=windows,
                 agent=self._info,
@@ -150,18 +204,22 @@ class Agents:
                 observed_at=observed_at,
                 observed_generation=agent.generation,
                 conditions=build_conditions(
-                    batches=int(report.batches[node.index]), fresh=True, silent_seconds=0.0, problems=(), another=None
+                    batches=int(report.batches[index]), fresh=True, silent_seconds=0.0, problems=(), another=None
                 ),
                 before=agent.published.status.conditions if agent.published else (),
                 now=observed_at,
             )
             if should_publish(agent.published, status, self._publish, now):
                 jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
-                agent.published = Published(status, now, now + self.settings.heartbeat_seconds * jitter)
+                due = now + self.settings.heartbeat_seconds * jitter
+                agent.published = Published(status, now, due)
+                self._known.said(index, report, due)
                 self._write(NODE_CAPACITIES, node, status.to_raw())
+            if agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
+                continue
             model = build_subspace(
                 report,
-                node.index,
+                index,
                 self.settings,
                 observed_at=observed_at,
                 observed_generation=1,
@@ -171,6 +229,15 @@ class Agents:
             if should_publish_subspace(agent.subspace, model, self._publish, now):
                 agent.subspace = PublishedSubspace(model, now)
                 self._write(SUBSPACE_SNAPSHOTS, node, model.to_raw())
+
+    def _worth_a_look(self, report: CapacityReport, now: float) -> Ints:
+        """Nodes for which it pays to build a status and ask: an agent has one to look at each second, this has all.
+
+        All that moves fast is compared as arrays. What moves slowly, windows and models, is looked at for a share of
+        the nodes each second, so that every node's turn comes within `_SLOW_LOOK_SECONDS`.
+        """
+        slow = (np.arange(len(self._nodes)) - int(now)) % _SLOW_LOOK_SECONDS == 0
+        return np.flatnonzero(report.fresh & (slow | self._known.may_be_news(report, self._publish, now)))
 
     def _write(self, resource: Resource, node: HollowNode, status: dict[str, Any]) -> None:
         path = resource.path(name=node.name, subresource="status")

@@ -246,9 +246,14 @@ class NodePipeline:
         self._filled = at + 1
         return self._filled == len(self._ok)
 
-    def windows(self, now: float) -> dict[str, WindowStatistics]:
-        """Averages, deviations and latest values over 5, 10 and 15 minutes, arrays (N, m), by name of the window."""
-        return self._windows.statistics(now)
+    def windows(self, now: float, nodes: Ints | None = None) -> dict[str, WindowStatistics]:
+        """Averages, deviations and latest values over 5, 10 and 15 minutes, arrays (N, m), by name of the window.
+
+        Args:
+            now: monotonic seconds.
+            nodes: indices of the nodes to tell of, and the order of the result's rows; None: all of them.
+        """
+        return self._windows.statistics(now, nodes)
 
     def local_models(self) -> tuple[Floats, Floats]:
         """Directions (N, m, m) and σ (N, m) of the nodes' own models, as of the last fold."""

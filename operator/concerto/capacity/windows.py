@@ -66,10 +66,16 @@ class Windows:
             np.add(self._sum, y, out=self._sum, where=ok)
             self._count += ok
 
-    def statistics(self, now: float) -> dict[str, WindowStatistics]:
-        """Every window that ends with the last completed second before ``now``, by its name in WINDOW_SECONDS."""
+    def statistics(self, now: float, nodes: NDArray[np.intp] | None = None) -> dict[str, WindowStatistics]:
+        """Every window that ends with the last completed second before ``now``, by its name in WINDOW_SECONDS.
+
+        Args:
+            now: monotonic seconds.
+            nodes: indices of the nodes to tell of, and the order of the result's rows; None: all of them.
+        """
         self._advance(now)
-        newest_first = self._ring[((self._second or 0) - 1 - np.arange(_RING)) % _RING]
+        ring = self._ring if nodes is None else self._ring[:, nodes]
+        newest_first = ring[((self._second or 0) - 1 - np.arange(_RING)) % _RING]
         measured = ~np.isnan(newest_first)
         filled = np.where(measured, newest_first, 0.0)
         return {name: _statistics(filled[:seconds], measured[:seconds]) for name, seconds in WINDOW_SECONDS.items()}
