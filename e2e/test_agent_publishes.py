@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -10,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from e2e.clusters import Cluster
-from e2e.processes import Process, agent_process
+from e2e.clusters import Cluster, LocalControlPlane
+from e2e.clusters.cluster import write_private
+from e2e.processes import NAMESPACE, Process, agent_process
 
 Object = dict[str, Any]
+Agents = Callable[..., Process]
 
 
-def eventually(what: str, look: Callable[[], Any], seconds: float = 20.0) -> Any:
+def eventually(what: str, look: Callable[[], Any], seconds: float = 30.0) -> Any:
     """The first true value that ``look`` gives."""
     deadline = time.monotonic() + seconds
     while True:
@@ -28,24 +31,9 @@ def eventually(what: str, look: Callable[[], Any], seconds: float = 20.0) -> Any
         time.sleep(0.2)
 
 
-def condition(obj: Object, kind: str) -> Object:
-    return next((c for c in obj.get("status", {}).get("conditions", ()) if c["type"] == kind), {})
-
-
-@pytest.fixture
-def node(concerto_cluster: Cluster) -> Iterator[str]:
-    """A Node object; no kubelet is behind it."""
-    name = f"agent-{uuid.uuid4().hex[:8]}"
-    concerto_cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-    yield name
-    concerto_cluster.kubectl("delete", "node", name, "--ignore-not-found", "--wait=false")
-
-
-@pytest.fixture
-def agent(concerto_cluster: Cluster, node: str, tmp_path: Path) -> Iterator[Process]:
-    process = agent_process(concerto_cluster, tmp_path, node).start()
-    yield process
-    process.kill()
+def condition(obj: Object | None, kind: str) -> Object:
+    conditions = (obj or {}).get("status", {}).get("conditions", ())
+    return next((c for c in conditions if c["type"] == kind), {"status": "", "reason": "", "message": ""})
 
 
 def ncap(cluster: Cluster, name: str) -> Object | None:
@@ -53,17 +41,69 @@ def ncap(cluster: Cluster, name: str) -> Object | None:
     return found[0] if found else None
 
 
-def ready(cluster: Cluster, name: str) -> Object | None:
-    obj = ncap(cluster, name)
-    return obj if obj and condition(obj, "Ready").get("status") == "True" else None
+def wait_ready(cluster: Cluster, name: str) -> Object:
+    obj: Object = eventually(
+        f"NodeCapacity {name} is Ready",
+        lambda: condition(found := ncap(cluster, name), "Ready")["status"] == "True" and found,
+    )
+    return obj
 
 
-def test_it_creates_its_objects_and_publishes_what_it_measures(concerto_cluster: Cluster, node: str, agent: Process):
-    obj = eventually("a NodeCapacity that is Ready", lambda: ready(concerto_cluster, node))
+def make_node(cluster: Cluster, name: str) -> str:
+    """Make a Node object with no kubelet behind it; its UID."""
+    cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    return str(cluster.get("node", name)["metadata"]["uid"])
+
+
+@pytest.fixture
+def node(concerto_cluster: Cluster) -> Iterator[str]:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    make_node(concerto_cluster, name)
+    yield name
+    concerto_cluster.kubectl("delete", "node,ncap,sub", name, "--ignore-not-found", "--wait=false")
+
+
+@pytest.fixture
+def start(concerto_cluster: Cluster, node: str, tmp_path: Path) -> Iterator[Agents]:
+    """Starts agents of the node, each with its own log."""
+    started: list[Process] = []
+
+    def start_one(*extra: str, name: str = node) -> Process:
+        logs = tmp_path / f"logs-{len(started)}"
+        logs.mkdir()
+        process = agent_process(concerto_cluster, logs, node, extra)
+        if name != node:
+            process.command = [name if argument == node else argument for argument in process.command]
+        started.append(process.start())
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def sys_tree(tmp_path: Path) -> Path:
+    """A /sys with this machine's CPUs and a cgroup v2 tree that holds an empty kubepods."""
+    sys = tmp_path / "sys"
+    (sys / "devices/system/cpu").mkdir(parents=True)
+    shutil.copyfile("/sys/devices/system/cpu/online", sys / "devices/system/cpu/online")
+    cgroups = sys / "fs/cgroup"
+    (cgroups / "kubepods.slice/kubepods-besteffort.slice").mkdir(parents=True)
+    (cgroups / "cgroup.controllers").write_text("cpuset cpu memory\n")
+    (cgroups / "kubepods.slice/cpu.stat").write_text("usage_usec 0\n")
+    (cgroups / "kubepods.slice/memory.current").write_text("0\n")
+    (cgroups / "kubepods.slice/memory.stat").write_text("inactive_file 0\n")
+    return sys
+
+
+def test_it_creates_its_objects_and_publishes_what_it_measures(concerto_cluster: Cluster, node: str, start: Agents):
+    agent = start()
+    obj = wait_ready(concerto_cluster, node)
     uid = concerto_cluster.get("node", node)["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     assert obj["metadata"]["ownerReferences"] == [owner]
-    assert "annotations" not in obj["metadata"]
+    assert not {"annotations", "labels", "finalizers"} & obj["metadata"].keys()
     status = obj["status"]
     assert [r["name"] for r in status["resources"]] == ["cpu", "memory"]
     assert all(0 <= r["usage"] <= 1 for r in status["resources"])
@@ -74,3 +114,240 @@ def test_it_creates_its_objects_and_publishes_what_it_measures(concerto_cluster:
     subspace = concerto_cluster.get("sub", node)
     assert subspace["metadata"]["ownerReferences"] == [owner]
     assert subspace["status"]["resources"] == ["cpu", "memory"]
+    agent.stop()
+    assert agent.child.process.returncode == 0 if agent.child else False, "it ends in good order when asked to"
+
+
+def test_an_object_that_came_by_gitops_stays_as_it_was_applied(concerto_cluster: Cluster, node: str, start: Agents):
+    tuned = {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "NodeCapacity",
+        "metadata": {"name": node, "labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {"churnWindow": "750ms", "resources": ["memory", "cpu"]},
+    }
+    concerto_cluster.apply(tuned)
+    before = ncap(concerto_cluster, node)
+    assert before is not None
+    start()
+    after = wait_ready(concerto_cluster, node)
+    assert "ownerReferences" not in after["metadata"]
+    for part in ("labels", "annotations", "generation"):
+        assert after["metadata"][part] == before["metadata"][part]
+    assert after["spec"] == before["spec"]
+    assert [r["name"] for r in after["status"]["resources"]] == ["memory", "cpu"]
+
+
+def test_an_edit_of_the_spec_is_followed_live(concerto_cluster: Cluster, node: str, start: Agents):
+    start()
+    before = wait_ready(concerto_cluster, node)
+    concerto_cluster.kubectl(
+        "patch", "ncap", node, "--type=merge", "-p", '{"spec": {"resources": ["memory"], "heartbeat": "5s"}}'
+    )
+    generation = ncap(concerto_cluster, node)["metadata"]["generation"]  # type: ignore[index]
+    assert generation > before["metadata"]["generation"]
+
+    def followed() -> Object | None:
+        obj = ncap(concerto_cluster, node)
+        assert obj is not None
+        return obj if obj["status"]["observedGeneration"] == generation else None
+
+    status = eventually("the new generation is observed", followed)["status"]
+    assert [r["name"] for r in status["resources"]] == ["memory"]
+    assert status["agent"]["instance"] == before["status"]["agent"]["instance"], "without a restart"
+
+
+def test_a_resource_that_can_not_be_measured_is_left_out_and_told(
+    concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path
+):
+    gauge = {"name": "gpu", "path": str(tmp_path / "gpu")}
+    concerto_cluster.apply(
+        {
+            "apiVersion": "concerto.dev/v1alpha1",
+            "kind": "NodeCapacity",
+            "metadata": {"name": node},
+            "spec": {"resources": ["cpu", "gpu"], "gauges": [gauge]},
+        }
+    )
+    start()
+    obj = wait_ready(concerto_cluster, node)
+    assert [r["name"] for r in obj["status"]["resources"]] == ["cpu"]
+    told = condition(obj, "TelemetryComplete")
+    assert (told["status"], told["reason"]) == ("False", "InvalidGauge")
+    assert gauge["path"] in told["message"]
+    (tmp_path / "gpu").write_text("0.25")
+    status = eventually(
+        "the gauge is published",
+        lambda: len((found := ncap(concerto_cluster, node))["status"]["resources"]) == 2 and found["status"],  # type: ignore[index]
+    )
+    assert status["resources"][1]["name"] == "gpu"
+    assert status["resources"][1]["usage"] == 0.25
+
+
+def test_a_node_without_pressure_is_told(concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path):
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    for name in ("stat", "meminfo"):
+        (proc / name).symlink_to(f"/proc/{name}")
+    start("--proc", str(proc))
+    told = condition(wait_ready(concerto_cluster, node), "TelemetryComplete")
+    assert told["status"] == "False"
+    assert "pressure/cpu" in told["message"]
+    assert "utilisation alone" in told["message"]
+
+
+def test_a_node_where_nothing_can_be_measured_publishes_no_number(
+    concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path
+):
+    agent = start("--proc", str(tmp_path / "nothing"))
+    obj = eventually("it says so", lambda: condition(f := ncap(concerto_cluster, node), "Stalled")["status"] and f)
+    assert condition(obj, "Ready")["reason"] == "NotMeasured"
+    assert set(obj["status"]) == {"conditions"}
+    assert agent.is_running()
+
+
+def pod(name: str, node: str, owner: Object | None = None) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name} | ({"ownerReferences": [owner]} if owner else {}),
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "none.invalid/none:1"}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    }
+
+
+def make_pod(cluster: Cluster, namespace: str, obj: Object) -> str:
+    obj["metadata"]["namespace"] = namespace
+    cluster.apply(obj)
+    return str(cluster.get("pod", "-n", namespace, obj["metadata"]["name"])["metadata"]["uid"])
+
+
+def test_pods_are_observed_when_their_cgroups_come_and_go(
+    concerto_cluster: Cluster, namespace: str, node: str, start: Agents, sys_tree: Path
+):
+    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+    job, found = (make_pod(concerto_cluster, namespace, pod(name, node)) for name in ("job", "found"))
+    daemon = make_pod(concerto_cluster, namespace, pod("daemon", node, owner=daemon_set))
+    qos = sys_tree / "fs/cgroup/kubepods.slice/kubepods-besteffort.slice"
+
+    def cgroup(uid: str) -> Path:
+        return qos / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
+
+    def observed(*uids: str) -> Callable[[], bool]:
+        return lambda: set(ncap(concerto_cluster, node)["status"]["observedPodUIDs"]) == set(uids)  # type: ignore[index]
+
+    cgroup(found).mkdir()
+    start("--sys", str(sys_tree))
+    status = wait_ready(concerto_cluster, node)["status"]
+    assert status["agent"]["podEvents"] == "Inotify"
+    assert status["observedPodUIDs"] == [found], "it was there before the agent"
+    for uid in (job, daemon, "00000000-0000-4000-8000-000000000000"):
+        cgroup(uid).mkdir()
+    eventually("the job's pod is observed", observed(found, job), seconds=5)
+    cgroup(found).rmdir()
+    eventually("the other's end is observed", observed(job), seconds=5)
+    concerto_cluster.kubectl("delete", "pod", "-n", namespace, "job", "--force", "--grace-period=0", "--wait=true")
+    assert observed(job)(), "deleted, but still there"
+    cgroup(job).rmdir()
+    eventually("its end is observed", observed(), seconds=5)
+
+
+def test_it_writes_no_other_nodes_objects(concerto_cluster: Cluster, node: str, start: Agents):
+    other = f"{node}-other"
+    make_node(concerto_cluster, other)
+    agent = start(name=other)
+    eventually("it is refused", lambda: f"not {other}" in agent.log.read_text())
+    assert f"The agent of node {node} may write only the objects named {node}" in agent.log.read_text()
+    assert ncap(concerto_cluster, other) is None
+    assert agent.is_running(), "it goes on measuring"
+    concerto_cluster.kubectl("delete", "node", other, "--wait=false")
+
+
+def test_an_object_that_was_deleted_is_made_again(concerto_cluster: Cluster, node: str, start: Agents):
+    start()
+    before = wait_ready(concerto_cluster, node)
+    concerto_cluster.kubectl("delete", "ncap", node)
+    after = wait_ready(concerto_cluster, node)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["status"]["agent"] == before["status"]["agent"]
+    assert after["metadata"]["ownerReferences"] == before["metadata"]["ownerReferences"]
+
+
+def test_a_second_agent_for_the_same_node_is_told(concerto_cluster: Cluster, node: str, start: Agents):
+    start()
+    wait_ready(concerto_cluster, node)
+    concerto_cluster.kubectl("patch", "ncap", node, "--type=merge", "-p", '{"spec": {"heartbeat": "2s"}}')
+    second = start()
+    told = eventually(
+        "two agents write one object",
+        lambda: (c := condition(ncap(concerto_cluster, node), "Stalled"))["reason"] == "AnotherAgent" and c,
+    )
+    assert "Stop one of the two" in told["message"]
+    second.kill()
+    eventually(
+        "one is left",
+        lambda: condition(ncap(concerto_cluster, node), "Stalled")["reason"] == "AsExpected",
+    )
+
+
+def test_an_agent_that_was_killed_starts_afresh(concerto_cluster: Cluster, node: str, start: Agents):
+    first = start()
+    before = wait_ready(concerto_cluster, node)
+    first.kill()
+    start()
+    after = eventually(
+        "a new instance is Ready",
+        lambda: (
+            (obj := ncap(concerto_cluster, node))
+            and obj["status"]["agent"]["instance"] != before["status"]["agent"]["instance"]
+            and condition(obj, "Ready")["status"] == "True"
+            and obj
+        ),
+    )
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert condition(after, "Stalled")["reason"] == "AsExpected", "the one before is gone, not another one"
+
+
+def covered(obj: Object) -> int:
+    return next(int(w["coveredSeconds"]) for w in obj["status"]["windows"] if w["window"] == "15m")
+
+
+def test_it_measures_while_the_api_server_is_away(
+    concerto_cluster: Cluster, control_plane: LocalControlPlane, node: str, start: Agents
+):
+    agent = start()
+    before = wait_ready(concerto_cluster, node)
+    control_plane.stop_apiserver(kill=True)
+    time.sleep(8)
+    assert agent.is_running()
+    control_plane.start_apiserver()
+    after = eventually(
+        "it is published again",
+        lambda: (o := ncap(concerto_cluster, node))["status"]["observedAt"] != before["status"]["observedAt"] and o,  # type: ignore[index]
+        seconds=60,
+    )
+    assert after["status"]["agent"]["instance"] == before["status"]["agent"]["instance"]
+    assert covered(after) >= covered(before) + 8, "the windows have no gap"
+
+
+def test_a_token_is_read_again_from_its_file(concerto_cluster: Cluster, node: str, start: Agents):
+    good = concerto_cluster.service_account_token(NAMESPACE, "concerto-agent", bound_node=node)
+    agent = start()
+    wait_ready(concerto_cluster, node)
+    uid = concerto_cluster.get("node", node)["metadata"]["uid"]
+    # The Node is deleted and made anew: the token that was bound to it ends with it, and so do its objects
+    concerto_cluster.kubectl("delete", "node", node)
+    eventually("its objects are collected", lambda: ncap(concerto_cluster, node) is None, seconds=60)
+    made = make_node(concerto_cluster, node)
+    assert made != uid
+    fresh = concerto_cluster.service_account_token(NAMESPACE, "concerto-agent", bound_node=node)
+    assert fresh != good
+    token_file = next(Path(f"{a}.token") for a in agent.command if "kubeconfig." in a)
+    write_private(token_file, fresh)
+    obj = eventually(
+        "it is made again", lambda: condition(f := ncap(concerto_cluster, node), "Ready")["status"] and f, 90
+    )
+    assert obj["metadata"]["ownerReferences"][0]["uid"] == made
+    assert agent.is_running()
