@@ -330,13 +330,15 @@ class Ledger:
         claims = {a.uid: a.reservation for a in assignments if a.reservation is not None}
         self._batches[name] = _Batch(waiting, claims)
         for uid in waiting:
+            # Whoever is decided again is over for the batch before; after a restart both are found
+            self._resolve(uid)
             self._batch_of[uid] = name
 
     def adopt_batch(self, name: str, assignments: Sequence[Assignment]) -> None:
         """A stored batch found after a restart. Pods and reservations must have been set before.
 
         An assignment whose pod is not bound promises nothing: that pod is decided afresh, never bound from the record.
-        One whose pod is bound, or is gone (it may have been bound and have ended), has used its standing unit.
+        One whose pod is bound there, or is gone (it may have been bound and have ended), has used its standing unit.
         """
         for assignment in assignments:
             uid = assignment.uid
@@ -344,6 +346,8 @@ class Ledger:
                 continue
             entry = self._entries.get(uid)
             if entry is not None:
+                if entry.node != assignment.node:
+                    continue
                 entry.reservation = assignment.reservation
             self._consume(assignment.reservation, uid, assignment.node)
         self.open_batch(name, assignments)
@@ -378,6 +382,8 @@ class Ledger:
             self._standing[view.key] = known = _Standing(view, {}, dict(view.consumed))
             for node, units in view.placements.items():
                 self._hold(known, node, units)
+        # An edit may have moved the end; whether the new one is over, too, is for `expire` to say
+        known.expired = known.expired and known.view.expires_at == view.expires_at
         known.view = view
         self._trim(known)
 
