@@ -14,7 +14,7 @@ from concerto.kube.resources import LEASES
 from e2e.clusters import LocalControlPlane
 from e2e.clusters.proxy import Wire
 
-QUICK = LeaseSettings(lease_duration_seconds=4, renew_deadline_seconds=2.5, retry_period_seconds=0.5)
+QUICK = LeaseSettings(lease_duration_seconds=8, renew_deadline_seconds=5, retry_period_seconds=0.5)
 
 
 class Candidate:
