@@ -142,7 +142,10 @@ class Agent:
         self._conditions: list[Object] = []  # of our NodeCapacity, as the API has them
         self._subspace_conditions: list[Object] = []
         self._allowed_at = -math.inf  # the next write of the status
+        self._early_at = -math.inf  # the next fold of a batch that is not full
+        self._seen_ours = False  # our instance's name, in our object, by the watch
         self._another: tuple[str, float] | None = None  # instance of another agent, and when it was last seen
+        self._refused_spec: str | None = None
 
     async def run(self) -> None:
         """Measure and publish until cancelled.
@@ -191,7 +194,9 @@ class Agent:
         self.gauges.sampled_at = now
         full = self.measurement.sample(now, self._wall(), self._uncounted_paths())
         # A pod that is newly observed frees what the operator holds for it: that can't wait for the batch to be full
-        early = self.measurement.pods_changed and self.measurement.warm and now >= self._allowed_at
+        early = now >= max(self._allowed_at, self._early_at) and self.measurement.pods_changed and self.measurement.warm
+        if early:
+            self._early_at = now + self._settings.publish.minimum_interval_seconds
         if full or early:
             measured = self.measurement.fold(now, self._cluster)
             self._measured = measured
@@ -245,20 +250,28 @@ class Agent:
         self._conditions = status.get("conditions") or []
         if self._published_uid not in (None, new["metadata"]["uid"]):
             self._forget_publication()
-        settings = CapacitySettings.from_raw(new.get("spec") or {})
-        self.measurement.apply(settings, new["metadata"]["generation"], self._clock())
+        try:
+            settings = CapacitySettings.from_raw(new.get("spec") or {})
+        except (ValueError, TypeError, KeyError) as error:  # a later version's, which the CRD lets through
+            self._refused_spec = str(error)
+        else:
+            self._refused_spec = None
+            self.measurement.apply(settings, new["metadata"]["generation"], self._clock())
         self._look_for_another((status.get("agent") or {}).get("instance"))
 
     def _forget_publication(self) -> None:
         self._published = self._published_uid = None
+        self._seen_ours = False
         self._told = set()
 
     def _look_for_another(self, instance: str | None) -> None:
         """A name in our object that is not ours, after ours has been there, is a second agent's for the same node."""
-        if self._published is not None and instance not in (None, self._info.instance):
+        if instance == self._info.instance:
+            self._seen_ours = True
+        elif instance is not None and self._seen_ours:
             if self._another is None or self._another[0] != instance:
                 log.error("agent instance %s writes this node's NodeCapacity, too; the last one wins", instance)
-            self._another = (str(instance), self._clock())
+            self._another = (instance, self._clock())
 
     def _another_now(self, heartbeat_seconds: float) -> str | None:
         if self._another is None:
@@ -308,6 +321,7 @@ class Agent:
             silent_seconds=measured.silent_seconds,
             problems=measured.problems,
             another=self._another_now(measured.settings.heartbeat_seconds),
+            refused_spec=self._refused_spec,
         )
         if measured.fresh and measured.wall is not None:
             return build_status(
@@ -333,8 +347,9 @@ class Agent:
     async def _publish_status(self, measured: Measured) -> None:
         status = self._status(measured)
         now = self._clock()
+        measured_at = -math.inf if measured.at is None else measured.at
         if isinstance(status, NodeCapacityStatus):
-            reason = should_publish(self._published, status, self._settings.publish, now)
+            reason = should_publish(self._published, status, measured_at, self._settings.publish, now)
             raw = status.to_raw()
         else:
             reason = "Conditions" if said(status) != self._told else None
@@ -348,7 +363,7 @@ class Agent:
         self._published_uid = written["metadata"]["uid"]
         if isinstance(status, NodeCapacityStatus):
             jitter = self._rng.uniform(1 - self._settings.publish.jitter, 1 + self._settings.publish.jitter)
-            self._published = Published(status, now, now + measured.settings.heartbeat_seconds * jitter)
+            self._published = Published(status, measured_at, now, now + measured.settings.heartbeat_seconds * jitter)
         else:
             self._told = said(status)
 

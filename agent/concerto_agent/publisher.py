@@ -78,11 +78,13 @@ class Published:
 
     Attributes:
         status: the status.
+        measured_at: monotonic time of the measurement in it; the clock of ``observedAt`` may be set back.
         at: monotonic time of the write.
         due: monotonic time at which the next heartbeat is due.
     """
 
     status: NodeCapacityStatus
+    measured_at: float
     at: float
     due: float
 
@@ -101,13 +103,14 @@ class PublishedSubspace:
 
 
 def should_publish(
-    old: Published | None, new: NodeCapacityStatus, settings: PublishSettings, now: float
+    old: Published | None, new: NodeCapacityStatus, measured_at: float, settings: PublishSettings, now: float
 ) -> PublishReason | None:
     """Why the status is worth a write now; None if it is not.
 
     Args:
         old: what was written last; None if nothing was.
         new: what could be written.
+        measured_at: monotonic time of the measurement in it.
         settings: the deadbands.
         now: monotonic time, seconds.
     """
@@ -119,8 +122,8 @@ def should_publish(
         return "Conditions"
     if new.observed_generation != old.status.observed_generation:
         return "Conditions"
-    if new.observed_at <= old.status.observed_at:
-        return None  # nothing was measured since
+    if measured_at <= old.measured_at:
+        return None
     if set(new.observed_pod_uids) != set(old.status.observed_pod_uids):
         return "Pods"
     if capacity_moved(old.status.capacity, new.capacity, settings):
@@ -145,10 +148,10 @@ def usage_moved(old: NodeCapacityStatus, new: NodeCapacityStatus, change: float)
 def should_publish_subspace(
     old: PublishedSubspace | None, new: SubspaceStatus, settings: PublishSettings, now: float
 ) -> bool:
-    """Whether the local model is worth a write now; the arguments are those of ``should_publish``."""
+    """Whether the local model, freshly measured, is worth a write now; arguments as of ``should_publish``."""
     if old is None:
         return True
-    if now - old.at < settings.subspace_interval_seconds or new.observed_at <= old.status.observed_at:
+    if now - old.at < settings.subspace_interval_seconds:
         return False
     if now - old.at >= settings.subspace_heartbeat_seconds or new.resources != old.status.resources:
         return True
@@ -297,6 +300,7 @@ def build_conditions(
     silent_seconds: float,
     problems: Iterable[Problem],
     another: str | None,
+    refused_spec: str | None,
 ) -> list[Condition]:
     """What is to be said about the measurement: Ready, TelemetryComplete, Reconciling, Stalled.
 
@@ -306,6 +310,7 @@ def build_conditions(
         silent_seconds: time since the last valid sample.
         problems: what keeps the telemetry from being complete.
         another: instance name of another agent that writes the same object; None if there is none.
+        refused_spec: what is wrong with the spec, so that the one before is still in use; None if nothing is.
     """
     by_reason: dict[Reason, list[str]] = {}
     for problem in problems:
@@ -332,6 +337,9 @@ def build_conditions(
     if another is not None:
         text = f"Agent instance {another} writes this object, too; the last one wins. Stop one of the two."
         stalled = Condition("Stalled", "True", "AnotherAgent", text)
+    elif refused_spec is not None:
+        text = f"This agent can't use the spec and measures by the one before: {refused_spec}"
+        stalled = Condition("Stalled", "True", "InvalidSpec", text)
     elif not fresh:
         stalled = Condition("Stalled", "True", "NotMeasured", message or "No valid sample.")
     else:

@@ -33,6 +33,15 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 SETTINGS = PublishSettings()
 AGENT = AgentInfo("0.1.0", "abc123", "Machine", "Inotify")
 WALL = 1_800_000_000.0
+FACTS = {
+    "batches": 10,
+    "fresh": True,
+    "silent_seconds": 0.0,
+    "problems": (),
+    "another": None,
+    "refused_spec": None,
+}
+FINE = build_conditions(**FACTS)
 
 
 @cache
@@ -68,7 +77,7 @@ OLD = NodeCapacityStatus(
     windows=(Window("cpu", "5m", 0.5, 0.1, 0.5, 300),),
     conditions=conditions(),
 )
-PUBLISHED = Published(OLD, at=100.0, due=130.0)
+PUBLISHED = Published(OLD, measured_at=99.9, at=100.0, due=130.0)
 
 
 def later(**changes) -> NodeCapacityStatus:
@@ -79,7 +88,7 @@ DECISIONS = {
     "nothing was published": (None, later(), 102.0, "First"),
     "nothing has changed": (PUBLISHED, later(), 102.0, None),
     "the heartbeat is due": (PUBLISHED, later(), 130.0, "Heartbeat"),
-    "the heartbeat is due, but nothing was measured since": (PUBLISHED, later(observed_at=WALL), 500.0, None),
+    "the heartbeat is due, and the wall clock was set back": (PUBLISHED, later(observed_at=1.0), 130.0, "Heartbeat"),
     "a pod was observed": (PUBLISHED, later(observed_pod_uids=("a", "b", "c"), pod_count=3), 102.0, "Pods"),
     "a pod has ended": (PUBLISHED, later(observed_pod_uids=("a",), pod_count=1), 102.0, "Pods"),
     "as many pods, but others": (PUBLISHED, later(observed_pod_uids=("a", "c")), 102.0, "Pods"),
@@ -125,12 +134,6 @@ DECISIONS = {
         102.0,
         "Conditions",
     ),
-    "a condition has changed and nothing could be measured": (
-        PUBLISHED,
-        later(observed_at=WALL, conditions=conditions(Ready="False/NotMeasured")),
-        102.0,
-        "Conditions",
-    ),
     "the spec in use is another": (PUBLISHED, later(observed_generation=2), 102.0, "Conditions"),
     "pod events fell back to scans": (PUBLISHED, later(agent=replace(AGENT, pod_events="Scan")), 102.0, "Conditions"),
 }
@@ -138,7 +141,14 @@ DECISIONS = {
 
 @pytest.mark.parametrize(("old", "new", "now", "expected"), DECISIONS.values(), ids=DECISIONS.keys())
 def test_when_a_status_is_worth_a_write(old, new, now, expected):
-    assert should_publish(old, new, SETTINGS, now) == expected
+    assert should_publish(old, new, now, SETTINGS, now) == expected
+
+
+def test_what_was_not_measured_since_is_published_for_its_conditions_only():
+    unmeasured = replace(OLD, capacity=0.0, observed_pod_uids=())
+    assert should_publish(PUBLISHED, unmeasured, PUBLISHED.measured_at, SETTINGS, 500.0) is None
+    said = replace(unmeasured, conditions=conditions(Ready="False/NotMeasured"))
+    assert should_publish(PUBLISHED, said, PUBLISHED.measured_at, SETTINGS, 500.0) == "Conditions"
 
 
 POSITIVE = st.floats(0, 1000)
@@ -161,8 +171,8 @@ def test_the_published_capacity_never_strays_from_the_measured_one_beyond_the_de
     published = None
     for second, capacity in enumerate(capacities):
         new = replace(OLD, capacity=capacity, observed_at=WALL + second)
-        if should_publish(published, new, SETTINGS, float(second)):
-            published = Published(new, float(second), float(second) + 30)
+        if should_publish(published, new, float(second), SETTINGS, float(second)):
+            published = Published(new, float(second), float(second), float(second) + 30)
         assert abs(published.status.capacity - capacity) < max(0.1, 0.1 * published.status.capacity)
 
 
@@ -180,7 +190,6 @@ MODEL_DECISIONS = {
     "nothing was published": (None, model(), 100.0, True),
     "nothing has changed": (MODEL, model(), 110.0, False),
     "five minutes have gone by": (MODEL, model(), 400.0, True),
-    "five minutes have gone by without a measurement": (MODEL, model(at=WALL), 400.0, False),
     "it has grown": (MODEL, model(sigma=0.56), 110.0, True),
     "it has grown, but the last write is too near": (MODEL, model(sigma=0.9), 104.0, False),
     "it has grown a little": (MODEL, model(sigma=0.54), 110.0, False),
@@ -228,7 +237,9 @@ def built(pipeline: NodePipeline, settings: CapacitySettings, **changes) -> Node
         "pod_uids": tuple(f"uid-{i}" for i in range(int(report.pods[0]))),
         "observed_at": WALL,
         "observed_generation": 3,
-        "conditions": build_conditions(batches=4, fresh=True, silent_seconds=0, problems=(), another=None),
+        "conditions": build_conditions(
+            batches=4, fresh=True, silent_seconds=0, problems=(), another=None, refused_spec=None
+        ),
         "now": WALL,
     }
     return build_status(report, 0, settings, **{**arguments, **changes})
@@ -272,7 +283,9 @@ def test_any_measurement_conforms_to_the_crd(rows, pods):
             pod_uids=tuple(f"uid-{i}" for i in range(pods)),
             observed_at=WALL,
             observed_generation=1,
-            conditions=build_conditions(batches=4, fresh=True, silent_seconds=0, problems=(), another=None),
+            conditions=build_conditions(
+                batches=4, fresh=True, silent_seconds=0, problems=(), another=None, refused_spec=None
+            ),
             now=WALL,
         )
         validator("nodecapacities.yaml").validate(status.to_raw())
@@ -338,20 +351,29 @@ SAID = {
         {"fresh": False, "silent_seconds": 12.0},
         {"Ready": "False/NotMeasured", "Stalled": "True/NotMeasured", "Reconciling": "False/Settled"},
     ),
+    "a spec of a later version": (
+        {"refused_spec": "'1 fortnight' is not a duration"},
+        {"Stalled": "True/InvalidSpec", "Ready": "True/Measured"},
+    ),
     "another agent": ({"another": "def456"}, {"Stalled": "True/AnotherAgent", "Ready": "True/Measured"}),
 }
 
 
 @pytest.mark.parametrize(("facts", "expected"), SAID.values(), ids=SAID.keys())
 def test_what_the_conditions_say(facts, expected):
-    defaults = {"batches": 10, "fresh": True, "silent_seconds": 0.0, "problems": (), "another": None}
+    defaults = {
+        "batches": 10,
+        "fresh": True,
+        "silent_seconds": 0.0,
+        "problems": (),
+        "another": None,
+        "refused_spec": None,
+    }
     found = {c.type: f"{c.status}/{c.reason}" for c in build_conditions(**{**defaults, **facts})}
     assert expected.items() <= found.items()
     assert set(found) == {"Ready", "TelemetryComplete", "Reconciling", "Stalled"}
 
 
 def test_a_message_tells_every_problem_once():
-    told = build_conditions(
-        batches=9, fresh=True, silent_seconds=0, problems=[NO_PRESSURE, NO_GAUGE, NO_PRESSURE], another=None
-    )
+    told = build_conditions(**{**FACTS, "problems": [NO_PRESSURE, NO_GAUGE, NO_PRESSURE]})
     assert Condition("TelemetryComplete", "False", "InvalidGauge", "No gauge. No pressure.") in told
