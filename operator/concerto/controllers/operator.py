@@ -20,16 +20,17 @@ from typing import Any
 import kopf
 from aiohttp import web
 
+from concerto.api.quantities import parse_duration
 from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
 from concerto.controllers.profiles import ProfileController
 from concerto.controllers.reconciler import Reconciler
 from concerto.controllers.reservations import ReservationController
-from concerto.controllers.scheduler import Scheduler
+from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Reflector, Session
 from concerto.kube.events import EventRecorder
-from concerto.kube.lease import LeaderElection
+from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
     NODE_CAPACITIES,
     NODES,
@@ -50,6 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubeconfig", help="kubeconfig to use; by default the pod's service account")
     parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
     parser.add_argument("--bind", default="0.0.0.0:8080", help="where /metrics, /healthz and /readyz are served")
+    lease = LeaseSettings()
+    for name, default, help_ in (
+        ("lease-duration", lease.lease_duration_seconds, "how long others leave a Lease alone that is not renewed"),
+        ("renew-deadline", lease.renew_deadline_seconds, "how long a leader leads without a confirmed renewal"),
+        ("retry-period", lease.retry_period_seconds, "between two renewals"),
+    ):
+        parser.add_argument(
+            f"--leader-elect-{name}", type=parse_duration, default=float(default), metavar="DURATION", help=help_
+        )
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
 
 
@@ -62,7 +72,16 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"concerto operator: {error}", file=sys.stderr)
         return 2
-    operator = Operator(config, args.namespace or config.namespace, args.bind)
+    try:
+        lease = LeaseSettings(
+            lease_duration_seconds=int(args.leader_elect_lease_duration),
+            renew_deadline_seconds=args.leader_elect_renew_deadline,
+            retry_period_seconds=args.leader_elect_retry_period,
+        )
+    except ValueError as error:
+        print(f"concerto operator: --leader-elect-*: {error}", file=sys.stderr)
+        return 2
+    operator = Operator(config, args.namespace or config.namespace, args.bind, lease)
     kopf.run(registry=operator.registry(), settings=operator.settings(), standalone=True, clusterwide=True)
     return 1 if operator.failed else 0
 
@@ -80,9 +99,10 @@ class Operator:
         failed: whether a part of it ended by an error.
     """
 
-    def __init__(self, config: ClusterConfig, namespace: str, bind: str) -> None:
+    def __init__(self, config: ClusterConfig, namespace: str, bind: str, lease: LeaseSettings) -> None:
         """Nothing is sent before kopf starts it."""
         self.failed = False
+        self._lease = lease
         self._config = config
         self._namespace = namespace
         self._bind = bind
@@ -132,9 +152,22 @@ class Operator:
     async def _start(self) -> None:
         session = self._session = await Session.open(self._config)
         clock = SteadyClock()
-        recorder = EventRecorder(session, component="concerto-scheduler", instance=self._identity)
+        recorder = EventRecorder(
+            session,
+            component="concerto-scheduler",
+            instance=self._identity,
+            busy=lambda: scheduler.busy,
+        )
         model = ClusterModelPublisher(session, self._metrics, clock)
-        scheduler = Scheduler(session, self._namespace, self._identity, recorder, self._metrics, clock)
+        scheduler = Scheduler(
+            session,
+            self._namespace,
+            self._identity,
+            recorder,
+            self._metrics,
+            clock,
+            SchedulerSettings(binding_timeout_seconds=binding_timeout_seconds(self._lease)),
+        )
         profiles = ProfileController(session, scheduler)
         reservations = ReservationController(session, scheduler, recorder, clock)
         self._reconcilers = {
@@ -187,6 +220,7 @@ class Operator:
             namespace=self._namespace,
             name=LEASE_NAME,
             identity=self._identity,
+            settings=self._lease,
             on_lost=exit_at_once,
         )
 
@@ -224,6 +258,11 @@ class Operator:
             await self._web.cleanup()
         if self._session is not None:
             await self._session.close()
+
+
+def binding_timeout_seconds(lease: LeaseSettings) -> float:
+    """How long one binding may take: over before anyone can succeed a leader that lost its Lease while it was sent."""
+    return 0.8 * (lease.lease_duration_seconds - lease.renew_deadline_seconds)
 
 
 async def insist(load: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -40,13 +40,15 @@ class SchedulerSettings:
         least_cycle_interval_seconds: no two cycles start closer together, so that a burst becomes one batch.
         concurrent_bindings: bindings in flight at most.
         most_waiting_bindings: stored decisions that wait for their binding, beyond which no new cycle starts.
-        housekeeping_seconds: how often batches are released and overdue assignments looked for.
+        housekeeping_seconds: how often batches are released.
+        binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
     """
 
     least_cycle_interval_seconds: float = 0.05
     concurrent_bindings: int = 48
     most_waiting_bindings: int = 250
     housekeeping_seconds: float = 0.5
+    binding_timeout_seconds: float = 4.0
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,11 @@ class Scheduler:
         self._binding: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._room.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether bindings wait for their turn, so that what can wait should."""
+        return len(self._binding) > self._settings.concurrent_bindings
 
     # --- what the reflectors call
 
@@ -304,7 +311,7 @@ class Scheduler:
                 pod.name,
                 pod.uid,
                 node,
-                BinderSettings(give_up_after_seconds=give_up),
+                BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up),
             )
         self._metrics.bindings.labels(outcome.result.value).inc()
         if outcome.result is BindResult.BOUND:
