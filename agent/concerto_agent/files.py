@@ -82,16 +82,30 @@ def parse_pressure(data: bytes | None) -> float | None:
     return None if microseconds is None else microseconds / 1e6
 
 
-def parse_cpu_times(data: bytes | None) -> tuple[int, ...] | None:
-    """user, nice, system, idle, iowait, irq, softirq, steal of all CPUs, in ticks, from the first line of /proc/stat.
+def parse_cpu_times(data: bytes | None, cpus: frozenset[int] | None = None) -> tuple[int, ...] | None:
+    """user, nice, system, idle, iowait, irq, softirq, steal in ticks, from /proc/stat.
 
     guest and guest_nice are inside user and nice already, so they are left out. Kernels before 2.6.11 have no steal:
     it counts as 0 then.
+
+    Args:
+        data: the file.
+        cpus: the CPUs to add up, those that are offline left out; None: all, from the first line.
     """
     if data is None:
         return None
-    words = data.partition(b"\n")[0].split()
-    if len(words) < 8 or words[0] != b"cpu":
+    if cpus is None:
+        return _cpu_line(data.partition(b"\n")[0], b"cpu")
+    lines = {line.partition(b" ")[0]: line for line in data.split(b"\n") if line.startswith(b"cpu")}
+    names = [name for name in (b"cpu%d" % cpu for cpu in cpus) if name in lines]
+    times = [_cpu_line(lines[name], name) for name in names]
+    found = [each for each in times if each is not None]
+    return tuple(sum(field) for field in zip(*found)) if found else None
+
+
+def _cpu_line(line: bytes, name: bytes) -> tuple[int, ...] | None:
+    words = line.split()
+    if len(words) < 8 or words[0] != name:
         return None
     try:
         times = tuple(int(word) for word in words[1:9])

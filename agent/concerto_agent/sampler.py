@@ -217,27 +217,49 @@ class PodUsage:
 
 
 class Cpus:
-    """Which CPUs the node has: those online, or those of its cgroup's cpuset."""
+    """Which CPUs the node has, those online or those of its cgroup's cpuset, and what others take of them."""
 
     def __init__(self, settings: SamplerSettings, scope: Cgroup) -> None:
         self._online = settings.sys / "devices" / "system" / "cpu" / "online"
+        self._stat = KeptFile(settings.proc / "stat")
         self._scope = scope if settings.scope == "Cgroup" else None
+        self._cpus: frozenset[int] = frozenset()
+        self._times: tuple[int, ...] | None = None
+        self._own = Rate()
         self._shared: Problem | None = None
-        self.count = 0
+        self.others = 0.0
 
-    def look(self) -> None:
-        """Read them."""
-        online = KeptFile(self._online)
-        cpus = parse_cpu_list(online.read()) or frozenset()
-        online.close()
-        if self._scope is not None:
-            cpus = self._scope.effective_cpus() or cpus
-            self._shared = self._overlap(self._scope, cpus)
-        self.count = len(cpus)
+    @property
+    def count(self) -> int:
+        """How many there are; 0 if that can't be told."""
+        return len(self._cpus)
+
+    def look(self, seconds: float) -> None:
+        """Read them.
+
+        Args:
+            seconds: time since the last look; 0 if there was none or it is too long ago.
+        """
+        before, online = self._cpus, parse_cpu_list(_content(self._online)) or frozenset()
+        if self._scope is None:
+            self._cpus = online
+            return
+        self._cpus = self._scope.effective_cpus() or online
+        self._shared = self._overlap(self._scope, self._cpus)
+        times_before, self._times = self._times, parse_cpu_times(self._stat.read(), self._cpus)
+        own = self._own.update(self._scope.cpu_seconds(), seconds)
+        self.others = 0.0
+        if times_before is not None and self._times is not None and self._cpus == before and not math.isnan(own):
+            busy = readings.utilisation(times_before, self._times) or 0.0
+            self.others = max(busy - own / self.count, 0.0)
 
     def problem(self) -> Problem | None:
         """The node shares CPUs with another one, as far as can be seen."""
         return self._shared
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        self._stat.close()
 
     @staticmethod
     def _overlap(scope: Cgroup, cpus: frozenset[int]) -> Problem | None:
@@ -249,8 +271,8 @@ class Cpus:
                 names = ",".join(str(cpu) for cpu in sorted(shared))
                 return Problem(
                     "SharedCPUs",
-                    f"CPUs {names} also belong to the node in cgroup {sibling.path}: neither sees the other's load. "
-                    "Give each node's cgroup CPUs of its own.",
+                    f"CPUs {names} also belong to the node in cgroup {sibling.path}: the load of the two can't be told "
+                    "apart. Give each node's cgroup CPUs of its own.",
                 )
         return None
 
@@ -319,11 +341,14 @@ class Cpu:
 
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""
-        busy = self._busy.read(seconds, problems)
+        own = self._busy.read(seconds, problems)
         waited = parse_pressure(self._psi.read() if self._psi else None)
         if waited is None:
             problems.append(Problem("NoPressure", f"{_psi_name(self._psi)}: cpu is the utilisation alone."))
         pressure = clip(self._pressure.update(waited, seconds))
+        # Time that processes outside of the node's cgroup took of its CPUs while its own tasks waited is to it what
+        # steal is to a machine, and counts as busy. Without, a node on busy CPUs would never look full.
+        busy = own if math.isnan(pressure) else clip(own + self._cpus.others * pressure)
         # Pressure that is there, only not for this sample (NaN), makes the reading unknown: utilisation alone would be
         # another quantity than the samples before and after it
         usage = readings.cpu(busy, None if waited is None else pressure, self._formula)
@@ -550,8 +575,9 @@ class Sampler:
         if self._looked is None or now - self._looked >= self._settings.slow_period_seconds:
             since = 0.0 if self._looked is None else now - self._looked
             self._looked = now
-            self._cpus.look()
-            self._pods.look(self._trusted(since, self._settings.slow_period_seconds), uncounted)
+            since = self._trusted(since, self._settings.slow_period_seconds)
+            self._cpus.look(since)
+            self._pods.look(since, uncounted)
         seconds = 0.0 if self._last is None else self._trusted(now - self._last, 0.0)
         self._last = now
         problems: list[Problem] = []
@@ -571,4 +597,5 @@ class Sampler:
         """Give back every descriptor."""
         for meter in self._meters.values():
             meter.close()
+        self._cpus.close()
         self._pods.close()

@@ -10,7 +10,7 @@ from typing import Literal
 Layout = Literal["v1", "v1-joined", "v2", "hybrid"]
 Driver = Literal["cgroupfs", "systemd", "kind"]
 
-STAT = "cpu  {times} 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\nintr 12345 0 0\nctxt 99\nbtime 1700000000\n"
+STAT = "cpu  {times} 0 0\n{cpus}intr 12345 0 0\nctxt 99\nbtime 1700000000\n"
 MEMINFO = (
     "MemTotal:       24684092 kB\nMemFree:        20752632 kB\nMemAvailable:   24187124 kB\n"
     "Buffers:          296696 kB\nCached:          3067380 kB\nSwapCached:            0 kB\n"
@@ -54,9 +54,10 @@ class Machine:
         if layout == "hybrid":
             write(self.cgroups / "unified" / "cgroup.controllers", "\n")
 
-    def stat(self, times: str = "100 0 100 800 0 0 0 0") -> None:
-        """user nice system idle iowait irq softirq steal, in ticks."""
-        write(self.proc / "stat", STAT.format(times=times))
+    def stat(self, times: str = "100 0 100 800 0 0 0 0", cpus: Mapping[int, str] | None = None) -> None:
+        """user nice system idle iowait irq softirq steal, in ticks; of the machine, and of single CPUs."""
+        lines = "".join(f"cpu{cpu} {each} 0 0\n" for cpu, each in (cpus or {0: "1 2 3 4 5 6 7 8"}).items())
+        write(self.proc / "stat", STAT.format(times=times, cpus=lines))
 
     def psi(self, some: int = 1000, kind: str = "cpu") -> None:
         """Microseconds for which some task waited."""

@@ -47,6 +47,16 @@ PARSERS = {
     "cpu times of a kernel without steal": (parse_cpu_times, b"cpu 1 2 3 4 5 6 7\n", (1, 2, 3, 4, 5, 6, 7, 0)),
     "cpu times that are cut short": (parse_cpu_times, b"cpu 1 2 3\n", None),
     "cpu times that are no numbers": (parse_cpu_times, b"cpu a b c d e f g h\n", None),
+    "cpu times of some CPUs, one of them offline": (
+        lambda d: parse_cpu_times(d, frozenset({1, 2, 10, 12})),
+        b"cpu 9 9 9 9 9 9 9 9\ncpu1 1 0 0 0 0 0 0 1 0 0\ncpu10 2 0 0 0 0 0 0 2\ncpu2 4 0 0 0 0 0 0 4\nintr 5\n",
+        (7, 0, 0, 0, 0, 0, 0, 7),
+    ),
+    "cpu times of CPUs that are not there": (
+        lambda d: parse_cpu_times(d, frozenset({7})),
+        b"cpu0 1 1 1 1 1 1 1 1\n",
+        None,
+    ),
     "a cpu list": (parse_cpu_list, b"0-2,8\n", frozenset({0, 1, 2, 8})),
     "an empty cpu list": (parse_cpu_list, b"\n", frozenset()),
     "a broken cpu list": (parse_cpu_list, b"0-x\n", None),
@@ -321,6 +331,31 @@ def test_a_cgroup_made_anew_starts_its_counters_again(tmp_path):
     assert math.isnan(meters.sample(10.1).readings["cpu"].usage)
     machine.cpu("n1", 0.1)
     assert meters.sample(10.2).readings["cpu"].usage == pytest.approx(0.5 / 2)
+
+
+OTHERS = {
+    "the node's tasks wait for what others take": (0.5, 1.0, 0.5, 1.0),
+    "half of the time they wait": (0.5, 0.5, 0.5, 0.75 * 1.5 / 2),
+    "others are busy, and the node wants nothing": (0.0, 0.0, 1.0, 0.0),
+    "others are idle, and the node's tasks are held back by their quota": (0.1, 0.8, 0.0, 0.1 * 1.8 / 2),
+}
+
+
+@pytest.mark.parametrize(("own", "pressure", "others", "expected"), OTHERS.values(), ids=OTHERS.keys())
+def test_what_others_take_of_the_nodes_cpus_while_it_waits_counts_as_busy(tmp_path, own, pressure, others, expected):
+    machine = Machine(tmp_path, "hybrid")
+    machine.cpuset("n1", "2-3")
+    machine.memory("n1", 1)
+    meters = sampler(machine, cgroup="n1", memory=GIB)
+    for step in range(25):
+        seconds = step / 10
+        busy = round((own + others) * 1000 * seconds)  # of two CPUs, in thousandths of a tick a CPU
+        line = f"{busy} 0 0 {round(1000 * seconds) - busy} 0 0 0 0"
+        machine.stat(cpus={1: f"{round(1000 * seconds)} 0 0 0 0 0 0 0", 2: line, 3: line})
+        machine.cpu("n1", own * 2 * seconds)
+        machine.cgroup_psi("n1", round(pressure * seconds * 1e6))
+        reading = meters.sample(10.0 + seconds).readings["cpu"]
+    assert reading.usage == pytest.approx(expected, abs=0.01)
 
 
 SHARED = {
