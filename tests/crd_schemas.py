@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from concerto.api.timestamps import parse_timestamp
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[1]
 FORMATS = FormatChecker(formats=())
 
 

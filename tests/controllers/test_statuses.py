@@ -1,0 +1,129 @@
+"""What the operator writes, without a server: statuses that fit the CRDs, and conditions that say what is so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from concerto.api.podreservation import Assignment, StandingReservation, build_batch
+from concerto.capacity.subspace import Subspace
+from concerto.controllers.binder import build_binding
+from concerto.controllers.cluster_model import build_cluster_status
+from concerto.controllers.profiles import build_profile_status, ready_condition
+from concerto.controllers.reservations import build_standing_status
+from concerto.controllers.scheduler import ProfileCounts, scheduled_note
+from concerto.scheduling.ledger import StandingState
+from crd_schemas import problems
+
+NOW = "2026-03-01T12:00:00Z"
+META = {"name": "x", "namespace": "default", "uid": "u1", "generation": 2, "creationTimestamp": NOW}
+
+
+def reservation(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PodReservation",
+        "metadata": META,
+        "spec": {"podSelector": {"matchLabels": {"a": "b"}}, "count": 3} | spec,
+    }
+
+
+def by_type(status: dict[str, object]) -> dict[str, tuple[str, str]]:
+    return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "state", "limited", "phase", "ready"),
+    [
+        ("all units are held", StandingState({"n1": 2, "n2": 1}, {}, 3, False), False, "Active", ("True", "Held")),
+        ("some lack a node", StandingState({"n1": 1}, {}, 3, False), False, "Pending", ("False", "NoCapacity")),
+        ("the namespace has its fill", StandingState({}, {}, 3, False), True, "Pending", ("False", "NamespaceLimit")),
+        ("the rest is held", StandingState({"n1": 1}, {"p": "n1", "q": "n1"}, 1, False), False, "Active",
+         ("True", "Held")),
+        ("all were used", StandingState({}, {"p": "a", "q": "b", "r": "c"}, 0, False), False, "Consumed",
+         ("True", "Consumed")),
+        ("its time is over", StandingState({}, {"p": "a"}, 0, True), False, "Expired", ("False", "Expired")),
+    ],
+)  # fmt: skip
+def test_a_standing_reservation_says_how_it_stands(sentence, state, limited, phase, ready):
+    obj = reservation(ttlSeconds=60)
+    consumers = [
+        {"namespace": "default", "name": uid, "uid": uid, "node": node} for uid, node in state.consumed.items()
+    ]
+    status = build_standing_status(
+        obj, StandingReservation.from_raw(obj), state, consumers=consumers, limited=limited, now=NOW
+    )
+    assert status["phase"] == phase, sentence
+    assert by_type(status)["Ready"] == ready
+    assert by_type(status)["Reconciling"][0] == ("True" if phase == "Pending" else "False")
+    assert status["used"] == len(state.consumed)
+    assert status["expiresAt"] == "2026-03-01T12:01:00Z"
+    assert problems({**obj, "status": status}) == []
+
+
+def test_a_status_that_says_nothing_new_is_not_different():
+    obj = reservation()
+    view, state = StandingReservation.from_raw(obj), StandingState({"n1": 3}, {}, 3, False)
+    first = build_standing_status(obj, view, state, consumers=[], limited=False, now=NOW)
+    again = build_standing_status(
+        {**obj, "status": first}, view, state, consumers=[], limited=False, now="2026-03-01T12:05:00Z"
+    )
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    ("sentence", "wrong", "winner", "expected"),
+    [
+        ("it is the only one", "", "mine", ("True", "InUse")),
+        ("an older one has its name", "", "theirs", ("False", "DuplicateSchedulerName")),
+        ("its spec is not usable", "spec is not usable: x", "", ("False", "InvalidSpec")),
+    ],
+)
+def test_a_profile_says_whether_it_is_in_use(sentence, wrong, winner, expected):
+    obj = {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SchedulingProfile",
+        "metadata": {k: v for k, v in META.items() if k != "namespace"},
+        "spec": {"schedulerName": "concerto"},
+    }
+    status = build_profile_status(obj, ready_condition(wrong, "mine", winner), ProfileCounts(5, 2, 1), NOW)
+    assert by_type(status)["Ready"] == expected, sentence
+    assert by_type(status)["Stalled"][0] == ("True" if expected[0] == "False" else "False")
+    assert (status["decisions"], status["unschedulable"], status["fallbacks"]) == (5, 2, 1)
+    assert status["observedGeneration"] == 2
+    assert problems({**obj, "status": status}) == []
+
+
+def test_the_cluster_model_is_written_as_the_agents_read_it():
+    model = Subspace(np.array([[0.8, -0.6], [0.6, 0.8]]), np.array([0.5, 0.1]), 3)
+    status = build_cluster_status(model, ("cpu", "memory"), observed_at=1.5, batches=7, generation=1, conditions=[])
+    assert status["directions"] == [[0.8, 0.6], [-0.6, 0.8]]
+    assert status["nodes"] == 3
+    obj = {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SubspaceSnapshot",
+        "metadata": {"name": "cluster"},
+        "spec": {},
+    }
+    assert problems({**obj, "status": status}) == []
+
+
+ASSIGNMENT = Assignment("default", "p", "uid-1", "n1", "Capacity", "42", 3.25)
+
+
+def test_a_batch_fits_its_schema_and_can_be_read_again():
+    batch = build_batch("concerto-system", "cycle-a-000001", [ASSIGNMENT])
+    assert problems(batch) == []
+    assert Assignment.from_raw(batch["spec"]["assignments"][0]) == ASSIGNMENT
+
+
+def test_a_binding_carries_the_uid_so_that_no_other_pod_of_that_name_can_be_bound():
+    body = build_binding("default", "p", "uid-1", "n1")
+    assert body["metadata"] == {"namespace": "default", "name": "p", "uid": "uid-1"}
+    assert body["target"]["name"] == "n1"
+
+
+def test_the_scheduled_event_begins_as_kube_schedulers_and_says_what_was_measured():
+    assert scheduled_note(ASSIGNMENT) == (
+        "Successfully assigned default/p to n1, which could take 3.2 more pods by its measured capacity"
+    )
