@@ -81,8 +81,10 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     """A new namespace; deleted in the background afterwards."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
-    # without its service account no pod can be made
-    cluster.kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
+    # Without its service account no pod can be made. After several outages in a row the controller manager, as every
+    # client of its kind, waits up to a minute before it looks again.
+    account = ("-n", name, "serviceaccount/default")
+    cluster.kubectl("wait", "--for=create", "--timeout=120s", *account, timeout_seconds=130)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
 
