@@ -105,7 +105,12 @@ def agent_on(system_cluster: Cluster, node: RealNode, logs: Path) -> Process:
 
 @contextlib.contextmanager
 def real_system(
-    cluster: LocalControlPlane, say: Say, names: Sequence[str] = ("n1", "n2"), *, outlives_us: bool = False
+    cluster: LocalControlPlane,
+    say: Say,
+    names: Sequence[str] = ("n1", "n2"),
+    *,
+    operator_flags: Sequence[str] = (),
+    outlives_us: bool = False,
 ) -> Iterator[System]:
     """Real nodes with their agents, and an operator; the caller has installed Concerto.
 
@@ -113,6 +118,7 @@ def real_system(
         cluster: where.
         say: told what is done.
         names: of the nodes.
+        operator_flags: further ones.
         outlives_us: agents and operator go on when this process ends without leaving the context.
 
     Raises:
@@ -125,7 +131,7 @@ def real_system(
         image = build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE)
         for node in nodes:
             node.import_image(image)
-        operator = operator_process(cluster, cluster.logs)
+        operator = operator_process(cluster, cluster.logs, extra=operator_flags)
         agents = {node.name: agent_on(cluster, node, cluster.logs) for node in nodes}
         system = System(cluster, list(names), nodes, agents, operator, cluster.logs)
         for process in (operator, *agents.values()):
@@ -160,12 +166,14 @@ def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subp
 
 
 @contextlib.contextmanager
-def hollow_system(cluster: Cluster, say: Say, count: int, *arguments: str) -> Iterator[System]:
+def hollow_system(
+    cluster: Cluster, say: Say, count: int, *arguments: str, operator_flags: Sequence[str] = ()
+) -> Iterator[System]:
     """Simulated nodes, whose measurements come from the process that plays them, and an operator."""
     say(f"nodes: {count} simulated ones")
     with hollow_nodes(cluster, count, *arguments), contextlib.ExitStack() as stack:
         logs = getattr(cluster, "logs", cluster.work_dir)
-        operator = operator_process(cluster, logs).start()
+        operator = operator_process(cluster, logs, extra=operator_flags).start()
         stack.callback(operator.stop)
         nodes = [n["metadata"]["name"] for n in cluster.get("nodes")["items"]]
         system = System(cluster, nodes, None, {}, operator, logs)

@@ -1,0 +1,252 @@
+"""The operator places pods on a real API server: what is bound, what is not, and what people are told.
+
+Nodes are mere API objects here, each of which says once that it is idle and can take ten pods.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.clusters import Cluster
+from e2e.processes import Process, operator_process
+from e2e.system import hollow_nodes
+
+NODES = 3
+NODE_PODS = 10
+
+
+@pytest.fixture(scope="module")
+def operator(concerto_cluster: Cluster) -> Iterator[Process]:
+    """Three nodes that are API objects, and an operator."""
+    with hollow_nodes(concerto_cluster, NODES, "--api-only", "--max-pods", str(NODE_PODS), "--prefix", "sched"):
+        process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-scheduling").start()
+        try:
+            process.wait_ready()
+            yield process
+        finally:
+            process.stop()
+
+
+def eventually(check: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    """The first true result of a check that is repeated until it has one."""
+    deadline = time.monotonic() + seconds
+    while not (result := check()):
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
+        time.sleep(0.2)
+    return result
+
+
+def pod(namespace: str, name: str, **spec: Any) -> dict[str, Any]:
+    labels = spec.pop("labels", {})
+    body = {
+        "schedulerName": "concerto",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "c", "image": "none.invalid/none"}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": body | spec,
+    }
+
+
+def node_of(cluster: Cluster, namespace: str, name: str) -> str:
+    return str(cluster.get("pod", "-n", namespace, name)["spec"].get("nodeName", ""))
+
+
+def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[str]:
+    found = cluster.get("events", "-n", namespace, "--field-selector", f"involvedObject.name={name},reason={reason}")
+    return [e["message"] for e in found["items"]]
+
+
+def condition(obj: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    return next((c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] == kind), None)
+
+
+def test_a_pod_is_bound_and_its_event_says_what_the_decision_was_based_on(concerto_cluster, operator, namespace):
+    concerto_cluster.apply(pod(namespace, "plain"))
+    node = eventually(lambda: node_of(concerto_cluster, namespace, "plain"), "bound")
+    said = eventually(lambda: events(concerto_cluster, namespace, "plain", "Scheduled"), "the event")
+    assert said == [f"Successfully assigned {namespace}/plain to {node}, which could take "
+                    f"{said[0].split('could take ')[1].split(' ')[0]} more pods by its measured capacity"]  # fmt: skip
+
+
+def test_a_pod_of_another_scheduler_is_left_alone(concerto_cluster, operator, namespace):
+    concerto_cluster.apply(pod(namespace, "other", schedulerName="somebody-else"), pod(namespace, "ours"))
+    eventually(lambda: node_of(concerto_cluster, namespace, "ours"), "ours is bound")
+    assert node_of(concerto_cluster, namespace, "other") == ""
+
+
+HARD = {
+    "required pod affinity": {
+        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}}},
+    "required pod anti-affinity": {
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}}},
+    "topology spread": {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+             "labelSelector": {"matchLabels": {"a": "b"}}}]},
+    "claim": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]},
+}  # fmt: skip
+
+
+def test_a_hard_constraint_that_is_not_evaluated_is_named_and_the_pod_never_bound(
+    concerto_cluster, operator, namespace
+):
+    concerto_cluster.apply(*(pod(namespace, f"hard-{i}", **spec) for i, spec in enumerate(HARD.values())))
+    for i, kind in enumerate(HARD):
+        said = eventually(
+            lambda i=i: events(concerto_cluster, namespace, f"hard-{i}", "FailedScheduling"), f"{kind}: an event"
+        )
+        assert f"0/{NODES} nodes are available" in said[0]
+        assert any(word in said[0].lower() for word in kind.split()), f"{kind} is not named in: {said[0]}"
+        found = concerto_cluster.get("pod", "-n", namespace, f"hard-{i}")
+        assert "nodeName" not in found["spec"]
+        told = condition(found, "PodScheduled")
+        assert told and told["status"] == "False" and told["reason"] == "Unschedulable"
+        assert told["message"] == said[0]
+
+
+def test_reasons_are_counted_by_node_in_one_event(concerto_cluster, operator, namespace):
+    names = [n["metadata"]["name"] for n in concerto_cluster.get("nodes")["items"]]
+    concerto_cluster.kubectl("cordon", names[0])
+    try:
+        concerto_cluster.apply(pod(namespace, "choosy", nodeSelector={"no-such": "label"}))
+        said = eventually(lambda: events(concerto_cluster, namespace, "choosy", "FailedScheduling"), "FailedScheduling")
+        assert said == [f"0/{NODES} nodes are available: 1 node(s) were unschedulable, "
+                        f"{NODES - 1} node(s) didn't match Pod's node affinity/selector."]  # fmt: skip
+    finally:
+        concerto_cluster.kubectl("uncordon", names[0])
+
+
+def test_a_pod_with_a_scheduling_gate_waits_without_a_word_and_is_placed_once_it_is_gone(
+    concerto_cluster, operator, namespace
+):
+    concerto_cluster.apply(pod(namespace, "gated", schedulingGates=[{"name": "example.com/wait"}]))
+    concerto_cluster.apply(pod(namespace, "after"))
+    eventually(lambda: node_of(concerto_cluster, namespace, "after"), "a later pod is bound")
+    assert node_of(concerto_cluster, namespace, "gated") == ""
+    patch = json.dumps([{"op": "remove", "path": "/spec/schedulingGates/0"}])
+    concerto_cluster.kubectl("patch", "pod", "-n", namespace, "gated", "--type=json", "-p", patch)
+    eventually(lambda: node_of(concerto_cluster, namespace, "gated"), "bound after the gate is gone")
+
+
+def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_used(
+    concerto_cluster, operator, namespace
+):
+    pods = [pod(namespace, f"many-{i:02d}") for i in range(NODES * NODE_PODS + 5)]
+    concerto_cluster.apply(*pods)
+
+    def bound() -> list[dict[str, Any]]:
+        items = concerto_cluster.get("pods", "-A")["items"]
+        return [p for p in items if p["spec"].get("nodeName", "").startswith("sched-")]
+
+    eventually(lambda: len(bound()) == NODES * NODE_PODS, "all room is used", 40)
+    time.sleep(1)
+    by_node: dict[str, int] = {}
+    for found in bound():
+        by_node[found["spec"]["nodeName"]] = by_node.get(found["spec"]["nodeName"], 0) + 1
+    assert max(by_node.values()) <= NODE_PODS
+    waiting = [p["metadata"]["name"] for p in concerto_cluster.get("pods", "-n", namespace)["items"]
+               if not p["spec"].get("nodeName")]  # fmt: skip
+    told = eventually(
+        lambda: events(concerto_cluster, namespace, waiting[0], "FailedScheduling"), "why the rest waits", 30
+    )
+    assert f"0/{NODES} nodes are available" in told[0]
+    concerto_cluster.kubectl("delete", "pod", "-n", namespace, "--wait=false", *[f"many-{i:02d}" for i in range(5)])
+    eventually(lambda: node_of(concerto_cluster, namespace, waiting[-1]), "the rest is placed", 30)
+
+
+def test_a_standing_reservation_keeps_room_for_its_pods_and_is_used_up_by_them(concerto_cluster, operator, namespace):
+    reservation = {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PodReservation",
+        "metadata": {"namespace": namespace, "name": "room"},
+        "spec": {"podSelector": {"matchLabels": {"for": "room"}}, "count": 2},
+    }
+    concerto_cluster.apply(reservation)
+
+    def status() -> dict[str, Any]:
+        found = concerto_cluster.get("pres", "-n", namespace, "room")
+        return found.get("status") or {}
+
+    eventually(lambda: status().get("phase") == "Active", "the room is held", 30)
+    assert sum(p["units"] for p in status()["placements"]) == 2
+    held = {p["node"] for p in status()["placements"]}
+    concerto_cluster.apply(*(pod(namespace, f"guest-{i}", labels={"for": "room"}) for i in range(2)))
+    for i in range(2):
+        assert eventually(lambda i=i: node_of(concerto_cluster, namespace, f"guest-{i}"), "a guest is bound") in held
+    eventually(lambda: status().get("phase") == "Consumed", "it is used up", 30)
+    assert {c["name"] for c in status()["consumedBy"]} == {"guest-0", "guest-1"}
+
+
+def test_a_standing_reservation_whose_time_is_over_says_so_and_stays(concerto_cluster, operator, namespace):
+    concerto_cluster.apply({
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PodReservation",
+        "metadata": {"namespace": namespace, "name": "brief"},
+        "spec": {"podSelector": {"matchLabels": {"for": "brief"}}, "count": 1, "ttlSeconds": 3},
+    })  # fmt: skip
+    found = eventually(
+        lambda: (
+            (p := concerto_cluster.get("pres", "-n", namespace, "brief"))
+            and (p.get("status") or {}).get("phase") == "Expired"
+            and p
+        ),
+        "it has expired",
+        30,
+    )
+    assert condition(found, "Expired")["status"] == "True"
+    assert not found["status"]["placements"]
+    assert eventually(lambda: events(concerto_cluster, namespace, "brief", "Expired"), "an event")
+
+
+def profile(name: str, scheduler_name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SchedulingProfile",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": scheduler_name} | spec,
+    }
+
+
+def test_profiles_come_change_and_go_without_a_restart(concerto_cluster, operator, namespace):
+    name = f"e2e-{uuid.uuid4().hex[:6]}"
+    concerto_cluster.apply(pod(namespace, "early", schedulerName=name))
+    time.sleep(1)
+    assert node_of(concerto_cluster, namespace, "early") == ""
+    concerto_cluster.apply(profile(name, name))
+    try:
+        eventually(lambda: node_of(concerto_cluster, namespace, "early"), "placed once its profile is there")
+        ready = eventually(lambda: condition(concerto_cluster.get("sprof", name), "Ready"), "Ready")
+        assert ready["status"] == "True" and ready["reason"] == "InUse"
+        # Nothing is admitted with more room asked for than any node has
+        concerto_cluster.apply(profile(name, name, admitFraction="50"))
+        eventually(
+            lambda: concerto_cluster.get("sprof", name)["status"]["observedGeneration"] == 2, "the edit is in use"
+        )
+        concerto_cluster.apply(pod(namespace, "late", schedulerName=name))
+        eventually(lambda: events(concerto_cluster, namespace, "late", "FailedScheduling"), "no room by the new rule")
+        concerto_cluster.apply(profile(f"{name}-2", name))
+        loser = eventually(lambda: condition(concerto_cluster.get("sprof", f"{name}-2"), "Ready"), "the second one")
+        assert loser["status"] == "False" and loser["reason"] == "DuplicateSchedulerName" and name in loser["message"]
+        # With the older one gone the younger one is in its place, and its rule lets the pod in
+        concerto_cluster.kubectl("delete", "sprof", name)
+        eventually(lambda: node_of(concerto_cluster, namespace, "late"), "placed by the other profile")
+    finally:
+        concerto_cluster.kubectl("delete", "sprof", name, f"{name}-2", "--ignore-not-found")
+
+
+def test_what_was_applied_is_as_it_was(concerto_cluster, operator):
+    from e2e.system import OVERLAY
+
+    assert concerto_cluster.kubectl("diff", "-k", str(OVERLAY), check=False) == ""

@@ -1,0 +1,166 @@
+"""Any process may die between any two lines: a Job on real nodes, with the operator, agents and API server killed.
+
+An independent recorder watches: no pod is lost, none is bound twice, none was placed without measured room for it, and
+no reservation is left behind. Where real nodes can't run, simulated ones take their place, and the output says so.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.clusters import LocalControlPlane
+from e2e.processes import Process
+from e2e.recorder import Recorder
+from e2e.system import System, can_run_real_nodes, hollow_system, real_system
+
+# Shorter than in production, so that twenty successions fit into one Job; the rule between them is the same
+QUICK_LEASE = (
+    "--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=400ms",
+)  # fmt: skip
+PODS = 60
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def system(concerto_cluster, say: Callable[[str], None]) -> Iterator[System]:
+    if not isinstance(concerto_cluster, LocalControlPlane):
+        pytest.skip(f"{concerto_cluster.origin} is not ours to break")
+    possible, reason = can_run_real_nodes(concerto_cluster)
+    if possible:
+        with real_system(concerto_cluster, say, operator_flags=QUICK_LEASE) as found:
+            yield found
+    else:
+        say(f"survival: simulated nodes instead of real ones: {reason}")
+        with hollow_system(concerto_cluster, say, 4, operator_flags=QUICK_LEASE) as found:
+            yield found
+
+
+class Chaos:
+    """Kills processes at random moments from a thread of its own, and starts them again."""
+
+    def __init__(self, act: Callable[[random.Random], None], times: int, between: tuple[float, float]) -> None:
+        self._act, self._times, self._between = act, times, between
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stop = threading.Event()
+        self._chance = random.Random(7)
+        self.done = 0
+        self.error: BaseException | None = None
+
+    def _run(self) -> None:
+        try:
+            while self.done < self._times and not self._stop.wait(self._chance.uniform(*self._between)):
+                self._act(self._chance)
+                self.done += 1
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> Chaos:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+def job(name: str, namespace: str, loops: int) -> dict[str, Any]:
+    container = {
+        "name": "burn",
+        "image": "localhost/concerto-busybox:1",
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", f"sleep 1; i=0; while [ $i -lt {loops} ]; do i=$((i+1)); done"],
+    }
+    spec = {
+        "schedulerName": "concerto",
+        "restartPolicy": "Never",
+        "dnsPolicy": "Default",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "completions": PODS,
+            "parallelism": PODS,
+            "backoffLimit": 1000,
+            "template": {"metadata": {"labels": {"job": name}}, "spec": spec},
+        },
+    }
+
+
+def wait_complete(system: System, name: str, namespace: str, chaos: Chaos, seconds: float = 280) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        text = system.cluster.kubectl("get", "job", "-n", namespace, name, "-o", "json", check=False)
+        done = json.loads(text)["status"].get("succeeded", 0) if text.startswith("{") else -1
+        if done == PODS and chaos.done >= chaos._times:
+            return
+        assert chaos.error is None, chaos.error
+        assert time.monotonic() < deadline, f"{done} of {PODS} pods are done, {chaos.done} kills"
+        time.sleep(1)
+
+
+def judge(system: System, recorder: Recorder, say: Callable[[str], None], what: str) -> None:
+    left = system.wait_no_batches(60)
+    recorder.stop()
+    verdict = recorder.verify()
+    say(
+        f"survival: {what}: {verdict.assignments} assignments for {verdict.pods_bound} pods, "
+        f"{len(verdict.violations)} not allowed, {len(verdict.rebound)} bound twice, {len(left)} reservations left"
+    )
+    assert not left, f"reservations are left behind: {left}"
+    assert not verdict.rebound
+    assert not verdict.violations, "\n".join(verdict.violations)
+    assert not recorder.gaps
+    assert verdict.pods_bound >= PODS
+
+
+@pytest.mark.timeout(420)
+def test_the_operator_is_killed_twenty_times_during_a_job(system, namespace, say):
+    def kill_operator(chance: random.Random) -> None:
+        system.operator.kill()
+        system.operator.start()
+        # The lease of the one that was killed has to run out; then kill at any moment of whatever comes next
+        system.operator.wait_ready(60)
+
+    with Recorder(str(system.cluster.kubeconfig)) as recorder:
+        with Chaos(kill_operator, KILLS, (0.2, 6.0)) as chaos:
+            system.cluster.apply(job("killed-operator", namespace, 700_000))
+            wait_complete(system, "killed-operator", namespace, chaos)
+        judge(system, recorder, say, f"operator killed {chaos.done} times")
+
+
+@pytest.mark.timeout(420)
+def test_agents_are_killed_and_the_api_server_restarts_during_a_job(system, namespace, say):
+    agents: list[Process] = list(system.agents.values())
+
+    def disturb(chance: random.Random) -> None:
+        if agents and chance.random() < 0.7:
+            agent = chance.choice(agents)
+            agent.kill()
+            agent.start()
+        else:
+            system.cluster.restart_apiserver()
+        if not system.operator.is_running():
+            # Cut off for longer than its renew deadline it has ended itself, as it must; a kubelet would start it again
+            system.operator.start()
+
+    with Recorder(str(system.cluster.kubeconfig)) as recorder:
+        with Chaos(disturb, 8, (3.0, 8.0)) as chaos:
+            system.cluster.apply(job("disturbed", namespace, 700_000))
+            wait_complete(system, "disturbed", namespace, chaos)
+        if not system.operator.is_running():
+            system.operator.start()
+        judge(system, recorder, say, f"agents and API server disturbed {chaos.done} times")
