@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,20 +23,29 @@ class Faulty:
     """Gives the scripted answers, one a request; the last one for ever.
 
     Attributes:
+        script: the answers that are left.
         seen: "METHOD path?query" of each request, in order.
     """
 
     session: Session
+    script: list[Answer]
     seen: list[str] = field(default_factory=list)
+    arrival: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def asked(self, times: int) -> None:
+        """Return once so many requests have come."""
+        async with asyncio.timeout(20), self.arrival:
+            await self.arrival.wait_for(lambda: len(self.seen) >= times)
 
 
 @asynccontextmanager
 async def faulty(answers: Sequence[Answer], settings: SessionSettings = QUICK) -> AsyncIterator[Faulty]:
-    script = list(answers)
-
     async def handle(request: web.Request) -> web.StreamResponse:
         await request.read()
         found.seen.append(f"{request.method} {request.path_qs}")
+        async with found.arrival:
+            found.arrival.notify_all()
+        script = found.script
         return await (script.pop(0) if len(script) > 1 else script[0])(request)
 
     app = web.Application()
@@ -44,7 +54,7 @@ async def faulty(answers: Sequence[Answer], settings: SessionSettings = QUICK) -
     await server.start_server()
     try:
         async with await Session.open(ClusterConfig(f"http://127.0.0.1:{server.port}"), settings) as session:
-            found = Faulty(session)
+            found = Faulty(session, list(answers))
             yield found
     finally:
         await server.close()

@@ -147,6 +147,33 @@ async def test_an_object_that_took_anothers_name_ends_the_other() -> None:
     assert told == ["+1", "-1", "+2"]
 
 
+async def test_who_wants_a_fresh_view_does_not_wait_out_a_back_off() -> None:
+    patient = ReflectorSettings(first_backoff_seconds=3600, longest_backoff_seconds=3600)
+    async with faulty([page(5), refuses(410, "Expired"), refuses(500, "InternalError")]) as server:
+        reflector = Reflector(server.session, THINGS, settings=patient)
+        task = asyncio.create_task(reflector.run())
+        try:
+            await server.asked(2 + server.session.settings.attempts)  # the list fails for good: the long wait begins
+            server.script[:] = [page(7, thing("a", 6)), streams(then=for_ever)]
+            async with asyncio.timeout(20):
+                await reflector.refresh()
+            assert has("a")(reflector)
+        finally:
+            task.cancel()
+
+
+async def test_a_server_that_keeps_on_forgetting_is_not_listed_without_a_pause() -> None:
+    patient = ReflectorSettings(first_backoff_seconds=3600, longest_backoff_seconds=3600)
+    async with faulty([page(5), refuses(410, "Expired"), page(6), refuses(410, "Expired"), page(7)]) as server:
+        reflector = Reflector(server.session, THINGS, settings=patient)
+        task = asyncio.create_task(reflector.run())
+        await server.asked(4)
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert not done
+        assert (reflector.lists, len(server.seen)) == (2, 4)
+        task.cancel()
+
+
 class Chunks:
     """As much of a stream reader as `_lines` asks for."""
 

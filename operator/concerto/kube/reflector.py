@@ -51,7 +51,7 @@ class _Relist(Exception):
     """What the watch shows can no longer be trusted to join up with the store: list again.
 
     Attributes:
-        at_once: the server has told us to, so there is nothing to wait for.
+        at_once: nothing is wrong with the server, so there is nothing to wait for.
     """
 
     def __init__(self, why: str, *, at_once: bool) -> None:
@@ -128,7 +128,9 @@ class Reflector:
             except _Relist as reason:
                 logger.info("%s: listing again: %s", self._path, reason)
                 self._resource_version = None
-                if not reason.at_once:
+                if reason.at_once and not self._failures:
+                    self._failures = 1  # the next time in a row is not at once: lists are what costs a server most
+                else:
                     await self._back_off()
             except KubeError as error:
                 logger.warning("%s: %s", self._path, error)
@@ -150,7 +152,7 @@ class Reflector:
             if watch.done():
                 watch.result()
             else:
-                raise _Relist("a fresh view was asked for", at_once=True)
+                self._resource_version = None
         finally:
             for task in (watch, refresh):
                 task.cancel()
@@ -185,7 +187,6 @@ class Reflector:
             if index % self._session.settings.page_size == 0:
                 await asyncio.sleep(0)  # a large list must not hold up everybody else
         self._resource_version = metadata["resourceVersion"]
-        self._failures = 0
         self.lists += 1
         self._last_listed = self._lists_begun
         self.synced.set()
@@ -269,7 +270,12 @@ class Reflector:
     async def _back_off(self, at_least: float | None = None) -> None:
         wait = min(self._settings.first_backoff_seconds * 2**self._failures, self._settings.longest_backoff_seconds)
         self._failures = min(self._failures + 1, 16)
-        await asyncio.sleep(max(wait * random.uniform(0.5, 1.5), at_least or 0.0))
+        try:
+            # Whoever wants a fresh view wants it as soon as there is a server again
+            async with asyncio.timeout(max(wait * random.uniform(0.5, 1.5), at_least or 0.0)):
+                await self._refresh_wanted.wait()
+        except TimeoutError:
+            pass
 
 
 def _key(item: Object) -> Key:
