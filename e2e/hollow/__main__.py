@@ -14,12 +14,12 @@ from e2e.hollow.fleet import HollowSettings, open_fleet
 from e2e.hollow.objects import NodeShape
 
 
-async def play(config: ClusterConfig, settings: HollowSettings) -> None:
-    """Runs a fleet until SIGINT or SIGTERM, and removes it."""
+async def play(config: ClusterConfig, settings: HollowSettings, *, keep: bool) -> None:
+    """Runs a fleet until SIGINT or SIGTERM, and removes it unless it is to be kept."""
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    async with open_fleet(config, settings):
+    async with open_fleet(config, settings, keep=keep):
         print(f"{settings.count} simulated nodes are ready", flush=True)
         await told.wait()
 
@@ -34,7 +34,8 @@ def main() -> None:
     parser.add_argument("--memory", default="8Gi")
     parser.add_argument("--max-pods", type=int, default=110)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lease-seconds", type=float, default=60.0, help="how often each Lease is renewed")
+    parser.add_argument("--lease-seconds", type=float, help="how often each Lease is renewed")
+    parser.add_argument("--keep", action="store_true", help="leave the objects behind at the end")
     parser.add_argument("--api-only", action="store_true", help="mere objects: pods bound to them are left alone")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -46,7 +47,7 @@ def main() -> None:
         lease_seconds=arguments.lease_seconds,
         api_only=arguments.api_only,
     )
-    asyncio.run(play(ClusterConfig.load(arguments.kubeconfig), settings))
+    asyncio.run(play(ClusterConfig.load(arguments.kubeconfig), settings, keep=arguments.keep))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.api.conditions import Condition
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
@@ -29,7 +31,8 @@ from concerto_agent.publisher import (
     should_publish,
     should_publish_subspace,
 )
-from e2e.hollow.objects import HollowNode, Object, owned_by_node
+from concerto_agent.writer import NodeMissing, Writer, build_object
+from e2e.hollow.objects import HollowNode, Object
 from e2e.hollow.writes import WriteQueue
 
 
@@ -143,9 +146,9 @@ class Agents:
 
     async def create(self, node: HollowNode) -> None:
         """Makes the node's objects, empty, as its agent would: owned by the Node."""
-        made = await create_owned(self._session, NODE_CAPACITIES, node)
+        made = await create_for(self._session, NODE_CAPACITIES, node)
         self._agents[node.index].generation = made["metadata"]["generation"]
-        await create_owned(self._session, SUBSPACE_SNAPSHOTS, node)
+        await create_for(self._session, SUBSPACE_SNAPSHOTS, node)
 
     async def run(self) -> None:
         """Follows the cluster's model until cancelled."""
@@ -203,16 +206,14 @@ class Agents:
                 pod_uids=tuple(agent.started),
                 observed_at=observed_at,
                 observed_generation=agent.generation,
-                conditions=build_conditions(
-                    batches=int(report.batches[index]), fresh=True, silent_seconds=0.0, problems=(), another=None
-                ),
+                conditions=_all_is_well(int(report.batches[index])),
                 before=agent.published.status.conditions if agent.published else (),
                 now=observed_at,
             )
-            if should_publish(agent.published, status, self._publish, now):
+            if should_publish(agent.published, status, report.now, self._publish, now):
                 jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
                 due = now + self.settings.heartbeat_seconds * jitter
-                agent.published = Published(status, now, due)
+                agent.published = Published(status, report.now, now, due)
                 self._known.said(index, report, due)
                 self._write(NODE_CAPACITIES, node, status.to_raw())
             if agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
@@ -240,8 +241,19 @@ class Agents:
         return np.flatnonzero(report.fresh & (slow | self._known.may_be_news(report, self._publish, now)))
 
     def _write(self, resource: Resource, node: HollowNode, status: dict[str, Any]) -> None:
-        path = resource.path(name=node.name, subresource="status")
-        self._writes.put((resource.plural, node.name), lambda: self._session.patch(path, {"status": status}))
+        writer = Writer(self._session, node.name)
+
+        async def write() -> None:
+            with suppress(NodeMissing):  # somebody has deleted the Node: there is nothing to say any more
+                await writer.write_status(resource, status)
+
+        self._writes.put((resource.plural, node.name), write)
+
+
+def _all_is_well(batches: int) -> list[Condition]:
+    return build_conditions(
+        batches=batches, fresh=True, silent_seconds=0.0, problems=(), another=None, refused_spec=None
+    )
 
 
 def usage(readings: Readings, settings: CapacitySettings) -> tuple[np.ndarray, np.ndarray]:
@@ -255,14 +267,9 @@ def usage(readings: Readings, settings: CapacitySettings) -> tuple[np.ndarray, n
     )
 
 
-async def create_owned(session: Session, resource: Resource, node: HollowNode) -> Object:
-    """An object named after the node and owned by it, made if it is not there."""
-    body = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": node.name, "ownerReferences": owned_by_node(node.name, node.uid)},
-        "spec": {},
-    }
+async def create_for(session: Session, resource: Resource, node: HollowNode) -> Object:
+    """The agent's object of the node, empty, made if it is not there."""
+    body = build_object(resource, {"metadata": {"name": node.name, "uid": node.uid}})
     try:
         return await session.create(resource.path(), body)
     except Conflict:
@@ -289,8 +296,6 @@ def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -
         pod_uids=(),
         observed_at=wall,
         observed_generation=1,
-        conditions=build_conditions(
-            batches=int(report.batches[0]), fresh=True, silent_seconds=0.0, problems=(), another=None
-        ),
+        conditions=_all_is_well(int(report.batches[0])),
         now=wall,
     )

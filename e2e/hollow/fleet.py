@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,18 +19,22 @@ import numpy as np
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.api.pod import PodView
 from concerto.api.quantities import resource_amount
-from concerto.kube import ClusterConfig, Conflict, Reflector, Session
+from concerto.kube import ClusterConfig, Conflict, NotFound, Reflector, Session
 from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS
 from concerto.simulation.node_model import Change, NodeFleet, NodeModelSettings, Transition
 from e2e.hollow import objects
-from e2e.hollow.agents import Agents, create_owned, idle_status
+from e2e.hollow.agents import Agents, create_for, idle_status
 from e2e.hollow.objects import ContainerEnd, HollowNode, NodeShape, Object, PodLife
 from e2e.hollow.writes import WriteQueue
 
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 0.1
-# The controller manager's grace has to fit Leases that are renewed once a minute.
+# A node is given up after the controller manager's grace, 20 s in our control planes. Small fleets renew their Leases
+# well within it; the Leases of large ones would alone fill the API server, so that the grace has to be longer.
+_SMALL_FLEET = 100
+_SMALL_FLEET_LEASE_SECONDS = 8.0
+_LARGE_FLEET_LEASE_SECONDS = 60.0
 CONTROLLER_MANAGER_FLAGS = ("--node-monitor-grace-period=180s", "--node-monitor-period=5s")
 _NOT_READY = "node.kubernetes.io/not-ready"
 
@@ -45,7 +49,8 @@ class HollowSettings:
         shape: what each of them has.
         model: constants of the node model.
         seed: of all chance.
-        lease_seconds: how often each Lease is renewed; see `CONTROLLER_MANAGER_FLAGS`.
+        lease_seconds: how often each Lease is renewed; None: 8 s, or 60 s from 101 nodes on, which needs a controller
+            manager with `CONTROLLER_MANAGER_FLAGS`.
         writes_in_flight: most writes at a time.
         capacity: how the nodes are measured.
         api_only: the nodes are mere objects: pods bound to them are left alone, and each is said once to be idle and
@@ -57,10 +62,17 @@ class HollowSettings:
     shape: NodeShape = field(default_factory=NodeShape)
     model: NodeModelSettings = field(default_factory=NodeModelSettings)
     seed: int = 0
-    lease_seconds: float = 60.0
+    lease_seconds: float | None = None
     writes_in_flight: int = 32
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     api_only: bool = False
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often each Lease is renewed."""
+        if self.lease_seconds is not None:
+            return self.lease_seconds
+        return _SMALL_FLEET_LEASE_SECONDS if self.count <= _SMALL_FLEET else _LARGE_FLEET_LEASE_SECONDS
 
 
 @dataclass
@@ -140,16 +152,19 @@ class Fleet:
     # --- the nodes themselves
 
     async def create(self) -> None:
-        """Registers every node, with its Lease; takes over those that an earlier process has made."""
+        """Registers every node, with its Lease and its agent's objects; takes over what an earlier process has made."""
+        await self._for_each_node(self._register)
+
+    async def _for_each_node(self, what: Callable[[HollowNode], Awaitable[object]]) -> None:
         gate = asyncio.Semaphore(2 * self.settings.writes_in_flight)
 
-        async def register(node: HollowNode) -> None:
+        async def bounded(node: HollowNode) -> None:
             async with gate:
-                await self._register(node)
+                await what(node)
 
         async with asyncio.TaskGroup() as group:
             for node in self._by_index:
-                group.create_task(register(node))
+                group.create_task(bounded(node))
 
     async def _register(self, node: HollowNode) -> None:
         settings, now = self.settings, time.time()
@@ -160,7 +175,7 @@ class Fleet:
             made = await self._session.get(NODES.path(name=node.name))
             await self._session.patch(NODES.path(name=node.name, subresource="status"), {"status": body["status"]})
         node.uid = made["metadata"]["uid"]
-        lease = objects.build_lease(node.name, node.uid, settings.lease_seconds, now)
+        lease = objects.build_lease(node.name, node.uid, settings.renew_seconds, now)
         try:
             await self._session.create(LEASES.path(objects.LEASE_NAMESPACE), lease)
         except Conflict:
@@ -169,7 +184,7 @@ class Fleet:
         if self._idle is None:
             await self.agents.create(node)
         else:
-            await create_owned(self._session, NODE_CAPACITIES, node)
+            await create_for(self._session, NODE_CAPACITIES, node)
             path = NODE_CAPACITIES.path(name=node.name, subresource="status")
             await self._session.patch(path, {"status": self._idle})
 
@@ -182,7 +197,7 @@ class Fleet:
         capacity = replace(settings.capacity, estimator=estimator)
         return idle_status(model.readings(now + 1.0), capacity, settings.shape.max_pods).to_raw()
 
-    async def wait_ready(self, timeout_seconds: float = 120.0) -> None:
+    async def wait_ready(self, timeout_seconds: float = 300.0) -> None:
         """Returns once the controller manager has taken its not-ready taints away: pods can be placed.
 
         Raises:
@@ -198,11 +213,16 @@ class Fleet:
 
     async def remove(self) -> None:
         """Deletes every Node of the fleet; what belongs to them goes with them."""
-        await self._session.request("DELETE", NODES.path(), params={"labelSelector": self.selector})
+
+        async def delete(node: HollowNode) -> None:
+            with suppress(NotFound):
+                await self._session.delete(NODES.path(name=node.name))
+
+        await self._for_each_node(delete)
 
     async def _renew_leases(self) -> None:
         """Renews each Lease once a period, spread evenly over it."""
-        period, count = self.settings.lease_seconds, len(self._by_index)
+        period, count = self.settings.renew_seconds, len(self._by_index)
         begun, done = self._clock(), 0
         while True:
             due = int((self._clock() - begun) / period * count)
@@ -214,7 +234,7 @@ class Fleet:
             await asyncio.sleep(min(1.0, period / count))
 
     async def _renew(self, node: HollowNode) -> None:
-        spec = objects.build_lease(node.name, node.uid, self.settings.lease_seconds, time.time())["spec"]
+        spec = objects.build_lease(node.name, node.uid, self.settings.renew_seconds, time.time())["spec"]
         await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": spec})
 
     def fail(self, name: str) -> None:
@@ -396,23 +416,27 @@ def _addresses() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def open_fleet(config: ClusterConfig, settings: HollowSettings) -> AsyncIterator[Fleet]:
-    """A fleet whose nodes are there and ready; removed at the end.
+async def open_fleet(config: ClusterConfig, settings: HollowSettings, *, keep: bool = False) -> AsyncIterator[Fleet]:
+    """A fleet whose nodes are there and ready.
+
+    Args:
+        config: the way to the cluster, as its administrator: kubelets and agents of many nodes are played.
+        settings: the fleet.
+        keep: leave the objects behind at the end, for a cluster that ends as well.
 
     Raises:
         TimeoutError: the nodes did not become ready.
+        ExceptionGroup: a part of the fleet has failed meanwhile.
     """
     async with await Session.open(config) as session:
         fleet = Fleet(session, settings)
         try:
             await fleet.create()
-            running = asyncio.create_task(fleet.run())
-            try:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(fleet.run())
                 await fleet.wait_ready()
                 yield fleet
-            finally:
                 running.cancel()
-                with suppress(asyncio.CancelledError):
-                    await running
         finally:
-            await fleet.remove()
+            if not keep:
+                await fleet.remove()

@@ -154,17 +154,16 @@ def node_conditions(now: float) -> list[Object]:
     ]
 
 
-def owned_by_node(name: str, uid: str) -> list[Object]:
-    """The owner reference that lets an object go with its Node."""
-    return [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]
-
-
 def build_lease(name: str, uid: str, renew_seconds: float, now: float) -> Object:
     """The node's Lease; kubelet asks for four times what it renews in."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": owned_by_node(name, uid)},
+        "metadata": {
+            "name": name,
+            "namespace": LEASE_NAMESPACE,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}],
+        },
         "spec": {
             "holderIdentity": name,
             "leaseDurationSeconds": int(4 * renew_seconds),
