@@ -11,42 +11,13 @@ from typing import Any
 
 import pytest
 
+from e2e.agent_helpers import condition, eventually, make_daemon_pod, make_pod, ncap, status, wait_ready
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.clusters.cluster import write_private
 from e2e.processes import NAMESPACE, Process, agent_process
 
 Object = dict[str, Any]
 Agents = Callable[..., Process]
-
-
-def eventually(what: str, look: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """The first true value that ``look`` gives."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.2)
-
-
-def condition(obj: Object | None, kind: str) -> Object:
-    conditions = (obj or {}).get("status", {}).get("conditions", ())
-    return next((c for c in conditions if c["type"] == kind), {"status": "", "reason": "", "message": ""})
-
-
-def ncap(cluster: Cluster, name: str) -> Object | None:
-    found = cluster.get("ncap", f"--field-selector=metadata.name={name}")["items"]
-    return found[0] if found else None
-
-
-def wait_ready(cluster: Cluster, name: str) -> Object:
-    obj: Object = eventually(
-        f"NodeCapacity {name} is Ready",
-        lambda: condition(found := ncap(cluster, name), "Ready")["status"] == "True" and found,
-    )
-    return obj
 
 
 def make_node(cluster: Cluster, name: str) -> str:
@@ -104,13 +75,13 @@ def test_it_creates_its_objects_and_publishes_what_it_measures(concerto_cluster:
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     assert obj["metadata"]["ownerReferences"] == [owner]
     assert not {"annotations", "labels", "finalizers"} & obj["metadata"].keys()
-    status = obj["status"]
-    assert [r["name"] for r in status["resources"]] == ["cpu", "memory"]
-    assert all(0 <= r["usage"] <= 1 for r in status["resources"])
-    assert status["capacity"] >= 0, "the machine may be full: other tests run on it"
-    assert (status["podCount"], status["observedPodUIDs"]) == (0, [])
-    assert status["agent"]["mode"] == "Machine"
-    assert {w["window"] for w in status["windows"]} == {"5m", "10m", "15m"}
+    told = obj["status"]
+    assert [r["name"] for r in told["resources"]] == ["cpu", "memory"]
+    assert all(0 <= r["usage"] <= 1 for r in told["resources"])
+    assert told["capacity"] >= 0, "the machine may be full: other tests run on it"
+    assert (told["podCount"], told["observedPodUIDs"]) == (0, [])
+    assert told["agent"]["mode"] == "Machine"
+    assert {w["window"] for w in told["windows"]} == {"5m", "10m", "15m"}
     subspace = concerto_cluster.get("sub", node)
     assert subspace["metadata"]["ownerReferences"] == [owner]
     assert subspace["status"]["resources"] == ["cpu", "memory"]
@@ -143,17 +114,15 @@ def test_an_edit_of_the_spec_is_followed_live(concerto_cluster: Cluster, node: s
     concerto_cluster.kubectl(
         "patch", "ncap", node, "--type=merge", "-p", '{"spec": {"resources": ["memory"], "heartbeat": "5s"}}'
     )
-    generation = ncap(concerto_cluster, node)["metadata"]["generation"]  # type: ignore[index]
-    assert generation > before["metadata"]["generation"]
+    generation = before["metadata"]["generation"] + 1
 
     def followed() -> Object | None:
-        obj = ncap(concerto_cluster, node)
-        assert obj is not None
-        return obj if obj["status"]["observedGeneration"] == generation else None
+        now = status(concerto_cluster, node)
+        return now if now["observedGeneration"] == generation else None
 
-    status = eventually("the new generation is observed", followed)["status"]
-    assert [r["name"] for r in status["resources"]] == ["memory"]
-    assert status["agent"]["instance"] == before["status"]["agent"]["instance"], "without a restart"
+    after = eventually("the new generation is observed", followed)
+    assert [r["name"] for r in after["resources"]] == ["memory"]
+    assert after["agent"]["instance"] == before["status"]["agent"]["instance"], "without a restart"
 
 
 def test_a_resource_that_can_not_be_measured_is_left_out_and_told(
@@ -175,12 +144,13 @@ def test_a_resource_that_can_not_be_measured_is_left_out_and_told(
     assert (told["status"], told["reason"]) == ("False", "InvalidGauge")
     assert gauge["path"] in told["message"]
     (tmp_path / "gpu").write_text("0.25")
-    status = eventually(
-        "the gauge is published",
-        lambda: len((found := ncap(concerto_cluster, node))["status"]["resources"]) == 2 and found["status"],  # type: ignore[index]
-    )
-    assert status["resources"][1]["name"] == "gpu"
-    assert status["resources"][1]["usage"] == 0.25
+
+    def both() -> list[Object] | None:
+        resources: list[Object] = status(concerto_cluster, node)["resources"]
+        return resources if len(resources) == 2 else None
+
+    gpu = eventually("the gauge is published", both)[1]
+    assert (gpu["name"], gpu["usage"]) == ("gpu", 0.25)
 
 
 def test_a_node_without_pressure_is_told(concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path):
@@ -205,44 +175,24 @@ def test_a_node_where_nothing_can_be_measured_publishes_no_number(
     assert agent.is_running()
 
 
-def pod(name: str, node: str, owner: Object | None = None) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name} | ({"ownerReferences": [owner]} if owner else {}),
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "c", "image": "none.invalid/none:1"}],
-            "tolerations": [{"operator": "Exists"}],
-        },
-    }
-
-
-def make_pod(cluster: Cluster, namespace: str, obj: Object) -> str:
-    obj["metadata"]["namespace"] = namespace
-    cluster.apply(obj)
-    return str(cluster.get("pod", "-n", namespace, obj["metadata"]["name"])["metadata"]["uid"])
-
-
 def test_pods_are_observed_when_their_cgroups_come_and_go(
     concerto_cluster: Cluster, namespace: str, node: str, start: Agents, sys_tree: Path
 ):
-    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
-    job, found = (make_pod(concerto_cluster, namespace, pod(name, node)) for name in ("job", "found"))
-    daemon = make_pod(concerto_cluster, namespace, pod("daemon", node, owner=daemon_set))
+    job, found = (make_pod(concerto_cluster, namespace, node, name) for name in ("job", "found"))
+    daemon = make_daemon_pod(concerto_cluster, namespace, node)
     qos = sys_tree / "fs/cgroup/kubepods.slice/kubepods-besteffort.slice"
 
     def cgroup(uid: str) -> Path:
         return qos / f"kubepods-besteffort-pod{uid.replace('-', '_')}.slice"
 
     def observed(*uids: str) -> Callable[[], bool]:
-        return lambda: set(ncap(concerto_cluster, node)["status"]["observedPodUIDs"]) == set(uids)  # type: ignore[index]
+        return lambda: set(status(concerto_cluster, node)["observedPodUIDs"]) == set(uids)
 
     cgroup(found).mkdir()
     start("--sys", str(sys_tree))
-    status = wait_ready(concerto_cluster, node)["status"]
-    assert status["agent"]["podEvents"] == "Inotify"
-    assert status["observedPodUIDs"] == [found], "it was there before the agent"
+    first = wait_ready(concerto_cluster, node)["status"]
+    assert first["agent"]["podEvents"] == "Inotify"
+    assert first["observedPodUIDs"] == [found], "it was there before the agent"
     for uid in (job, daemon, "00000000-0000-4000-8000-000000000000"):
         cgroup(uid).mkdir()
     eventually("the job's pod is observed", observed(found, job), seconds=5)
@@ -323,11 +273,12 @@ def test_it_measures_while_the_api_server_is_away(
     time.sleep(8)
     assert agent.is_running()
     control_plane.start_apiserver()
-    after = eventually(
-        "it is published again",
-        lambda: (o := ncap(concerto_cluster, node))["status"]["observedAt"] != before["status"]["observedAt"] and o,  # type: ignore[index]
-        seconds=60,
-    )
+
+    def again() -> Object | None:
+        now = ncap(concerto_cluster, node)
+        return now if now and now["status"]["observedAt"] != before["status"]["observedAt"] else None
+
+    after = eventually("it is published again", again, seconds=60)
     assert after["status"]["agent"]["instance"] == before["status"]["agent"]["instance"]
     assert covered(after) >= covered(before) + 8, "the windows have no gap"
 
