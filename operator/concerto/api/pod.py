@@ -194,6 +194,11 @@ class PodView:
         return self.phase in ("Succeeded", "Failed")
 
     @property
+    def waiting(self) -> bool:
+        """Whether it is to be placed: not bound, not over or about to be, and without scheduling gates."""
+        return not (self.node_name or self.gates or self.deleting or self.terminal)
+
+    @property
     def counted(self) -> bool:
         """Whether it counts as a unit of measured capacity: static pods and those of DaemonSets belong to the node."""
         return not self.mirror and self.owner_kind != "DaemonSet"

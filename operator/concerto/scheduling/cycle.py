@@ -77,8 +77,8 @@ def schedule(
 
     Args:
         snapshot: the cluster; decisions are assumed in it.
-        heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``). Pods with scheduling
-            gates, pods of no profile, and pods that are placed already are passed over.
+        heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``). Pods that do not wait
+            (gates, or deletion under way), of no profile, or placed already are passed over.
         profiles: by scheduler name.
         now: seconds since the epoch: says whose telemetry is still good.
         generator: breaks ties.
@@ -91,7 +91,7 @@ def schedule(
     snapshot.expire(now)
     for pod in heads:
         profile = profiles.get(pod.scheduler_name)
-        if profile is None or pod.gates or snapshot.is_placed(pod.uid):
+        if profile is None or not pod.waiting or snapshot.is_placed(pod.uid):
             continue
         if len(result.decisions) == limit:
             result.left.append(pod)

@@ -89,7 +89,7 @@ class Queue:
 
     def set(self, pod: PodView) -> None:
         """A pod that waits to be placed, new or changed; one with scheduling gates is left out until they are gone."""
-        if pod.gates or pod.node_name or pod.terminal or pod.deleting:
+        if not pod.waiting:
             self.remove(pod.uid)
             return
         known = self._waiting.get(pod.uid)

@@ -46,12 +46,13 @@ class Change(Flag):
 
 @dataclass(slots=True)
 class _Placed:
-    """What a pod takes of its node."""
+    """What a pod takes of its node, and whether it is bound to it or only assumed there."""
 
     row: int
     requests: Mapping[str, int]
     shape: PodShape
     namespace: str
+    bound: bool
 
 
 class _Labels:
@@ -261,11 +262,11 @@ class Snapshot:
             change |= self._lift(pod.uid)
         elif pod.node_name:
             placed = self._placed.get(pod.uid)
-            if placed is None:
-                self._drop(pod, pod.node_name)
-            elif self.names[placed.row] != pod.node_name or placed.requests != pod.requests:
+            if placed is not None and self.names[placed.row] == pod.node_name and placed.requests == pod.requests:
+                placed.bound = True
+            else:
                 change |= self._lift(pod.uid)
-                self._drop(pod, pod.node_name)
+                self._drop(pod, pod.node_name, bound=True)
         return change
 
     def remove_pod(self, uid: str) -> Change:
@@ -307,23 +308,21 @@ class Snapshot:
         if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
             return False
         self._refresh()
-        self._drop(pod, assignment.node)
+        self._drop(pod, assignment.node, bound=False)
         return True
 
     def confirm(self, uid: str) -> None:
         """The API server has accepted the binding."""
         self.ledger.confirm(uid)
+        if uid in self._placed:
+            self._placed[uid].bound = True
 
     def forget(self, uid: str) -> Change:
         """Take back a decision whose pod is not bound; nothing happens if it is bound or has ended."""
-        forgotten = False
-
-        def forget() -> None:
-            nonlocal forgotten
-            forgotten = self.ledger.forget(uid)
-
-        change = self._follow(forget)
-        return change | self._lift(uid) if forgotten else Change.NOTHING
+        placed = self._placed.get(uid)
+        if placed is None or placed.bound:
+            return Change.NOTHING
+        return self._follow(lambda: self.ledger.forget(uid)) | self._lift(uid)
 
     # --- inside
 
@@ -426,10 +425,10 @@ class Snapshot:
         self.available[row] = np.nan if status is None else status.capacity - self.ledger.committed(name)
         self.heard_at[row] = np.nan if heard is None else heard
 
-    def _drop(self, pod: PodView, node: str) -> None:
+    def _drop(self, pod: PodView, node: str, *, bound: bool) -> None:
         """Put a pod's requests, ports and refusals onto its node."""
         row = self._row(node)
-        self._placed[pod.uid] = placed = _Placed(row, pod.requests, pod.shape, pod.namespace)
+        self._placed[pod.uid] = placed = _Placed(row, pod.requests, pod.shape, pod.namespace, bound)
         self._pods_on[row] += 1
         self._count(placed, 1)
         for port in pod.shape.host_ports:
