@@ -128,6 +128,54 @@ class EstimatorSettings:
 
 
 @dataclass(frozen=True)
+class SlotSettings:
+    """How many pods a node should run and how fast it may start them (docs/capacity-control.md).
+
+    Attributes:
+        head_room: window over the pods that just keep the CPUs busy, as a ratio.
+        extra_pods: pods added to that, so that small numbers round up.
+        pace: rate of starts over the rate of completions of a busy node, as a ratio.
+        burst: share of the window that may be filled at once.
+        memory_seconds: time over which evidence fades; longer for pods that live longer.
+        memory_lives: the same in lives of a pod.
+        first_share: share of the pods that the first guess of the cost admits which may start at once on an empty node.
+        blind_per_second: pods that may start a second while none has completed.
+        full: runnable threads per CPU from which a node that has seen no completion takes no more pods.
+        shows: runnable threads per CPU from which load shows.
+        trust_seconds: time after which a node believes its measurements even if no pod ever completes.
+    """
+
+    head_room: float = 1.4
+    extra_pods: float = 1.0
+    pace: float = 1.5
+    burst: float = 0.5
+    memory_seconds: float = 20.0
+    memory_lives: float = 3.0
+    first_share: float = 0.2
+    blind_per_second: float = 0.4
+    full: float = 0.9
+    shows: float = 0.1
+    trust_seconds: float = 30.0
+
+    @classmethod
+    def from_raw(cls, spec: Mapping[str, Any]) -> Self:
+        """``spec.slots``."""
+        return cls(
+            head_room=_percent(spec, "headRoomPercent", cls.head_room),
+            extra_pods=_fraction(spec, "extraPods", cls.extra_pods),
+            pace=_percent(spec, "pacePercent", cls.pace),
+            burst=_percent(spec, "burstPercent", cls.burst),
+            memory_seconds=_seconds(spec, "memory", cls.memory_seconds),
+            memory_lives=float(spec.get("memoryLives", cls.memory_lives)),
+            first_share=_percent(spec, "firstPercent", cls.first_share),
+            blind_per_second=_fraction(spec, "blindPerSecond", cls.blind_per_second),
+            full=_percent(spec, "fullPercent", cls.full),
+            shows=_percent(spec, "showsPercent", cls.shows),
+            trust_seconds=_seconds(spec, "trustAfter", cls.trust_seconds),
+        )
+
+
+@dataclass(frozen=True)
 class OverProvisionSettings:
     """TCP-style allowance on top of the measured capacity (seed 003, section 3.11).
 
@@ -172,6 +220,7 @@ class CapacitySettings:
         estimator: baseline and per-pod cost.
         churn_window_seconds: time after a pod's start or end during which samples are not quiet.
         heartbeat_seconds: longest time between two publications of an unchanged status.
+        slots: how many pods the node should run, and how fast it may start them.
         over_provision: allowance on top of the measured capacity.
         max_pods: most pod UIDs the status lists; pods beyond it stay charged as in flight.
     """
@@ -188,6 +237,7 @@ class CapacitySettings:
     estimator: EstimatorSettings = field(default_factory=EstimatorSettings)
     churn_window_seconds: float = 0.5
     heartbeat_seconds: float = 30.0
+    slots: SlotSettings = field(default_factory=SlotSettings)
     over_provision: OverProvisionSettings = field(default_factory=OverProvisionSettings)
     max_pods: int = 512
 
@@ -207,6 +257,7 @@ class CapacitySettings:
             estimator=EstimatorSettings.from_raw(spec.get("estimator", {})),
             churn_window_seconds=_seconds(spec, "churnWindow", cls.churn_window_seconds),
             heartbeat_seconds=_seconds(spec, "heartbeat", cls.heartbeat_seconds),
+            slots=SlotSettings.from_raw(spec.get("slots", {})),
             over_provision=OverProvisionSettings.from_raw(spec.get("overProvision", {})),
             max_pods=spec.get("maxPods", cls.max_pods),
         )

@@ -20,6 +20,7 @@ from concerto.capacity.overprovision import OverProvision
 from concerto.capacity.podages import PodAges
 from concerto.capacity.reject import RejectSignal
 from concerto.capacity.signal import capacity_signal, expected_load
+from concerto.capacity.slots import SlotLaw, demand_per_cpu
 from concerto.capacity.smoothing import DynamicEma
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import Windows, WindowStatistics
@@ -58,7 +59,6 @@ class CapacityReport:
         settle_time: (N,) seconds after which a new pod's load is believed to show.
         pods: (N,) n.
         young: (N,) pods younger than ``settle_time``.
-        anticipated: (N,) pods expected to end before a pod bound now begins to work; contained in ``capacity``.
         over_provision: (N,) allowance contained in ``capacity``.
         reject: (N,) Pronto's reject-job signal.
         local_moments: (N, m, m) second moment of the local model: what is to be published, never the view.
@@ -81,7 +81,6 @@ class CapacityReport:
     settle_time: Floats
     pods: Ints
     young: Ints
-    anticipated: Floats
     over_provision: Floats
     reject: Bools
     local_moments: Floats
@@ -106,7 +105,6 @@ class NodePipeline:
         *,
         allocatable_pods: int | NDArray[np.integer] = 110,
         first_cost: Floats | None = None,
-        start_latency_seconds: float | None = None,
     ) -> None:
         """Nothing measured yet.
 
@@ -116,14 +114,11 @@ class NodePipeline:
             allocatable_pods: (N,) or one number: pods that the kubelet takes.
             first_cost: (m,) or (N, m) what a pod is believed to cost before any was seen, as fractions of the node (the
                 cluster's mean cost); None: ``estimator.initialPerPodCost`` along every resource.
-            start_latency_seconds: median time from binding to working, over which completions are anticipated; None:
-                the floor of the settle time.
         """
         n, m, b = n_nodes, len(settings.resources), settings.batch_samples
         self.settings = settings
         self.n_nodes = n
         self.allocatable_pods: Floats = np.broadcast_to(np.asarray(allocatable_pods, dtype=float), (n,)).copy()
-        self.start_latency_seconds = start_latency_seconds
         self.ages = PodAges(n, SETTLE_AGES)
         if first_cost is None:
             first_cost = np.full(m, settings.estimator.initial_per_pod_cost)
@@ -131,13 +126,13 @@ class NodePipeline:
         self._windows = Windows(n, m)
         self._per_resource = PerResourceEstimator(n, m, first_cost, settings.estimator)
         self._signal = SignalEstimator(n)
+        self._slots = SlotLaw(n)
+        self._cpu = settings.resources.index("cpu") if "cpu" in settings.resources else None
         self._over = OverProvision(n, settings.over_provision)
         self._rejects = RejectSignal(n, m)
         self._moments: Floats = np.zeros((n, m, m))
         self._batches: Ints = np.zeros(n, dtype=np.intp)
         self._churn_until: Floats = np.full(n, -np.inf)
-        self._completions: Floats = np.zeros(n)  # since the last fold
-        self._completion_rate: Floats = np.zeros(n)  # per second, slowly following
         self._dropped: Ints = np.zeros((n, m), dtype=np.intp)
         self._folded_at: float | None = None
         self._last: CapacityReport | None = None
@@ -151,6 +146,7 @@ class NodePipeline:
         self._ok: Bools = np.zeros((samples, n, m), dtype=bool)
         self._quiet: Bools = np.zeros((samples, n), dtype=bool)
         self._pods: Floats = np.zeros((samples, n))
+        self._cpu_used: Floats = np.full((samples, n), np.nan)
         self._younger: Floats = np.zeros((samples, ages, n))
         self._non_pod: Floats = np.zeros((n, m))
         self._non_pod_count: Floats = np.zeros((n, m))
@@ -176,6 +172,7 @@ class NodePipeline:
     def pod_started(self, node: int, at: float) -> None:
         """A pod of the node started at ``at``; opens a churn window from then."""
         self.ages.started(node, at)
+        self._slots.started(node, self.ages.now - at)
         self._open_churn(node, at)
 
     def pod_ended(self, node: int, started_at: float, at: float) -> None:
@@ -183,7 +180,7 @@ class NodePipeline:
         self.ages.advance(at)
         self.ages.ended(node, started_at)
         self._open_churn(node, at)
-        self._completions[node] += 1.0
+        self._slots.ended(node, max(0.0, at - started_at))
         if self.settings.over_provision.enabled:
             self._over.completed(node, max(0.0, at - started_at))
 
@@ -232,6 +229,8 @@ class NodePipeline:
         self._quiet[at] = self._churn_until <= now
         self._pods[at] = self.ages.pods
         self._younger[at] = self.ages.younger
+        if self._cpu is not None:
+            self._cpu_used[at] = np.nan if utilisation is None else utilisation[:, self._cpu]
         if utilisation is None:
             self._windows.add(now, y, None if all_ok else ok)
         else:
@@ -303,14 +302,14 @@ class NodePipeline:
             least_cost=1.0 / np.maximum(self.allocatable_pods, 1.0),
             elapsed_seconds=elapsed,
         )
-        self._update_completion_rate(elapsed)
+        if self._cpu is not None:
+            self._update_slots(self._cpu, raw, ok, non_pod, pods, fresh, elapsed)
 
         self._batches += fresh
         report = self._report(now, fresh, quiet, usage, e, signal, binding, reject, non_pod, pods, elapsed, ok)
         self._filled = 0
         self._non_pod[:] = 0.0
         self._non_pod_count[:] = 0.0
-        self._completions[:] = 0.0
         self._folded_at = now
         self._last = report
         return report
@@ -330,11 +329,31 @@ class NodePipeline:
         own = 1.0 / cluster.nodes
         return own * self._moments + (1.0 - own) * subspace.second_moment(cluster.directions, cluster.sigma)
 
-    def _update_completion_rate(self, elapsed: float) -> None:
-        if elapsed > 0.0:
-            cfg = self.settings.estimator
-            gain = min(1.0, (cfg.process_noise / cfg.measurement_noise) ** 0.5)
-            self._completion_rate += gain * (self._completions / elapsed - self._completion_rate)
+    def _update_slots(
+        self, cpu: int, raw: Floats, ok: Bools, non_pod: Floats, pods: Floats, fresh: Bools, elapsed: float
+    ) -> None:
+        filled = raw.shape[1]
+        y = np.where(ok[:, :, cpu], raw[:, :, cpu], np.nan)
+        demand, used = demand_per_cpu(y, self._cpu_used[:filled].T)
+        known = ~np.isnan(y)
+        mean = np.where(known, y, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        others = np.nan_to_num(non_pod[:, cpu]) / np.maximum(mean, 1e-9)
+        shown = self._slots.shown_seconds()
+        index = np.minimum(np.searchsorted(SETTLE_AGES, np.nan_to_num(shown)), len(SETTLE_AGES) - 1)
+        younger = np.take_along_axis(self.ages.younger, index[None], axis=0)[0]
+        self._slots.update(
+            self.settings.slots,
+            demand=demand,
+            used=used,
+            own_share=np.clip(1.0 - others, 0.0, 1.0),
+            pods=self._pods[:filled].T,
+            present=pods,
+            older=pods - younger,
+            measured=fresh & known.any(axis=1),
+            initial_cost=self._per_resource.first_cost[:, cpu],
+            idle_cost_growth=self.settings.estimator.idle_cost_growth,
+            elapsed_seconds=elapsed,
+        )
 
     def _report(
         self,
@@ -357,20 +376,22 @@ class NodePipeline:
         floor_index = int(np.searchsorted(SETTLE_AGES, cfg.estimator.settle_time_seconds))
         settle = np.minimum(np.maximum(law.choice, floor_index), len(SETTLE_AGES) - 1)
         young = np.take_along_axis(self.ages.younger, settle[None], axis=0)[0].astype(float)
-        latency = self.start_latency_seconds
-        anticipated = np.minimum(
-            self._completion_rate * (cfg.estimator.settle_time_seconds if latency is None else latency), pods
-        )
         base = np.where(np.isnan(law.base), 0.0, law.base)
         is_quiet = quiet[:, -1] if quiet.shape[1] else np.zeros(len(fresh), dtype=bool)
 
+        cost, others = law.cost, known
+        if self._cpu is not None:
+            # Cpu is shared out in time: its slots are the control law's; what is left is shared out in space
+            cost = cost.copy()
+            cost[:, self._cpu] = np.maximum(1.0 - base[:, self._cpu], 1e-6) / self._slots.window
+            others = known.copy()
+            others[:, self._cpu] = False
         # An empty node takes one pod if a first guess of it fits: else one large pod could lock its node for good.
         empty = (pods == 0.0)[:, None] & known & (1.0 - usage >= law.first_cost)
-        cost = np.where(empty, np.minimum(law.cost, 1.0 - usage), law.cost)
-        room = np.where(known, (1.0 - usage) / cost, np.inf)
-        headroom = room.min(axis=1)
+        cost = np.where(empty, np.minimum(cost, 1.0 - usage), cost)
+        headroom = np.where(others, (1.0 - usage) / cost, np.inf).min(axis=1)
         slots = np.where(known, np.maximum(1.0 - base, 0.0) / cost, np.inf).min(axis=1)
-        full = (known & (usage >= 1.0 - cfg.smoothing.delta)).any(axis=1)
+        full = (others & (usage >= 1.0 - cfg.smoothing.delta)).any(axis=1)
 
         if cfg.estimator.type == "Signal":
             e_binding = np.take_along_axis(e, binding[:, None], axis=1)[:, 0]
@@ -388,18 +409,18 @@ class NodePipeline:
             baseline = self._signal.baseline
             by_headroom = signal / per_pod
             by_slots = baseline / per_pod - pods
-            anticipated = np.zeros_like(pods)
             capacity = np.where(is_quiet & (signal > 0.0), by_headroom, by_slots)
         else:
+            by_slots = slots - pods
             with np.errstate(divide="ignore", invalid="ignore"):
-                per_pod = np.where((headroom > 0.0) & np.isfinite(headroom), signal / headroom, 0.0)
+                per_pod = np.where((by_slots > 0.0) & np.isfinite(by_slots), signal / by_slots, 0.0)
             fallback = (cost / np.maximum(e, 1e-9)).max(axis=1)
             per_pod = np.clip(np.where(per_pod > 0.0, per_pod, fallback), 1e-9, cfg.signal.maximum)
             baseline = np.minimum(per_pod * slots, cfg.signal.maximum)
-            by_headroom = headroom - young
-            by_slots = slots - pods
-            capacity = np.where(is_quiet & ~full, np.minimum(by_headroom, by_slots), by_slots)
-            capacity = np.where(full, np.minimum(capacity, 0.0), capacity + anticipated)
+            capacity = np.where(is_quiet & ~full, np.minimum(headroom - young, by_slots), by_slots)
+            if self._cpu is not None:
+                capacity = np.minimum(capacity, self._slots.tokens)
+            capacity = np.where(full, np.minimum(capacity, 0.0), capacity)
 
         over = self._over.allowance if cfg.over_provision.enabled else np.zeros_like(pods)
         mode = np.where(is_quiet & ~full, _QUIET, _SLOTS)
@@ -427,7 +448,6 @@ class NodePipeline:
             settle_time=np.asarray(SETTLE_AGES)[settle],
             pods=pods.astype(np.intp),
             young=young.astype(np.intp),
-            anticipated=anticipated,
             over_provision=np.array(over),
             reject=reject,
             local_moments=self._moments.copy(),

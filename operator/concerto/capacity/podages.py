@@ -35,6 +35,11 @@ class PodAges:
         self.younger: Counts = np.zeros((len(ages_seconds), n_nodes), dtype=np.int32)
         self.pods: Counts = np.zeros(n_nodes, dtype=np.int32)
 
+    @property
+    def now(self) -> float:
+        """The time that has come, to the slot, in seconds."""
+        return 0.0 if self._head is None else self._head * SLOT_SECONDS
+
     def advance(self, now: float) -> None:
         """Let time pass until ``now`` (monotonic seconds); a time already passed changes nothing."""
         slot = floor(now / SLOT_SECONDS + 1e-6)

@@ -1,0 +1,179 @@
+"""How many pods a node should run, and how fast it may start them: the control law (docs/capacity-control.md).
+
+A node is a queue: pods wait, compute, and are gone. By Little's law a node whose CPUs just do not idle runs
+
+    N = X T0,    X = pods it completes in a second of full work,  T0 = a pod's life when nothing holds it up.
+
+Neither needs to be known apart. Over any stretch of time, ∫n/D dt (D: runnable threads per CPU, at least 1) counts the
+time pods lived less what they lost to each other, ∫u dt the time the CPUs worked, and N is one over the other, whatever n
+was meanwhile. An overloaded node (n/D small, u = 1) and an idle one (D = 1, u small) name the same N.
+
+- *Window*: a node takes pods up to N and some head room, as pods are not on time.
+- *Pace*: pods that start together wait together and then contend together. Starts are paced at the rate X at which
+  they end, so that a wave is spread over a pod's life; the first half of a window may be filled at once.
+- *Blind start*: until pods have lived through, their waiting would pass for thrift. Until one has completed (or the node
+  has been busy for long), a node starts with a few and adds slowly while its CPUs have room.
+
+Sources: Little's law; Kleinrock's operating point as in TCP BBR (window and pacing from rate and round trip); slow start
+and restart after idle of TCP (RFC 5681, RFC 2861). Past 000 §3.5, which has no rate and reads saturation as evidence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.nodecapacity import SlotSettings
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
+
+_FULLY_USED = 0.95
+"""CPU utilisation from which a node without pressure readings has to be taken for overloaded."""
+_LEAST_BUSY_SECONDS = 1e-3
+
+
+class SlotLaw:
+    """Window and pace of N nodes.
+
+    Attributes:
+        window: (N,) pods the node should run, in-flight ones included.
+        tokens: (N,) pods that may start now; negative after more have started than the pace allows.
+    """
+
+    def __init__(self, n_nodes: int) -> None:
+        """Nothing measured yet."""
+        self.window: Floats = np.ones(n_nodes)
+        self.tokens: Floats = np.full(n_nodes, np.nan)
+        self._lived: Floats = np.zeros(n_nodes)  # ∫ n/D dt, forgetting
+        self._worked: Floats = np.zeros(n_nodes)  # ∫ u dt, forgetting
+        self._spare: Floats = np.ones(n_nodes)  # share of the CPUs that only pods use
+        self._completed: Floats = np.zeros(n_nodes)
+        self._lifetimes: Floats = np.zeros(n_nodes)
+        self._busy_seconds: Floats = np.zeros(n_nodes)  # since the node was last without pods
+        self._idle_seconds: Floats = np.zeros(n_nodes)
+        self._shown_at: Floats = np.full(n_nodes, np.nan)  # of busy_seconds: when load first showed
+
+    def started(self, node: int, age_seconds: float) -> None:
+        """A pod has started; one that was found running (an agent's restart) has used no token."""
+        if age_seconds < 1.0:
+            self.tokens[node] -= 1.0
+
+    def ended(self, node: int, lifetime_seconds: float) -> None:
+        """A pod of that age has ended."""
+        self._completed[node] += 1.0
+        self._lifetimes[node] += lifetime_seconds
+
+    def update(
+        self,
+        settings: SlotSettings,
+        *,
+        demand: Floats,
+        used: Floats,
+        own_share: Floats,
+        pods: Floats,
+        present: Floats,
+        older: Floats,
+        measured: Bools,
+        initial_cost: Floats,
+        idle_cost_growth: float,
+        elapsed_seconds: float,
+    ) -> None:
+        """Take one batch.
+
+        Args:
+            settings: of the law.
+            demand: (N, b) runnable threads per CPU, D; what no sample tells is NaN.
+            used: (N, b) CPU utilisation, u; NaN with ``demand``.
+            own_share: (N,) share of ``used`` that pods cause.
+            pods: (N, b) pods at each sample.
+            present: (N,) pods now.
+            older: (N,) of them, those as old as the first was when load first showed (see ``shown_seconds``).
+            measured: (N,) whether the batch tells anything.
+            initial_cost: (N,) first guess of a pod's cost, fraction of a node.
+            idle_cost_growth: by how much a second without pods lets the guess of the cost rise, fraction of a node.
+            elapsed_seconds: time since the batch before.
+        """
+        known = ~np.isnan(demand)
+        count = np.maximum(known.sum(axis=1), 1)
+        load = np.where(known, demand, 0.0).sum(axis=1) / count
+        work = np.where(known, used, 0.0).sum(axis=1) / count
+        lived = np.where(known, pods / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
+
+        self._forget(settings, present, initial_cost / max(idle_cost_growth, 1e-9), elapsed_seconds)
+        gained = measured * elapsed_seconds
+        self._lived += lived * gained
+        self._worked += work * own_share * gained
+        spare = 1.0 - work * (1.0 - own_share)
+        self._spare += np.minimum(1.0, elapsed_seconds / settings.memory_seconds) * measured * (spare - self._spare)
+
+        proven = (self._completed >= 0.5) | (self._busy_seconds >= settings.trust_seconds)
+        life = self._lifetimes / np.maximum(self._completed, 1e-9)
+        slots = self._spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS)
+        learned = slots * settings.head_room + settings.extra_pods
+        first, blind, fill = self._blind(settings, load, present, older, initial_cost)
+        self.window = np.maximum(1.0, np.where(proven, learned, blind))
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = np.where(life > 0.0, slots / life, 0.0)
+        pace = np.maximum(np.where(proven, settings.pace * ends, 0.0), settings.blind_per_second)
+        tokens = np.where(np.isnan(self.tokens), first, self.tokens + pace * elapsed_seconds)
+        tokens = np.minimum(tokens, np.maximum(np.where(present > 0.0, 1.0, first), pace))
+        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * self.window - present, fill))
+
+    def capacity(self, present: Floats) -> Floats:
+        """(N,) pods that may start now; negative where a node runs more than it should."""
+        return np.minimum(self.window - present, self.tokens)
+
+    def shown_seconds(self) -> Floats:
+        """(N,) age that pods must have for their load to show, as the first pods of an empty node did; NaN: unknown."""
+        return self._shown_at
+
+    def _forget(self, settings: SlotSettings, present: Floats, idle_limit: Floats, elapsed: float) -> None:
+        """Old evidence fades over a few lives; all of it is gone once the node has idled for long (RFC 2861)."""
+        busy = present > 0.0
+        self._busy_seconds = np.where(busy, self._busy_seconds + elapsed, 0.0)
+        self._idle_seconds = np.where(busy, 0.0, self._idle_seconds + elapsed)
+        self._shown_at = np.where(busy, self._shown_at, np.nan)
+        life = self._lifetimes / np.maximum(self._completed, 1e-9)
+        keep = np.exp(-elapsed / np.maximum(settings.memory_seconds, settings.memory_lives * life))
+        keep = np.where(self._idle_seconds >= idle_limit, 0.0, keep)
+        for sums in (self._lived, self._worked, self._completed, self._lifetimes):
+            sums *= keep
+
+    def _blind(
+        self, settings: SlotSettings, load: Floats, present: Floats, older: Floats, initial_cost: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """First wave, window and least tokens of nodes on which nothing has completed yet."""
+        first = np.maximum(1.0, settings.first_share / initial_cost)
+        most = 1.0 / initial_cost
+        window = np.minimum(first + settings.blind_per_second * self._busy_seconds, most)
+        room = load < settings.full
+        # What the pods old enough show of the load they make, and how many of them would fill the node
+        shows = (load > settings.shows) & (present > 0.0)
+        seen_before = ~np.isnan(self._shown_at)
+        self._shown_at = np.where(shows & ~seen_before, self._busy_seconds, self._shown_at)
+        grown = np.where(shows & seen_before & room, older, 0.0)
+        by_load = present - grown + grown / np.maximum(load, settings.shows)
+        window = np.where(grown > 0.0, np.minimum(np.maximum(window, by_load), most), window)
+        fill = np.where(grown > 0.0, np.minimum(by_load - present, 1.0 + present / 2.0), -np.inf)
+        return first, np.where(room, window, np.minimum(window, present)), fill
+
+
+def demand_per_cpu(y: Floats, utilisation: Floats) -> tuple[Floats, Floats]:
+    """Runnable threads per CPU (saturating at 2) and utilisation, from the cpu entry of y.
+
+    Both of its formulas make 2y the mean of clip(R/C, 0, 2), and discount pressure on a CPU that idles, as tasks held
+    back by their own quota make it. Where y is the utilisation itself, the kernel told no pressure: from 95 % of
+    utilisation on the worst is believed.
+
+    Args:
+        y: (N, b) cpu entries; NaN where not measured.
+        utilisation: (N, b) CPU utilisation; NaN where it was not told apart from y.
+    """
+    demand = 2.0 * y
+    used = np.where(np.isnan(utilisation), np.minimum(demand, 1.0), utilisation)
+    no_pressure = np.abs(y - used) < 1e-9
+    demand = np.where(no_pressure, np.where(used >= _FULLY_USED, 2.0, used), demand)
+    return demand, np.where(np.isnan(y), np.nan, used)

@@ -1,0 +1,250 @@
+"""Runs one policy against one traffic pattern in virtual time, through the production replica rules.
+
+Only the service (`autoscaling_plant`) is modelled. What a policy is asked, and how its answer is limited, is the code of
+`concerto.autoscaling`, the same that the controller calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.autoscaling.behavior import Memory
+from concerto.autoscaling.decision import Combined, Failure, Floor, carried_out, combine, decide, needs_metrics
+from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample
+from concerto.autoscaling.replicas import Proposal, resource_utilization_replicas
+from concerto.autoscaling.settings import Bounds
+from concerto.simulation.autoscaling_plant import Floats, Plant, PlantSettings
+from concerto.simulation.autoscaling_traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is the same for every policy.
+
+    Attributes:
+        traffic: the load.
+        plant: the service.
+        target_percent: CPU utilisation target.
+        bounds: replica bounds and behaviour.
+        seeds: one replicate each.
+    """
+
+    traffic: Traffic
+    plant: PlantSettings
+    target_percent: int = 50
+    bounds: Bounds = field(default_factory=lambda: Bounds(max_replicas=40))
+    seeds: Sequence[int] = tuple(range(20))
+
+    def demand(self, at: Floats | float) -> Floats:
+        """Replicas (fractional) that would carry the traffic of that moment exactly at the target."""
+        per_pod = self.plant.pod_cores * self.target_percent / 100 / self.plant.cpu_seconds_per_request
+        return self.traffic.rate(at) / per_pod
+
+
+@dataclass(frozen=True)
+class Sync:
+    """What a policy sees at one sync: a row per replicate.
+
+    Attributes:
+        now: seconds.
+        current: replicas asked for.
+        demand: the load now, in replicas; NaN where the metrics tell nothing.
+        saturated: where it is only a lower bound.
+        observed_at: the middle of the window of those readings.
+        initialisation: learned time from creation to Ready, seconds.
+    """
+
+    now: float
+    current: NDArray[np.int64]
+    demand: Floats
+    saturated: NDArray[np.bool_]
+    observed_at: float
+    initialisation: float
+
+
+class Policy(Protocol):
+    """Gives each replicate a floor for this sync (or None)."""
+
+    name: str
+    reactive: bool
+
+    def start(self, experiment: Experiment) -> None:
+        """Forget everything; ``experiment.traffic`` may hold history from before the start."""
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """One for each replicate."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures of one run; arrays are replicates x minutes.
+
+    Attributes:
+        p95: 95th percentile of latency over the unloaded one.
+        mean: mean latency, seconds.
+        idle: share of the requested CPU that did no useful work (002 §5.2.1's IdleCPU).
+        pods: mean number of existing pods.
+        demand: replicas the traffic of that minute needs.
+        p99: 99th percentile of latency over the whole run, seconds; a value per replicate.
+        forecast: mean floor asked for, NaN without one.
+    """
+
+    p95: Floats
+    mean: Floats
+    idle: Floats
+    pods: Floats
+    demand: Floats
+    p99: Floats
+    forecast: Floats
+
+    @property
+    def violations(self) -> Floats:
+        """Minutes whose p95 was above three times the unloaded one, of each replicate."""
+        return np.asarray((self.p95 > 3.0).sum(axis=1), dtype=float)
+
+    @property
+    def pod_minutes(self) -> Floats:
+        """Of each replicate."""
+        return np.asarray(self.pods.sum(axis=1), dtype=float)
+
+
+def run(experiment: Experiment, policy: Policy) -> Result:
+    """Run all replicates side by side."""
+    e, s = experiment, experiment.plant
+    rng = np.random.default_rng(e.seeds)
+    first = int(np.ceil(e.demand(e.traffic.start)))
+    rows = len(e.seeds)
+    plant = Plant(s, min(max(first, e.bounds.min_replicas), e.bounds.max_replicas), rows, rng)
+    memories = [Memory()] * rows
+    policy.start(e)
+    ticks_per_minute, sync_every = round(60 / s.tick_seconds), round(e.bounds.controller.sync_seconds / s.tick_seconds)
+    minutes: list[tuple[Floats, Floats, Floats, Floats, float, Floats]] = []
+    latencies: list[Floats] = []
+    floors_seen: list[Floats] = []
+    tick_latencies, useful, pods = [], np.zeros(rows), np.zeros(rows)
+    ticks = round((e.traffic.end - e.traffic.start) / s.tick_seconds)
+    for tick in range(ticks):
+        if tick % sync_every == sync_every - 1:
+            memories, floors = _sync(e, plant, policy, memories)
+            floors_seen.append(np.array([f.replicas if f else np.nan for f in floors]))
+        rate = float(e.traffic.rate(e.traffic.start + plant.now + s.tick_seconds / 2))
+        took, used, existing = plant.tick(rate)
+        tick_latencies.append(took)
+        useful, pods = useful + used, pods + existing
+        if tick % ticks_per_minute == ticks_per_minute - 1:
+            minute = np.concatenate(tick_latencies, axis=1)
+            latencies.append(minute)
+            p95 = np.nan_to_num(_quantile(minute, 0.95)) / s.unloaded_p95_seconds
+            asked = pods * s.pod_cores * s.tick_seconds
+            minutes.append(
+                (
+                    p95,
+                    np.nan_to_num(np.nanmean(minute, axis=1)),
+                    1 - useful / np.maximum(asked, 1e-9),
+                    pods / ticks_per_minute,
+                    float(e.demand(e.traffic.start + plant.now - 30)),
+                    np.mean(floors_seen, axis=0) if floors_seen else np.full(rows, np.nan),
+                )
+            )
+            tick_latencies, useful, pods, floors_seen = [], np.zeros(rows), np.zeros(rows), []
+    p95, mean, idle, existing_pods, demand, floor = (np.array(column) for column in zip(*minutes, strict=True))
+    p99 = np.array([_quantile(np.concatenate([m[row] for m in latencies])[None], 0.99)[0] for row in range(rows)])
+    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand, p99, floor.T)
+
+
+def _quantile(values: Floats, q: float) -> Floats:
+    """Per row, over what is not NaN (numpy's nanquantile is ten times slower on many rows)."""
+    ordered = np.sort(values, axis=1)
+    known = np.isfinite(values).sum(axis=1)
+    index = np.clip(np.ceil(q * known).astype(int) - 1, 0, None)
+    return np.where(known > 0, ordered[np.arange(len(values)), index], np.nan)
+
+
+def _sync(
+    e: Experiment, plant: Plant, policy: Policy, memories: list[Memory]
+) -> tuple[list[Memory], list[Floor | None]]:
+    now, s = plant.now, e.plant
+    readings, current = plant.cpu_readings(), plant.replicas()
+    taken_at = now - s.metrics_age_seconds
+    outcomes: list[Proposal | Failure] = []
+    for row in range(len(current)):
+        pods, samples = observed_pods(plant, row, readings[row], taken_at)
+        outcomes.append(_proposal(e, policy, int(current[row]), pods, samples, now))
+    demand = np.array([o.demand if isinstance(o, Proposal) and o.demand is not None else np.nan for o in outcomes])
+    sync = Sync(
+        e.traffic.start + now,
+        current,
+        demand,
+        np.array([isinstance(o, Proposal) and o.saturated for o in outcomes]),
+        e.traffic.start + taken_at - s.metrics_window_seconds / 2,
+        s.startup_seconds,
+    )
+    floors = policy.floors(sync)
+    after = []
+    for row, (outcome, floor, memory) in enumerate(zip(outcomes, floors, memories, strict=True)):
+        before = int(current[row])
+        combined = _reactive(outcome, before, policy)
+        asked = combined if needs_metrics(e.bounds, before) else None
+        decision = decide(e.bounds, memory, current=before, metrics=asked, floor=floor, now=now)
+        if decision.rescale:
+            plant.scale(row, decision.replicas)
+        after.append(carried_out(decision.memory, e.bounds, before=before, after=decision.replicas, now=now))
+    return after, floors
+
+
+def _reactive(outcome: Proposal | Failure, current: int, policy: Policy) -> Combined:
+    if policy.reactive or isinstance(outcome, Failure):
+        return combine([outcome], current)
+    return combine([replace(outcome, replicas=current)], current)
+
+
+def _proposal(
+    e: Experiment, policy: Policy, current: int, pods: list[PodView], samples: dict[str, Sample], now: float
+) -> Proposal | Failure:
+    settings = e.bounds.controller
+    if getattr(policy, "aware", False):
+        settings = replace(settings, cpu_initialization_seconds=max(300.0, 2 * e.plant.startup_seconds))
+    try:
+        return resource_utilization_replicas(
+            current,
+            pods,
+            samples,
+            resource="cpu",
+            container=None,
+            target_percent=e.target_percent,
+            tolerances=e.bounds.tolerances,
+            settings=settings,
+            now=now,
+        )
+    except MetricError as error:
+        return Failure("FailedGetResourceMetric", str(error))
+
+
+def observed_pods(plant: Plant, row: int, readings: Floats, taken_at: float) -> tuple[list[PodView], dict[str, Sample]]:
+    """A replicate's pods and CPU readings as the API server and the metrics API would show them."""
+    cpu = {"cpu": round(plant.settings.pod_cores * 1000)}
+    containers = (ContainerView("server", cpu, cpu),)
+    pods, samples = [], {}
+    for column in np.flatnonzero(plant.alive[row]):
+        ready_at, created = float(plant.ready_at[row, column]), float(plant.created[row, column])
+        is_ready = ready_at <= plant.now
+        name = f"p{column}"
+        pods.append(
+            PodView(
+                name,
+                ready="True" if is_ready else "False",
+                ready_since=ready_at if is_ready else created,
+                started_at=created,
+                created_at=created,
+                containers=containers,
+            )
+        )
+        if np.isfinite(readings[column]):
+            value = round(1000 * float(readings[column]))
+            samples[name] = Sample(value, taken_at, plant.settings.metrics_window_seconds)
+    return pods, samples

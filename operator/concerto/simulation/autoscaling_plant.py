@@ -1,0 +1,147 @@
+"""The service that the autoscaling experiments scale: a load balancer over pods that take time to start.
+
+Many replicates (seeds) run at once, each a row. Requests arrive as a Poisson process, go to a ready pod at random (as
+kube-proxy's rules do) and wait there in one queue, first come first served; each needs an exponential amount of CPU.
+So a settled pod is an M/M/1 queue whose 95th percentile of latency is 1/(1 - utilisation) times the unloaded one, which
+crosses 3 at a utilisation of two thirds. Waiting times are exact (Lindley's recursion), not approximated per tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PlantSettings:
+    """The modelled service.
+
+    Attributes:
+        startup_seconds: creation to Ready.
+        startup_spread: standard deviation of that, as a share of it.
+        pod_cores: a pod's CPU request and limit (0.1, as 002 §5.5.1).
+        cpu_seconds_per_request: mean CPU a request needs.
+        timeout_seconds: a request that would wait longer is turned away and counts as having taken this long.
+        max_pods: room for pods, those being started included.
+        metrics_window_seconds: a CPU reading is the mean over this long ...
+        metrics_age_seconds: ... and is seen this long after.
+        tick_seconds: pods appear and vanish on this grid.
+    """
+
+    startup_seconds: float = 135.0
+    startup_spread: float = 0.05
+    pod_cores: float = 0.1
+    cpu_seconds_per_request: float = 0.025
+    timeout_seconds: float = 10.0
+    max_pods: int = 96
+    metrics_window_seconds: float = 15.0
+    metrics_age_seconds: float = 10.0
+    tick_seconds: float = 5.0
+
+    @property
+    def service_seconds(self) -> float:
+        """Mean latency of a request that finds its pod idle."""
+        return self.cpu_seconds_per_request / self.pod_cores
+
+    @property
+    def unloaded_p95_seconds(self) -> float:
+        """95th percentile of the same (exponential)."""
+        return -np.log(0.05) * self.service_seconds
+
+
+class Plant:
+    """Replicates of one service; pods are columns that are used again."""
+
+    def __init__(self, settings: PlantSettings, replicas: int, replicates: int, rng: np.random.Generator) -> None:
+        shape = (replicates, settings.max_pods)
+        self.settings, self.now = settings, 0.0
+        self._rng = rng
+        self.alive = np.zeros(shape, dtype=bool)
+        self.created: Floats = np.zeros(shape)
+        self.ready_at: Floats = np.full(shape, np.inf)
+        self.free_at: Floats = np.zeros(shape)
+        """When a pod will have worked off what it has accepted."""
+        ticks = (
+            int(np.ceil((settings.metrics_window_seconds + settings.metrics_age_seconds) / settings.tick_seconds)) + 1
+        )
+        self._busy: Floats = np.full((ticks, *shape), np.nan)
+        """CPU-seconds of each pod in each of the last ticks, the newest first; NaN before the pod existed."""
+        self.alive[:, :replicas] = True
+        self.created[:, :replicas] = -3600.0
+        self.ready_at[:, :replicas] = -3600.0
+
+    @property
+    def ready(self) -> NDArray[np.bool_]:
+        """Which pods take requests."""
+        return self.alive & (self.ready_at <= self.now)
+
+    def replicas(self) -> NDArray[np.int64]:
+        """Pods that exist, of each replicate."""
+        return np.asarray(self.alive.sum(axis=1), dtype=np.int64)
+
+    def scale(self, row: int, replicas: int) -> None:
+        """Create pods, or delete some: those not ready first, then the youngest, as a ReplicaSet does."""
+        have = np.flatnonzero(self.alive[row])
+        if replicas > len(have):
+            free = np.flatnonzero(~self.alive[row])[: replicas - len(have)]
+            self.alive[row, free] = True
+            self.created[row, free] = self.now
+            spread = self._rng.normal(1.0, self.settings.startup_spread, len(free))
+            self.ready_at[row, free] = self.now + self.settings.startup_seconds * np.clip(spread, 0.5, 2.0)
+            self.free_at[row, free] = 0.0
+            self._busy[:, row, free] = np.nan
+        elif replicas < len(have):
+            order = np.lexsort((-self.created[row, have], self.ready_at[row, have] <= self.now))
+            gone = have[order[: len(have) - replicas]]
+            self.alive[row, gone] = False
+            self.ready_at[row, gone] = np.inf
+
+    def tick(self, rate: float) -> tuple[Floats, Floats, Floats]:
+        """Let one tick pass.
+
+        Args:
+            rate: requests per second, of the whole service.
+
+        Returns:
+            Latencies (replicates x requests, padded with NaN), useful CPU-seconds and existing pods of each replicate.
+        """
+        s, dt = self.settings, self.settings.tick_seconds
+        ready = self.ready
+        count = ready.sum(axis=1)
+        mean = np.where(ready, rate * dt / np.maximum(count, 1)[:, None], 0.0)
+        arrivals = self._rng.poisson(mean)
+        width = int(arrivals.max()) if arrivals.size else 0
+        latency = np.full((*arrivals.shape, max(width, 1)), np.nan)
+        end = self.now + dt
+        free = np.maximum(self.free_at, self.now)
+        busy = np.minimum(free, end) - self.now
+        given = np.arange(latency.shape[2]) < arrivals[..., None]
+        at = self.now + np.sort(np.where(given, self._rng.random(latency.shape) * dt, dt), axis=2)
+        service = self._rng.exponential(s.service_seconds, latency.shape)
+        for i in range(width):
+            begin = np.maximum(free, at[..., i])
+            wait = begin - at[..., i]
+            taken = given[..., i] & (wait <= s.timeout_seconds)
+            done = begin + service[..., i]
+            latency[..., i] = np.where(taken, wait + service[..., i], s.timeout_seconds)
+            busy += np.where(taken, np.minimum(done, end) - np.minimum(begin, end), 0.0)
+            free = np.where(taken, done, free)
+        latency[~given] = np.nan
+        self.free_at = free
+        useful = np.where(ready, busy * s.pod_cores, 0.0)
+        starting = self.alive & ~ready
+        self._busy = np.roll(self._busy, 1, axis=0)
+        self._busy[0] = np.where(ready, useful, np.where(starting, s.pod_cores * dt, np.nan))
+        self.now += dt
+        return latency.reshape(len(latency), -1), useful.sum(axis=1), self.alive.sum(axis=1).astype(float)
+
+    def cpu_readings(self) -> Floats:
+        """Mean cores of each pod over the metrics window, as the metrics API shows them now; NaN where it has none."""
+        s = self.settings
+        skip, take = (round(x / s.tick_seconds) for x in (s.metrics_age_seconds, s.metrics_window_seconds))
+        seen = np.where(self.alive, self._busy[skip : skip + take], np.nan)
+        return np.asarray(seen.sum(axis=0) / s.metrics_window_seconds, dtype=float)

@@ -1,0 +1,398 @@
+"""The virtual-time cluster: an event queue, nodes, an API with latencies and faults, and one policy that places pods.
+
+Everything that happens is an event at a virtual time; nothing reads a clock. The policy sees only what its real
+counterpart would see: objects as watches deliver them, and telemetry as 10 Hz samples.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from concerto.simulation.node_model import GIB, Change, NodeFleet, NodeModelSettings, Readings, Transition
+from concerto.simulation.recorder import Recorder
+from concerto.simulation.workloads import JobSpec, SimPod, make_pods, successor
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A group of equal nodes.
+
+    Attributes:
+        count: how many.
+        cores: CPUs of each.
+        memory_bytes: memory of each.
+        max_pods: the kubelet's limit.
+        reserved_millicores: CPU that system pods have requested (seen by policies that look at requests).
+        reserved_memory_bytes: the same for memory.
+    """
+
+    count: int = 19
+    cores: float = 4.0
+    memory_bytes: float = 8 * GIB
+    max_pods: int = 110
+    reserved_millicores: int = 0
+    reserved_memory_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class ApiSettings:
+    """Latencies of the API server and of its watches.
+
+    Attributes:
+        write_seconds: bounds of the time from sending a write to its taking effect.
+        watch_seconds: bounds of the time from a change to its being seen by a watcher.
+        cycle_seconds: a scheduler starts a cycle at most this often.
+    """
+
+    write_seconds: tuple[float, float] = (0.005, 0.02)
+    watch_seconds: tuple[float, float] = (0.005, 0.02)
+    cycle_seconds: float = 0.05
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        kind: AgentDeath, NodeLoss, ApiOutage, FrozenTelemetry, IdleTelemetry or FullTelemetry.
+        at_seconds: when it begins.
+        for_seconds: how long it lasts.
+        nodes: indices of the nodes it strikes; empty for all.
+    """
+
+    kind: str
+    at_seconds: float
+    for_seconds: float
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that defines a run except the policy and the seed.
+
+    Attributes:
+        nodes: groups of equal nodes.
+        jobs: what is to run.
+        faults: what goes wrong.
+        plant: constants of the nodes.
+        api: latencies of the API server.
+        warmup_seconds: time before the scenario's zero, in which agents measure an idle cluster.
+        limit_seconds: time after which a run is given up.
+        not_ready_seconds: time from the loss of a node to its being NotReady (the node controller's grace period).
+        eviction_seconds: time from NotReady to the eviction of its pods.
+    """
+
+    nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
+    jobs: tuple[JobSpec, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    plant: NodeModelSettings = field(default_factory=NodeModelSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
+    warmup_seconds: float = 5.0
+    limit_seconds: float = 7200.0
+    not_ready_seconds: float = 40.0
+    eviction_seconds: float = 30.0
+
+
+class Policy(Protocol):
+    """A scheduler, with the node agents it brings along."""
+
+    def attach(self, world: World) -> None:
+        """Called once before time begins."""
+
+    def pod_pending(self, pod: SimPod, now: float) -> None:
+        """A pod without a node has been seen."""
+
+    def pod_bound(self, pod: SimPod, now: float) -> None:
+        """A pod's binding has been seen."""
+
+    def pod_running(self, pod: SimPod, now: float) -> None:
+        """A pod's status has been seen to be Running."""
+
+    def pod_ended(self, pod: SimPod, now: float) -> None:
+        """A pod's end (or deletion) has been seen."""
+
+    def bind_failed(self, pod: SimPod, now: float) -> None:
+        """A binding was refused, or its outcome is unknown; the pod has been read again and has no node."""
+
+    def node_ready(self, node: int, ready: bool, now: float) -> None:
+        """A node's Ready condition has been seen to change."""
+
+    def sample(self, readings: Readings, now: float) -> None:
+        """One 10 Hz sample of all nodes."""
+
+    def transition(self, change: Transition) -> None:
+        """Something happened on a node that its agent could see (its cgroups)."""
+
+    def schedule(self, now: float) -> Sequence[tuple[SimPod, int]]:
+        """One cycle: the placements to be bound."""
+
+
+class World:
+    """One run of one policy.
+
+    Args:
+        setup: the scenario.
+        policy: what places the pods.
+        seed: of all chance. Pods are the same under every policy.
+    """
+
+    SAMPLE_SECONDS = 0.1
+
+    def __init__(self, setup: Setup, policy: Policy, seed: int) -> None:
+        self.setup = setup
+        self.policy = policy
+        streams = np.random.SeedSequence(seed).spawn(4)
+        pods_rng, plant_rng, api_rng, policy_rng = (np.random.default_rng(s) for s in streams)
+        self.rng = policy_rng
+        self._api_rng = api_rng
+        self.now = 0.0
+        self.nodes = [spec for spec in setup.nodes for _ in range(spec.count)]
+        self.fleet = NodeFleet(
+            [n.cores for n in self.nodes], [n.memory_bytes for n in self.nodes], plant_rng, setup.plant
+        )
+        self.recorder = Recorder(len(self.nodes), setup.jobs)
+        self.pods: dict[str, SimPod] = {}
+        self._arriving = make_pods(setup.jobs, pods_rng)
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._dirty = False
+        self._next_cycle = 0.0
+        self._open = sum(job.count for job in setup.jobs if not job.endless)
+        self._lost = [False] * len(self.nodes)
+        self._api_down_until = -1.0
+        self._frozen: dict[int, Readings] = {}
+        self._started: set[str] = set()
+        self._agent_dead = np.zeros(len(self.nodes), dtype=bool)
+        self._lies: dict[int, str] = {}
+
+    # -- what policies may use
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do something later."""
+        self._sequence += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._sequence, what))
+
+    def watch(self, what: Callable[[], None]) -> None:
+        """Deliver something to a watcher: after the watch's latency, and not while the API is down."""
+        delay = self._draw(self.setup.api.watch_seconds)
+        self.after(delay + max(0.0, self._api_down_until - self.now), what)
+
+    def write(self, what: Callable[[], None]) -> bool:
+        """Send a write; False says the API is down and nothing was sent."""
+        if self.api_down:
+            return False
+        self.after(self._draw(self.setup.api.write_seconds), what)
+        return True
+
+    def wake(self) -> None:
+        """Something changed that a cycle should look at."""
+        self._dirty = True
+
+    @property
+    def api_down(self) -> bool:
+        """Whether the API server answers nobody."""
+        return self.now < self._api_down_until
+
+    def agent_dead(self, node: int) -> bool:
+        """Whether the node's agent is dead (or its node is)."""
+        return bool(self._agent_dead[node]) or self._lost[node]
+
+    # -- the run
+
+    def run(self) -> Recorder:
+        """Run until all jobs are complete or the limit is reached, and return what was recorded."""
+        self.policy.attach(self)
+        for fault in self.setup.faults:
+            self.after(self.setup.warmup_seconds + fault.at_seconds, lambda fault=fault: self._begin(fault))
+        for pod in self._arriving:
+            pod.created_at += self.setup.warmup_seconds
+            self.after(pod.created_at, lambda pod=pod: self._create(pod))
+        self.after(self.setup.warmup_seconds, lambda: self.recorder.begin(self.now, self.fleet))
+        next_sample = self.SAMPLE_SECONDS
+        while self._open > 0 and self.now < self.setup.limit_seconds:
+            self.now = min(
+                self._queue[0][0] if self._queue else np.inf,
+                self.fleet.next_time(),
+                next_sample,
+                self._next_cycle if self._dirty else np.inf,
+            )
+            for change in self.fleet.advance(self.now):
+                self._changed(change)
+            while self._queue and self._queue[0][0] <= self.now:
+                heapq.heappop(self._queue)[2]()
+            if next_sample <= self.now:
+                next_sample += self.SAMPLE_SECONDS
+                readings = self.fleet.readings(self.now)
+                self.recorder.sample(self.now, readings, self.fleet)
+                self.policy.sample(self._as_told(readings), self.now)
+            if self._dirty and self._next_cycle <= self.now:
+                self._dirty = False
+                self._next_cycle = self.now + self.setup.api.cycle_seconds
+                for pod, node in self.policy.schedule(self.now):
+                    self._bind(pod, node)
+        self.recorder.finish(self.now, self.fleet)
+        return self.recorder
+
+    # -- the API server, the Job controller, the node controller
+
+    def _draw(self, bounds: tuple[float, float]) -> float:
+        return bounds[0] + (bounds[1] - bounds[0]) * float(self._api_rng.random())
+
+    def _create(self, pod: SimPod) -> None:
+        if self.api_down:
+            self.after(self._api_down_until - self.now, lambda: self._create(pod))
+            return
+        self.pods[pod.uid] = pod
+        self.recorder.created(pod, self.now)
+        if pod.job.node is not None:
+            self._bind(pod, pod.job.node)
+        else:
+            self.watch(lambda: self._seen_pending(pod))
+
+    def _seen_pending(self, pod: SimPod) -> None:
+        if pod.phase == "Pending" and pod.node is None:
+            self.policy.pod_pending(pod, self.now)
+            self.wake()
+
+    def _bind(self, pod: SimPod, node: int) -> None:
+        self.recorder.decided(pod, node, self.now)
+        if not self.write(lambda: self._bound(pod, node)):
+            self.after(1.0, lambda: self._bind_failed(pod))  # a connection refused, a little back-off
+
+    def _bind_failed(self, pod: SimPod) -> None:
+        if pod.node is None:
+            self.policy.bind_failed(pod, self.now)
+            self.wake()
+
+    def _bound(self, pod: SimPod, node: int) -> None:
+        if pod.node is not None or pod.phase != "Pending":
+            return  # 409: it has a node already
+        if self.api_down:
+            # The server went away with the request in flight: half of such writes have taken effect.
+            if self._api_rng.random() < 0.5:
+                self.after(self._api_down_until - self.now + 1.0, lambda: self._bind_failed(pod))
+                return
+        pod.node, pod.bound_at = node, self.now
+        self.recorder.bound(pod, node, self.now)
+        self.watch(lambda: self._kubelet_sees(pod, node))
+        self.watch(lambda: self.policy.pod_bound(pod, self.now) if pod.phase == "Pending" else None)
+
+    def _kubelet_sees(self, pod: SimPod, node: int) -> None:
+        if pod.phase == "Pending" and not self._lost[node] and pod.uid not in self._started:
+            self._started.add(pod.uid)
+            self.fleet.start(pod.uid, node, pod.load, self.now)
+
+    def _changed(self, change: Transition) -> None:
+        pod = self.pods[str(change.pod)]
+        self.recorder.transition(pod, change)
+        self.policy.transition(change)
+        if change.change is Change.RUNNING:
+            self._status(pod, "Running")
+        elif change.change is Change.EXITED and change.reason == "Completed":
+            self._open -= 1
+        elif change.change is Change.TERMINATED:
+            self._status(pod, "Succeeded" if change.reason == "Completed" else "Failed")
+
+    def _status(self, pod: SimPod, phase: str) -> None:
+        """The kubelet writes a pod's status, trying again while the API is down."""
+        if not self.write(lambda: self._status_written(pod, phase)):
+            self.after(1.0, lambda: self._status(pod, phase))
+
+    def _status_written(self, pod: SimPod, phase: str) -> None:
+        if pod.phase in ("Succeeded", "Failed", "Deleted"):
+            return
+        pod.phase = phase
+        if phase == "Running":
+            self.watch(lambda: self.policy.pod_running(pod, self.now))
+            return
+        self.watch(lambda: self._seen_ended(pod))
+        if phase == "Failed" and not pod.job.endless:
+            self.after(1.0, lambda: self._create(successor(pod, self.now)))
+
+    def _seen_ended(self, pod: SimPod) -> None:
+        self.policy.pod_ended(pod, self.now)
+        self.wake()
+
+    # -- faults
+
+    def _struck(self, fault: Fault) -> Sequence[int]:
+        return fault.nodes or range(len(self.nodes))
+
+    def _begin(self, fault: Fault) -> None:
+        end = lambda undo: self.after(fault.for_seconds, undo)  # noqa: E731
+        if fault.kind == "ApiOutage":
+            self._api_down_until = self.now + fault.for_seconds
+            end(self.wake)
+            return
+        for node in self._struck(fault):
+            if fault.kind == "AgentDeath":
+                self._agent_dead[node] = True
+                end(lambda node=node: self._agent_back(node))
+            elif fault.kind == "NodeLoss":
+                self._lose(node)
+                end(lambda node=node: self._restore(node))
+            else:
+                self._lies[node] = fault.kind
+                self._frozen.pop(node, None)
+                end(lambda node=node: self._lies.pop(node, None))
+
+    def _agent_back(self, node: int) -> None:
+        self._agent_dead[node] = False
+
+    def _lose(self, node: int) -> None:
+        """The node stops; after a while it is NotReady, and its pods are evicted and made again by their Jobs."""
+        self._lost[node] = True
+        self.fleet.fail(node, self.now)
+        self.recorder.node_lost(node, self.now)
+        self.after(self.setup.not_ready_seconds, lambda: self._not_ready(node))
+
+    def _not_ready(self, node: int) -> None:
+        if self._lost[node]:
+            self.watch(lambda: self._seen_ready(node, False))
+            self.after(self.setup.eviction_seconds, lambda: self._evict(node) if self._lost[node] else None)
+
+    def _seen_ready(self, node: int, ready: bool) -> None:
+        self.policy.node_ready(node, ready, self.now)
+        self.wake()
+
+    def _evict(self, node: int) -> None:
+        for pod in [p for p in self.pods.values() if p.node == node and p.phase in ("Pending", "Running")]:
+            self._gone(pod)
+
+    def _gone(self, pod: SimPod) -> None:
+        pod.phase = "Deleted"
+        self.recorder.deleted(pod, self.now)
+        self.watch(lambda: self._seen_ended(pod))
+        if not pod.job.endless:
+            self._create(successor(pod, self.now))
+
+    def _restore(self, node: int) -> None:
+        """The node is back: what ran on it has failed, what was bound to it meanwhile starts now."""
+        self._lost[node] = False
+        self.fleet.restore(node, self.now)
+        self.watch(lambda: self._seen_ready(node, True))
+        for pod in [p for p in self.pods.values() if p.node == node and p.phase in ("Pending", "Running")]:
+            if pod.uid in self._started:
+                self._gone(pod)
+            else:
+                self._kubelet_sees(pod, node)
+
+    def _as_told(self, readings: Readings) -> Readings:
+        """Telemetry as a lying node tells it."""
+        if not self._lies:
+            return readings
+        told = {name: getattr(readings, name).copy() for name in Readings.__dataclass_fields__}
+        for node, lie in self._lies.items():
+            if lie == "FrozenTelemetry":
+                frozen = self._frozen.setdefault(node, readings)
+                for name, values in told.items():
+                    values[node] = getattr(frozen, name)[node]
+            else:
+                for name in ("utilisation", "pressure", "memory"):
+                    told[name][node] = 0.0 if lie == "IdleTelemetry" else 1.0
+        return Readings(**told)

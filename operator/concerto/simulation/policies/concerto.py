@@ -1,0 +1,262 @@
+"""Concerto itself: the production agent pipeline, deadband, snapshot, ledger, queue and cycle, called and not copied.
+
+What is modelled here is only what lies between them: when a status reaches the operator, and when a pod's events do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from concerto.api.node import NodeView
+from concerto.api.nodecapacity import (
+    AgentInfo,
+    CapacitySettings,
+    NodeCapacity,
+    NodeCapacityStatus,
+    ResourceStatus,
+)
+from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.capacity import readings as formulas
+from concerto.capacity.pipeline import MODES, CapacityReport, NodePipeline
+from concerto.capacity.subspace import Subspace, cluster_model, has_moved
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.queue import Queue
+from concerto.scheduling.snapshot import Change, Snapshot
+from concerto.simulation.cluster import World
+from concerto.simulation.node_model import Change as PodChange
+from concerto.simulation.node_model import Readings, Transition
+from concerto.simulation.workloads import JobSpec, SimPod
+from concerto_agent.publisher import Published, PublishSettings, should_publish
+
+SCHEDULER_NAME = "concerto"
+_SUBSPACE_SECONDS = 5.0
+_SIGMA_SHARE, _ANGLE_DEGREES = 0.02, 1.0
+
+
+class Concerto:
+    """The system under test.
+
+    Args:
+        settings: NodeCapacity.spec of every node.
+        profile: SchedulingProfile.spec.
+        publish: the agents' deadbands.
+    """
+
+    def __init__(
+        self,
+        settings: CapacitySettings | None = None,
+        profile: ProfileSettings | None = None,
+        publish: PublishSettings | None = None,
+    ) -> None:
+        self.settings = settings or CapacitySettings()
+        self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
+        self.publish = publish or PublishSettings(jitter=0.0)
+
+    # -- both halves
+
+    def attach(self, world: World) -> None:
+        """See Policy."""
+        self.world = world
+        count = len(world.nodes)
+        self.names = [f"node-{i:04d}" for i in range(count)]
+        self._attach_agents(count)
+        self._attach_operator()
+
+    # -- the agents of all nodes, as one pipeline
+
+    def _attach_agents(self, count: int) -> None:
+        limits = np.array([n.max_pods for n in self.world.nodes])
+        self.pipeline = NodePipeline(self.settings, count, allocatable_pods=limits)
+        self.cluster = cluster_model(self.settings.merge, len(self.settings.resources))
+        self.published_cluster: Subspace | None = None
+        self._cluster_at = 0.0
+        self.running: list[dict[str, float]] = [{} for _ in range(count)]
+        self.said: list[Published | None] = [None] * count
+        self._version = 0
+        self._agent = AgentInfo("simulated", "simulated", "Machine", "Inotify")
+        self.report: CapacityReport | None = None
+
+    def transition(self, change: Transition) -> None:
+        """See Policy: a pod's cgroup has come or gone."""
+        node, uid = change.node, str(change.pod)
+        if change.change is PodChange.CGROUP_CREATED:
+            self.running[node][uid] = change.at
+            self.pipeline.pod_started(node, change.at)
+        elif change.change is PodChange.TERMINATED:
+            started = self.running[node].pop(uid, None)
+            if started is not None:
+                self.pipeline.pod_ended(node, started, change.at)
+
+    def sample(self, readings: Readings, now: float) -> None:
+        """See Policy."""
+        cpu = formulas.cpu(readings.utilisation, readings.pressure, self.settings.cpu_formula)
+        pods_utilised = readings.utilisation - readings.system_cpu
+        full = self.pipeline.sample(
+            now,
+            np.stack([cpu, readings.memory], axis=1),
+            non_pod=np.stack(
+                [formulas.non_pod_cpu(cpu, readings.utilisation, pods_utilised), readings.system_memory], axis=1
+            ),
+            utilisation=np.stack([readings.utilisation, readings.memory], axis=1),
+        )
+        if full:
+            self._fold(round(now, 3))
+
+    def _fold(self, now: float) -> None:
+        self.report = report = self.pipeline.fold(now, self.published_cluster)
+        if now - self._cluster_at >= _SUBSPACE_SECONDS and not self.world.api_down:
+            self._cluster_at = now
+            alive = [i for i in range(len(self.names)) if not self.world.agent_dead(i)]
+            self.cluster.update_moments([self.names[i] for i in alive], report.local_moments[alive])
+            merged = self.cluster.subspace()
+            if merged is not None and (
+                self.published_cluster is None
+                or has_moved(self.published_cluster, merged, sigma_share=_SIGMA_SHARE, angle_degrees=_ANGLE_DEGREES)
+            ):
+                self.published_cluster = merged
+        for node in range(len(self.names)):
+            if not self.world.agent_dead(node):
+                self._publish(node, report, now)
+
+    def status(self, node: int, report: CapacityReport, now: float) -> NodeCapacityStatus:
+        """What the agent could say of its node now."""
+        return NodeCapacityStatus(
+            observed_at=now,
+            observed_generation=1,
+            agent=self._agent,
+            capacity=round(float(report.capacity[node]), 4),
+            capacity_mode=MODES[int(report.mode[node])],
+            signal=float(report.signal[node]),
+            baseline=float(report.baseline[node]),
+            per_pod_cost=float(report.per_pod_cost[node]),
+            pod_count=len(self.running[node]),
+            young_pods=int(report.young[node]),
+            observed_pod_uids=tuple(self.running[node]),
+            settle_time_seconds=float(report.settle_time[node]),
+            reject=bool(report.reject[node]),
+            over_provision=float(report.over_provision[node]),
+            resources=tuple(
+                ResourceStatus(name, float(report.usage[node, i]), float(report.base[node, i]), float(c))
+                for i, (name, c) in enumerate(zip(self.settings.resources, report.cost[node]))
+            ),
+        )
+
+    def _publish(self, node: int, report: CapacityReport, now: float) -> None:
+        status = self.status(node, report, now)
+        before = self.said[node]
+        if should_publish(before, status, now, self.publish, now) is None:
+            return
+        self._version += 1
+        version = self._version
+        if self.world.write(lambda: self.world.watch(lambda: self._told(node, status, version))):
+            self.said[node] = Published(status, now, now, now + self.settings.heartbeat_seconds)
+
+    # -- the operator
+
+    def _attach_operator(self) -> None:
+        self.snapshot = Snapshot()
+        self.queue = Queue()
+        self._shapes: dict[str, PodView] = {}
+        for node in range(len(self.names)):
+            self.snapshot.set_node(self._node_view(node, True))
+
+    def _node_view(self, node: int, ready: bool) -> NodeView:
+        spec = self.world.nodes[node]
+        allocatable = {
+            "cpu": int(spec.cores * 1000) - spec.reserved_millicores,
+            "memory": int(spec.memory_bytes - spec.reserved_memory_bytes),
+            "pods": spec.max_pods,
+        }
+        return NodeView(self.names[node], self.names[node], {}, allocatable, ready=ready)
+
+    def _view(self, pod: SimPod) -> PodView:
+        template = self._shapes.get(pod.job.name)
+        if template is None:
+            template = self._shapes[pod.job.name] = PodView.from_raw(_raw_pod(pod.job))
+        return dataclasses.replace(
+            template,
+            name=pod.uid,
+            uid=pod.uid,
+            created=pod.created_at,
+            phase=pod.phase if pod.phase != "Deleted" else "Failed",
+            node_name="" if pod.node is None else self.names[pod.node],
+        )
+
+    def _told(self, node: int, status: NodeCapacityStatus, version: int) -> None:
+        name = self.names[node]
+        capacity = NodeCapacity(name, name, str(version), 1, self.settings, status)
+        self.world.recorder.status(node, status.capacity, status.observed_pod_uids)
+        self._helped(self.snapshot.set_capacity(capacity, self.world.now))
+
+    def _helped(self, change: Change) -> None:
+        if change:
+            self.queue.wake(change)
+            self.world.wake()
+
+    def pod_pending(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+        view = self._view(pod)
+        self.snapshot.set_pod(view, now)
+        self.queue.set(view)
+
+    def pod_bound(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+        self.queue.remove(pod.uid)
+        self._helped(self.snapshot.set_pod(self._view(pod), now))
+
+    def pod_running(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+
+    def pod_ended(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+        self.queue.remove(pod.uid)
+        self._helped(self.snapshot.set_pod(self._view(pod), now))
+
+    def bind_failed(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+        self._helped(self.snapshot.forget(pod.uid))
+        self.queue.set(self._view(pod))
+        self.world.after(self.queue.retry(pod.uid, now) - now, self.world.wake)
+
+    def node_ready(self, node: int, ready: bool, now: float) -> None:
+        """See Policy."""
+        self._helped(self.snapshot.set_node(self._node_view(node, ready)))
+
+    def schedule(self, now: float) -> Sequence[tuple[SimPod, int]]:
+        """See Policy: one production cycle."""
+        heads = self.queue.heads(now)
+        if not heads:
+            return []
+        result = schedule(self.snapshot, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)
+        for failure in result.unschedulable:
+            self.queue.park(failure.pod.uid, failure.diagnosis.helped_by, now)
+        placed = []
+        for decision in result.decisions:
+            self.queue.remove(decision.pod.uid)
+            placed.append((self.world.pods[decision.pod.uid], self.snapshot.row_of[decision.assignment.node]))
+        if result.left or placed:
+            self.world.wake()
+        return placed
+
+
+def _raw_pod(job: JobSpec) -> dict[str, object]:
+    """A pod of the job as the API server would hold it."""
+    requests = {}
+    if job.cpu_request_millicores:
+        requests["cpu"] = f"{job.cpu_request_millicores}m"
+    if job.memory_request_bytes:
+        requests["memory"] = str(int(job.memory_request_bytes))
+    return {
+        "metadata": {"namespace": "default", "name": job.name, "uid": job.name, "labels": {"job": job.name}},
+        "spec": {
+            "schedulerName": SCHEDULER_NAME,
+            "priority": job.priority,
+            "containers": [{"name": "main", "resources": {"requests": requests}}],
+        },
+        "status": {"phase": "Pending"},
+    }

@@ -1,0 +1,117 @@
+"""Workloads of a scenario: jobs of pods, each with its load, what it asks for, and when it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from concerto.simulation.node_model import MIB, PodLoad
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When the pods of a job are created.
+
+    Attributes:
+        process: Burst (all at `start_seconds`), Poisson (at `per_second` on average) or Paced (evenly at `per_second`).
+        start_seconds: when the first may come.
+        per_second: pods a second, for Poisson and Paced.
+    """
+
+    process: str = "Burst"
+    start_seconds: float = 0.0
+    per_second: float = 1.0
+
+    def times(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """`count` ascending times in seconds."""
+        if self.process == "Burst":
+            return np.full(count, self.start_seconds)
+        gaps = rng.exponential(1 / self.per_second, count) if self.process == "Poisson" else 1 / self.per_second
+        return self.start_seconds + np.cumsum(np.broadcast_to(gaps, count))
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Pods of one kind.
+
+    Attributes:
+        name: of the job; figures are given per job as well.
+        count: pods that have to complete (or, if `load.bursts` is 0, that run for ever and are no part of the job times).
+        load: what a pod does.
+        jitter: relative standard deviation of the wait and the work of single pods (log-normal, mean kept).
+        cpu_request_millicores: what a pod asks for, for policies that look at requests; 0 asks for nothing.
+        memory_request_bytes: the same for memory.
+        arrivals: when the pods come.
+        priority: of the pods.
+        node: bind all pods to this node from outside (a server that is simply there), or None.
+    """
+
+    name: str
+    count: int
+    load: PodLoad
+    jitter: float = 0.1
+    cpu_request_millicores: int = 0
+    memory_request_bytes: float = 0.0
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    priority: int = 0
+    node: int | None = None
+
+    @property
+    def endless(self) -> bool:
+        """Whether its pods never end."""
+        return self.load.bursts == 0
+
+
+@dataclass(slots=True)
+class SimPod:
+    """One pod object. A pod that has to be made again (OOM, lost node) is a new object with a new uid."""
+
+    uid: str
+    job: JobSpec
+    load: PodLoad
+    created_at: float
+    attempt: int = 0
+    node: int | None = None
+    phase: str = "Pending"
+    bound_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name: unique, as its uid is."""
+        return self.uid
+
+
+PI_2000 = PodLoad(wait_seconds=2.0, core_seconds=4.1, threads=1, memory_bytes=20 * MIB)
+"""A pod of 000 §5.2 that computes pi to 2,000 digits, calibrated from tables 5.1 and 5.3."""
+SKLEARN = PodLoad(wait_seconds=3.0, core_seconds=96.0, threads=4, memory_bytes=700 * MIB, memory_ramp_seconds=3.0)
+"""A pod of 000 §5.2 that trains a small classifier, calibrated from table 5.2."""
+
+
+def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[SimPod]:
+    """All pods of the jobs, by time of creation. The draws are the same for every policy under a seed."""
+    pods: list[SimPod] = []
+    for job in jobs:
+        times = job.arrivals.times(job.count, rng)
+        sigma = np.sqrt(np.log1p(job.jitter**2))
+        waits, works = (np.exp(rng.normal(-(sigma**2) / 2, sigma, job.count)) for _ in range(2))
+        for index, (at, wait, work) in enumerate(zip(times, waits, works)):
+            load = PodLoad(
+                wait_seconds=job.load.wait_seconds * float(wait),
+                core_seconds=job.load.core_seconds * float(work),
+                threads=job.load.threads,
+                bursts=job.load.bursts,
+                memory_bytes=job.load.memory_bytes,
+                memory_ramp_seconds=job.load.memory_ramp_seconds,
+                cpu_limit=job.load.cpu_limit,
+            )
+            pods.append(SimPod(f"{job.name}-{index}", job, load, float(at)))
+    pods.sort(key=lambda p: p.created_at)
+    return iter(pods)
+
+
+def successor(pod: SimPod, now: float) -> SimPod:
+    """The pod that its Job makes in place of one that did not complete."""
+    base = pod.uid.split("~", 1)[0]
+    return SimPod(f"{base}~{pod.attempt + 1}", pod.job, pod.load, now, pod.attempt + 1)
