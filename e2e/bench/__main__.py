@@ -1,0 +1,79 @@
+"""`python -m e2e.bench [--quick]`: all measurements, or only the short ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from e2e.bench import throughput
+from e2e.clusters import LocalControlPlane, find_binaries
+from e2e.hollow.fleet import CONTROLLER_MANAGER_FLAGS
+from e2e.system import REPOSITORY, install
+
+RESULTS = REPOSITORY / "build" / "bench.json"
+_began = time.monotonic()
+
+
+def say(text: str) -> None:
+    """A line with the time since the start."""
+    print(f"{time.monotonic() - _began:6.1f} s  {text}", flush=True)
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        "unknown",
+    )
+    return {"cpus": os.cpu_count(), "cpu": model, "kernel": platform.release(), "python": platform.python_version()}
+
+
+def pytest_benchmarks() -> None:
+    """The pure code's decisions per second, a batch's maths, the agent's cost."""
+    say("pure code and agent: pytest-benchmark and a 60 s run of a real agent (3 min)")
+    output = REPOSITORY / "build" / "pytest-benchmark.json"
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "e2e/bench", "-m", "bench", "-q", "-s", f"--benchmark-json={output}"],
+        cwd=REPOSITORY,
+        check=True,
+    )
+
+
+def main() -> int:
+    """Run and write build/bench.json."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only")
+    parser.add_argument("--only", choices=["throughput", "arrivals", "python"], help="just one part")
+    arguments = parser.parse_args()
+    RESULTS.parent.mkdir(exist_ok=True)
+    results: dict[str, object] = {"machine": machine()}
+    say(f"machine: {results['machine']}")
+    if arguments.only in (None, "python"):
+        pytest_benchmarks()
+    if arguments.only != "python":
+        sizes = [(100, 1000), (1000, 3000)] + ([] if arguments.quick else [(5000, 3000)])
+        with LocalControlPlane(find_binaries(say), controller_manager_flags=CONTROLLER_MANAGER_FLAGS) as control_plane:
+            install(control_plane)
+            if arguments.only in (None, "throughput"):
+                results["throughput"] = {
+                    f"{nodes} nodes": throughput.compare(control_plane, nodes, pods, say) for nodes, pods in sizes
+                }
+            if arguments.only in (None, "arrivals") and not arguments.quick:
+                results["arrivals"] = throughput.arrivals(control_plane, 1000, 50.0, 1500, say)
+    RESULTS.write_text(json.dumps(results, indent=2))
+    say(f"written: {RESULTS.relative_to(REPOSITORY)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
