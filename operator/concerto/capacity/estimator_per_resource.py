@@ -116,9 +116,11 @@ class PerResourceEstimator:
 
         self._choose()
         at = self.choice[:, None, None]
-        # The older of the two statements guards against a settle time that is taken a step too short.
-        cost = np.take_along_axis(self._hu, at, axis=2) / np.take_along_axis(self._hh, at, axis=2)
-        self.cost = np.clip(cost[:, :, 0], least_cost[:, None], 1.0)
+        cost = (np.take_along_axis(self._hu, at, axis=2) / np.take_along_axis(self._hh, at, axis=2))[:, :, 0]
+        # Another settle time may name a lower cost, but a batch that only saw the resource full is no reason for one.
+        only_full = full.any(axis=1) & (forget == 0.0)
+        cost = np.where(only_full, np.maximum(cost, self.cost), cost)
+        self.cost = np.clip(cost, least_cost[:, None], 1.0)
         self._drift(settings, pods[:, -1] == 0.0, measured[:, -1], elapsed_seconds)
 
     def _known_base(self) -> Floats:
