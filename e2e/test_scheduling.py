@@ -229,8 +229,8 @@ def test_profiles_come_change_and_go_without_a_restart(concerto_cluster, operato
         eventually(lambda: node_of(concerto_cluster, namespace, "early"), "placed once its profile is there")
         ready = eventually(lambda: condition(concerto_cluster.get("sprof", name), "Ready"), "Ready")
         assert ready["status"] == "True" and ready["reason"] == "InUse"
-        # Nothing is admitted with more room asked for than any node has
-        concerto_cluster.apply(profile(name, name, admitFraction="50"))
+        # No node is let in that is not measured, and this one profile looks at none that is called like ours
+        concerto_cluster.apply(profile(name, name, metricsPolicy="Avoid", staleAfter="1s", heartbeatsMissed=1))
         eventually(
             lambda: concerto_cluster.get("sprof", name)["status"]["observedGeneration"] == 2, "the edit is in use"
         )

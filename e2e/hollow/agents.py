@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.conditions import Condition
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
@@ -61,7 +60,7 @@ _SLOW_LOOK_SECONDS = 5
 _ROUNDING = 1e-3
 
 
-class _Known:
+class Known:
     """What has been published of each node, as arrays: enough to see that there is surely no news."""
 
     def __init__(self, nodes: int, resources: int) -> None:
@@ -137,7 +136,7 @@ class Agents:
         self._publish = publish or PublishSettings()
         self._pipeline = NodePipeline(self.settings, len(nodes), allocatable_pods=max_pods)
         self._agents = [_Agent() for _ in nodes]
-        self._known = _Known(len(nodes), len(self.settings.resources))
+        self._known = Known(len(nodes), len(self.settings.resources))
         self._info = AgentInfo("hollow", f"hollow-{rng.integers(2**32):08x}", "Machine", "Inotify")
         self._cluster: Subspace | None = None
         self._reflector = Reflector(
@@ -197,18 +196,16 @@ class Agents:
         observed_at = self._wall(report.now)
         for index in map(int, nodes):
             node, agent = self._nodes[index], self._agents[index]
-            status = build_status(
+            status = status_of(
                 report,
                 index,
                 self.settings,
                 windows=windows,
                 agent=self._info,
                 pod_uids=tuple(agent.started),
+                generation=agent.generation,
+                published=agent.published,
                 observed_at=observed_at,
-                observed_generation=agent.generation,
-                conditions=_all_is_well(int(report.batches[index])),
-                before=agent.published.status.conditions if agent.published else (),
-                now=observed_at,
             )
             if should_publish(agent.published, status, report.now, self._publish, now):
                 jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
@@ -250,9 +247,38 @@ class Agents:
         self._writes.put((resource.plural, node.name), write)
 
 
-def _all_is_well(batches: int) -> list[Condition]:
-    return build_conditions(
-        batches=batches, fresh=True, silent_seconds=0.0, problems=(), another=None, refused_spec=None
+def status_of(
+    report: CapacityReport,
+    node: int,
+    settings: CapacitySettings,
+    *,
+    windows: Mapping[str, WindowStatistics],
+    agent: AgentInfo,
+    pod_uids: Sequence[str],
+    generation: int,
+    published: Published | None,
+    observed_at: float,
+) -> NodeCapacityStatus:
+    """What the agent of a node on which all is well has to say; see `build_status` for the arguments."""
+    return build_status(
+        report,
+        node,
+        settings,
+        windows=windows,
+        agent=agent,
+        pod_uids=pod_uids,
+        observed_at=observed_at,
+        observed_generation=generation,
+        conditions=build_conditions(
+            batches=int(report.batches[node]),
+            fresh=True,
+            silent_seconds=0.0,
+            problems=(),
+            another=None,
+            refused_spec=None,
+        ),
+        before=published.status.conditions if published else (),
+        now=observed_at,
     )
 
 
@@ -277,7 +303,7 @@ async def create_for(session: Session, resource: Resource, node: HollowNode) -> 
 
 
 def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -> NodeCapacityStatus:
-    """What the agent of a node that has run nothing for a minute says: for nodes that publish once."""
+    """What the agent of an idle node says, but that it can take all the pods it may by number: it is said only once."""
     pipeline = NodePipeline(settings, 1, allocatable_pods=max_pods)
     y, non_pod = usage(readings, settings)
     report, now = None, 0.0
@@ -286,16 +312,15 @@ def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -
         if pipeline.sample(now, y[:1], non_pod=non_pod[:1]):
             report = pipeline.fold(now)
     assert report is not None
-    wall = time.time()
-    return build_status(
+    status = status_of(
         report,
         0,
         settings,
         windows=pipeline.windows(now),
         agent=AgentInfo("hollow", "hollow-idle", "Machine", "Inotify"),
         pod_uids=(),
-        observed_at=wall,
-        observed_generation=1,
-        conditions=_all_is_well(int(report.batches[0])),
-        now=wall,
+        generation=1,
+        published=None,
+        observed_at=time.time(),
     )
+    return replace(status, capacity=float(max_pods))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,7 +64,14 @@ def build_binding(namespace: str, name: str, uid: str, node: str) -> Object:
 
 
 async def bind(
-    session: Session, namespace: str, name: str, uid: str, node: str, settings: BinderSettings | None = None
+    session: Session,
+    namespace: str,
+    name: str,
+    uid: str,
+    node: str,
+    settings: BinderSettings | None = None,
+    *,
+    may_write: Callable[[], bool] = lambda: True,
 ) -> BindOutcome:
     """Bind the pod, repeating until the outcome is known (for as long as the API server is away).
 
@@ -74,6 +82,8 @@ async def bind(
         uid: the pod's; a pod of the same name with another UID is never bound.
         node: where to.
         settings: timeouts and backoff.
+        may_write: whether this process still leads. A process that was stopped for a while (SIGSTOP, a paused machine)
+            wakes up anywhere, so it is asked before each POST; once it says no, nothing is sent and nothing returned.
     """
     settings = settings or BinderSettings()
     path = PODS.path(namespace, name, "binding")
@@ -83,6 +93,8 @@ async def bind(
     while True:
         refusal: ApiError | None = None
         wait = backoff
+        if not may_write():
+            await asyncio.Event().wait()
         try:
             await session.request("POST", path, body=body, timeout_seconds=settings.timeout_seconds, attempts=1)
             return BindOutcome(BindResult.BOUND)

@@ -113,6 +113,7 @@ class Operator:
         self._tasks: list[asyncio.Task[None]] = []
         self._reconcilers: dict[str, Reconciler] = {}
         self._session: Session | None = None
+        self._recorder: EventRecorder | None = None
         self._web: web.AppRunner | None = None
         self._stop: asyncio.Event | None = None
 
@@ -152,7 +153,7 @@ class Operator:
     async def _start(self) -> None:
         session = self._session = await Session.open(self._config)
         clock = SteadyClock()
-        recorder = EventRecorder(
+        recorder = self._recorder = EventRecorder(
             session,
             component="concerto-scheduler",
             instance=self._identity,
@@ -167,6 +168,7 @@ class Operator:
             self._metrics,
             clock,
             SchedulerSettings(binding_timeout_seconds=binding_timeout_seconds(self._lease)),
+            may_write=lambda: election.remaining_seconds() > 0,
         )
         profiles = ProfileController(session, scheduler)
         reservations = ReservationController(session, scheduler, recorder, clock)
@@ -250,6 +252,8 @@ class Operator:
         exit_at_once()
 
     async def _close(self) -> None:
+        if self._recorder is not None:
+            await self._recorder.drain(timeout_seconds=2)
         for task in self._tasks:
             task.cancel()
         # The leader gives back its Lease here

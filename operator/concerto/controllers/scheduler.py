@@ -87,6 +87,8 @@ class Scheduler:
         metrics: Metrics,
         clock: Callable[[], float],
         settings: SchedulerSettings | None = None,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """Nothing is decided before `run`.
 
@@ -98,6 +100,7 @@ class Scheduler:
             metrics: where outcomes are counted.
             clock: seconds since the epoch, never jumping.
             settings: pace.
+            may_write: whether this process still leads; asked last thing before a batch or a binding is sent.
         """
         self.snapshot = Snapshot()
         self.on_consumed: Callable[[str, str], None] = lambda namespace, name: None
@@ -108,6 +111,7 @@ class Scheduler:
         self._metrics = metrics
         self._clock = clock
         self._settings = settings or SchedulerSettings()
+        self._may_write = may_write
         self._reporter = UnschedulableReporter(session, recorder, clock)
         self._queue = Queue()
         self._profiles: dict[str, Profile] = {}
@@ -283,6 +287,8 @@ class Scheduler:
         """Store the intent, then start the bindings; what the API server would not store is taken back."""
         by_uid = {d.pod.uid: d for d in decisions}
         name = f"cycle-{self._instance}-{next(self._sequence):06d}"
+        if not self._may_write():
+            await asyncio.Event().wait()  # a process that slept through its Lease ends before it says another word
         stored, refused = await store(self._session, self._namespace, name, [d.assignment for d in decisions])
         for batch in stored:
             self._stored[batch.name] = batch
@@ -312,6 +318,7 @@ class Scheduler:
                 pod.uid,
                 node,
                 BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up),
+                may_write=self._may_write,
             )
         self._metrics.bindings.labels(outcome.result.value).inc()
         if outcome.result is BindResult.BOUND:
