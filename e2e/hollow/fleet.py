@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from concerto.api.conditions import find_condition
+from concerto.api.node import trim_node
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.api.pod import PodView
 from concerto.api.quantities import resource_amount
@@ -83,6 +85,7 @@ class _Pod:
     view: PodView
     node: HollowNode
     life: PodLife
+    exit: ContainerEnd | None = None  # the containers' end, until the kubelet has noticed
     written: PodLife | None = None
     in_model: bool = False
     deleting: bool = False
@@ -139,6 +142,9 @@ class Fleet:
             "pods": shape.max_pods,
         }
         self._reflector = Reflector(session, PODS, field_selector="spec.nodeName!=", on_change=self._on_pod)
+        self._own_nodes = Reflector(
+            session, NODES, label_selector=self.selector, trim=trim_node, on_change=self._on_node_object
+        )
 
     @property
     def selector(self) -> str:
@@ -189,27 +195,26 @@ class Fleet:
             await self._session.patch(path, {"status": self._idle})
 
     def _idle_status(self) -> Object:
-        """What each of the nodes that are mere objects is said to be like."""
-        settings = self.settings
-        estimator = replace(settings.capacity.estimator, initial_per_pod_cost=1.0 / settings.shape.max_pods)
-        now = self._clock()
-        model = NodeFleet([settings.shape.cores], [settings.shape.memory_bytes], np.random.default_rng(0), now=now)
-        capacity = replace(settings.capacity, estimator=estimator)
-        return idle_status(model.readings(now + 1.0), capacity, settings.shape.max_pods).to_raw()
+        """What is said of nodes that are mere objects: they are idle, and take all the pods that a kubelet does."""
+        shape, now = self.settings.shape, self._clock()
+        model = NodeFleet([shape.cores], [shape.memory_bytes], np.random.default_rng(0), self.settings.model, now=now)
+        status = idle_status(model.readings(now + 1.0), self.settings.capacity, shape.max_pods)
+        return replace(status, capacity=float(shape.max_pods)).to_raw()
 
     async def wait_ready(self, timeout_seconds: float = 300.0) -> None:
-        """Returns once the controller manager has taken its not-ready taints away: pods can be placed.
+        """Returns once the controller manager has taken its not-ready taints away: pods can be placed. `run` runs.
 
         Raises:
             TimeoutError: it has not.
         """
         async with asyncio.timeout(timeout_seconds):
-            while True:
-                found = (await self._session.list(NODES.path(), label_selector=self.selector))["items"]
-                tainted = [n for n in found if any(t["key"] == _NOT_READY for t in n["spec"].get("taints") or [])]
-                if len(found) >= len(self.nodes) and not tainted:
-                    return
-                await asyncio.sleep(0.5)
+            while not self._all_ready():
+                await asyncio.sleep(0.2)
+
+    def _all_ready(self) -> bool:
+        seen = self._own_nodes.store.values()
+        taints = (taint["key"] for node in seen for taint in node["spec"].get("taints", ()))
+        return len(seen) >= len(self.nodes) and _NOT_READY not in taints
 
     async def remove(self) -> None:
         """Deletes every Node of the fleet; what belongs to them goes with them."""
@@ -237,6 +242,17 @@ class Fleet:
         spec = objects.build_lease(node.name, node.uid, self.settings.renew_seconds, time.time())["spec"]
         await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": spec})
 
+    def _on_node_object(self, old: Object | None, new: Object | None) -> None:
+        """Says again that a node is Ready if somebody (the controller manager, after a lost Lease) says otherwise."""
+        node = self.nodes.get(new["metadata"]["name"]) if new is not None else None
+        if node is not None and node.alive and not _is_ready(new):
+            self._say_ready(node)
+
+    def _say_ready(self, node: HollowNode) -> None:
+        path = NODES.path(name=node.name, subresource="status")
+        body = {"status": {"conditions": objects.node_conditions(time.time())}}
+        self.writes.put(("node", node.name), lambda: self._session.patch(path, body))
+
     def fail(self, name: str) -> None:
         """The node's power goes: no Lease, no status, no telemetry any more."""
         node, now = self.nodes[name], self._clock()
@@ -249,10 +265,14 @@ class Fleet:
         node.alive = True
         self.model.restore(node.index, now)
         self.writes.put(("lease", name), lambda: self._renew(node))
+        self._say_ready(node)
         for pod in [pod for pod in self._pods.values() if pod.node is node and pod.in_model]:
             pod.in_model = False
             self.agents.pod_ended(node.index, pod.view.uid, now)
             self._end(pod, now, ContainerEnd(self.wall(now), 255, "Unknown"))
+        # What was bound or deleted meanwhile.
+        for raw in [raw for raw in self._reflector.store.values() if raw["spec"]["nodeName"] == name]:
+            self._on_pod(None, raw)
 
     # --- their pods
 
@@ -324,11 +344,11 @@ class Fleet:
                 pod.life = replace(pod.life, started=at, end=None)
                 self._sync(pod)
             case Change.EXITED:
-                pod.life = replace(pod.life, end=_end_of(change.reason, pod.life, at))
+                pod.exit = _end_of(change.reason, pod.life, at)
             case Change.TERMINATED:
                 pod.in_model = False
-                assert pod.life.end is not None
-                self._end(pod, change.at, pod.life.end)
+                assert pod.exit is not None
+                self._end(pod, change.at, pod.exit)
 
     def _end(self, pod: _Pod, now: float, end: ContainerEnd) -> None:
         """The kubelet has noticed the end of the pod's containers."""
@@ -377,7 +397,7 @@ class Fleet:
                 group.create_task(part)
 
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
-        parts = [self.writes.run(), self._renew_leases()]
+        parts = [self.writes.run(), self._renew_leases(), self._own_nodes.run()]
         if not self.settings.api_only:
             parts += [self._reflector.run(), self.agents.run(), self._live()]
         return parts
@@ -394,6 +414,11 @@ class Fleet:
                 # A sample that is late is not made up for: its readings simply span more time.
                 next_sample = max(next_sample + SAMPLE_SECONDS, now)
             await asyncio.sleep(max(0.0, min(next_sample, self.model.next_time()) - self._clock()))
+
+
+def _is_ready(node: Object) -> bool:
+    ready = find_condition(node["status"].get("conditions"), "Ready")
+    return ready is not None and ready["status"] == "True"
 
 
 def _end_of(reason: str, life: PodLife, at: float) -> ContainerEnd:
