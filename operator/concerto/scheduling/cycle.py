@@ -107,14 +107,14 @@ def schedule(
             templates[key] = Template(query, profile, reservation, touched)
         template = templates[key]
         template.update()
-        row = template.best(generator)
-        if row is None:
+        best = template.best(generator)
+        if best is None:
             failed[key] = diagnose(template.query, profile.filters)
             result.unschedulable.append(Unschedulable(pod, failed[key]))
             continue
-        decision = _decide(pod, template, row)
+        decision = _decide(pod, template, *best)
         snapshot.assume(pod, decision.assignment, now)
-        touched.append(row)
+        touched.append(best[0])
         result.decisions.append(decision)
     return result
 
@@ -131,7 +131,7 @@ def _query(snapshot: Snapshot, pod: PodView, profile: Profile, reservation: Rese
     return Query(pod, snapshot, basis, reserved(snapshot, reservation), settings.admit_fraction)
 
 
-def _decide(pod: PodView, template: Template, row: int) -> Decision:
+def _decide(pod: PodView, template: Template, row: int, score: float) -> Decision:
     query, snapshot = template.query, template.query.snapshot
     rows = np.array([row])
     measured = query.basis[row] == MEASURED
@@ -147,4 +147,4 @@ def _decide(pod: PodView, template: Template, row: int) -> Decision:
         available=float(available[0]),
         reservation=template.reservation if query.reserved[row] > 0 else None,
     )
-    return Decision(pod, assignment, float(template.totals()[row]), int(np.count_nonzero(template.feasible)))
+    return Decision(pod, assignment, score, int(np.count_nonzero(template.feasible)))

@@ -88,12 +88,12 @@ class Score(Protocol):
         """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains, for want of a metric."""
         ...
 
-    def normalise(self, query: Query, scores: Floats, feasible: Bools) -> Floats:
-        """From the scores of all rows, of which only feasible ones matter, to 0 to 100; NaN stays NaN."""
+    def normalise(self, query: Query, scores: Floats) -> Floats:
+        """From the scores of all rows to 0 to 100; NaN, where it abstains or the pod can't go, stays NaN."""
         ...
 
 
-def round_half_away(values: Floats) -> Floats:
-    """To the nearest whole number, halves away from zero (numpy's own rounding goes to even)."""
-    rounded: Floats = np.copysign(np.floor(np.abs(values) + 0.5), values)
-    return rounded
+def rounded(scores: Floats) -> Floats:
+    """To whole numbers, halves away from zero: as no score is negative, up (numpy's own rounding goes to even)."""
+    whole: Floats = np.floor(scores + 0.5)
+    return whole

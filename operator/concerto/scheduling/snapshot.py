@@ -7,7 +7,7 @@ columns, whole or in part, and never write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 
@@ -139,6 +139,14 @@ class Snapshot:
     def used(self, resource: str, rows: Rows) -> Ints:
         """Amounts of a resource that pods on the nodes request."""
         return self._column(self._used, resource, rows)
+
+    def free(self, resources: Sequence[str], rows: Rows) -> Ints:
+        """Allocatable less requested amounts, shape (resources, rows)."""
+        indices = [self._resource(r) for r in resources]  # an unknown one gets a column of zeros
+        allocatable, used = self._allocatable[:, : self.size], self._used[:, : self.size]
+        at = (indices, rows) if isinstance(rows, slice) else (np.array(indices)[:, None], rows)
+        free: Ints = allocatable[at] - used[at]
+        return free
 
     def selected(self, selector: NodeSelector, rows: Rows) -> Bools:
         """Which rows a pod's node selector and required affinity accept."""
@@ -287,7 +295,7 @@ class Snapshot:
 
     def set_standing(self, view: StandingReservation) -> Change:
         """A person's reservation as the API server has it now."""
-        return self._follow(lambda: self.ledger.set_standing(view)) | Change.CAPACITY
+        return self._follow(lambda: self.ledger.set_standing(view))
 
     def remove_standing(self, key: ReservationKey) -> Change:
         """A person's reservation is gone."""
@@ -295,7 +303,7 @@ class Snapshot:
 
     def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> Change:
         """Hold a person's reservation's units on these nodes, and nowhere else."""
-        return self._follow(lambda: self.ledger.hold(key, placements)) | Change.CAPACITY
+        return self._follow(lambda: self.ledger.hold(key, placements))
 
     def expire(self, now: float) -> Change:
         """Give up what is left of the reservations whose time is over."""

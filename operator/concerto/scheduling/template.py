@@ -50,9 +50,10 @@ class Template:
         self._normalised = tuple((s, float(w)) for s, w in profile.scores if s.normalised)
         size = query.snapshot.size
         self.feasible = query.snapshot.exists[:size].copy()
-        self._weighted = np.zeros(size)
+        self._abstained = False
+        self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
-        self._raw = np.full((len(self._normalised), size), np.nan)
+        self._raw = np.full((len(self._normalised), size), np.nan)  # the others, as `normalise` takes them
         self._look(slice(0, size), profile.filters)
 
     def update(self) -> None:
@@ -68,24 +69,28 @@ class Template:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
         weighted, weights = self._weighted, self._weights
         for (plugin, weight), raw in zip(self._normalised, self._raw):
-            scores = plugin.normalise(self.query, raw, self.feasible)
-            given = ~np.isnan(scores)
-            weighted = weighted + np.where(given, scores, 0.0) * weight
-            weights = weights + given * weight
-        means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
+            scores = plugin.normalise(self.query, raw)
+            weighted, weights = self._add(weighted, weights, scores, weight)
+        if self._abstained:
+            means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
+        else:
+            means = weighted / weights
         return np.where(self._candidates(), means, -np.inf)
 
-    def best(self, generator: np.random.Generator) -> int | None:
-        """The row to take, None if there is none; of several best ones as the profile's tie-breaking says."""
+    def best(self, generator: np.random.Generator) -> tuple[int, float] | None:
+        """The row to take and its score, None if there is none; of several best ones as tie-breaking says."""
         totals = self.totals()
-        if not len(totals) or not np.isfinite(greatest := totals.max()):
+        greatest = totals.max(initial=-np.inf)
+        if greatest == -np.inf:
             return None
         ties: Ints = np.flatnonzero(totals == greatest)
         if len(ties) == 1:
-            return int(ties[0])
-        if self._profile.settings.tie_breaking == "FirstByName":
-            return int(ties[np.argmin(self.query.snapshot.name_ranks()[ties])])
-        return int(ties[generator.integers(len(ties))])
+            row = ties[0]
+        elif self._profile.settings.tie_breaking == "FirstByName":
+            row = ties[np.argmin(self.query.snapshot.name_ranks()[ties])]
+        else:
+            row = ties[generator.integers(len(ties))]
+        return int(row), float(greatest)
 
     def _candidates(self) -> Bools:
         """The feasible nodes; if a standing reservation holds a unit for the pod on some of them, those alone."""
@@ -98,12 +103,21 @@ class Template:
         for plugin in filters:
             mask &= plugin.feasible(self.query, rows)
         self.feasible[rows] = mask
-        self._weighted[rows] = 0.0
-        self._weights[rows] = 0.0
-        for plugin_, weight in self._local:
-            scores = plugin_.score(self.query, rows)
-            given = ~np.isnan(scores)
-            self._weighted[rows] += np.where(given, scores, 0.0) * weight
-            self._weights[rows] += given * weight
-        for index, (scorer, _) in enumerate(self._normalised):
-            self._raw[index, rows] = scorer.score(self.query, rows)
+        if self._local:
+            weighted, weights = np.zeros(len(mask)), np.zeros(len(mask))
+            for scorer, weight in self._local:
+                scores = scorer.score(self.query, rows)
+                self._abstained |= bool(np.isnan(scores).any())
+                weighted, weights = self._add(weighted, weights, scores, weight)
+            self._weighted[rows], self._weights[rows] = weighted, weights
+        for raw, (scorer, _) in zip(self._raw, self._normalised):
+            scores = scorer.score(self.query, rows)
+            self._abstained |= bool(np.isnan(scores[mask]).any())
+            raw[rows] = np.where(mask, scores, np.nan)
+
+    def _add(self, weighted: Floats, weights: Floats, scores: Floats, weight: float) -> tuple[Floats, Floats]:
+        """One more score; where it abstains, neither sum grows."""
+        if not self._abstained:
+            return weighted + scores * weight, weights + weight
+        given = ~np.isnan(scores)
+        return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight

@@ -11,10 +11,12 @@ from concerto.scheduling.plugin import Query
 from concerto.scheduling.snapshot import PODS, Bools, Change, Ints, Rows
 
 
-def _lacking(query: Query, resource: str, amount: int, rows: Rows) -> Bools:
-    snapshot = query.snapshot
-    lacking: Bools = snapshot.allocatable(resource, rows) - snapshot.used(resource, rows) < amount
-    return lacking
+def _enough(query: Query, rows: Rows) -> Bools:
+    """By resource (the number of pods first, then what the pod requests) and row, whether that much is left."""
+    requests = query.pod.shape.requests
+    amounts = np.array([1, *requests.values()])
+    enough: Bools = query.snapshot.free((PODS, *requests), rows) >= amounts[:, None]
+    return enough
 
 
 class NodeResources:
@@ -26,14 +28,10 @@ class NodeResources:
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows with enough of everything: each requested resource, extended ones too, and the number of pods."""
-        lacking = _lacking(query, PODS, 1, rows)
-        for resource, amount in query.pod.shape.requests.items():
-            lacking |= _lacking(query, resource, amount, rows)
-        return ~lacking
+        return np.logical_and.reduce(_enough(query, rows), axis=0)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """A node counts under each resource that it lacks."""
-        found = {"Too many pods": int(np.count_nonzero(_lacking(query, PODS, 1, rows)))}
-        for resource, amount in query.pod.shape.requests.items():
-            found[f"Insufficient {resource}"] = int(np.count_nonzero(_lacking(query, resource, amount, rows)))
-        return {reason: count for reason, count in found.items() if count}
+        lacking = np.count_nonzero(~_enough(query, rows), axis=1)
+        names = ["Too many pods", *(f"Insufficient {resource}" for resource in query.pod.shape.requests)]
+        return {name: int(count) for name, count in zip(names, lacking) if count}

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.plugin import Query, round_half_away
-from concerto.scheduling.snapshot import PODS, Bools, Floats, Rows
+from concerto.scheduling.plugin import Query, rounded
+from concerto.scheduling.snapshot import PODS, Floats, Rows
 
 
 def pods_by_requests(query: Query, rows: Rows) -> Floats:
@@ -44,15 +44,14 @@ class Capacity:
             available = np.where(by_requests, pods_by_requests(query, rows), available)
         return available
 
-    def normalise(self, query: Query, scores: Floats, feasible: Bools) -> Floats:
+    def normalise(self, query: Query, scores: Floats) -> Floats:
         """100 times the share of the greatest, rounded."""
-        everywhere = slice(0, len(scores))
-        by_requests = query.is_by_requests(everywhere)
+        by_requests = query.is_by_requests(slice(0, len(scores)))
         if by_requests.any():
-            measured = scores[feasible & ~by_requests]
+            measured = scores[~by_requests & ~np.isnan(scores)]
             if len(measured):
                 scores = np.where(by_requests, np.minimum(scores, measured.mean()), scores)
-        greatest = scores.max(where=feasible, initial=0.0)
+        greatest = np.fmax.reduce(scores, initial=0.0)
         if greatest <= 0:
-            return np.zeros_like(scores)
-        return round_half_away(scores * 100.0 / greatest)
+            return scores * 0.0
+        return rounded(scores * 100.0 / greatest)
