@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.scheduling.plugin import Filter, Query
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.snapshot import Snapshot
 
 GI = 2**30
+NOW = 1000.0
 
 
 def raw_pod(name: str = "pod", **over: Any) -> dict[str, Any]:
@@ -52,7 +60,7 @@ def capacity(
     observed: tuple[str, ...] = (),
     *,
     version: int = 1,
-    at: float = 1000.0,
+    at: float = NOW,
     instance: str = "first",
 ) -> NodeCapacity:
     """A NodeCapacity whose agent published `value` at `at`; None: it has not published."""
@@ -73,3 +81,45 @@ def capacity(
             settle_time_seconds=1.0,
         )
     return NodeCapacity(name, f"ncap-{name}", str(version), 1, CapacitySettings(), status)
+
+
+def snapshot(
+    nodes: Iterable[NodeView], pods: Iterable[PodView] = (), capacities: Iterable[NodeCapacity] = ()
+) -> Snapshot:
+    made = Snapshot()
+    for view in nodes:
+        made.set_node(view)
+    for status in capacities:
+        made.set_capacity(status, NOW)
+    for p in pods:
+        made.set_pod(p, NOW)
+    return made
+
+
+def profile(name: str = "concerto", **settings: Any) -> Profile:
+    return Profile.build(ProfileSettings(name, **({"tie_breaking": "FirstByName"} | settings)))
+
+
+def query(
+    cluster: Snapshot, p: PodView, *, now: float = NOW, reserved: dict[str, float] | None = None, **settings: Any
+):
+    """What a plugin is asked, under a profile with these settings."""
+    chosen = ProfileSettings("concerto", **settings)
+    basis = cluster.basis(now, stale_after_seconds=chosen.stale_after_seconds, policy=chosen.metrics_policy)
+    units = np.zeros(cluster.size)
+    for name, held in (reserved or {}).items():
+        units[cluster.row_of[name]] = held
+    return Query(p, cluster, basis, units, chosen.admit_fraction)
+
+
+def passes(plugin: Filter, asked: Query) -> list[str]:
+    """Names of the nodes that a filter lets pass; asked in whole and row by row, which must agree."""
+    rows = np.arange(asked.snapshot.size)
+    whole = plugin.feasible(asked, slice(0, asked.snapshot.size))
+    assert [bool(plugin.feasible(asked, rows[i : i + 1])[0]) for i in rows] == whole.tolist()
+    return [asked.snapshot.names[row] for row in rows[whole]]
+
+
+def reasons(plugin: Filter, asked: Query) -> dict[str, int]:
+    """Why the filter refuses what it refuses."""
+    return dict(plugin.reasons(asked, np.flatnonzero(~plugin.feasible(asked, slice(0, asked.snapshot.size)))))

@@ -88,7 +88,6 @@ def schedule(
     templates: dict[object, Template] = {}
     failed: dict[object, Diagnosis] = {}
     touched: list[int] = []
-    snapshot.expire(now)
     for pod in heads:
         profile = profiles.get(pod.scheduler_name)
         if profile is None or not pod.waiting or snapshot.is_placed(pod.uid):
@@ -110,6 +109,7 @@ def schedule(
         best = template.best(generator)
         if best is None:
             failed[key] = diagnose(template.query, profile.filters)
+            del templates[key]
             result.unschedulable.append(Unschedulable(pod, failed[key]))
             continue
         decision = _decide(pod, template, *best)

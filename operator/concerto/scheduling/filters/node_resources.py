@@ -28,7 +28,8 @@ class NodeResources:
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows with enough of everything: each requested resource, extended ones too, and the number of pods."""
-        return np.logical_and.reduce(_enough(query, rows), axis=0)
+        passed: Bools = np.logical_and.reduce(_enough(query, rows), axis=0)
+        return passed
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """A node counts under each resource that it lacks."""

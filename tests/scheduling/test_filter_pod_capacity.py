@@ -1,0 +1,44 @@
+import pytest
+from scheduling_builders import NOW, capacity, node, passes, pod, query, reasons, snapshot
+
+from concerto.scheduling.filters.pod_capacity import PodCapacity
+
+CLUSTER = snapshot(
+    [node(n) for n in ("room", "part", "full", "overfull", "unknown", "silent")],
+    [pod(f"p{i}", nodeName="overfull") for i in range(2)],
+    [
+        capacity("room", 1.0),
+        capacity("part", 0.5),
+        capacity("full", 0.0),
+        capacity("overfull", 1.0),
+        capacity("silent", 9.0, at=NOW - 601),
+    ],
+)
+CASES = {
+    "a whole pod, or by requests": ({}, {}, ["room", "unknown", "silent"]),
+    "without measurement none": ({"metrics_policy": "Avoid"}, {}, ["room"]),
+    "parts of a pod": ({"admit_fraction": 0.5}, {}, ["room", "part", "unknown", "silent"]),
+    "a silent node's last word, if it is young enough": (
+        {"metrics_policy": "Avoid", "stale_after_seconds": 601.0},
+        {},
+        ["room", "silent"],
+    ),
+    "with units reserved for it": (
+        {"metrics_policy": "Avoid"},
+        {"part": 1.0, "full": 1.0, "overfull": 1.0},
+        ["room", "part", "full"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "reserved", "names"), CASES.values(), ids=CASES)
+def test_room_for_one_more(settings, reserved, names):
+    assert passes(PodCapacity(), query(CLUSTER, pod("p"), reserved=reserved, **settings)) == names
+
+
+def test_full_unknown_and_silent_are_told_apart():
+    assert reasons(PodCapacity(), query(CLUSTER, pod("p"), metrics_policy="Avoid")) == {
+        "Insufficient measured capacity": 3,
+        "node(s) had no measured capacity": 1,
+        "node(s) had stale telemetry": 1,
+    }
