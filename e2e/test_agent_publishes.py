@@ -14,7 +14,7 @@ import pytest
 from e2e.agent_helpers import condition, eventually, make_daemon_pod, make_pod, ncap, status, wait_ready
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.clusters.cluster import write_private
-from e2e.processes import NAMESPACE, Process, agent_process
+from e2e.processes import NAMESPACE, Process, agent_process, concerto_command
 
 Object = dict[str, Any]
 Agents = Callable[..., Process]
@@ -173,6 +173,44 @@ def test_a_node_where_nothing_can_be_measured_publishes_no_number(
     assert condition(obj, "Ready")["reason"] == "NotMeasured"
     assert set(obj["status"]) == {"conditions"}
     assert agent.is_running()
+
+
+def test_an_agent_that_may_not_list_pods_says_so(concerto_cluster: Cluster, namespace: str, node: str, tmp_path: Path):
+    rules = [
+        {"apiGroups": ["concerto.dev"], "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    ]
+    account = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    name = {"metadata": {"name": namespace}}
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", **name, "rules": rules}
+    reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": namespace}
+    bound = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRoleBinding",
+        **name,
+        "roleRef": reference,
+        "subjects": [account],
+    }
+    concerto_cluster.apply(role, bound)
+    kubeconfig = concerto_cluster.token_kubeconfig(namespace, "default")
+    command = concerto_command("agent", "--kubeconfig", str(kubeconfig), "--node-name", node)
+    agent = Process("agent", command, tmp_path / "agent.log").start()
+
+    def stalled() -> Object | None:
+        obj = ncap(concerto_cluster, node)
+        return obj if condition(obj, "Stalled")["status"] else None
+
+    try:
+        obj = eventually("it says so", stalled, seconds=60)
+        assert condition(obj, "Stalled")["reason"] == "PodsUnknown"
+        assert set(obj["status"]) == {"conditions"}, "no number that would count pods wrongly"
+        role["rules"] = [*rules, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+        concerto_cluster.apply(role)
+        assert wait_ready(concerto_cluster, node)["status"]["podCount"] == 0
+    finally:
+        agent.kill()
+        concerto_cluster.kubectl("delete", "clusterrole,clusterrolebinding", namespace)
 
 
 def test_pods_are_observed_when_their_cgroups_come_and_go(

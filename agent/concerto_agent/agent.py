@@ -53,6 +53,7 @@ class AgentSettings:
     Attributes:
         sample_period_seconds: time between two samples.
         stuck_seconds: without a sample for so long the process is not well.
+        pods_patience_seconds: how long to wait for the node's pods before saying that they are not known.
         node_seconds: mean time between two reads of the Node.
         another_heartbeats: heartbeats after which another agent that wrote our object is believed to be gone.
         first_backoff_seconds: mean wait after a first failed write; doubles with each further one.
@@ -62,6 +63,7 @@ class AgentSettings:
 
     sample_period_seconds: float = 0.1
     stuck_seconds: float = 30.0
+    pods_patience_seconds: float = 20.0
     node_seconds: float = 300.0
     another_heartbeats: float = 3.0
     first_backoff_seconds: float = 1.0
@@ -286,13 +288,13 @@ class Agent:
 
     async def publish(self) -> None:
         """Write what is worth it, at most once a second; failures are waited out with ever newer numbers."""
-        failures = 0
+        failures, begun = 0, self._clock()
         while True:
             await self._folded.wait()
             await asyncio.sleep(max(0.0, self._allowed_at - self._clock()))
             self._folded.clear()
-            known = self._reflect_own.synced.is_set() and self._reflect_pods.synced.is_set()
-            if self._measured is None or not known:
+            patient = self._clock() - begun < self._settings.pods_patience_seconds
+            if self._measured is None or not self._reflect_own.synced.is_set() or (patient and not self._pods_known):
                 continue  # neither what is to be measured nor which pods count is known yet
             try:
                 await self._publish_status(self._measured)
@@ -312,6 +314,10 @@ class Agent:
         asked = error.retry_after if isinstance(error, ApiError) else None
         return max(wait * self._rng.uniform(0.5, 1.5), asked or 0.0)
 
+    @property
+    def _pods_known(self) -> bool:
+        return self._reflect_pods.synced.is_set()
+
     def _status(self, measured: Measured) -> NodeCapacityStatus | list[Object]:
         """What could be said now; only conditions while there is no measurement to go with them."""
         now = self._wall()
@@ -320,10 +326,11 @@ class Agent:
             fresh=measured.fresh,
             silent_seconds=measured.silent_seconds,
             problems=measured.problems,
+            pods_known=self._pods_known,
             another=self._another_now(measured.settings.heartbeat_seconds),
             refused_spec=self._refused_spec,
         )
-        if measured.fresh and measured.wall is not None:
+        if measured.fresh and measured.wall is not None and self._pods_known:
             return build_status(
                 measured.report,
                 0,

@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cgroup",
-        default="/",
-        help="the node's cgroup, relative to the hierarchies' roots: kubepods is looked for below it",
+        help="the node's cgroup, relative to the hierarchies' roots: kubepods is looked for below it (default: /)",
     )
     parser.add_argument(
         "--memory-capacity",
@@ -58,13 +57,14 @@ def run(args: argparse.Namespace) -> int:
     )
     where = SamplerSettings(
         scope="Machine" if args.scope == "machine" else "Cgroup",
-        cgroup=args.cgroup.strip("/"),
+        cgroup=(args.cgroup or "/").strip("/"),
         memory_capacity_bytes=args.memory_capacity,
         proc=args.proc,
         sys=args.sys,
     )
-    if where.scope == "Cgroup" and not where.cgroup:
-        print("concerto agent: --scope cgroup needs --cgroup", file=sys.stderr)
+    if where.scope == "Cgroup" and args.cgroup is None:
+        text = "--scope cgroup needs --cgroup; give / where the node's cgroup is the root that this process sees"
+        print(f"concerto agent: {text}", file=sys.stderr)
         return 2
     try:
         config = ClusterConfig.load(args.kubeconfig)

@@ -299,6 +299,7 @@ def build_conditions(
     fresh: bool,
     silent_seconds: float,
     problems: Iterable[Problem],
+    pods_known: bool,
     another: str | None,
     refused_spec: str | None,
 ) -> list[Condition]:
@@ -309,6 +310,7 @@ def build_conditions(
         fresh: whether the last batch holds a valid sample.
         silent_seconds: time since the last valid sample.
         problems: what keeps the telemetry from being complete.
+        pods_known: whether the API has said which pods are on the node.
         another: instance name of another agent that writes the same object; None if there is none.
         refused_spec: what is wrong with the spec, so that the one before is still in use; None if nothing is.
     """
@@ -320,7 +322,10 @@ def build_conditions(
     reasons = [reason for reason in _GRAVITY if reason in by_reason]
     message = " ".join(sentence for reason in reasons for sentence in by_reason[reason])
     warm = batches >= WARMUP_BATCHES
-    if not fresh:
+    if not pods_known:
+        text = "The API does not say which pods are on this node, so that none can be counted."
+        ready = Condition("Ready", "False", "PodsUnknown", text)
+    elif not fresh:
         text = f"No resource could be measured for {silent_seconds:.0f} s; the numbers are those of observedAt."
         ready = Condition("Ready", "False", "NotMeasured", text)
     elif not warm:
@@ -337,6 +342,9 @@ def build_conditions(
     if another is not None:
         text = f"Agent instance {another} writes this object, too; the last one wins. Stop one of the two."
         stalled = Condition("Stalled", "True", "AnotherAgent", text)
+    elif not pods_known:
+        text = "The node's pods can't be listed; see the agent's log. Its service account needs list and watch on pods."
+        stalled = Condition("Stalled", "True", "PodsUnknown", text)
     elif refused_spec is not None:
         text = f"This agent can't use the spec and measures by the one before: {refused_spec}"
         stalled = Condition("Stalled", "True", "InvalidSpec", text)

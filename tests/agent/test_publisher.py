@@ -38,6 +38,7 @@ FACTS = {
     "fresh": True,
     "silent_seconds": 0.0,
     "problems": (),
+    "pods_known": True,
     "another": None,
     "refused_spec": None,
 }
@@ -355,21 +356,17 @@ SAID = {
         {"refused_spec": "'1 fortnight' is not a duration"},
         {"Stalled": "True/InvalidSpec", "Ready": "True/Measured"},
     ),
+    "the node's pods can't be listed": (
+        {"pods_known": False},
+        {"Ready": "False/PodsUnknown", "Stalled": "True/PodsUnknown"},
+    ),
     "another agent": ({"another": "def456"}, {"Stalled": "True/AnotherAgent", "Ready": "True/Measured"}),
 }
 
 
 @pytest.mark.parametrize(("facts", "expected"), SAID.values(), ids=SAID.keys())
 def test_what_the_conditions_say(facts, expected):
-    defaults = {
-        "batches": 10,
-        "fresh": True,
-        "silent_seconds": 0.0,
-        "problems": (),
-        "another": None,
-        "refused_spec": None,
-    }
-    found = {c.type: f"{c.status}/{c.reason}" for c in build_conditions(**{**defaults, **facts})}
+    found = {c.type: f"{c.status}/{c.reason}" for c in build_conditions(**{**FACTS, **facts})}
     assert expected.items() <= found.items()
     assert set(found) == {"Ready", "TelemetryComplete", "Reconciling", "Stalled"}
 
