@@ -127,14 +127,17 @@ class PerResourceEstimator:
         return np.where(np.isnan(self.base), 0.0, self.base)
 
     def _update_base(self, gain: float, usage: Floats, measured: Bools, pods: Floats, non_pod: Floats) -> None:
-        """Base follows measured non-pod usage; where there is none, the usage at times without pods."""
+        """Base follows measured non-pod usage; where there is none, the usage at times without pods.
+
+        The latter is followed down at once: what the last pods leave behind fades, and is not the node's own.
+        """
         empty = measured & (pods == 0.0)[:, :, None]
         samples = empty.sum(axis=1)
         seen = (usage * empty).sum(axis=1) / np.maximum(samples, 1)
         target = np.where(np.isnan(non_pod), np.where(samples > 0, seen, np.nan), non_pod)
         known = ~np.isnan(target)
-        first = known & np.isnan(self.base)
-        step = np.where(first, target, self.base + gain * (target - self.base))
+        at_once = np.isnan(self.base) | (np.isnan(non_pod) & (target < self.base))
+        step = np.where(at_once, target, self.base + gain * (target - self.base))
         np.copyto(self.base, step, where=known)
 
     def _take_full(self, gain: float, nodes: Ints, own: Floats, full: Bools, mature: Floats) -> None:

@@ -229,13 +229,14 @@ class NodePipeline:
         self._quiet[at] = self._churn_until <= now
         self._pods[at] = self.ages.pods
         self._younger[at] = self.ages.younger
-        if self._cpu is not None:
-            self._cpu_used[at] = np.nan if utilisation is None else utilisation[:, self._cpu]
         if utilisation is None:
+            self._cpu_used[at] = np.nan
             self._windows.add(now, y, None if all_ok else ok)
         else:
             with np.errstate(invalid="ignore"):
                 usable = ok & (utilisation >= 0.0) & (utilisation <= 1.0)
+            if self._cpu is not None:
+                self._cpu_used[at] = np.where(usable[:, self._cpu], utilisation[:, self._cpu], np.nan)
             self._windows.add(now, utilisation, None if usable.all() else usable)
         if non_pod is not None:
             with np.errstate(invalid="ignore"):
@@ -268,6 +269,8 @@ class NodePipeline:
             cluster: the merged model as last published; None (or one of other resources): the node's own is the view.
         """
         cfg = self.settings
+        if self._filled == 0:
+            self._note_no_sample()
         filled = self._filled
         ok = np.ascontiguousarray(self._ok[:filled].swapaxes(0, 1))  # (N, b, m)
         measured: Bools = np.any(ok, axis=2)
@@ -313,6 +316,14 @@ class NodePipeline:
         self._folded_at = now
         self._last = report
         return report
+
+    def _note_no_sample(self) -> None:
+        """A batch that nothing was sampled for is one that holds nothing valid."""
+        self._filled = 1
+        self._ok[0] = False
+        self._quiet[0] = False
+        self._pods[0] = self.ages.pods
+        self._younger[0] = self.ages.younger
 
     def _update_local(self, smoothed: Floats, counted: Floats, fresh: Bools) -> None:
         """Local update: SVD of [√(1-w) UΣ, √w A/√b] as second moments; the first batch is the model."""
@@ -389,6 +400,7 @@ class NodePipeline:
         # An empty node takes one pod if a first guess of it fits: else one large pod could lock its node for good.
         empty = (pods == 0.0)[:, None] & known & (1.0 - usage >= law.first_cost)
         cost = np.where(empty, np.minimum(cost, 1.0 - usage), cost)
+        base = np.where(empty, np.minimum(base, usage), base)
         headroom = np.where(others, (1.0 - usage) / cost, np.inf).min(axis=1)
         slots = np.where(known, np.maximum(1.0 - base, 0.0) / cost, np.inf).min(axis=1)
         full = (others & (usage >= 1.0 - cfg.smoothing.delta)).any(axis=1)
