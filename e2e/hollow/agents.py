@@ -274,6 +274,7 @@ def status_of(
             fresh=True,
             silent_seconds=0.0,
             problems=(),
+            pods_known=True,
             another=None,
             refused_spec=None,
         ),

@@ -181,6 +181,9 @@ class Fleet:
             made = await self._session.get(NODES.path(name=node.name))
             await self._session.patch(NODES.path(name=node.name, subresource="status"), {"status": body["status"]})
         node.uid = made["metadata"]["uid"]
+        # Every new Node is tainted until the controller manager has seen that it is Ready, a few dozen Nodes a second.
+        taints = [taint for taint in made["spec"].get("taints") or [] if taint["key"] != _NOT_READY]
+        await self._session.patch(NODES.path(name=node.name), {"spec": {"taints": taints}})
         lease = objects.build_lease(node.name, node.uid, settings.renew_seconds, now)
         try:
             await self._session.create(LEASES.path(objects.LEASE_NAMESPACE), lease)
@@ -202,10 +205,10 @@ class Fleet:
         return replace(status, capacity=float(shape.max_pods)).to_raw()
 
     async def wait_ready(self, timeout_seconds: float = 300.0) -> None:
-        """Returns once the controller manager has taken its not-ready taints away: pods can be placed. `run` runs.
+        """Returns once pods can be placed on every node; `run` has to be running.
 
         Raises:
-            TimeoutError: it has not.
+            TimeoutError: some node is not there, or is tainted as not ready.
         """
         async with asyncio.timeout(timeout_seconds):
             while not self._all_ready():
