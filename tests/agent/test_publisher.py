@@ -238,9 +238,7 @@ def built(pipeline: NodePipeline, settings: CapacitySettings, **changes) -> Node
         "pod_uids": tuple(f"uid-{i}" for i in range(int(report.pods[0]))),
         "observed_at": WALL,
         "observed_generation": 3,
-        "conditions": build_conditions(
-            batches=4, fresh=True, silent_seconds=0, problems=(), another=None, refused_spec=None
-        ),
+        "conditions": FINE,
         "now": WALL,
     }
     return build_status(report, 0, settings, **{**arguments, **changes})
@@ -284,9 +282,7 @@ def test_any_measurement_conforms_to_the_crd(rows, pods):
             pod_uids=tuple(f"uid-{i}" for i in range(pods)),
             observed_at=WALL,
             observed_generation=1,
-            conditions=build_conditions(
-                batches=4, fresh=True, silent_seconds=0, problems=(), another=None, refused_spec=None
-            ),
+            conditions=FINE,
             now=WALL,
         )
         validator("nodecapacities.yaml").validate(status.to_raw())
