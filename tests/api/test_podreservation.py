@@ -1,66 +1,65 @@
-from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, StandingReservation, build_batch
+import pytest
 
-ASSIGNMENT = Assignment("default", "burn-1", "u1", "n1", "Capacity", "4711", 3.25)
+from concerto.api.podreservation import Assignment, StandingReservation, build_batch
+from concerto.api.selectors import Requirement
 
-
-def standing(**spec):
-    return {
-        "metadata": {"namespace": "a", "name": "r", "uid": "u", "creationTimestamp": "2026-03-01T12:00:00Z"},
-        "spec": {"podSelector": {"matchLabels": {"app": "x"}}, "count": 2, **spec},
-    }
+FULL = Assignment("default", "p", "uid-p", "n1", "Capacity", "77", 2.25, reservation=("team", "res"))
+BY_REQUESTS = Assignment("default", "p", "uid-p", "n1", "Requests", "", 40.0)
 
 
-def test_a_batch_carries_the_label_and_the_number_of_its_assignments():
-    batch = build_batch("concerto-system", "cycle-x-1", [ASSIGNMENT, ASSIGNMENT])
+@pytest.mark.parametrize("assignment", [FULL, BY_REQUESTS])
+def test_an_assignment_is_read_back_as_it_was_written(assignment):
+    assert Assignment.from_raw(assignment.to_raw()) == assignment
+
+
+AVAILABLE = {
+    "whole": (2.0, "2.0"),
+    "exact, so that the decision can be checked": (0.1 + 0.2, "0.30000000000000004"),
+    "tiny, without an exponent": (1e-7, "0.0000001"),
+    "negative": (-1.5, "-1.5"),
+}
+
+
+@pytest.mark.parametrize(("available", "text"), AVAILABLE.values(), ids=AVAILABLE)
+def test_what_was_available_is_a_decimal_number(available, text):
+    raw = Assignment("default", "p", "u", "n", "Capacity", "1", available).to_raw()
+    assert raw["available"] == text
+    assert Assignment.from_raw(raw).available == available
+
+
+def test_a_batch_is_marked_as_the_operators_own_and_counts_its_assignments():
+    batch = build_batch("concerto-system", "cycle-a-1", [FULL, BY_REQUESTS])
     assert batch["metadata"] == {
         "namespace": "concerto-system",
-        "name": "cycle-x-1",
-        "labels": {IN_FLIGHT_LABEL: "true"},
+        "name": "cycle-a-1",
+        "labels": {"concerto.dev/in-flight": "true"},
     }
-    assert batch["spec"]["count"] == len(batch["spec"]["assignments"]) == 2
+    assert batch["spec"]["count"] == 2
+    assert [Assignment.from_raw(a) for a in batch["spec"]["assignments"]] == [FULL, BY_REQUESTS]
 
 
-def test_an_assignment_records_what_it_was_decided_on():
-    assert ASSIGNMENT.to_raw() == {
-        "namespace": "default",
-        "name": "burn-1",
-        "uid": "u1",
-        "node": "n1",
-        "units": 1,
-        "basis": "Capacity",
-        "nodeCapacityResourceVersion": "4711",
-        "available": "3.25",
+def test_a_standing_reservation_is_read_with_its_status():
+    obj = {
+        "metadata": {"namespace": "team", "name": "res", "uid": "u", "creationTimestamp": "1970-01-01T00:01:00Z"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "a"}},
+            "count": 3,
+            "ttlSeconds": 30,
+            "nodeSelector": {"disk": "ssd"},
+        },
+        "status": {
+            "placements": [{"node": "n1", "units": "2"}],
+            "consumedBy": [{"namespace": "team", "name": "p", "uid": "uid-p", "node": "n1"}],
+        },
     }
+    view = StandingReservation.from_raw(obj)
+    assert (view.key, view.count, view.created, view.expires_at) == (("team", "res"), 3, 60.0, 90.0)
+    assert view.selector.matches({"app": "a"})
+    assert view.node_selector == (Requirement("disk", "In", ("ssd",)),)
+    assert (view.placements, view.consumed) == ({"n1": 2}, {"uid-p": "n1"})
 
 
-def test_an_assignment_names_the_standing_reservation_that_it_uses():
-    raw = Assignment("d", "p", "u", "n", "Requests", "", 0.0, reservation=("a", "r")).to_raw()
-    assert raw["reservation"] == {"namespace": "a", "name": "r"}
-    assert "nodeCapacityResourceVersion" not in raw
-
-
-def test_a_standing_reservation_expires_its_time_after_creation():
-    reservation = StandingReservation.from_raw(standing(ttlSeconds=60))
-    assert reservation.expires_at == reservation.created + 60
-    assert StandingReservation.from_raw(standing()).expires_at is None
-
-
-def test_a_standing_reservation_is_for_the_pods_and_nodes_it_selects():
-    reservation = StandingReservation.from_raw(standing(nodeSelector={"zone": "eu"}))
-    assert reservation.key == ("a", "r")
-    assert reservation.selector.matches({"app": "x", "tier": "y"})
-    assert not reservation.selector.matches({"app": "z"})
-    (requirement,) = reservation.node_selector
-    assert requirement.accepts("eu") and not requirement.accepts("us")
-    assert StandingReservation.from_raw(standing(nodeName="n1")).node_name == "n1"
-
-
-def test_what_the_status_says_is_held_and_used_is_read():
-    obj = standing()
-    obj["status"] = {
-        "placements": [{"node": "n1", "units": 1}],
-        "consumedBy": [{"namespace": "a", "name": "p", "uid": "u9", "node": "n2"}],
-    }
-    reservation = StandingReservation.from_raw(obj)
-    assert reservation.placements == {"n1": 1}
-    assert reservation.consumed == {"u9": "n2"}
+def test_without_a_time_to_live_it_never_expires():
+    obj = {"metadata": {"namespace": "team", "name": "res"}, "spec": {"podSelector": {}, "count": 1, "nodeName": "n1"}}
+    view = StandingReservation.from_raw(obj)
+    assert (view.expires_at, view.node_name, view.consumed) == (None, "n1", {})

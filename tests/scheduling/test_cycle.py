@@ -1,0 +1,233 @@
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scheduling_builders import NOW, capacity, node, pod, profile, snapshot
+
+from concerto.api.podreservation import StandingReservation
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.selectors import LabelSelector
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.registry import FILTERS
+from concerto.scheduling.snapshot import Change
+
+
+def decide(cluster, heads, *profiles, limit=250, seed=0):
+    by_name = {p.settings.scheduler_name: p for p in profiles or (profile(),)}
+    return schedule(cluster, heads, by_name, now=NOW, generator=np.random.default_rng(seed), limit=limit)
+
+
+def placed(result):
+    return {d.pod.name: d.assignment.node for d in result.decisions}
+
+
+def told(result):
+    return {u.pod.name: u.diagnosis.message for u in result.unschedulable}
+
+
+def measured(**capacities):
+    return snapshot([node(n) for n in capacities], (), [capacity(n, c) for n, c in capacities.items()])
+
+
+def test_each_pod_sees_what_those_before_it_took():
+    cluster = measured(a=3.0, b=2.0)
+    result = decide(cluster, [pod(f"p{i}") for i in range(6)])
+    assert placed(result) == {"p0": "a", "p1": "a", "p2": "b", "p3": "a", "p4": "b"}
+    assert told(result) == {"p5": "0/2 nodes are available: 2 Insufficient measured capacity."}
+
+
+def test_a_decision_records_what_it_was_made_on():
+    cluster = snapshot([node("a"), node("b")], (), [capacity("a", 2.5, version=77)])
+    first, second, third = decide(cluster, [pod(f"p{i}") for i in range(3)]).decisions
+    a = first.assignment
+    assert (a.namespace, a.name, a.uid, a.node) == ("default", "p0", "uid-p0", "a")
+    assert (a.basis, a.node_capacity_resource_version, a.available) == ("Capacity", "77", 2.5)
+    assert (first.score, first.feasible) == (100.0, 2)
+    # b is worth the mean of the measured nodes, so it draws level only when it alone is left
+    assert (second.assignment.node, second.assignment.available, second.feasible) == ("a", 1.5, 2)
+    assert (third.assignment.node, third.assignment.basis, third.assignment.available) == ("b", "Requests", 40.0)
+    assert (third.assignment.node_capacity_resource_version, third.feasible) == ("", 1)
+
+
+def test_no_more_than_the_limit_is_decided():
+    heads = [pod(f"p{i}") for i in range(5)]
+    result = decide(measured(a=10.0), heads, limit=3)
+    assert len(result.decisions) == 3
+    assert result.left == heads[3:]
+
+
+def test_who_does_not_wait_is_passed_over():
+    cluster = measured(a=10.0)
+    there = pod("there", nodeName="a")
+    cluster.set_pod(there, NOW)
+    ended = pod("ended", nodeName="a", phase="Failed")
+    cluster.set_pod(ended, NOW)
+    heads = [
+        pod("gated", schedulingGates=[{"name": "g"}]),
+        pod("leaving", deleting=True),
+        pod("foreign", schedulerName="default-scheduler"),
+        pod("there"),  # an old view of a pod that is bound by now
+        pod("ended"),
+        pod("fine"),
+    ]
+    result = decide(cluster, heads)
+    assert placed(result) == {"fine": "a"}
+    assert result.unschedulable == []
+
+
+def test_a_pod_is_not_decided_twice():
+    cluster = measured(a=10.0)
+    assert len(decide(cluster, [pod("p"), pod("p")]).decisions) == 1
+    assert decide(cluster, [pod("p")]).decisions == []
+
+
+def test_the_message_counts_nodes_by_reason_as_kube_scheduler_does():
+    cluster = snapshot(
+        [
+            node("a", allocatable={"cpu": 100}),
+            node("b", allocatable={"cpu": 100, "memory": 1}),
+            node("c", taints=[("gpu", "yes", "NoSchedule")]),
+            node("d", unschedulable=True),
+            node("e"),
+        ],
+        (),
+        [capacity("e", 0.2)],
+    )
+    result = decide(cluster, [pod("p", requests={"cpu": "1", "memory": "1Gi"})])
+    assert told(result) == {
+        "p": "0/5 nodes are available: 1 Insufficient measured capacity, 1 Insufficient memory, "
+        "1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were unschedulable, 2 Insufficient cpu."
+    }
+    assert result.unschedulable[0].diagnosis.helped_by == Change.NODE | Change.ENDED | Change.CAPACITY
+
+
+def test_without_nodes_the_message_is_short():
+    assert told(decide(snapshot([]), [pod("p")])) == {"p": "0/0 nodes are available."}
+
+
+def test_siblings_share_one_diagnosis():
+    result = decide(measured(a=1.0), [pod(f"p{i}", labels={"i": str(i)}) for i in range(4)])
+    assert placed(result) == {"p0": "a"}
+    assert len({id(u.diagnosis) for u in result.unschedulable}) == 1
+
+
+def test_profiles_decide_side_by_side_each_by_its_own_rules():
+    cluster = snapshot([node("a"), node("b")], (), [capacity("a", 0.6)])
+    careful = profile("careful", metrics_policy="Avoid", admit_fraction=0.5)
+    heads = [pod("one", schedulerName="concerto"), *(pod(f"two{i}", schedulerName="careful") for i in range(2))]
+    result = decide(cluster, heads, profile(), careful)
+    assert placed(result) == {"one": "b", "two0": "a"}
+    assert told(result) == {
+        "two1": "0/2 nodes are available: 1 Insufficient measured capacity, 1 node(s) had no measured capacity."
+    }
+
+
+def test_random_ties_use_the_generator_that_is_passed_in():
+    def run(seed):
+        cluster = measured(**{f"n{i}": 5.0 for i in range(8)})
+        return placed(decide(cluster, [pod("p")], profile(tie_breaking="Random"), seed=seed))["p"]
+
+    assert run(1) == run(1)
+    assert {run(seed) for seed in range(60)} == {f"n{i}" for i in range(8)}
+
+
+def test_ties_by_name_are_by_name_and_not_by_age():
+    assert placed(decide(measured(c=5.0, a=5.0, b=5.0), [pod("p")])) == {"p": "a"}
+
+
+class TestStandingReservations:
+    def cluster(self, count=1, on="b"):
+        cluster = measured(a=9.0, b=1.0)
+        selector = LabelSelector.from_raw({"matchLabels": {"app": "x"}})
+        cluster.set_standing(StandingReservation("default", "res", "r", selector, count))
+        cluster.hold(("default", "res"), {on: count})
+        return cluster
+
+    def test_a_matching_pod_goes_where_its_unit_is_and_uses_it(self):
+        cluster = self.cluster()
+        first, second = decide(cluster, [pod("p", labels={"app": "x"}), pod("q", labels={"app": "x"})]).decisions
+        assert first.assignment.node == "b"
+        assert first.assignment.reservation == ("default", "res")
+        assert first.assignment.available == 1.0
+        assert second.assignment.node == "a"
+        assert second.assignment.reservation is None
+
+    def test_others_do_not_get_it(self):
+        cluster = self.cluster()
+        heads = [pod(f"p{i}") for i in range(12)]
+        assert set(placed(decide(cluster, heads)).values()) == {"a"}
+        assert cluster.available[cluster.row_of["b"]] == 0.0
+
+    def test_a_pod_whose_units_node_will_not_do_competes_for_the_others(self):
+        result = decide(self.cluster(), [pod("p", labels={"app": "x"}, nodeSelector={"kubernetes.io/hostname": "a"})])
+        assert placed(result) == {"p": "a"}
+        assert result.decisions[0].assignment.reservation is None
+
+    def test_a_failed_binding_gives_the_unit_back(self):
+        cluster = self.cluster()
+        heads = [pod("p", labels={"app": "x"})]
+        decide(cluster, heads)
+        cluster.forget("uid-p")
+        assert decide(cluster, heads).decisions[0].assignment.reservation == ("default", "res")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Scores nodes by a given number; without one it abstains."""
+
+    name: ClassVar[str] = "Fixed"
+    normalised: ClassVar[bool] = False
+    given: tuple[tuple[str, float], ...]
+
+    def score(self, query, rows):
+        numbers = dict(self.given)
+        return np.array([numbers.get(name, np.nan) for name in query.snapshot.names])[rows]
+
+    def normalise(self, query, scores):
+        raise AssertionError("it says that it needs none")
+
+
+class OfGreatest(Fixed):
+    """The same as a share of the greatest."""
+
+    normalised: ClassVar[bool] = True
+
+    def normalise(self, query, scores):
+        return 100.0 * scores / np.nanmax(scores)
+
+
+class TestScores:
+    def choose(self, cluster, *scores):
+        plugins = tuple(FILTERS[n]() for n in ("NodeResources", "PodCapacity"))
+        made = Profile(ProfileSettings("concerto", tie_breaking="FirstByName"), plugins, scores)
+        (decision,) = decide(cluster, [pod("p")], made).decisions
+        cluster.forget("uid-p")
+        return decision.assignment.node, decision.score
+
+    def test_scores_are_weighed(self):
+        nodes = snapshot([node(n) for n in "abc"])
+        one = Fixed((("a", 100.0), ("b", 60.0), ("c", 0.0)))
+        two = Fixed((("a", 0.0), ("b", 50.0), ("c", 100.0)))
+        assert self.choose(nodes, (one, 1), (two, 1)) == ("b", 55.0)
+        assert self.choose(nodes, (one, 3), (two, 1)) == ("a", 75.0)
+
+    def test_an_abstention_counts_neither_for_nor_against(self):
+        nodes = snapshot([node(n) for n in "abc"])
+        one = Fixed((("a", 40.0), ("b", 60.0)))
+        two = Fixed((("a", 90.0), ("b", 40.0), ("c", 64.0)))
+        # a: 65, b: 50, c: 64 by the second alone
+        assert self.choose(nodes, (one, 1), (two, 1)) == ("a", 65.0)
+        assert self.choose(nodes, (two, 1), (one, 1)) == ("a", 65.0)
+
+    def test_where_all_abstain_a_node_is_neither_best_nor_worst(self):
+        nodes = snapshot([node(n) for n in "abc"])
+        assert self.choose(nodes, (Fixed((("a", 49.0), ("c", 51.0))), 1)) == ("c", 51.0)
+        assert self.choose(nodes, (Fixed((("a", 49.0),)), 1)) == ("b", 50.0)
+        assert self.choose(nodes, (Fixed(()), 1)) == ("a", 50.0)
+
+    def test_normalising_sees_feasible_nodes_only_and_keeps_abstentions(self):
+        nodes = snapshot([node("a"), node("b"), node("c"), node("full", allocatable={"pods": 0})])
+        share = OfGreatest((("a", 1.0), ("b", 2.0), ("full", 50.0)))
+        assert self.choose(nodes, (share, 1)) == ("b", 100.0)
+        assert self.choose(nodes, (share, 1), (Fixed((("c", 100.0), ("b", 90.0))), 1)) == ("c", 100.0)

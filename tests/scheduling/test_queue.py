@@ -1,0 +1,234 @@
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from scheduling_builders import pod
+
+from concerto.scheduling.queue import Queue, QueueSettings
+from concerto.scheduling.snapshot import Change
+
+NOW = 1000.0
+
+
+def queue(*pods):
+    made = Queue()
+    for p in pods:
+        made.set(p)
+    return made
+
+
+def heads(q, now=NOW, limit=250):
+    return [p.name for p in q.heads(now, limit)]
+
+
+def young(name, seconds, **over):
+    return pod(name, created=f"2026-03-01T12:00:{seconds:02}Z", **over)
+
+
+def big(name, **over):
+    """A pod of another template."""
+    return pod(name, requests={"cpu": "2"}, **over)
+
+
+def test_priority_then_age_then_arrival():
+    q = queue(young("late", 9), young("b", 5), young("a", 5), young("early", 1), young("vip", 30, priority=10))
+    assert heads(q) == ["vip", "early", "b", "a", "late"]
+
+
+def test_templates_are_merged_into_one_order():
+    q = queue(young("s1", 1), big("b2", created="2026-03-01T12:00:02Z"), young("s3", 3))
+    assert heads(q) == ["s1", "b2", "s3"]
+
+
+def test_of_each_template_no_more_than_a_cycle_can_place():
+    q = queue(*(pod(f"p{i:03}") for i in range(300)), *(big(f"b{i}") for i in range(2)))
+    assert len(heads(q)) == 252
+    assert heads(q, limit=1) == ["p000", "b0"]
+    assert len(q) == 302
+
+
+def test_heads_stay_until_something_is_said_of_them():
+    q = queue(pod("a"), pod("b"))
+    assert heads(q) == heads(q) == ["a", "b"]
+    q.remove("uid-a")
+    assert heads(q) == ["b"]
+    q.remove("uid-a")
+    q.remove("uid-b")
+    assert heads(q) == []
+    assert len(q) == 0
+
+
+def test_who_does_not_wait_is_not_in_it():
+    q = queue(pod("gated", schedulingGates=[{"name": "g"}]), pod("leaving", deleting=True), pod("bound", nodeName="n"))
+    assert len(q) == 0
+    q.set(pod("gated"))
+    assert heads(q) == ["gated"]
+    q.set(pod("gated", nodeName="n"))
+    assert "uid-gated" not in q
+
+
+def test_a_template_is_parked_and_woken_as_one():
+    q = queue(pod("a"), pod("b"), big("c"))
+    q.park("uid-a", Change.CAPACITY, NOW)
+    q.set(pod("d"))
+    assert heads(q) == ["c"]
+    q.wake(Change.NODE)
+    assert heads(q) == ["c"]
+    q.wake(Change.CAPACITY | Change.ENDED)
+    assert heads(q) == ["a", "b", "c", "d"]
+
+
+def test_numbered_siblings_wait_together():
+    index = "batch.kubernetes.io/job-completion-index"
+    q = queue(*(pod(f"p{i}", labels={"job": "j", index: str(i)}) for i in range(3)), pod("other", labels={"job": "k"}))
+    q.park("uid-p1", Change.CAPACITY, NOW)
+    assert heads(q) == ["other"]
+
+
+def test_a_parked_template_is_looked_at_again_after_a_while():
+    q = queue(pod("a"))
+    q.park("uid-a", Change.NODE, NOW)
+    assert q.next_ready() == NOW + 30
+    assert heads(q, NOW + 29) == []
+    assert heads(q, NOW + 30) == ["a"]
+    assert q.next_ready() is None
+
+
+def test_everything_is_woken_when_a_profile_changes():
+    q = queue(pod("a"), big("b"))
+    q.park("uid-a", Change.NODE, NOW)
+    q.park("uid-b", Change.CAPACITY, NOW)
+    q.wake_all()
+    assert heads(q) == ["a", "b"]
+
+
+def test_failed_bindings_back_off_one_pod_at_a_time():
+    q = queue(pod("a"), pod("b"))
+    waits = []
+    now = NOW
+    for _ in range(6):
+        ready = q.retry("uid-a", now)
+        waits.append(ready - now)
+        assert heads(q, ready - 0.01) == ["b"]
+        assert heads(q, ready) == ["a", "b"]
+        now = ready
+    assert waits == [1, 2, 4, 8, 10, 10]
+    q.remove("uid-a")
+    q.set(pod("a"))
+    assert q.retry("uid-a", now) == now + 1
+
+
+def test_a_change_of_the_pod_does_not_end_its_backoff():
+    q = queue(pod("a"))
+    q.retry("uid-a", NOW)
+    q.set(pod("a"))
+    q.set(pod("a", labels={"new": "label"}))
+    assert heads(q) == []
+    assert q.next_ready() == NOW + 1
+    assert heads(q, NOW + 1) == ["a"]
+
+
+def test_a_changed_pod_is_no_longer_parked_with_its_old_kind():
+    q = queue(pod("a"), pod("b"))
+    q.park("uid-a", Change.NODE, NOW)
+    q.set(pod("a", tolerations=[{"operator": "Exists"}]))
+    assert heads(q) == ["a"]
+
+
+def test_failing_alone_in_its_template_it_comes_back_awake():
+    q = queue(pod("a"))
+    q.park("uid-a", Change.NODE, NOW)
+    q.retry("uid-a", NOW)
+    q.wake(Change.NODE)
+    assert heads(q, NOW + 1) == ["a"]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Against a list that is sorted anew each time, for pods of several kinds that come, change, fail and go."""
+
+    kinds = st.sampled_from(["small", "big", "vip"])
+
+    def __init__(self):
+        super().__init__()
+        self.queue = Queue(QueueSettings(flush_seconds=1e9))
+        self.now = NOW
+        self.pods = {}
+        self.arrival = {}
+        self.ready = {}
+        self.parked = {}
+        self.count = 0
+
+    def make(self, name, kind, second):
+        over = {"small": {}, "big": {"requests": {"cpu": "2"}}, "vip": {"priority": 5}}[kind]
+        return kind, young(name, second, **over)
+
+    @rule(kind=kinds, second=st.integers(0, 3))
+    def arrive(self, kind, second):
+        self.count += 1
+        name = f"p{self.count}"
+        self.pods[name] = self.make(name, kind, second)
+        self.arrival[name] = self.count
+        self.queue.set(self.pods[name][1])
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data(), kind=kinds)
+    def change(self, data, kind):
+        name = data.draw(st.sampled_from(sorted(self.pods)))
+        second = int(self.pods[name][1].created) % 60
+        self.pods[name] = self.make(name, kind, second)
+        self.queue.set(self.pods[name][1])
+        self.tidy()
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def leave(self, data):
+        name = data.draw(st.sampled_from(sorted(self.pods)))
+        del self.pods[name]
+        self.ready.pop(name, None)
+        self.queue.remove(f"uid-{name}")
+        self.tidy()
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def fail(self, data):
+        name = data.draw(st.sampled_from(sorted(self.pods)))
+        self.ready[name] = self.queue.retry(f"uid-{name}", self.now)
+        self.tidy()
+
+    @rule(data=st.data(), helped_by=st.sampled_from([Change.NODE, Change.CAPACITY]))
+    def park(self, data, helped_by):
+        there = self.queue.heads(self.now)
+        if there:
+            chosen = data.draw(st.sampled_from(there))
+            self.ripen()
+            self.queue.park(chosen.uid, helped_by, self.now)
+            self.parked[self.pods[chosen.name][0]] = helped_by
+
+    @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY]))
+    def wake(self, change):
+        self.queue.wake(change)
+        self.parked = {kind: by for kind, by in self.parked.items() if by != change}
+
+    @rule(seconds=st.sampled_from([0.5, 3.0]))
+    def wait(self, seconds):
+        self.now += seconds
+
+    def ripen(self):
+        self.ready = {name: at for name, at in self.ready.items() if at > self.now}
+
+    def tidy(self):
+        """A kind of which nobody waits any more is forgotten, parked or not."""
+        waiting = {kind for name, (kind, _) in self.pods.items() if name not in self.ready}
+        self.parked = {kind: by for kind, by in self.parked.items() if kind in waiting}
+
+    @invariant()
+    def heads_are_those_of_the_sorted_list(self):
+        got = [p.name for p in self.queue.heads(self.now)]
+        self.ripen()
+        want = [p for name, (kind, p) in self.pods.items() if name not in self.ready and kind not in self.parked]
+        want.sort(key=lambda p: (-p.priority, p.created, self.arrival[p.name]))
+        assert got == [p.name for p in want]
+        assert len(self.queue) == len(self.pods)
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
