@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from concerto_agent.cgroups import Hierarchies
 from e2e.clusters import Cluster
 from e2e.clusters.local import free_ports
 from e2e.processes import Process, agent_process, cpu_seconds, rss_mib
-
-from concerto_agent.cgroups import Hierarchies
 
 pytestmark = pytest.mark.bench
 
