@@ -1,0 +1,144 @@
+"""Decisions per second of the pure scheduling cycle, and what events cost it. Measures; passes or fails nothing.
+
+Run: ``pytest e2e/bench/test_bench_cycle.py --benchmark-columns=min,median,mean --benchmark-sort=name``
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from concerto.api.node import NodeView
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus
+from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.scheduling.cycle import CycleResult, schedule
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.queue import Queue
+from concerto.scheduling.snapshot import Change, Snapshot
+
+pytestmark = pytest.mark.bench
+
+NOW = 1000.0
+PROFILES = {"concerto": Profile.build(ProfileSettings("concerto"))}
+DEFAULT_TOLERATIONS = [
+    {"effect": "NoExecute", "key": f"node.kubernetes.io/{k}", "operator": "Exists", "tolerationSeconds": 300}
+    for k in ("not-ready", "unreachable")
+]
+
+
+def raw_pod(index: int, template: int) -> dict[str, Any]:
+    requests = {"cpu": f"{10 + template}m", "memory": "20Mi"}
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": f"pod-{index}",
+            "uid": f"uid-{index}",
+            "labels": {"job-name": f"job-{template}"},
+            "creationTimestamp": "2026-03-01T12:00:00Z",
+            "ownerReferences": [{"kind": "Job", "name": "job", "controller": True}],
+        },
+        "spec": {
+            "schedulerName": "concerto",
+            "containers": [{"name": "main", "resources": {"requests": requests}}],
+            "tolerations": DEFAULT_TOLERATIONS,
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def pods(count: int, templates: int = 1) -> list[PodView]:
+    return [PodView.from_raw(raw_pod(i, i % templates)) for i in range(count)]
+
+
+def capacity(name: str, value: float, version: int = 1, observed: tuple[str, ...] = ()) -> NodeCapacity:
+    agent = AgentInfo("0.1.0", "a", "Machine", "Inotify")
+    status = NodeCapacityStatus(NOW + version, 1, agent, value, "Quiet", 1.0, 1.0, 0.1, 0, 0, observed, 1.0)
+    return NodeCapacity(name, "uid", str(version), 1, CapacitySettings(), status)
+
+
+def cluster(nodes: int) -> Snapshot:
+    generator = np.random.default_rng(1)
+    snapshot = Snapshot()
+    for i in range(nodes):
+        labels = {"kubernetes.io/hostname": f"node-{i}", "topology.kubernetes.io/zone": f"zone-{i % 3}"}
+        allocatable = {"cpu": 4000, "memory": 8 * 2**30, "pods": 110}
+        snapshot.set_node(NodeView(f"node-{i}", f"uid-{i}", labels, allocatable))
+        snapshot.set_capacity(capacity(f"node-{i}", float(generator.uniform(3, 12))), NOW)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count", "templates"),
+    [(1000, 3000, 1), (5000, 1000, 1), (5000, 1000, 20), (5000, 1000, 1000)],
+    ids=["1000 nodes 3000 pods", "5000 nodes 1000 pods", "of 20 templates", "each of its own template"],
+)
+def test_cycle(benchmark: BenchmarkFixture, nodes: int, count: int, templates: int) -> None:
+    snapshot = cluster(nodes)
+    waiting = pods(count, templates)
+
+    def empty() -> None:
+        for pod in waiting:
+            snapshot.forget(pod.uid)
+
+    def cycle() -> CycleResult:
+        return schedule(snapshot, waiting, PROFILES, now=NOW, generator=np.random.default_rng(0), limit=count)
+
+    result = benchmark.pedantic(cycle, setup=empty, rounds=5)
+    assert len(result.decisions) == count
+    if benchmark.stats is not None:  # None with --benchmark-disable
+        benchmark.extra_info["decisions per second"] = round(count / benchmark.stats.stats.median)
+
+
+def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
+    """One cycle when 10,000 like pods wait and one node gets room for one: what each status costs a busy operator."""
+    snapshot = cluster(1000)
+    for i in range(1000):
+        snapshot.set_capacity(capacity(f"node-{i}", 0.0, version=2), NOW)
+    queue = Queue()
+    for pod in pods(10_000):
+        queue.set(pod)
+    versions = iter(range(3, 10_000_000))
+    running: list[str] = []
+
+    def one_status() -> None:
+        change = snapshot.set_capacity(capacity("node-7", 1.0, version=next(versions), observed=tuple(running)), NOW)
+        assert change
+        queue.wake(change)
+        result = schedule(snapshot, queue.heads(NOW), PROFILES, now=NOW, generator=np.random.default_rng(0))
+        (decision,) = result.decisions
+        queue.remove(decision.pod.uid)
+        # It runs, its agent has seen it, and the node is full
+        running.append(decision.pod.uid)
+        seen = capacity("node-7", 0.0, version=next(versions), observed=tuple(running))
+        snapshot.set_capacity(seen, NOW)
+        for failure in result.unschedulable:
+            queue.park(failure.pod.uid, Change.CAPACITY, NOW)
+
+    benchmark.pedantic(one_status, rounds=100)
+
+
+def test_reading_a_pod(benchmark: BenchmarkFixture) -> None:
+    raws = [raw_pod(i, 0) for i in range(1000)]
+    views = benchmark(lambda: [PodView.from_raw(raw) for raw in raws])
+    assert len(views) == 1000
+
+
+def test_following_pods(benchmark: BenchmarkFixture) -> None:
+    """1,000 pods that are bound and end: what the watch costs the snapshot."""
+    bound = []
+    for i in range(1000):
+        raw = raw_pod(i, 0)
+        raw["spec"]["nodeName"] = f"node-{i}"
+        bound.append(PodView.from_raw(raw))
+
+    def follow(snapshot: Snapshot) -> None:
+        for pod in bound:
+            snapshot.set_pod(pod, NOW)
+        for pod in bound:
+            snapshot.remove_pod(pod.uid)
+
+    benchmark.pedantic(follow, setup=lambda: ((cluster(1000),), {}), rounds=5)
