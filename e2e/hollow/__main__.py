@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import logging
 import signal
 from pathlib import Path
@@ -12,6 +13,8 @@ from concerto.api.quantities import whole
 from concerto.kube import ClusterConfig
 from e2e.hollow.fleet import HollowSettings, open_fleet
 from e2e.hollow.objects import NodeShape
+
+_PR_SET_PDEATHSIG = 1
 
 
 async def play(config: ClusterConfig, settings: HollowSettings, *, keep: bool) -> None:
@@ -37,7 +40,10 @@ def main() -> None:
     parser.add_argument("--lease-seconds", type=float, help="how often each Lease is renewed")
     parser.add_argument("--keep", action="store_true", help="leave the objects behind at the end")
     parser.add_argument("--api-only", action="store_true", help="mere objects: pods bound to them are left alone")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
     arguments = parser.parse_args()
+    if arguments.with_parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = HollowSettings(
         count=arguments.nodes,

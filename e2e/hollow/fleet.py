@@ -53,7 +53,9 @@ class HollowSettings:
         seed: of all chance.
         lease_seconds: how often each Lease is renewed; None: 8 s, or 60 s from 101 nodes on, which needs a controller
             manager with `CONTROLLER_MANAGER_FLAGS`.
-        writes_in_flight: most writes at a time.
+        writes_in_flight: most writes of kubelets at a time.
+        publications_in_flight: most writes of agents at a time; few, as all agents of a fleet decide at one instant
+            and are not to keep the kubelets' writes waiting.
         capacity: how the nodes are measured.
         api_only: the nodes are mere objects: pods bound to them are left alone, and each is said once to be idle and
             to take all the pods it may by number.
@@ -66,6 +68,7 @@ class HollowSettings:
     seed: int = 0
     lease_seconds: float | None = None
     writes_in_flight: int = 32
+    publications_in_flight: int = 8
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     api_only: bool = False
 
@@ -89,7 +92,7 @@ class _Pod:
     written: PodLife | None = None
     in_model: bool = False
     deleting: bool = False
-    ended_at: float | None = None
+    over: bool = False
 
     @property
     def restarts(self) -> bool:
@@ -105,7 +108,8 @@ class Fleet:
     Attributes:
         nodes: by name.
         model: what happens on the nodes.
-        writes: everything that is written after the creation.
+        writes: what kubelets write: pods, Leases, Nodes.
+        publications: what agents write.
     """
 
     def __init__(self, session: Session, settings: HollowSettings) -> None:
@@ -123,16 +127,18 @@ class Fleet:
             [shape.cores] * count, [shape.memory_bytes] * count, model_rng, settings.model, now=self._clock()
         )
         self.writes = WriteQueue(settings.writes_in_flight)
+        self.publications = WriteQueue(settings.publications_in_flight)
         self.agents = Agents(
             session,
             self._by_index,
-            self.writes,
+            self.publications,
             max_pods=shape.max_pods,
             rng=agents_rng,
             wall=self.wall,
             capacity=settings.capacity,
         )
         self._idle: Object | None = self._idle_status() if settings.api_only else None
+        self._created = asyncio.Event()
         self._pods: dict[str, _Pod] = {}
         self._on_node: list[dict[str, dict[str, int]]] = [{} for _ in range(count)]
         self._pod_ips = _addresses()
@@ -158,8 +164,12 @@ class Fleet:
     # --- the nodes themselves
 
     async def create(self) -> None:
-        """Registers every node, with its Lease and its agent's objects; takes over what an earlier process has made."""
+        """Registers every node, with its Lease and its agent's objects; takes over what an earlier process has made.
+
+        `run` should be running, so that the first nodes' Leases are renewed while the last are being made.
+        """
         await self._for_each_node(self._register)
+        self._created.set()
 
     async def _for_each_node(self, what: Callable[[HollowNode], Awaitable[object]]) -> None:
         gate = asyncio.Semaphore(2 * self.settings.writes_in_flight)
@@ -189,13 +199,13 @@ class Fleet:
             await self._session.create(LEASES.path(objects.LEASE_NAMESPACE), lease)
         except Conflict:
             await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": lease["spec"]})
-
         if self._idle is None:
             await self.agents.create(node)
         else:
             await create_for(self._session, NODE_CAPACITIES, node)
             path = NODE_CAPACITIES.path(name=node.name, subresource="status")
             await self._session.patch(path, {"status": self._idle})
+        node.alive = True
 
     def _idle_status(self) -> Object:
         """What is said of nodes that are mere objects: they are idle, and take all the pods that a kubelet does."""
@@ -307,11 +317,11 @@ class Fleet:
         life = PodLife(node.address, next(self._pod_ips), admitted=self.wall(now))
         pod = self._pods[view.uid] = _Pod(raw, view, node, life)
         if view.terminal or view.deleting:
-            pod.ended_at = now
+            pod.over = True
             return pod
         refused = objects.refusal(view, self._on_node[node.index], self._allocatable)
         if refused:
-            pod.ended_at = now
+            pod.over = True
             status = objects.rejected_status(raw, refused, self.wall(now))
             self.writes.put(("pod", view.uid), lambda: self._write_status(pod, status))
             return pod
@@ -360,7 +370,7 @@ class Fleet:
             pod.life = replace(pod.life, started=None, end=None, restarts=pod.life.restarts + 1)
             self._start(pod, now)
             return
-        pod.ended_at = now
+        pod.over = True
         self.agents.pod_ended(pod.node.index, pod.view.uid, now)
         self._on_node[pod.node.index].pop(pod.view.uid, None)
         if (pod.view.namespace, pod.view.name) in self._reflector.store:
@@ -377,7 +387,7 @@ class Fleet:
         if pod.written is not life and (life.started is not None or life.end is not None):
             await self._write_status(pod, objects.pod_status(pod.raw, life, time.time()))
             pod.written = life
-        if pod.deleting and pod.ended_at is not None:
+        if pod.deleting and pod.over:
             body = {
                 "apiVersion": "v1",
                 "kind": "DeleteOptions",
@@ -402,8 +412,12 @@ class Fleet:
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
         parts = [self.writes.run(), self._renew_leases(), self._own_nodes.run()]
         if not self.settings.api_only:
-            parts += [self._reflector.run(), self.agents.run(), self._live()]
+            parts += [self.publications.run(), self.agents.run(), self._live(), self._follow_pods()]
         return parts
+
+    async def _follow_pods(self) -> None:
+        await self._created.wait()
+        await self._reflector.run()
 
     async def _live(self) -> None:
         """Lets time pass on the nodes, and reads them ten times a second."""
@@ -459,9 +473,9 @@ async def open_fleet(config: ClusterConfig, settings: HollowSettings, *, keep: b
     async with await Session.open(config) as session:
         fleet = Fleet(session, settings)
         try:
-            await fleet.create()
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(fleet.run())
+                await fleet.create()
                 await fleet.wait_ready()
                 yield fleet
                 running.cancel()

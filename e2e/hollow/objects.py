@@ -50,14 +50,14 @@ class HollowNode:
         name: of its Node.
         address: that it claims.
         uid: of its Node, once that exists.
-        alive: whether it has power.
+        alive: whether it has power; from when it has been registered.
     """
 
     index: int
     name: str
     address: str
     uid: str = ""
-    alive: bool = True
+    alive: bool = False
 
 
 def pod_load(pod: Mapping[str, Any]) -> PodLoad:
