@@ -187,6 +187,7 @@ class Naive:
                 k
                 for k in sorted(self.standing)
                 if any(self.standing[k].values())
+                and p.counted
                 and p.namespace == "default"
                 and p.labels.get("app") == self.selectors[k]
             ),
@@ -356,7 +357,7 @@ class CycleMachine(RuleBasedStateMachine):
             reservation = made.assignment.reservation[1] if made.assignment.reservation else None
             a = made.assignment
             assert (a.node, a.basis, a.available, made.score, reservation) == want
-            self.naive.assume(p, a.node, reservation if p.counted else None)
+            self.naive.assume(p, a.node, reservation)
         assert not got
         assert not failed
 

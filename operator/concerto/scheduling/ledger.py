@@ -16,6 +16,7 @@ taken the way that promises less: an observed UID that no pod is known for is no
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class _Entry:
     reservation: ReservationKey | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Standing:
     """A person's reservation: what it still holds where, and who has used it."""
 
@@ -136,6 +137,7 @@ class Ledger:
         self._batches: dict[str, _Batch] = {}
         self._batch_of: dict[str, str] = {}
         self._standing: dict[ReservationKey, _Standing] = {}
+        self._standing_in: dict[str, list[_Standing]] = {}  # by namespace, oldest first
         self._changed: set[str] = set()
 
     @classmethod
@@ -193,11 +195,6 @@ class Ledger:
         """Version of the NodeCapacity that the node's numbers are from; empty without one."""
         account = self._accounts.get(node)
         return account.resource_version if account is not None else ""
-
-    def node_of(self, uid: str) -> str | None:
-        """The node that a live counted pod is assigned or bound to."""
-        entry = self._entries.get(uid)
-        return entry.node if entry is not None else None
 
     def has_ended(self, uid: str) -> bool:
         """Whether the pod's end has been seen (and is still remembered)."""
@@ -380,6 +377,7 @@ class Ledger:
             known = None
         if known is None:
             self._standing[view.key] = known = _Standing(view, {}, dict(view.consumed))
+            insort(self._standing_in.setdefault(view.namespace, []), known, key=_age)
             for node, units in view.placements.items():
                 self._hold(known, node, units)
         # An edit may have moved the end; whether the new one is over, too, is for `expire` to say
@@ -392,6 +390,7 @@ class Ledger:
         known = self._standing.pop(key, None)
         if known is not None:
             self._release(known)
+            self._standing_in[key[0]].remove(known)
 
     def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> None:
         """Hold the reservation's units on these nodes, and nowhere else."""
@@ -424,13 +423,13 @@ class Ledger:
 
     def standing_views(self) -> list[StandingReservation]:
         """Every person's reservation, oldest first."""
-        return sorted((s.view for s in self._standing.values()), key=lambda v: (v.created, v.key))
+        return [s.view for s in sorted(self._standing.values(), key=_age)]
 
     def reservation_for(self, pod: PodView) -> ReservationKey | None:
-        """The oldest reservation that holds units for the pod."""
-        for view in self.standing_views() if self._standing else ():
-            if view.namespace == pod.namespace and self._standing[view.key].held and view.selector.matches(pod.labels):
-                return view.key
+        """The oldest reservation that holds units for the pod; None for one that takes no units."""
+        for standing in self._standing_in.get(pod.namespace, ()) if pod.counted else ():
+            if standing.held and standing.view.selector.matches(pod.labels):
+                return standing.view.key
         return None
 
     def held_for(self, key: ReservationKey) -> Mapping[str, int]:
@@ -574,6 +573,10 @@ class Ledger:
         if standing is not None and standing.consumed.pop(uid, None) is not None and not standing.expired:
             self._hold(standing, entry.node, 1)
             self._trim(standing)
+
+
+def _age(standing: _Standing) -> tuple[float, ReservationKey]:
+    return (standing.view.created, standing.view.key)
 
 
 def _not_newer(version: str, known: str) -> bool:

@@ -128,10 +128,6 @@ class Snapshot:
 
     # --- what plugins ask
 
-    def node(self, row: int) -> NodeView:
-        """The row's Node, which must be there."""
-        return self._nodes[row]
-
     def allocatable(self, resource: str, rows: Rows) -> Ints:
         """Allocatable amounts of a resource; 0 where a node has none of it."""
         return self._column(self._allocatable, resource, rows)
@@ -179,6 +175,12 @@ class Snapshot:
         """Which rows' taints are accepted; asked once for each distinct list of taints in the cluster."""
         answer: Bools = np.array([accepts(taints) for taints in self._taint_sets])[self._taints[rows]]
         return answer
+
+    def taint_lists(self, rows: Ints) -> list[tuple[tuple[Taint, ...], int]]:
+        """The distinct lists of taints among these rows, and how many rows have each."""
+        lists = list(self._taint_sets)
+        codes, counts = np.unique(self._taints[rows], return_counts=True)
+        return [(lists[code], int(count)) for code, count in zip(codes, counts)]
 
     def port_conflicts(self, ports: tuple[HostPort, ...], rows: Rows) -> Bools:
         """Which rows have a pod that takes one of these host ports."""

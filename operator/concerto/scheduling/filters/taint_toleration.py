@@ -30,5 +30,7 @@ class TaintToleration:
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """A node counts under the first taint that is not tolerated."""
-        first = (_untolerated(query.pod.shape, query.snapshot.node(row).taints) for row in rows)
-        return Counter(f"node(s) had untolerated taint {taint}" for taint in first)
+        found: Counter[str] = Counter()
+        for taints, count in query.snapshot.taint_lists(rows):
+            found[f"node(s) had untolerated taint {_untolerated(query.pod.shape, taints)}"] += count
+        return found
