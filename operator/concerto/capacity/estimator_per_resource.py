@@ -103,10 +103,10 @@ class PerResourceEstimator:
         mature = pods[:, :, None] - younger
 
         forget = gain * weight.sum(axis=1)
-        by_resource = weight.swapaxes(1, 2)
-        hh = by_resource @ (mature * mature)
-        hu = (weight * own).swapaxes(1, 2) @ mature
-        uu = (weight * own * own).sum(axis=1)
+        weighted = weight * own
+        hh = weight.swapaxes(1, 2) @ (mature * mature)
+        hu = weighted.swapaxes(1, 2) @ mature
+        uu = (weighted * own).sum(axis=1)
         keep = (1.0 - forget)[:, :, None]
         self._hh = self._hh * keep + hh
         self._hu = self._hu * keep + hu
@@ -115,8 +115,8 @@ class PerResourceEstimator:
             self._take_full(gain, np.flatnonzero(full.any(axis=(1, 2))), own, full, mature)
 
         self._choose()
-        at = self.choice[:, None, None]
-        cost = (np.take_along_axis(self._hu, at, axis=2) / np.take_along_axis(self._hh, at, axis=2))[:, :, 0]
+        rows = np.arange(len(self.choice))
+        cost = self._hu[rows, :, self.choice] / self._hh[rows, :, self.choice]
         # Another settle time may name a lower cost, but a batch that only saw the resource full is no reason for one.
         only_full = full.any(axis=1) & (forget == 0.0)
         cost = np.where(only_full, np.maximum(cost, self.cost), cost)

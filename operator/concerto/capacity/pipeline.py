@@ -272,10 +272,11 @@ class NodePipeline:
         if self._filled == 0:
             self._note_no_sample()
         filled = self._filled
-        ok = np.ascontiguousarray(self._ok[:filled].swapaxes(0, 1))  # (N, b, m)
+        # Views, nodes first, of memory that lies batch first: numpy sums over the batch ten times as fast that way.
+        ok = self._ok[:filled].swapaxes(0, 1)  # (N, b, m)
         measured: Bools = np.any(ok, axis=2)
         fresh: Bools = np.any(measured, axis=1)
-        smoothed = np.nan_to_num(self._smoothed[:filled].swapaxes(0, 1), copy=True)
+        smoothed = _or_zero(self._smoothed[:filled]).swapaxes(0, 1)
         usage = self._smooth.value.copy()
         elapsed = 0.0 if self._folded_at is None else max(0.0, now - self._folded_at)
         self.ages.advance(now)
@@ -292,14 +293,14 @@ class NodePipeline:
 
         non_pod = np.full_like(usage, np.nan)
         np.divide(self._non_pod, self._non_pod_count, out=non_pod, where=self._non_pod_count > 0)
-        quiet = np.ascontiguousarray(self._quiet[:filled].T)
+        quiet = self._quiet[:filled].T
         self._per_resource.update(
             cfg.estimator,
             usage=smoothed,
             measured=ok,
             quiet=quiet,
-            pods=np.ascontiguousarray(self._pods[:filled].T),
-            younger=np.ascontiguousarray(self._younger[:filled].transpose(2, 0, 1)),
+            pods=self._pods[:filled].T,
+            younger=self._younger[:filled].transpose(2, 0, 1),
             non_pod=non_pod,
             full_above=1.0 - cfg.smoothing.delta,
             least_cost=1.0 / np.maximum(self.allocatable_pods, 1.0),
@@ -348,7 +349,7 @@ class NodePipeline:
         demand, used = demand_per_cpu(y, self._cpu_used[:filled].T)
         known = ~np.isnan(y)
         mean = np.where(known, y, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        others = np.nan_to_num(non_pod[:, cpu]) / np.maximum(mean, 1e-9)
+        others = _or_zero(non_pod[:, cpu]) / np.maximum(mean, 1e-9)
         shown = self._slots.shown_seconds()
         index = np.minimum(np.searchsorted(SETTLE_AGES, np.nan_to_num(shown)), len(SETTLE_AGES) - 1)
         younger = np.take_along_axis(self.ages.younger, index[None], axis=0)[0]
@@ -386,8 +387,8 @@ class NodePipeline:
         known = ~np.isnan(usage)
         floor_index = int(np.searchsorted(SETTLE_AGES, cfg.estimator.settle_time_seconds))
         settle = np.minimum(np.maximum(law.choice, floor_index), len(SETTLE_AGES) - 1)
-        young = np.take_along_axis(self.ages.younger, settle[None], axis=0)[0].astype(float)
-        base = np.where(np.isnan(law.base), 0.0, law.base)
+        young = self.ages.younger[settle, np.arange(self.n_nodes)].astype(float)
+        base = _or_zero(law.base)
         is_quiet = quiet[:, -1] if quiet.shape[1] else np.zeros(len(fresh), dtype=bool)
 
         cost, others = law.cost, known
@@ -406,7 +407,7 @@ class NodePipeline:
         full = (others & (usage >= 1.0 - cfg.smoothing.delta)).any(axis=1)
 
         if cfg.estimator.type == "Signal":
-            e_binding = np.take_along_axis(e, binding[:, None], axis=1)[:, 0]
+            e_binding = e[np.arange(self.n_nodes), binding]
             initial = np.minimum(cfg.estimator.initial_per_pod_cost / np.maximum(e_binding, 1e-9), cfg.signal.maximum)
             self._signal.update(
                 cfg.estimator,
@@ -442,7 +443,7 @@ class NodePipeline:
         mode = np.where(warm, _WARMUP, mode)
         room_for_pods = np.maximum(self.allocatable_pods - pods, 0.0)
         measured = known.any(axis=1)
-        capacity = np.where(measured, np.clip(np.nan_to_num(capacity, nan=0.0), 0.0, room_for_pods), 0.0)
+        capacity = np.where(measured, np.clip(_or_zero(capacity), 0.0, room_for_pods), 0.0)
 
         return CapacityReport(
             now=now,
@@ -451,8 +452,8 @@ class NodePipeline:
             mode=mode,
             capacity=capacity,
             signal=signal,
-            baseline=np.nan_to_num(baseline),
-            per_pod_cost=np.nan_to_num(per_pod),
+            baseline=_or_zero(baseline),
+            per_pod_cost=_or_zero(per_pod),
             usage=usage,
             non_pod=non_pod,
             base=base,
@@ -466,3 +467,8 @@ class NodePipeline:
             samples=ok.sum(axis=1),
             dropped=self._dropped.copy(),
         )
+
+
+def _or_zero(values: Floats) -> Floats:
+    """The values, 0 where they are NaN (numpy's nan_to_num takes five times as long on a single node)."""
+    return np.where(np.isnan(values), 0.0, values)

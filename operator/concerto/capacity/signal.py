@@ -49,5 +49,4 @@ def capacity_signal(y: Floats, e: Floats, maximum: float) -> tuple[Floats, Ints]
     # e = 0 and unknown resources bind nothing; 0/0 is such a case, too.
     room = np.where((e > 0.0) & (room == room), room, np.inf)
     binding = room.argmin(axis=-1)
-    k = np.take_along_axis(room, binding[..., None], axis=-1)[..., 0]
-    return np.clip(k, 0.0, maximum), binding
+    return np.clip(room.min(axis=-1), 0.0, maximum), binding
