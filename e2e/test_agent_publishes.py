@@ -226,19 +226,23 @@ def test_pods_are_observed_when_their_cgroups_come_and_go(
     def observed(*uids: str) -> Callable[[], bool]:
         return lambda: set(status(concerto_cluster, node)["observedPodUIDs"]) == set(uids)
 
-    cgroup(found).mkdir()
+    def begin(uid: str) -> None:
+        for name in ("sandbox", "container"):
+            (cgroup(uid) / name).mkdir(parents=True)
+
+    begin(found)
     start("--sys", str(sys_tree))
     first = wait_ready(concerto_cluster, node)["status"]
     assert first["agent"]["podEvents"] == "Inotify"
     assert first["observedPodUIDs"] == [found], "it was there before the agent"
     for uid in (job, daemon, "00000000-0000-4000-8000-000000000000"):
-        cgroup(uid).mkdir()
+        begin(uid)
     eventually("the job's pod is observed", observed(found, job), seconds=5)
-    cgroup(found).rmdir()
+    shutil.rmtree(cgroup(found))
     eventually("the other's end is observed", observed(job), seconds=5)
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "job", "--force", "--grace-period=0", "--wait=true")
     assert observed(job)(), "deleted, but still there"
-    cgroup(job).rmdir()
+    shutil.rmtree(cgroup(job))
     eventually("its end is observed", observed(), seconds=5)
 
 

@@ -118,7 +118,9 @@ class Agent:
         self._looked_for_pods = False
         hierarchies = Hierarchies.detect(where.sys)
         self._pods = (
-            None if hierarchies.cpu is None else PodWatcher(hierarchies.cpu, where.cgroup, self._cgroup_changed)
+            None
+            if hierarchies.cpu is None
+            else PodWatcher(hierarchies.cpu, where.cgroup, self._cgroup_changed, self._container_seen)
         )
         own, cluster = f"metadata.name={node_name}", f"metadata.name={CLUSTER_NAME}"
         self._reflect_own = Reflector(session, NODE_CAPACITIES, field_selector=own, on_change=self._capacity_changed)
@@ -234,6 +236,9 @@ class Agent:
             census.appeared(uid, now, found=not self._looked_for_pods)
         else:
             census.vanished(uid, now)
+
+    def _container_seen(self, uid: str) -> None:
+        self.measurement.census.working(uid, self._clock())
 
     def _cluster_changed(self, _: Object | None, new: Object | None) -> None:
         status = None if new is None else SubspaceSnapshot.from_raw(new).status

@@ -1,7 +1,10 @@
 """Which of the pods on the node count, that is, make up n and ``observedPodUIDs``.
 
-A pod counts from the moment its cgroup is there until it is gone, because that is how long its load can be part of what
-is measured. The API only tells *which* pods those are:
+A pod counts from the moment its first container is there until its cgroup is gone, because that is how long its load
+can be part of what is measured. Before that (its sandbox is made, its image pulled, kubelet is busy with others) it is
+no load yet, however long that takes: to the operator it is still in flight. What tells of the first container is the
+pod's cgroup or, where the runtime gives sandboxes no cgroup of their own, the pod's status. *Which* pods count is the
+API's to tell:
 
 - A static pod does not count. Its cgroup carries the hash of its manifest (32 hexadecimal digits), so that it is known
   even while the API is away; its mirror pod names the hash in an annotation.
@@ -45,8 +48,21 @@ def trim_pod(pod: Object) -> Object:
             ],
             "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
         },
-        "status": {"startTime": status.get("startTime")},
+        "status": {"startedAt": _first_start(status)},
     }
+
+
+def _first_start(status: Object) -> str | None:
+    """When the first of its containers started, as far as the status tells."""
+    starts = [
+        state["startedAt"]
+        for group in ("initContainerStatuses", "containerStatuses")
+        for container in status.get(group) or ()
+        for state in (container.get("state") or {}, container.get("lastState") or {})
+        for state in state.values()
+        if state and state.get("startedAt")
+    ]
+    return min(starts, default=None)  # times of one form sort as text
 
 
 def counts(pod: Object) -> bool:
@@ -60,14 +76,14 @@ def counts(pod: Object) -> bool:
 @dataclass(frozen=True)
 class _Known:
     counts: bool
-    started: float | None  # wall time of status.startTime
+    started: float | None  # wall time of its first container's start
 
 
 class PodListener(Protocol):
     """Whom the census tells of pods that begin and end to count."""
 
     def pod_started(self, at: float) -> None:
-        """A pod counts; its cgroup appeared at ``at``, monotonic seconds, perhaps long ago."""
+        """A pod counts; its first container started at ``at``, monotonic seconds, perhaps long ago."""
         ...
 
     def pod_ended(self, started_at: float, at: float) -> None:
@@ -92,7 +108,8 @@ class PodCensus:
         self.counted: dict[str, float] = {}
         self._listener = listener
         self._max_pods = max_pods
-        self._present: dict[str, float] = {}
+        self._present: set[str] = set()
+        self._working: dict[str, float] = {}
         self._found: set[str] = set()
         self._known: dict[str, _Known] = {}
         self._deleted: set[str] = set()
@@ -105,14 +122,21 @@ class PodCensus:
             at: since when, monotonic seconds.
             found: it was there before anyone looked, so that its pod may have been running for long.
         """
-        self._present[uid] = at
+        self._present.add(uid)
         if found:
             self._found.add(uid)
+        self._believe_status(uid, at)
+        self._settle(at)
+
+    def working(self, uid: str, at: float) -> None:
+        """A container of the pod, whose cgroup is there, has started by ``at``, monotonic seconds."""
+        self._working.setdefault(uid, at)
         self._settle(at)
 
     def vanished(self, uid: str, at: float) -> None:
         """A pod's cgroup is gone since ``at``."""
-        self._present.pop(uid, None)
+        self._present.discard(uid)
+        self._working.pop(uid, None)
         self._found.discard(uid)
         self._settle(at)
         if uid in self._deleted:
@@ -134,13 +158,21 @@ class PodCensus:
                 else:
                     self._forget(uid)
             return
-        started = new["status"]["startTime"]
+        started = new["status"]["startedAt"]
         known = _Known(counts(new), parse_timestamp(started) if started else None)
         for uid in _uids(new):
             self._known[uid] = known
             if uid in self._found and known.started is not None and uid not in self.counted:
-                self._present[uid] = min(self._present[uid], at - max(wall - known.started, 0.0))
+                since = at - max(wall - known.started, 0.0)
+                self._working[uid] = min(self._working.get(uid, at), since)
+            self._believe_status(uid, at)
         self._settle(at)
+
+    def _believe_status(self, uid: str, at: float) -> None:
+        """A container that the status shows has started by now, if only its pod's cgroup is still (or yet) there."""
+        known = self._known.get(uid)
+        if uid in self._present and known is not None and known.started is not None:
+            self._working.setdefault(uid, at)
 
     def limit(self, max_pods: int, at: float) -> None:
         """``spec.maxPods`` has changed."""
@@ -159,9 +191,9 @@ class PodCensus:
 
     def _settle(self, at: float) -> None:
         """Make ``counted`` what it should be, and tell the listener of the differences."""
-        units = [uid for uid in self._present if self._is_unit(uid)]
-        units.sort(key=lambda uid: (self._present[uid], uid))
-        wanted = {uid: self._present[uid] for uid in units[: self._max_pods]}
+        units = [uid for uid in self._present if uid in self._working and self._is_unit(uid)]
+        units.sort(key=lambda uid: (self._working[uid], uid))
+        wanted = {uid: self._working[uid] for uid in units[: self._max_pods]}
         before, self.counted = self.counted, wanted
         for uid in before.keys() - wanted.keys():
             self._listener.pod_ended(before[uid], at)

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _GONE = (errno.ENOENT, errno.ENOTDIR)
 
+_SANDBOX_AND_CONTAINER = 2
+"""Cgroups in a pod's that mean that a container of it is there: its sandbox has one of its own, and is there first."""
+
 
 class PodWatcher:
     """Keeps the set of pod cgroups below one cgroup, whatever appears or disappears in the meantime.
@@ -39,6 +42,7 @@ class PodWatcher:
 
     Attributes:
         pods: pod UID (as in the directory's name) -> path of its cgroup, relative to the hierarchy's root.
+        working: UIDs of the pods of which a container, and not only the sandbox, has been seen.
         events: ``Inotify``, or ``Scan`` where no watch could be had and the tree is read once a second.
         kubepods: path of the kubepods cgroup, None while there is none.
     """
@@ -48,6 +52,7 @@ class PodWatcher:
         root: Path,
         scope: str,
         on_change: Callable[[str, bool], None],
+        on_working: Callable[[str], None],
         *,
         scan_seconds: float = 1.0,
         check_seconds: float = 30.0,
@@ -59,21 +64,27 @@ class PodWatcher:
             root: a cgroup hierarchy's root (any that kubelet makes pod cgroups in).
             scope: path of the cgroup below which kubepods lies, relative to ``root``; "" for the root.
             on_change: called with a UID and whether it came (True) or went (False).
+            on_working: called with a UID once its first container has its cgroup. A runtime that gives sandboxes none
+                is never seen to get there with one container: the API has to tell of those pods.
             scan_seconds: how often the tree is read where events can't be had.
             check_seconds: how often it is read in spite of events, should the kernel ever keep one to itself.
             open_inotify: gives an inotify instance.
         """
         self.pods: dict[str, str] = {}
+        self.working: set[str] = set()
         self.events: Literal["Inotify", "Scan"] = "Scan"
         self.kubepods: str | None = None
         self._root = root
         self._scope = scope.strip("/")
         self._on_change = on_change
+        self._on_working = on_working
+        self._uid_of: dict[str, str] = {}  # the other way round
         self._scan_seconds = scan_seconds
         self._check_seconds = check_seconds
         self._open_inotify = open_inotify
         self._inotify: Inotify | None = None
         self._directories: dict[int, str] = {}
+        self._pod_directories: set[str] = set()  # those of them that are pods'
         self._complaint: str | None = None
 
     async def run(self) -> None:
@@ -117,6 +128,7 @@ class PodWatcher:
             self._remove(uid)
         for uid, path in present.items():
             self._add(uid, path)
+            self._count_containers(uid)
 
     def drain(self) -> None:
         """Take the events that the kernel has queued."""
@@ -133,7 +145,8 @@ class PodWatcher:
                 continue
             if event.mask & IN_IGNORED:  # the directory itself is gone: a QoS class, kubepods, the whole node
                 del self._directories[event.watch]
-                stale = True
+                stale |= directory not in self._pod_directories
+                self._pod_directories.discard(directory)
             elif event.mask & IN_ISDIR:
                 stale |= self._take(directory, event.name, event.mask)
         if stale:
@@ -145,9 +158,14 @@ class PodWatcher:
             self._inotify.close()
             self._inotify = None
         self._directories.clear()
+        self._pod_directories.clear()
 
     def _take(self, directory: str, name: str, mask: int) -> bool:
         """One event within a watched directory; True if the tree has to be read."""
+        if directory in self._pod_directories:
+            if directory in self._uid_of:
+                self._count_containers(self._uid_of[directory])
+            return False
         uid = pod_uid(name) if directory != self._scope else None
         if uid is None:
             first_parts = {path.split("/")[0] for path in KUBEPODS_PATHS}
@@ -158,7 +176,7 @@ class PodWatcher:
             self._remove(uid)
         return False
 
-    def _watch(self, directory: str) -> bool:
+    def _watch(self, directory: str, *, complain: bool = True) -> bool:
         """Watch a directory; False if no events come from it. One that is gone needs none."""
         if self._inotify is None:
             return False
@@ -167,7 +185,8 @@ class PodWatcher:
         except OSError as error:
             if error.errno in _GONE:
                 return True
-            self._complaint = f"no watch on {directory}: {error}"
+            if complain:
+                self._complaint = f"no watch on {directory}: {error}"
             return False
         return True
 
@@ -194,8 +213,29 @@ class PodWatcher:
     def _add(self, uid: str, path: str) -> None:
         if uid not in self.pods:
             self.pods[uid] = path
+            self._uid_of[path] = uid
             self._on_change(uid, True)
+            self._pod_directories.add(path)
+            self._watch(path, complain=False)  # without events the next scan tells, or the pod's status
+            self._count_containers(uid)
 
     def _remove(self, uid: str) -> None:
-        if self.pods.pop(uid, None) is not None:
+        path = self.pods.pop(uid, None)
+        if path is not None:
+            self._uid_of.pop(path, None)
+            self.working.discard(uid)
             self._on_change(uid, False)
+
+    def _count_containers(self, uid: str) -> None:
+        """Whether a container of the pod is there by now."""
+        if uid in self.working:
+            return
+        try:
+            with os.scandir(self._root / self.pods[uid]) as entries:
+                # conmon is CRI-O's, not the pod's
+                cgroups = sum(entry.is_dir() and "conmon" not in entry.name for entry in entries)
+        except OSError:
+            return  # gone already
+        if cgroups >= _SANDBOX_AND_CONTAINER:
+            self.working.add(uid)
+            self._on_working(uid)

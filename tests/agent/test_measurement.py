@@ -69,6 +69,7 @@ def test_pods_that_count_are_those_listed(run):
     for uid in (A, B):
         census.heard(None, pod(uid), run.now, WALL)
         census.appeared(uid, run.now)
+        census.working(uid, run.now)
     assert run.measurement.pods_changed
     measured = run.second()
     assert not run.measurement.pods_changed
@@ -87,6 +88,7 @@ def test_a_batch_can_be_folded_early_for_a_pod(run):
     run.sample()
     run.measurement.census.heard(None, pod(A), run.now, WALL)
     run.measurement.census.appeared(A, run.now)
+    run.measurement.census.working(A, run.now)
     run.sample()
     measured = run.measurement.fold(run.now, None)
     assert measured.fresh
@@ -162,6 +164,7 @@ def test_other_settings_keep_what_was_learned(run):
 def test_other_resources_begin_anew_with_the_pods_that_are_there(run):
     run.measurement.census.heard(None, pod(A), run.now, WALL)
     run.measurement.census.appeared(A, run.now)
+    run.measurement.census.working(A, run.now)
     for _ in range(3):
         run.second()
     run.machine.psi(0, "io")

@@ -80,7 +80,10 @@ class Watch:
     def __init__(self, root: Path, scope: str = "", **options) -> None:
         self.said: list[tuple[str, bool]] = []
         self.root = root
-        self.watcher = PodWatcher(root, scope, lambda uid, came: self.said.append((uid, came)), **options)
+        self.working: list[str] = []
+        self.watcher = PodWatcher(
+            root, scope, lambda uid, came: self.said.append((uid, came)), self.working.append, **options
+        )
         self.watcher.refresh()
 
     def make(self, path: str) -> None:
@@ -124,6 +127,51 @@ def test_a_pod_that_comes_and_goes_is_told_by_the_kernel(watch, tmp_path, driver
     w.remove(path)
     assert w.take() == [(A, False)]
     assert w.watcher.pods == {}
+
+
+CONTAINERS = {
+    "the sandbox alone": (["cri-containerd-0"], False),
+    "sandbox and container": (["cri-containerd-0", "cri-containerd-1"], True),
+    "systemd scopes": (["cri-containerd-0.scope", "cri-containerd-1.scope"], True),
+    "CRI-O's monitor is no container": (["crio-conmon-0.scope", "crio-0.scope"], False),
+}
+
+
+@pytest.mark.parametrize("when", ["seen by events", "found by a scan"])
+@pytest.mark.parametrize(("cgroups", "expected"), CONTAINERS.values(), ids=CONTAINERS.keys())
+def test_a_pod_works_once_a_container_is_there_and_not_only_its_sandbox(watch, tmp_path, cgroups, expected, when):
+    path = f"kubepods/pod{A}"
+    if when == "found by a scan":
+        for name in cgroups:
+            (tmp_path / path / name).mkdir(parents=True)
+    (tmp_path / "kubepods").mkdir(exist_ok=True)
+    w = watch()
+    if when == "seen by events":
+        w.make(path)
+        w.take()
+        for name in cgroups:
+            w.make(f"{path}/{name}")
+    w.take()
+    assert w.working == ([A] if expected else [])
+    w.watcher.refresh()
+    assert w.working == ([A] if expected else []), "it is told once"
+
+
+def test_a_pod_that_is_made_again_has_to_start_again(watch, tmp_path):
+    path = f"kubepods/pod{A}"
+    (tmp_path / "kubepods").mkdir()
+    w = watch()
+    w.make(f"{path}/c0")
+    w.make(f"{path}/c1")
+    w.take()
+    w.remove(path)
+    w.make(path)
+    w.take()
+    assert w.working == [A]
+    w.make(f"{path}/c0")
+    w.make(f"{path}/c1")
+    w.take()
+    assert w.working == [A, A]
 
 
 @pytest.mark.parametrize("driver", ["cgroupfs", "systemd", "kind"])

@@ -36,7 +36,9 @@ def pod(uid: str = A, *, owner: str | None = None, mirror_of: str | None = None,
             "ownerReferences": [{"kind": owner, "controller": True, "name": "o", "uid": "u"}] if owner else [],
         },
         "spec": {"containers": []},
-        "status": {"phase": "Running"} | ({"startTime": started} if started else {}),
+        "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": started}}}]}
+        if started
+        else {"phase": "Pending"},
     }
     return trim_pod(raw)
 
@@ -76,10 +78,40 @@ def test_a_pod_that_only_the_daemonset_controller_does_not_control_counts():
     assert counts(obj)
 
 
-def test_a_pod_counts_from_its_cgroups_beginning_to_its_end(census, listener):
+def starts(census: PodCensus, uid: str, at: float, *, found: bool = False) -> None:
+    """Its cgroup is there, and a container in it."""
+    census.appeared(uid, at, found=found)
+    census.working(uid, at)
+
+
+def test_a_pod_whose_containers_have_not_started_is_no_load_yet_however_long_that_takes(census, listener):
+    census.heard(None, pod(), 9.0, WALL)
+    census.appeared(A, 10.0)
+    assert census.counted == {}, "its image is pulled, or kubelet is busy"
+    census.working(A, 700.0)
+    assert census.counted == {A: 700.0}
+
+
+def test_where_sandboxes_have_no_cgroup_the_status_tells_of_the_first_container(census, listener):
+    census.heard(None, pod(), 9.0, WALL)
+    census.appeared(A, 10.0)
+    census.heard(pod(), pod(started=STARTED), 12.0, WALL)
+    assert census.counted == {A: 12.0}
+    census.working(A, 13.0)
+    assert listener.said == [("started", 12.0)], "it has started once"
+
+
+def test_a_status_that_speaks_of_a_pod_without_a_cgroup_counts_for_nothing(census, listener):
+    census.heard(None, pod(started=STARTED), 12.0, WALL)
+    assert census.counted == {}
+    census.appeared(A, 13.0)
+    assert census.counted == {A: 13.0}, "its container had started before its cgroup was seen"
+
+
+def test_a_pod_counts_from_its_first_container_to_its_cgroups_end(census, listener):
     census.heard(None, pod(), 9.0, WALL)
     assert census.counted == {}, "bound to the node, but nothing of it is there"
-    census.appeared(A, 10.0)
+    starts(census, A, 10.0)
     assert census.counted == {A: 10.0}
     census.vanished(A, 15.0)
     assert census.counted == {}
@@ -87,51 +119,51 @@ def test_a_pod_counts_from_its_cgroups_beginning_to_its_end(census, listener):
 
 
 def test_a_cgroup_whose_pod_is_heard_of_later_is_as_old_as_its_cgroup(census, listener):
-    census.appeared(A, 10.0)
+    starts(census, A, 10.0)
     assert census.counted == {}
     census.heard(None, pod(), 10.2, WALL)
     assert listener.said == [("started", 10.0)]
 
 
 def test_a_cgroup_whose_pod_nobody_knows_does_not_count(census, listener):
-    census.appeared(A, 10.0)
+    starts(census, A, 10.0)
     census.vanished(A, 20.0)
     assert listener.said == []
 
 
 def test_a_pod_found_running_is_as_old_as_the_api_says(census, listener):
-    census.appeared(A, 100.0, found=True)
+    starts(census, A, 100.0, found=True)
     census.heard(None, pod(started=STARTED), 101.0, WALL)
     assert listener.said == [("started", 41.0)]
 
 
 def test_a_wall_clock_behind_the_api_makes_no_pod_younger_than_its_cgroup(census, listener):
-    census.appeared(A, 100.0, found=True)
+    starts(census, A, 100.0, found=True)
     census.heard(None, pod(started=STARTED), 101.0, WALL - 86400)
     assert listener.said == [("started", 100.0)]
 
 
 def test_the_api_does_not_age_a_pod_whose_beginning_was_seen(census, listener):
-    census.appeared(A, 100.0)
+    starts(census, A, 100.0)
     census.heard(None, pod(started=STARTED), 101.0, WALL)
     assert listener.said == [("started", 100.0)]
 
 
 def test_a_pod_deleted_from_the_api_counts_until_its_cgroup_is_gone(census, listener):
     census.heard(None, pod(), 9.0, WALL)
-    census.appeared(A, 10.0)
+    starts(census, A, 10.0)
     census.heard(pod(), None, 12.0, WALL)
     assert census.counted == {A: 10.0}, "its load is still there"
     census.vanished(A, 13.0)
     assert listener.said[-1] == ("ended", 10.0, 13.0)
-    census.appeared(A, 14.0)
+    starts(census, A, 14.0)
     assert census.counted == {}, "nobody knows it any more"
 
 
 def test_daemonset_and_static_pods_belong_to_the_node(census, listener):
     census.heard(None, pod(A, owner="DaemonSet"), 9.0, WALL)
-    census.appeared(A, 10.0)
-    census.appeared(STATIC_UID, 10.0)
+    starts(census, A, 10.0)
+    starts(census, STATIC_UID, 10.0)
     assert listener.said == []
     assert sorted(census.uncounted()) == sorted([A, STATIC_UID])
     census.vanished(A, 11.0)
@@ -140,7 +172,7 @@ def test_daemonset_and_static_pods_belong_to_the_node(census, listener):
 
 def test_a_static_pod_with_another_kind_of_uid_is_known_by_its_mirror(census, listener):
     census.heard(None, pod(A, owner="Node", mirror_of="custom-uid"), 9.0, WALL)
-    census.appeared("custom-uid", 10.0)
+    starts(census, "custom-uid", 10.0)
     assert listener.said == []
     assert census.uncounted() == ["custom-uid"]
 
@@ -149,32 +181,38 @@ def test_more_pods_than_the_status_may_list_stay_in_flight(listener):
     census = PodCensus(listener, max_pods=1)
     for uid, at in ((A, 10.0), (B, 11.0)):
         census.heard(None, pod(uid), 9.0, WALL)
-        census.appeared(uid, at)
+        starts(census, uid, at)
     assert census.counted == {A: 10.0}
     census.vanished(A, 12.0)
     assert census.counted == {B: 11.0}
     census.limit(2, 13.0)
-    census.appeared(A, 14.0)
+    starts(census, A, 14.0)
     assert census.counted == {B: 11.0, A: 14.0}
     census.limit(1, 15.0)
     assert census.counted == {B: 11.0}
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["appeared", "vanished", "known", "deleted"]), st.integers(0, 7)))
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["appeared", "working", "vanished", "known", "deleted"]), st.integers(0, 7))
+)
 
 
 @given(EVENTS, st.integers(1, 8))
 def test_the_listener_can_always_tell_who_counts(events, max_pods):
     listener = Listener()
     census = PodCensus(listener, max_pods=max_pods)
-    present, in_api, at = set(), {}, 0.0
+    present, working, in_api, at = set(), set(), {}, 0.0
     for what, i in events:
         uid, at = f"uid-{i}", at + 1
         if what == "appeared" and uid not in present:
             present.add(uid)
             census.appeared(uid, at)
+        elif what == "working" and uid in present:
+            working.add(uid)
+            census.working(uid, at)
         elif what == "vanished" and uid in present:
             present.discard(uid)
+            working.discard(uid)
             census.vanished(uid, at)
         elif what == "known" and uid not in in_api:
             in_api[uid] = pod(uid, owner="DaemonSet" if i == 7 else "Job")
@@ -184,8 +222,8 @@ def test_the_listener_can_always_tell_who_counts(events, max_pods):
         started = [said for said in listener.said if said[0] == "started"]
         ended = [said for said in listener.said if said[0] == "ended"]
         assert len(started) - len(ended) == len(census.counted) <= max_pods
-        assert set(census.counted) <= present
+        assert set(census.counted) <= working
         assert "uid-7" not in census.counted
         if max_pods == 8:
-            assert {uid for uid in present & in_api.keys() if uid != "uid-7"} <= set(census.counted)
+            assert {uid for uid in working & in_api.keys() if uid != "uid-7"} <= set(census.counted)
         assert list(census.counted.values()) == sorted(census.counted.values())
