@@ -51,7 +51,7 @@ class CapacityReport:
         capacity: (N,) pods it can take now on top of ``pods``, in [0, allocatable - pods].
         signal: (N,) capacity signal k.
         baseline: (N,) signal without pods, b.
-        per_pod_cost: (N,) signal units one pod takes, c. Before allowances capacity is k / c less the young, or b / c - n.
+        per_pod_cost: (N,) signal units one pod takes, c: before allowances capacity is k / c, or b / c - n.
         usage: (N, m) smoothed y; NaN for a resource that was never measured.
         non_pod: (N, m) usage outside of pods in this batch; NaN where it can't be told apart.
         base: (N, m) estimated usage without pods.
@@ -135,7 +135,6 @@ class NodePipeline:
         self._churn_until: Floats = np.full(n, -np.inf)
         self._dropped: Ints = np.zeros((n, m), dtype=np.intp)
         self._folded_at: float | None = None
-        self._last: CapacityReport | None = None
         self._allocate_batch(b)
 
     def _allocate_batch(self, samples: int) -> None:
@@ -315,7 +314,6 @@ class NodePipeline:
         self._non_pod[:] = 0.0
         self._non_pod_count[:] = 0.0
         self._folded_at = now
-        self._last = report
         return report
 
     def _note_no_sample(self) -> None:
