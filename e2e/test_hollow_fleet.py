@@ -1,9 +1,11 @@
 """Simulated nodes on a real API server: what a scheduler, a Job controller and an operator see of them."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,3 +240,18 @@ async def test_nodes_that_are_mere_objects_take_pods_and_leave_them_alone(
         await asyncio.sleep(3)
         assert (await session.get(PODS.path(namespace, "p")))["status"]["phase"] == "Pending"
         assert fleet.writes.sent - before <= 100, "Leases only"
+
+
+async def test_the_command_line_plays_until_told_to_stop(session: Session, cluster: Cluster, namespace: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "e2e.hollow", "--nodes", "3", "--prefix", namespace, "--with-parent"),
+        *("--kubeconfig", cluster.kubeconfig),
+        cwd=Path(__file__).parents[1],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"3 simulated nodes are ready\n"
+    process.terminate()
+    assert await process.wait() == 0
+    left = (await session.list(NODES.path()))["items"]
+    assert not [n for n in left if n["metadata"]["name"].startswith(namespace)]

@@ -93,7 +93,7 @@ def test_a_process_in_the_nodes_cgroup_counts_as_the_nodes(nodes: RealNodes) -> 
     node = nodes["real-2"]
     process = subprocess.Popen(node.in_cgroup(["sleep", "600"]))
     try:
-        wait_for(lambda: process.pid in node._run.machine.processes(node.cgroup), "the process is in the cgroup", 5)
+        wait_for(lambda: process.pid in nodes.machine.processes(node.cgroup), "the process is in the cgroup", 5)
         wait_for(lambda: os.sched_getaffinity(process.pid) == set(node.cpus), "it runs on the node's CPUs", 5)
     finally:
         process.kill()
@@ -112,7 +112,7 @@ def test_a_node_that_fails_is_told_of_by_nobody_and_comes_back_when_started(
     node = nodes["real-1"]
     node.kill_init()
     assert not node.is_alive()
-    assert not node._run.machine.processes(node.cgroup), "all of its processes are gone"
+    assert not nodes.machine.processes(node.cgroup), "all of its processes are gone"
     wait_for(lambda: _ready(plane, node.name) == "Unknown", "the control plane has noticed", 90)
     node.start()
     node.wait_ready(60)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -193,7 +193,7 @@ class RealNodes:
         self._supervisor: subprocess.Popen[str] | None = None
         self.slot = Slot(-1)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[RealNode]:
         return iter(self.nodes.values())
 
     def __getitem__(self, name: str) -> RealNode:
@@ -255,12 +255,16 @@ class RealNodes:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            log = (self.logs / "nodes-supervisor.log").read_text().strip()
-            raise NodeError(f"the nodes' supervisor ended: {log.splitlines()[-1] if log else 'it said nothing'}")
+            raise NodeError(f"the nodes' supervisor ended: {self._supervisor_said()}")
         facts = json.loads(answer)
         if not facts.pop("ok"):
             raise NodeError(facts["error"])
         return facts
+
+    def _supervisor_said(self) -> str:
+        log = self.logs / "nodes-supervisor.log"
+        said = log.read_text().splitlines()
+        return f"{said[-1] if said else 'it said nothing'} ({log})"
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Has the supervisor carry out one command."""
@@ -273,15 +277,21 @@ class RealNodes:
             node.wait_ready(max(1.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
-        """Ends all nodes and returns once nothing of them is left."""
+        """Ends all nodes and returns once nothing of them is left.
+
+        Raises:
+            NodeError: something would not go; `cleanup_stale` tries again.
+        """
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is None or supervisor.stdin is None or supervisor.stdout is None:
             return
         supervisor.stdin.close()
-        supervisor.wait(timeout=60)
+        failed = supervisor.wait(timeout=60)
         supervisor.stdout.close()
         for node in self:
             node.init = None
+        if failed:
+            raise NodeError(f"the nodes were not removed: {self._supervisor_said()}")
 
     def detach(self) -> int:
         """Leaves the nodes running after this process; returns the PID whose SIGTERM removes them."""
