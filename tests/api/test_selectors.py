@@ -16,7 +16,7 @@ REQUIREMENTS = {
     "Gt": (Requirement("k", "Gt", ("3",)), "4", True),
     "Gt, equal": (Requirement("k", "Gt", ("3",)), "3", False),
     "Lt, as numbers": (Requirement("k", "Lt", ("10",)), "9", True),
-    "Lt, negative": (Requirement("k", "Lt", ("0",)), "-1", True),
+    "Lt, a sign, which no label value can begin with": (Requirement("k", "Lt", ("-1",)), "-2", False),
     "Gt, no number": (Requirement("k", "Gt", ("3",)), "x", False),
     "Gt, absent": (Requirement("k", "Gt", ("3",)), None, False),
     "Gt, compared with no number": (Requirement("k", "Gt", ("x",)), "4", False),

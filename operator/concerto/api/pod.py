@@ -210,6 +210,7 @@ class PodView:
         spec = obj["spec"]
         status = obj.get("status") or {}
         shape = _shape(marshal.dumps(_parts(spec), 2))
+        resized = _resized_requests(spec, status)
         owner = next((o["kind"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
         created = metadata.get("creationTimestamp")
         return cls(
@@ -218,7 +219,7 @@ class PodView:
             uid=metadata["uid"],
             labels=metadata.get("labels") or {},
             shape=shape,
-            requests=_resized_requests(spec, status) or shape.requests,
+            requests=shape.requests if resized is None else resized,
             node_name=spec.get("nodeName") or "",
             scheduler_name=spec.get("schedulerName") or "default-scheduler",
             priority=spec.get("priority") or 0,
@@ -308,8 +309,8 @@ def _shape(key: bytes) -> PodShape:
     requests = _total([m.get("requests") for m in mains], [(i.get("requests"), s) for i, s in begins])
     on_pod = _pod_level(pod.get("requests"))
     requests |= on_pod
-    nonzero = _nonzero(mains, begins, on_pod, requests)
     _add(requests, overhead)
+    nonzero = _nonzero(mains, begins, on_pod, requests)
     _add(nonzero, overhead)
     limits = _total([m.get("limits") for m in mains], [(i.get("limits"), s) for i, s in begins])
     limits |= _pod_level(pod.get("limits"))

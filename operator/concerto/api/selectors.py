@@ -13,12 +13,9 @@ FIELD_NAME = "metadata.name"
 
 
 def _integer(text: str) -> int | None:
-    """What Go's ``strconv.ParseInt(text, 10, 64)`` reads, None where it fails."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()):
-        return None
-    value = int(text)
-    return value if -(2**63) <= value < 2**63 else None
+    """What Go's ``strconv.ParseInt(text, 10, 64)`` reads of a label value, which has no sign; None where it fails."""
+    value = int(text) if text.isascii() and text.isdigit() else 2**63
+    return value if value < 2**63 else None
 
 
 @dataclass(frozen=True, slots=True)
