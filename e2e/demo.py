@@ -35,7 +35,7 @@ _began = time.monotonic()
 
 def say(text: str) -> None:
     """A line with the time since the start."""
-    console.print(f"[dim]{time.monotonic() - _began:6.1f} s[/]  {text}", highlight=False)
+    console.print(f"[dim]{time.monotonic() - _began:6.1f} s[/]  {text}", highlight=False, soft_wrap=True)
 
 
 class View:
@@ -90,6 +90,15 @@ def table(rows: list[list[str]], phases: Counter[str], seconds: float) -> Table:
     return shown
 
 
+def line(rows: list[list[str]], phases: Counter[str]) -> str:
+    """The table in a line, for where there is no terminal."""
+    nodes = [
+        f"{name}: runs {runs}, can take {take} more, CPU {cpu[-5:].strip()}" for name, take, _, runs, _, cpu in rows[:4]
+    ]
+    told = ", ".join(f"{phases[p]} {p.lower()}" for p in ("Waiting", "Pending", "Running", "Succeeded") if phases[p])
+    return " | ".join([told, *nodes])
+
+
 def watch_job(system: System) -> float:
     """Show the Job until it is complete; returns how long that took, in seconds.
 
@@ -110,11 +119,7 @@ def watch_job(system: System) -> float:
                 live.update(table(rows, phases, seconds), refresh=True)
             elif seconds - last_line >= 5:
                 last_line = seconds
-                nodes = "; ".join(
-                    f"{r[0]}: can take {r[1]}, reserved {r[2]}, running {r[3]}, CPU {r[5][-5:].strip()}"
-                    for r in rows[:4]
-                )
-                say(f"{dict(sorted(phases.items()))}  {nodes}")
+                say(line(rows, phases))
             if phases["Succeeded"] >= 60:
                 break
             if seconds > JOB_TIMEOUT_SECONDS:
