@@ -107,6 +107,10 @@ NONZERO = {
         (10, MI),
     ),
     "overhead comes on top": ({"overhead": {"cpu": "10m"}}, (110, 200 * MI)),
+    "with pod-level requests, overhead counts as requested": (
+        {"resources": {"requests": {"cpu": "1m"}}, "overhead": {"memory": "1Mi"}},
+        (1, MI),
+    ),
 }
 
 
@@ -308,6 +312,10 @@ RESIZE = {
     "as wanted": (resized({"cpu": "1"}, {"cpu": "1"}), {"cpu": 1000}),
     "shrinking, not done yet": (resized({"cpu": "3"}, {"cpu": "3"}), {"cpu": 3000}),
     "growing, allocated first": (resized({"cpu": "500m"}, {"cpu": "2"}), {"cpu": 2000}),
+    "to nothing, which the node has not agreed to": (
+        resized({}, None, [{"type": "PodResizePending", "reason": "Infeasible"}]),
+        {},
+    ),
     "growing beyond the node": (
         resized({"cpu": "500m"}, {"cpu": "500m"}, [{"type": "PodResizePending", "reason": "Infeasible"}]),
         {"cpu": 500},
