@@ -133,7 +133,11 @@ class SlotSettings:
 
     Attributes:
         head_room: window over the pods that just keep the CPUs busy, as a ratio.
-        extra_pods: pods added to that, so that small numbers round up.
+        adaptation: how fast head room follows idling, per share of idle time and life of a pod.
+        idle: share of CPU time that may idle while the window is filled.
+        turnaround_seconds: time from a pod's end to its successor's being counted; pods on their way fill it.
+        extra_pods: pods added to the window, so that small numbers round up.
+        growth: most pods over those that the node has run of late, as a ratio.
         pace: rate of starts over the rate of completions of a busy node, as a ratio.
         burst: share of the window that may be filled at once.
         memory_seconds: time over which evidence fades; longer for pods that live longer.
@@ -145,12 +149,16 @@ class SlotSettings:
         trust_seconds: time after which a node believes its measurements even if no pod ever completes.
     """
 
-    head_room: float = 1.4
-    extra_pods: float = 1.0
+    head_room: float = 1.15
+    adaptation: float = 2.0
+    idle: float = 0.05
+    turnaround_seconds: float = 3.0
+    extra_pods: float = 0.5
+    growth: float = 2.0
     pace: float = 1.5
     burst: float = 0.5
-    memory_seconds: float = 20.0
-    memory_lives: float = 3.0
+    memory_seconds: float = 10.0
+    memory_lives: float = 1.0
     first_share: float = 0.2
     blind_per_second: float = 0.4
     full: float = 0.9
@@ -162,11 +170,15 @@ class SlotSettings:
         """``spec.slots``."""
         return cls(
             head_room=_percent(spec, "headRoomPercent", cls.head_room),
+            adaptation=_percent(spec, "adaptationPercent", cls.adaptation),
+            idle=_percent(spec, "idlePercent", cls.idle),
+            turnaround_seconds=_seconds(spec, "turnaround", cls.turnaround_seconds),
             extra_pods=_fraction(spec, "extraPods", cls.extra_pods),
+            growth=_percent(spec, "growthPercent", cls.growth),
             pace=_percent(spec, "pacePercent", cls.pace),
             burst=_percent(spec, "burstPercent", cls.burst),
             memory_seconds=_seconds(spec, "memory", cls.memory_seconds),
-            memory_lives=float(spec.get("memoryLives", cls.memory_lives)),
+            memory_lives=_percent(spec, "memoryLivesPercent", cls.memory_lives),
             first_share=_percent(spec, "firstPercent", cls.first_share),
             blind_per_second=_fraction(spec, "blindPerSecond", cls.blind_per_second),
             full=_percent(spec, "fullPercent", cls.full),

@@ -348,17 +348,16 @@ class NodePipeline:
         known = ~np.isnan(y)
         mean = np.where(known, y, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         others = _or_zero(non_pod[:, cpu]) / np.maximum(mean, 1e-9)
-        shown = self._slots.shown_seconds()
-        index = np.minimum(np.searchsorted(SETTLE_AGES, np.nan_to_num(shown)), len(SETTLE_AGES) - 1)
-        younger = np.take_along_axis(self.ages.younger, index[None], axis=0)[0]
+        age = np.searchsorted(SETTLE_AGES, self._slots.show_seconds(), side="right") - 1
+        younger = np.take_along_axis(self._younger[:filled], age[None, None], axis=1)[:, 0]
         self._slots.update(
             self.settings.slots,
             demand=demand,
             used=used,
             own_share=np.clip(1.0 - others, 0.0, 1.0),
-            pods=self._pods[:filled].T,
+            shown=(self._pods[:filled] - younger).T,
+            shown_age=np.asarray(SETTLE_AGES)[age],
             present=pods,
-            older=pods - younger,
             measured=fresh & known.any(axis=1),
             initial_cost=self._per_resource.first_cost[:, cpu],
             idle_cost_growth=self.settings.estimator.idle_cost_growth,

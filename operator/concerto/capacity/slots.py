@@ -8,7 +8,8 @@ Neither needs to be known apart. Over any stretch of time, ∫n/D dt (D: runnabl
 time pods lived less what they lost to each other, ∫u dt the time the CPUs worked, and N is one over the other, whatever n
 was meanwhile. An overloaded node (n/D small, u = 1) and an idle one (D = 1, u small) name the same N.
 
-- *Window*: a node takes pods up to N and some head room, as pods are not on time.
+- *Window*: a node takes pods up to N and some head room, as pods are not on time: more where CPUs were seen to idle with
+  the window filled, and never more than twice what it has run of late, so that an error is found out while it is small.
 - *Pace*: pods that start together wait together and then contend together. Starts are paced at the rate X at which
   they end, so that a wave is spread over a pod's life; the first half of a window may be filled at once.
 - *Blind start*: until pods have lived through, their waiting would pass for thrift. Until one has completed (or the node
@@ -32,6 +33,13 @@ Ints = NDArray[np.intp]
 _FULLY_USED = 0.95
 """CPU utilisation from which a node without pressure readings has to be taken for overloaded."""
 _LEAST_BUSY_SECONDS = 1e-3
+_MOST_OF_A_LIFE = 0.7
+"""Part of a pod's life that may pass for the time until its load shows."""
+_HALF_A_LIFE = 0.5
+_LEAST_SPAN_SECONDS = 2.5
+_ROUNDED = 1.5
+"""A window is filled if no more than this is missing: fractions can't be filled, and ends come between batches."""
+_MOST_ROOM = 2.0
 
 
 class SlotLaw:
@@ -49,6 +57,8 @@ class SlotLaw:
         self._lived: Floats = np.zeros(n_nodes)  # ∫ n/D dt, forgetting
         self._worked: Floats = np.zeros(n_nodes)  # ∫ u dt, forgetting
         self._spare: Floats = np.ones(n_nodes)  # share of the CPUs that only pods use
+        self._room: Floats = np.ones(n_nodes)  # learned part of the head room
+        self._mean_pods: Floats = np.zeros(n_nodes)
         self._completed: Floats = np.zeros(n_nodes)
         self._lifetimes: Floats = np.zeros(n_nodes)
         self._busy_seconds: Floats = np.zeros(n_nodes)  # since the node was last without pods
@@ -72,9 +82,9 @@ class SlotLaw:
         demand: Floats,
         used: Floats,
         own_share: Floats,
-        pods: Floats,
+        shown: Floats,
+        shown_age: Floats,
         present: Floats,
-        older: Floats,
         measured: Bools,
         initial_cost: Floats,
         idle_cost_growth: float,
@@ -87,9 +97,9 @@ class SlotLaw:
             demand: (N, b) runnable threads per CPU, D; what no sample tells is NaN.
             used: (N, b) CPU utilisation, u; NaN with ``demand``.
             own_share: (N,) share of ``used`` that pods cause.
-            pods: (N, b) pods at each sample.
+            shown: (N, b) pods at least ``shown_age`` old.
+            shown_age: (N,) an age up to ``show_seconds``, by the clock that counts pods by age.
             present: (N,) pods now.
-            older: (N,) of them, those as old as the first was when load first showed (see ``shown_seconds``).
             measured: (N,) whether the batch tells anything.
             initial_cost: (N,) first guess of a pod's cost, fraction of a node.
             idle_cost_growth: by how much a second without pods lets the guess of the cost rise, fraction of a node.
@@ -99,36 +109,48 @@ class SlotLaw:
         count = np.maximum(known.sum(axis=1), 1)
         load = np.where(known, demand, 0.0).sum(axis=1) / count
         work = np.where(known, used, 0.0).sum(axis=1) / count
-        lived = np.where(known, pods / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
+        lived = np.where(known, shown / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
 
         self._forget(settings, present, initial_cost / max(idle_cost_growth, 1e-9), elapsed_seconds)
         gained = measured * elapsed_seconds
-        self._lived += lived * gained
+        life = self._life()
+        # Pods whose load has not shown yet would count as thrift; those that have stand for them
+        self._lived += lived * gained * np.where(life > 0.0, life / np.maximum(life - shown_age, 1e-9), 1.0)
         self._worked += work * own_share * gained
         spare = 1.0 - work * (1.0 - own_share)
         self._spare += np.minimum(1.0, elapsed_seconds / settings.memory_seconds) * measured * (spare - self._spare)
 
         proven = (self._completed >= 0.5) | (self._busy_seconds >= settings.trust_seconds)
-        life = self._lifetimes / np.maximum(self._completed, 1e-9)
         slots = self._spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS)
-        learned = slots * settings.head_room + settings.extra_pods
-        first, blind, fill = self._blind(settings, load, present, older, initial_cost)
-        self.window = np.maximum(1.0, np.where(proven, learned, blind))
-
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = np.where(life > 0.0, slots / life, 0.0)
+        self._seen_pods(life, present, elapsed_seconds)
+        slots = np.minimum(slots, settings.growth * self._mean_pods + 1.0)
+        self._adapt(settings, proven & measured & (present >= self.window - _ROUNDED), work, life, elapsed_seconds)
+        learned = slots * settings.head_room * self._room
+        learned += ends * settings.turnaround_seconds + settings.extra_pods
+        first, blind = self._blind(settings, load, present, initial_cost)
+        self.window = np.maximum(1.0, np.where(proven, learned, blind))
+
         pace = np.maximum(np.where(proven, settings.pace * ends, 0.0), settings.blind_per_second)
         tokens = np.where(np.isnan(self.tokens), first, self.tokens + pace * elapsed_seconds)
-        tokens = np.minimum(tokens, np.maximum(np.where(present > 0.0, 1.0, first), pace))
-        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * self.window - present, fill))
+        # Pods on their way are not seen here, but are taken off what is told: leave room for them
+        most = np.where(present > 0.0, 1.0, first) + np.where(proven, pace * settings.turnaround_seconds, 0.0)
+        tokens = np.minimum(tokens, most)
+        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * self.window - present, -np.inf))
 
     def capacity(self, present: Floats) -> Floats:
         """(N,) pods that may start now; negative where a node runs more than it should."""
         return np.minimum(self.window - present, self.tokens)
 
-    def shown_seconds(self) -> Floats:
-        """(N,) age that pods must have for their load to show, as the first pods of an empty node did; NaN: unknown."""
-        return self._shown_at
+    def show_seconds(self) -> Floats:
+        """(N,) age at which pods' load shows, as it did of the first pods of an empty node; at most most of a life."""
+        life = self._life()
+        most = np.where(life > 0.0, _MOST_OF_A_LIFE * life, np.inf)
+        return np.minimum(np.nan_to_num(self._shown_at), most)
+
+    def _life(self) -> Floats:
+        return self._lifetimes / np.maximum(self._completed, 1e-9)
 
     def _forget(self, settings: SlotSettings, present: Floats, idle_limit: Floats, elapsed: float) -> None:
         """Old evidence fades over a few lives; all of it is gone once the node has idled for long (RFC 2861)."""
@@ -136,29 +158,30 @@ class SlotLaw:
         self._busy_seconds = np.where(busy, self._busy_seconds + elapsed, 0.0)
         self._idle_seconds = np.where(busy, 0.0, self._idle_seconds + elapsed)
         self._shown_at = np.where(busy, self._shown_at, np.nan)
-        life = self._lifetimes / np.maximum(self._completed, 1e-9)
-        keep = np.exp(-elapsed / np.maximum(settings.memory_seconds, settings.memory_lives * life))
+        keep = np.exp(-elapsed / np.maximum(settings.memory_seconds, settings.memory_lives * self._life()))
         keep = np.where(self._idle_seconds >= idle_limit, 0.0, keep)
         for sums in (self._lived, self._worked, self._completed, self._lifetimes):
             sums *= keep
 
+    def _seen_pods(self, life: Floats, present: Floats, elapsed: float) -> None:
+        """Pods that the node has run of late, over half a life."""
+        span = np.maximum(_HALF_A_LIFE * life, _LEAST_SPAN_SECONDS)
+        self._mean_pods += np.minimum(1.0, elapsed / span) * (present - self._mean_pods)
+
+    def _adapt(self, settings: SlotSettings, filled: Bools, work: Floats, life: Floats, elapsed: float) -> None:
+        """A node that idles with its window filled needs more head room (its pods are unsteady), one that never does less."""
+        step = settings.adaptation * (1.0 - work - settings.idle) * np.minimum(1.0, elapsed / np.maximum(life, 1.0))
+        self._room = np.clip(np.where(filled, self._room + step, self._room), 1.0, _MOST_ROOM)
+
     def _blind(
-        self, settings: SlotSettings, load: Floats, present: Floats, older: Floats, initial_cost: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """First wave, window and least tokens of nodes on which nothing has completed yet."""
+        self, settings: SlotSettings, load: Floats, present: Floats, initial_cost: Floats
+    ) -> tuple[Floats, Floats]:
+        """First wave and window of nodes on which nothing has completed yet."""
         first = np.maximum(1.0, settings.first_share / initial_cost)
-        most = 1.0 / initial_cost
-        window = np.minimum(first + settings.blind_per_second * self._busy_seconds, most)
-        room = load < settings.full
-        # What the pods old enough show of the load they make, and how many of them would fill the node
-        shows = (load > settings.shows) & (present > 0.0)
-        seen_before = ~np.isnan(self._shown_at)
-        self._shown_at = np.where(shows & ~seen_before, self._busy_seconds, self._shown_at)
-        grown = np.where(shows & seen_before & room, older, 0.0)
-        by_load = present - grown + grown / np.maximum(load, settings.shows)
-        window = np.where(grown > 0.0, np.minimum(np.maximum(window, by_load), most), window)
-        fill = np.where(grown > 0.0, np.minimum(by_load - present, 1.0 + present / 2.0), -np.inf)
-        return first, np.where(room, window, np.minimum(window, present)), fill
+        window = np.minimum(first + settings.blind_per_second * self._busy_seconds, 1.0 / initial_cost)
+        shows = (load > settings.shows) & (present > 0.0) & np.isnan(self._shown_at)
+        self._shown_at = np.where(shows, self._busy_seconds, self._shown_at)
+        return first, np.where(load < settings.full, window, np.minimum(window, present))
 
 
 def demand_per_cpu(y: Floats, utilisation: Floats) -> tuple[Floats, Floats]:

@@ -57,7 +57,6 @@ class NodeModelSettings:
     Attributes:
         start_seconds: bounds of the time from the kubelet's seeing the pod to its running, on a node that is not full.
         start_when_full_seconds: what is added to it on a node at full pressure (000 §2.3.10: 4 s in all).
-        cgroup_seconds: bounds of the time from the kubelet's seeing the pod to its cgroup's being there.
         end_seconds: bounds of the time from a container's exit to the kubelet's having noticed (it relists every second).
         spike_seconds: how long the container runtime works at each start and stop (000 §4.2.2: 200 ms).
         spike_threads: threads it keeps runnable meanwhile.
@@ -68,7 +67,6 @@ class NodeModelSettings:
 
     start_seconds: tuple[float, float] = (1.0, 2.0)
     start_when_full_seconds: float = 2.0
-    cgroup_seconds: tuple[float, float] = (0.05, 0.3)
     end_seconds: tuple[float, float] = (0.2, 1.2)
     spike_seconds: float = 0.2
     spike_threads: int = 1
@@ -81,11 +79,12 @@ class Change(Enum):
     """What happened to a pod on its node."""
 
     CGROUP_CREATED = "CgroupCreated"
+    """Its first container's cgroup is there: from here on an agent counts the pod."""
     RUNNING = "Running"
     EXITED = "Exited"
     """The container has ended: the truth that recorders use."""
     TERMINATED = "Terminated"
-    """The kubelet has noticed: the status is written and the cgroup is gone."""
+    """The kubelet has noticed: the status is written and the pod's cgroup is gone."""
 
 
 @dataclass(frozen=True)
@@ -219,16 +218,15 @@ class NodeFleet:
     # -- what the outside does to the nodes
 
     def start(self, key: Hashable, node: int, load: PodLoad, now: float) -> None:
-        """The kubelet of `node` has seen the pod: create its cgroup, start its container after the start-up delay."""
+        """The kubelet of `node` has seen the pod: its container runs after the start-up delay."""
         if not self._nodes[node].alive:
             return
         pod = _Pod(key, node, load)
         self._nodes[node].pods[key] = pod
-        self._push(now + self._draw(self.settings.cgroup_seconds), _CGROUP, node, pod)
         full = float(self._pressure_rate[node])
         delay = self._draw(self.settings.start_seconds) + self.settings.start_when_full_seconds * full
-        # The runtime works just before the container runs.
-        self._push(now + delay - self.settings.spike_seconds, _SPIKE_ON, node, None)
+        # The runtime makes the container's cgroup and works, then the container runs.
+        self._push(now + delay - self.settings.spike_seconds, _CONTAINER, node, pod)
         self._push(now + delay, _RUN, node, pod)
         pod.begins = now + delay + self._wait_of(pod)
 
@@ -415,9 +413,13 @@ class NodeFleet:
     def _wait_of(pod: _Pod) -> float:
         return pod.load.wait_seconds / max(pod.load.bursts, 1)
 
-    def _cgroup(self, at: float, node: int, pod: _Pod | None) -> None:
+    def _container(self, at: float, node: int, pod: _Pod | None) -> None:
         assert pod is not None
         self._out.append(Transition(at, Change.CGROUP_CREATED, pod.key, node))
+        self._attain(self._nodes[node], at)
+        self._nodes[node].spikes += 1
+        self._push(at + self.settings.spike_seconds, _SPIKE_OFF, node, None)
+        self._refresh(node, at)
 
     def _run(self, at: float, node: int, pod: _Pod | None) -> None:
         assert pod is not None
@@ -484,12 +486,6 @@ class NodeFleet:
         self._nodes[node].pods.pop(pod.key, None)
         self._out.append(Transition(at, Change.TERMINATED, pod.key, node, pod.reason))
 
-    def _spike_on(self, at: float, node: int, pod: _Pod | None) -> None:
-        self._attain(self._nodes[node], at)
-        self._nodes[node].spikes += 1
-        self._push(at + self.settings.spike_seconds, _SPIKE_OFF, node, None)
-        self._refresh(node, at)
-
     def _spike_off(self, at: float, node: int, pod: _Pod | None) -> None:
         state = self._nodes[node]
         self._attain(state, at)
@@ -497,14 +493,13 @@ class NodeFleet:
         self._refresh(node, at)
 
 
-_CGROUP, _RUN, _COMPUTE, _FINISH, _MEMORY, _SPIKE_ON, _SPIKE_OFF, _TERMINATED = range(8)
+_CONTAINER, _RUN, _COMPUTE, _FINISH, _MEMORY, _SPIKE_OFF, _TERMINATED = range(7)
 _HANDLERS = {
-    _CGROUP: NodeFleet._cgroup,
+    _CONTAINER: NodeFleet._container,
     _RUN: NodeFleet._run,
     _COMPUTE: NodeFleet._compute,
     _FINISH: NodeFleet._finish,
     _MEMORY: NodeFleet._take_memory,
-    _SPIKE_ON: NodeFleet._spike_on,
     _SPIKE_OFF: NodeFleet._spike_off,
     _TERMINATED: NodeFleet._terminated,
 }

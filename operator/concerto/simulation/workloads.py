@@ -91,7 +91,7 @@ SKLEARN = PodLoad(wait_seconds=3.0, core_seconds=96.0, threads=4, memory_bytes=7
 
 def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[SimPod]:
     """All pods of the jobs, by time of creation. The draws are the same for every policy under a seed."""
-    pods: list[SimPod] = []
+    pods: list[tuple[float, float, SimPod]] = []  # jobs created together have their pods created side by side
     for job in jobs:
         times = job.arrivals.times(job.count, rng)
         sigma = np.sqrt(np.log1p(job.jitter**2))
@@ -106,9 +106,9 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
                 memory_ramp_seconds=job.load.memory_ramp_seconds,
                 cpu_limit=job.load.cpu_limit,
             )
-            pods.append(SimPod(f"{job.name}-{index}", job, load, float(at)))
-    pods.sort(key=lambda p: p.created_at)
-    return iter(pods)
+            pods.append((float(at), index / job.count, SimPod(f"{job.name}-{index}", job, load, float(at))))
+    pods.sort(key=lambda p: p[:2])
+    return iter([pod for _, _, pod in pods])
 
 
 def successor(pod: SimPod, now: float) -> SimPod:

@@ -6,7 +6,7 @@ What is modelled here is only what lies between them: when a status reaches the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity import readings as formulas
 from concerto.capacity.pipeline import MODES, CapacityReport, NodePipeline
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
-from concerto.scheduling.cycle import schedule
+from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.snapshot import Change, Snapshot
@@ -38,39 +38,30 @@ _SUBSPACE_SECONDS = 5.0
 _SIGMA_SHARE, _ANGLE_DEGREES = 0.02, 1.0
 
 
-class Concerto:
-    """The system under test.
+def node_names(count: int) -> list[str]:
+    """Names of the nodes, in their order."""
+    return [f"node-{i:05d}" for i in range(count)]
+
+
+class Agents:
+    """The agents of all nodes, as one production pipeline.
 
     Args:
         settings: NodeCapacity.spec of every node.
-        profile: SchedulingProfile.spec.
-        publish: the agents' deadbands.
+        deadband: when a status is worth a write; None broadcasts every batch, as 000 does.
     """
 
-    def __init__(
-        self,
-        settings: CapacitySettings | None = None,
-        profile: ProfileSettings | None = None,
-        publish: PublishSettings | None = None,
-    ) -> None:
-        self.settings = settings or CapacitySettings()
-        self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
-        self.publish = publish or PublishSettings(jitter=0.0)
+    def __init__(self, settings: CapacitySettings, deadband: PublishSettings | None) -> None:
+        self.settings = settings
+        self.deadband = deadband
 
-    # -- both halves
-
-    def attach(self, world: World) -> None:
-        """See Policy."""
+    def attach(self, world: World, told: Callable[[int, NodeCapacityStatus, int], None]) -> None:
+        """Begin to measure; `told` gets node, status and version once a status has reached the operator."""
         self.world = world
+        self._told = told
         count = len(world.nodes)
-        self.names = [f"node-{i:04d}" for i in range(count)]
-        self._attach_agents(count)
-        self._attach_operator()
-
-    # -- the agents of all nodes, as one pipeline
-
-    def _attach_agents(self, count: int) -> None:
-        limits = np.array([n.max_pods for n in self.world.nodes])
+        self.names = node_names(count)
+        limits = np.array([n.max_pods for n in world.nodes])
         self.pipeline = NodePipeline(self.settings, count, allocatable_pods=limits)
         self.cluster = cluster_model(self.settings.merge, len(self.settings.resources))
         self.published_cluster: Subspace | None = None
@@ -82,7 +73,7 @@ class Concerto:
         self.report: CapacityReport | None = None
 
     def transition(self, change: Transition) -> None:
-        """See Policy: a pod's cgroup has come or gone."""
+        """A pod's cgroup has come or gone."""
         node, uid = change.node, str(change.pod)
         if change.change is PodChange.CGROUP_CREATED:
             self.running[node][uid] = change.at
@@ -93,7 +84,7 @@ class Concerto:
                 self.pipeline.pod_ended(node, started, change.at)
 
     def sample(self, readings: Readings, now: float) -> None:
-        """See Policy."""
+        """One 10 Hz sample of all nodes."""
         cpu = formulas.cpu(readings.utilisation, readings.pressure, self.settings.cpu_formula)
         pods_utilised = readings.utilisation - readings.system_cpu
         full = self.pipeline.sample(
@@ -149,21 +140,51 @@ class Concerto:
     def _publish(self, node: int, report: CapacityReport, now: float) -> None:
         status = self.status(node, report, now)
         before = self.said[node]
-        if should_publish(before, status, now, self.publish, now) is None:
+        if self.deadband is not None and should_publish(before, status, now, self.deadband, now) is None:
             return
         self._version += 1
         version = self._version
         if self.world.write(lambda: self.world.watch(lambda: self._told(node, status, version))):
             self.said[node] = Published(status, now, now, now + self.settings.heartbeat_seconds)
 
-    # -- the operator
 
-    def _attach_operator(self) -> None:
+class Concerto:
+    """The system under test.
+
+    Args:
+        settings: NodeCapacity.spec of every node.
+        profile: SchedulingProfile.spec.
+        publish: the agents' deadbands.
+    """
+
+    def __init__(
+        self,
+        settings: CapacitySettings | None = None,
+        profile: ProfileSettings | None = None,
+        publish: PublishSettings | None = None,
+    ) -> None:
+        self.settings = settings or CapacitySettings()
+        self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
+        self.agents = Agents(self.settings, publish or PublishSettings(jitter=0.0))
+
+    def attach(self, world: World) -> None:
+        """See Policy."""
+        self.world = world
+        self.names = node_names(len(world.nodes))
+        self.agents.attach(world, self._told)
         self.snapshot = Snapshot()
         self.queue = Queue()
         self._shapes: dict[str, PodView] = {}
         for node in range(len(self.names)):
             self.snapshot.set_node(self._node_view(node, True))
+
+    def sample(self, readings: Readings, now: float) -> None:
+        """See Policy."""
+        self.agents.sample(readings, now)
+
+    def transition(self, change: Transition) -> None:
+        """See Policy."""
+        self.agents.transition(change)
 
     def _node_view(self, node: int, ready: bool) -> NodeView:
         spec = self.world.nodes[node]
@@ -227,9 +248,16 @@ class Concerto:
         """See Policy."""
         self._helped(self.snapshot.set_node(self._node_view(node, ready)))
 
+    def _room(self) -> int:
+        """Pods that a cycle can place at most: more heads of one group would be looked at for nothing."""
+        available = self.snapshot.available[: self.snapshot.size]
+        if np.isnan(available).any():
+            return MAX_DECISIONS
+        return min(MAX_DECISIONS, int(np.floor(np.maximum(available, 0.0)).sum()) + 1)
+
     def schedule(self, now: float) -> Sequence[tuple[SimPod, int]]:
         """See Policy: one production cycle."""
-        heads = self.queue.heads(now)
+        heads = self.queue.heads(now, self._room())
         if not heads:
             return []
         result = schedule(self.snapshot, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)

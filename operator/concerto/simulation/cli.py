@@ -1,0 +1,73 @@
+"""`concerto simulate`: run a scenario in virtual time and say what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from concerto.simulation import experiments, scenario
+from concerto.simulation.policies import registry
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.description = "Run a scenario in a virtual-time cluster that runs Concerto's own code."
+    parser.add_argument("scenario", nargs="?", help="a YAML file, or the name of a built-in scenario (see --list)")
+    parser.add_argument("--list", action="store_true", help="list the built-in scenarios and policies")
+    parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="in place of the scenario's own")
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each policy")
+    parser.add_argument("--json", metavar="OUT", help="write all figures to this file (- for standard output)")
+    parser.add_argument("--plots", metavar="DIR", help="write plots to this directory")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each CPU)")
+    what_if = parser.add_argument_group("what if", "replay a real cluster's pods under a profile")
+    what_if.add_argument("--from-cluster", action="store_true", help="take the present cluster (kubectl's context)")
+    what_if.add_argument("--dump", metavar="FILE", help="take what `kubectl get nodes,pods,ncap -A -o yaml` printed")
+    what_if.add_argument("--profile", metavar="FILE", help="SchedulingProfile to replay under (default: Concerto's)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    if args.list:
+        for name in scenario.built_in_names():
+            print(f"{name:24} {scenario.load(name).description}")
+        print(f"policies: {registry.EXPECTED}")
+        return 0
+    if args.seeds is not None and args.seeds < 1:
+        return _refuse("--seeds: expected a whole number of at least 1")
+    unknown = [name for name in args.policy if not registry.is_policy(name)]
+    if unknown:
+        return _refuse(f"--policy {unknown[0]}: expected one of {registry.EXPECTED}")
+    if args.from_cluster or args.dump:
+        from concerto.simulation import what_if
+
+        return what_if.run(args)
+    if not args.scenario:
+        return _refuse("name a scenario: a file, or one of " + ", ".join(scenario.built_in_names()))
+    try:
+        wanted = scenario.load(args.scenario)
+    except scenario.ScenarioError as error:
+        return _refuse(str(error))
+    outcomes = experiments.run_all(experiments.tasks_of(wanted, args.policy, args.seeds), args.workers)
+    document = experiments.document(wanted, outcomes)
+    if args.json == "-":
+        print(json.dumps(document, indent=1))
+    else:
+        from concerto.simulation import report
+
+        report.print_table(document)
+        if args.json:
+            Path(args.json).parent.mkdir(parents=True, exist_ok=True)
+            Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    if args.plots:
+        from concerto.simulation import report
+
+        for path in report.write_plots(Path(args.plots), wanted.name, outcomes):
+            print(path)
+    return 0
+
+
+def _refuse(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 2

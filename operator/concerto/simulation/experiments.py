@@ -1,0 +1,143 @@
+"""Runs scenarios: each policy with each seed, on all cores, and what comes out as one document."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.simulation import latency
+from concerto.simulation.cluster import Setup, World
+from concerto.simulation.policies import registry
+from concerto.simulation.recorder import Recorder
+from concerto.simulation.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    setup: Setup
+    policy: str
+    seed: int
+    capacity: CapacitySettings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gave.
+
+    Attributes:
+        policy: its name.
+        seed: of the run.
+        figures: the recorder's summary, and the server's latency where there is a server.
+        recorder: traces and distributions, for plots.
+    """
+
+    policy: str
+    seed: int
+    figures: dict[str, Any]
+    recorder: Recorder
+
+
+def run_task(task: Task) -> Outcome:
+    """Run it."""
+    policy = registry.make(task.policy, task.capacity)
+    recorder = World(task.setup, policy, task.seed).run()
+    figures = recorder.summary()
+    if recorder.load_factors:
+        answers = latency.latencies(np.array(recorder.load_factors), np.random.default_rng(task.seed))
+        figures["latency_ms"] = latency.percentiles(answers)
+    return Outcome(task.policy, task.seed, figures, recorder)
+
+
+def run_all(tasks: Sequence[Task], workers: int | None = None) -> list[Outcome]:
+    """Run many, on so many processes (as many as there are CPUs by default); the order is kept."""
+    workers = workers or len(os.sched_getaffinity(0))
+    if workers == 1 or len(tasks) == 1:
+        return [run_task(task) for task in tasks]
+    with ProcessPoolExecutor(min(workers, len(tasks))) as pool:
+        return list(pool.map(run_task, tasks))
+
+
+def tasks_of(scenario: Scenario, policies: Iterable[str] = (), seeds: int | None = None) -> list[Task]:
+    """The runs of a scenario; policies and number of seeds may be other than its own."""
+    names = [run for name in policies for run in registry.expand(name)] or list(scenario.policies)
+    count = seeds if seeds is not None else scenario.seeds
+    return [Task(scenario.setup, name, seed, scenario.capacity) for name in names for seed in range(1, count + 1)]
+
+
+def machine() -> dict[str, Any]:
+    """What the runs ran on. Virtual time does not depend on it; the wall time does."""
+    return {"python": platform.python_version(), "machine": platform.machine(), "cpus": len(os.sched_getaffinity(0))}
+
+
+def document(scenario: Scenario, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Everything that was found, for JSON."""
+    policies: dict[str, list[dict[str, Any]]] = {}
+    for outcome in outcomes:
+        policies.setdefault(outcome.policy, []).append({"seed": outcome.seed, **outcome.figures})
+    return {
+        "scenario": scenario.name,
+        "description": scenario.description,
+        "machine": machine(),
+        "policies": policies,
+        "medians": {name: medians(runs) for name, runs in policies.items()},
+    }
+
+
+def medians(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over seeds of the numbers in runs of one policy; one that is missing in a run (no completion) is null."""
+    first = runs[0]
+    found: dict[str, Any] = {}
+    for key, value in first.items():
+        values = [run.get(key) for run in runs]
+        if isinstance(value, dict):
+            found[key] = medians([v if isinstance(v, dict) else {} for v in values]) if value else {}
+        elif key != "seed" and (isinstance(value, int | float) or value is None):
+            numbers = [v for v in values if v is not None]
+            found[key] = round(statistics.median(numbers), 4) if len(numbers) == len(values) else None
+    return found
+
+
+@dataclass(frozen=True)
+class Trade:
+    """What requests can do (evaluation section 1).
+
+    Attributes:
+        best_jct_s: lowest median job completion in the request sweep.
+        best_request: the request that gave it, in millicores.
+        trade_pct_s: lowest median pod completion among requests whose job completion is within 1.10 of that.
+        trade_request: the request that gave it.
+        trade_pods_per_node: most pods on one node in that run.
+    """
+
+    best_jct_s: float
+    best_request: int
+    trade_pct_s: float
+    trade_request: int
+    trade_pods_per_node: float
+
+
+def trade(by_policy: dict[str, dict[str, Any]]) -> Trade:
+    """Best job completion and best trade from the medians of a sweep.
+
+    Raises:
+        ValueError: no run of the sweep completed.
+    """
+    rows = []
+    for name, figures in by_policy.items():
+        if name.startswith("kube-scheduler@") and figures["jct_s"] is not None:
+            rows.append((figures["jct_s"], figures["pct_s"]["mean"], int(name[15:-1]), figures["pods_per_node"]["max"]))
+    if not rows:
+        raise ValueError("no run of the request sweep completed")
+    best = min(rows)
+    chosen = min((row for row in rows if row[0] <= 1.10 * best[0]), key=lambda row: row[1])
+    return Trade(best[0], best[2], chosen[1], chosen[2], chosen[3])

@@ -1,0 +1,129 @@
+"""Policies that look at capacities told by agents: the agents' half is Concerto's pipeline under the source's settings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from concerto.api.nodecapacity import (
+    CapacitySettings,
+    EstimatorSettings,
+    NodeCapacityStatus,
+    OverProvisionSettings,
+    SignalSettings,
+)
+from concerto.simulation.cluster import World
+from concerto.simulation.node_model import Readings, Transition
+from concerto.simulation.policies.base import QueueingPolicy
+from concerto.simulation.policies.concerto import Agents
+from concerto.simulation.workloads import SimPod
+
+
+class Told(QueueingPolicy):
+    """What every such policy knows of a node: its last broadcast, once a second, and the pods it has placed since.
+
+    Args:
+        settings: of the agents.
+    """
+
+    def __init__(self, settings: CapacitySettings) -> None:
+        self.agents = Agents(settings, deadband=None)
+
+    def attach(self, world: World) -> None:
+        """See Policy."""
+        super().attach(world)
+        count = len(world.nodes)
+        self.capacity = np.zeros(count)
+        self.rejects = np.ones(count, dtype=bool)
+        self.reserved: list[set[str]] = [set() for _ in range(count)]
+        self.reserved_on: dict[str, int] = {}
+        self.agents.attach(world, self.told)
+
+    def sample(self, readings: Readings, now: float) -> None:
+        """See Policy."""
+        self.agents.sample(readings, now)
+
+    def transition(self, change: Transition) -> None:
+        """See Policy."""
+        self.agents.transition(change)
+
+    def told(self, node: int, status: NodeCapacityStatus, version: int) -> None:
+        """A broadcast has arrived."""
+        self.capacity[node] = status.capacity
+        self.rejects[node] = status.reject
+        self.world.wake()
+
+    def reserve(self, pod: SimPod, node: int) -> None:
+        """The pod is on its way to the node."""
+        self.reserved[node].add(pod.uid)
+        self.reserved_on[pod.uid] = node
+
+    def forget(self, pod: SimPod) -> None:
+        """See QueueingPolicy: the pod is on its way no more."""
+        node = self.reserved_on.pop(pod.uid, None)
+        if node is not None:
+            self.reserved[node].discard(pod.uid)
+
+    def pod_running(self, pod: SimPod, now: float) -> None:
+        """See Policy: 000 §3.6, a reservation ends once the pod is no longer Pending."""
+        self.forget(pod)
+
+    def pod_ended(self, pod: SimPod, now: float) -> None:
+        """See Policy."""
+        self.forget(pod)
+
+
+class Carico(Told):
+    """Carico as 000 writes it.
+
+    Two Kalman filters over the signal, the mean of utilisation and pressure, filter pod capacity - reserved >= 1, score
+    pod capacity - reserved (000 §3.5, §3.6, §4.2).
+    """
+
+    SETTINGS = CapacitySettings(cpu_formula="Mean", estimator=EstimatorSettings(type="Signal"), merge="Streaming")
+
+    def __init__(self, settings: CapacitySettings | None = None) -> None:
+        super().__init__(settings or self.SETTINGS)
+
+    def place(self, pod: SimPod, now: float) -> int | None:
+        """See QueueingPolicy."""
+        left = self.capacity - np.array([len(r) for r in self.reserved])
+        left = np.where(self.ready, left, -np.inf)
+        node = int(left.argmax())
+        if left[node] < 1:
+            return None
+        self.reserve(pod, node)
+        return node
+
+
+def spazio(over_provision: bool) -> Carico:
+    """The variant of 003: expected load σ₁/Tr(Σ)·u₁ (eq. 3.10), and its TCP-style allowance (§3.11) if asked for."""
+    return Carico(
+        dataclasses.replace(
+            Carico.SETTINGS,
+            signal=SignalSettings(form="Proportion"),
+            over_provision=OverProvisionSettings(enabled=over_provision),
+        )
+    )
+
+
+class Pronto(Told):
+    """Pronto's reject-job signal (000 §2.3.8, 003 §2.6): a node takes pods unless its projections spike.
+
+    The signal can't be reserved and ranks nobody, so any node that does not reject is taken at random.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(CapacitySettings(cpu_formula="Mean"))
+
+    def place(self, pod: SimPod, now: float) -> int | None:
+        """See QueueingPolicy."""
+        counts = np.array([len(r) for r in self.agents.running]) + np.array([len(r) for r in self.reserved])
+        limits = np.array([n.max_pods for n in self.world.nodes])
+        willing = np.flatnonzero(~self.rejects & np.array(self.ready) & (counts < limits))
+        if not willing.size:
+            return None
+        node = int(willing[self.world.rng.integers(willing.size)])
+        self.reserve(pod, node)
+        return node
