@@ -128,8 +128,7 @@ class Recorder:
                     response.raise_for_status()
                     body = response.json()
                     since = body["metadata"]["resourceVersion"]
-                    for item in body["items"]:
-                        self._note("ADDED", kind, item)
+                    self._relisted(kind, body["items"], since)
                     ready.set()
                 for event in self._stream(api, version, resource, since):
                     obj = event["object"]
@@ -153,6 +152,18 @@ class Recorder:
                     return
                 if line:
                     yield json.loads(line)
+
+    def _relisted(self, kind: str, items: list[dict[str, Any]], revision: str) -> None:
+        """What a list shows; what it no longer shows has gone by now, at the latest."""
+        present = {item["metadata"]["uid"] for item in items}
+        with self._lock:
+            last = {obj["metadata"]["uid"]: (change, obj) for _, k, change, obj in self._events if k == kind}
+        for uid, (change, obj) in last.items():
+            if uid not in present and change != "DELETED":
+                gone = {**obj, "metadata": {**obj["metadata"], "resourceVersion": revision}}
+                self._note("DELETED", kind, gone)
+        for item in items:
+            self._note("ADDED", kind, item)
 
     def _note(self, change: str, kind: str, obj: dict[str, Any]) -> None:
         with self._lock:

