@@ -147,6 +147,7 @@ def real_system(
 def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Simulated nodes, played by a process of their own; returns once they are there."""
     command = [sys.executable, "-m", "e2e.hollow", "--nodes", str(count), "--kubeconfig", str(cluster.kubeconfig)]
+    command.append("--with-parent")
     with (cluster.work_dir / "hollow.log").open("a") as log:
         process = subprocess.Popen(
             [*command, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True

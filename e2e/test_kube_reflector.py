@@ -67,7 +67,7 @@ async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
 
 async def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - what is waited for happens in a server
+        while not holds():
             await asyncio.sleep(0.02)
 
 

@@ -30,6 +30,8 @@ def _spawn_for_ever() -> None:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
+                        # as in an image: a program's own bytecode is kept from one start to the next
+                        env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
                         # out of the terminal's Ctrl-C: we stop our children in order
                         start_new_session=True,
                     )

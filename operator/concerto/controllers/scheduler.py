@@ -121,6 +121,8 @@ class Scheduler:
         self._found: dict[str, StoredBatch] = {}  # batches as the API server has them
         self._stored: dict[str, StoredBatch] = {}  # batches the ledger knows of
         self._generator = np.random.default_rng()
+        self._told_overdue: set[str] = set()
+        self._told_silent: set[str] = set()
         self._wake = asyncio.Event()
         self._sequence = count(1)
         self._slots = asyncio.Semaphore(self._settings.concurrent_bindings)
@@ -352,9 +354,11 @@ class Scheduler:
             self._wake.set()
 
     async def _keep_house(self) -> None:
-        """Delete the batches that nothing is waited for any more."""
+        """Delete the batches that nothing is waited for any more; say what has been waited for too long."""
         while True:
             await asyncio.sleep(self._settings.housekeeping_seconds)
+            self._tell_overdue()
+            self._tell_silent()
             released = self.snapshot.ledger.releasable()
             gone = await asyncio.gather(
                 *(discard(self._session, self._namespace, self._stored[n]) for n in released if n in self._stored)
@@ -366,6 +370,49 @@ class Scheduler:
             self._metrics.events_dropped.set(self._recorder.dropped)
 
     # --- inside
+
+    def _tell_overdue(self) -> None:
+        """Bound pods that no agent has counted for long: they keep their unit, and somebody should know why."""
+        profiles = [p.settings for p in self._profiles.values()]
+        ttl = min((p.unbound_ttl_seconds for p in profiles), default=0.0)
+        overdue = {o.uid: o for o in self.snapshot.ledger.overdue(self._clock(), ttl) if o.bound} if ttl else {}
+        self._told_overdue &= overdue.keys()
+        for uid in overdue.keys() - self._told_overdue:
+            assignment = self.assignment_of(uid)
+            if assignment is not None:
+                self._told_overdue.add(uid)
+                self._recorder.record(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Pod",
+                        "metadata": {"namespace": assignment.namespace, "name": assignment.name, "uid": uid},
+                    },
+                    type="Warning",
+                    reason="NotObserved",
+                    action="Observing",
+                    note=f"Bound to {assignment.node} more than {ttl:.0f} s ago, and its agent has not counted it yet: "
+                    "it has not started, or the agent is silent. It goes on taking one unit of the node's capacity.",
+                )
+
+    def _tell_silent(self) -> None:
+        """Nodes whose agent has missed its heartbeats: an event on their NodeCapacity, and a gauge."""
+        profiles = [p.settings for p in self._profiles.values()]
+        if not profiles:
+            return
+        missed = min(p.heartbeats_missed for p in profiles)
+        stale_after = min(p.stale_after_seconds for p in profiles)
+        silent = set(self.snapshot.ledger.silent_nodes(self._clock(), missed))
+        self._metrics.silent_nodes.set(len(silent))
+        for node in silent - self._told_silent:
+            self._recorder.record(
+                {"apiVersion": "concerto.dev/v1alpha1", "kind": "NodeCapacity", "metadata": {"name": node}},
+                type="Warning",
+                reason="AgentSilent",
+                action="Observing",
+                note=f"Nothing was heard from the node's agent for {missed} heartbeats. Its last status, less what is "
+                f"placed since, is used until it is {stale_after:.0f} s old. Look at the agent's pod on that node.",
+            )
+        self._told_silent = silent
 
     def _count(self, pod: PodView, **more: int) -> None:
         self._counts[pod.scheduler_name] = self.counts(pod.scheduler_name).plus(**more)

@@ -37,6 +37,7 @@ class Metrics:
             "concerto_cluster_model_updates_total", "Writes of SubspaceSnapshot/cluster.", registry=r
         )
         self.cluster_model_nodes = Gauge("concerto_cluster_model_nodes", "Nodes in the cluster model.", registry=r)
+        self.silent_nodes = Gauge("concerto_silent_nodes", "Nodes whose agent has missed its heartbeats.", registry=r)
         self.reconciles = Counter(
             "concerto_reconciles_total", "Reconciles, by kind and outcome.", ["kind", "result"], registry=r
         )
