@@ -1,6 +1,6 @@
 import pytest
 
-from concerto.autoscaling.pods import ContainerRequests, MetricError, PodView, Sample, group_pods, requests_of
+from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample, group_pods, requests_of
 from concerto.autoscaling.settings import ControllerSettings
 
 NOW = 10_000.0
@@ -86,7 +86,7 @@ def test_each_pod_is_in_one_group(pod, sample, cpu, group):
     } | {group: {"p"}}
 
 
-TWO = PodView("p", containers=(ContainerRequests("a", {"cpu": 100}), ContainerRequests("b", {"cpu": 50, "memory": 7})))
+TWO = PodView("p", containers=(ContainerView("a", {"cpu": 100}), ContainerView("b", {"cpu": 50, "memory": 7})))
 
 
 def test_requests_are_of_all_containers_or_of_the_named_one():

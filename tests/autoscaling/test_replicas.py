@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.autoscaling.pods import ContainerRequests, MetricError, PodView, Sample
+from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample
 from concerto.autoscaling.replicas import (
     average_value_replicas,
     per_pod_replicas,
@@ -15,7 +15,7 @@ from concerto.autoscaling.replicas import (
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 
 TEN_PERCENT = Tolerances(0.1, 0.1)
-REQUESTS = (ContainerRequests("c", {"cpu": 1000, "memory": 1000}),)
+REQUESTS = (ContainerView("c", {"cpu": 1000, "memory": 1000}),)
 
 
 def pods(count, phase="Running", first=0, **kw):
@@ -40,13 +40,12 @@ def by_utilization(current, all_pods, samples, target, tolerances=TEN_PERCENT, r
     )
 
 
-def by_average(current, all_pods, samples, target, cpu=False):
+def by_average(current, all_pods, samples, target):
     return average_value_replicas(
         current,
         all_pods,
         samples,
         metric="qps",
-        cpu=cpu,
         target=target,
         tolerances=TEN_PERCENT,
         settings=ControllerSettings(),
@@ -137,7 +136,7 @@ BAD = {
     "no pods": ([], readings(1), "no pods returned by selector"),
     "only unready pods": (pods(2, "Pending"), readings(100, 100), "pods might be unready"),
     "no sample of any pod": (pods(2), {}, "did not receive metrics"),
-    "a pod without a request": ([PodView("p0", containers=(ContainerRequests("c"),))], readings(1), "missing request"),
+    "a pod without a request": ([PodView("p0", containers=(ContainerView("c"),))], readings(1), "missing request"),
     "samples of strangers only": (pods(1), readings(5, first=7), "no metrics returned matched known pods"),
     "less than nothing": (pods(1), readings(-5), "less than nothing"),
 }

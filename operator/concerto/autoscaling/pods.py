@@ -25,11 +25,12 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class ContainerRequests:
-    """A container (restartable init containers included) and its requests in thousandths."""
+class ContainerView:
+    """A container (restartable init containers included) and its requests and limits in thousandths."""
 
     name: str
     requests: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PodView:
     ready_since: float = 0.0
     started_at: float | None = 0.0
     created_at: float = 0.0
-    containers: tuple[ContainerRequests, ...] = ()
+    containers: tuple[ContainerView, ...] = ()
     pod_requests: Mapping[str, int] | None = None
     uid: str = ""
     revision: str = ""
@@ -129,3 +130,53 @@ def _request_of(pod: PodView, resource: str, container: str | None) -> int:
         if resource not in each.requests:
             raise MetricError(f"missing request for {resource} in container {each.name} of Pod {pod.name}")
     return sum(c.requests[resource] for c in chosen)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The pods whose readings are about the load they carry, and nothing else.
+
+    Attributes:
+        settled: pods that were Ready during the whole of their reading.
+        pods: how many pods shared the load then: the settled, and Ready ones without a reading.
+        saturated: the settled use (almost) all that their limits allow, so that the load may be higher than it looks.
+    """
+
+    settled: frozenset[str]
+    pods: int
+    saturated: bool
+
+
+SATURATION = 0.95
+"""Share of a limit above which a container is taken to be held back by it: readings are means over a window."""
+
+
+def serving(
+    pods: Sequence[PodView], samples: Mapping[str, Sample], resource: str | None, container: str | None
+) -> Serving:
+    """Who carries the load: unlike `group_pods`, never a pod that was starting, however long it took to start.
+
+    autoscaling/v2 forgets about starting once ``cpuInitializationPeriod`` is over, and then takes the start-up work of
+    pods that need longer for load. A forecast made of that would multiply it.
+    """
+    settled, without, used, allowed = set(), 0, 0, 0
+    for pod in pods:
+        if pod.deleting or not pod.is_ready:
+            continue
+        sample = samples.get(pod.name)
+        if sample is None:
+            without += 1
+        elif sample.timestamp >= pod.ready_since + sample.window:
+            settled.add(pod.name)
+            limit = _limit_of(pod, resource, container)
+            used += sample.value if limit else 0
+            allowed += limit
+    return Serving(frozenset(settled), len(settled) + without, allowed > 0 and used >= SATURATION * allowed)
+
+
+def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:
+    """Zero when any container in question has no limit: then nothing tells how far it could go."""
+    chosen = [c for c in pod.containers if container is None or c.name == container]
+    if resource is None or any(resource not in c.limits for c in chosen):
+        return 0
+    return sum(c.limits[resource] for c in chosen)

@@ -10,7 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from concerto.autoscaling.pods import MetricError, PodGroups, PodView, Sample, group_pods, requests_of
+from concerto.autoscaling.pods import (
+    MetricError,
+    PodGroups,
+    PodView,
+    Sample,
+    Serving,
+    group_pods,
+    requests_of,
+    serving,
+)
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 
 MAX_REPLICAS = 2**31 - 1
@@ -23,13 +32,14 @@ class Proposal:
     Attributes:
         replicas: whole replicas after tolerance and missing pods.
         metric: what it is called in messages, e.g. ``cpu resource utilization (percentage of request)``.
-        demand: replicas (fractional) whose load would be exactly at the target, from ready pods' own readings; None
-            when they tell nothing. This is what forecasts are made of: it does not saw up and down with the replicas.
+        demand: replicas (fractional) whose load would be exactly at the target, from settled pods' readings; None when
+            they tell nothing. This is what forecasts are made of: it does not saw up and down with the replicas.
         average_value: current average per pod in thousandths, where the target is one.
         average_utilization: current percent, where the target is one.
         value: current total in thousandths, where the target is one.
         observed_at: when the reading was taken, seconds; None when the source did not say.
         window: length of the readings' window, seconds.
+        saturated: the pods are at their limits: ``demand`` is only a lower bound.
     """
 
     replicas: int
@@ -40,6 +50,7 @@ class Proposal:
     value: int | None = None
     observed_at: float | None = None
     window: float = 0.0
+    saturated: bool = False
 
 
 def utilization(samples: Mapping[str, Sample], requests: Mapping[str, int], target: int) -> tuple[float, int, int]:
@@ -94,17 +105,17 @@ def resource_utilization_replicas(
         missing_when_low=lambda name: requests[name] * full // 100,
         ratio_of=lambda filled: utilization(filled, requests, target_percent)[0],
     )
-    own = [name for name in counted if name in requests]
-    exact = 100.0 * sum(counted[n].value for n in own) / sum(requests[n] for n in own) / target_percent
+    share = serving(pods, samples, resource, container)
     name = "container resource" if container is not None else "resource"
     return Proposal(
         replicas,
         f"{resource} {name} utilization (percentage of request)",
-        exact * (len(groups.ready) + len(groups.missing)),
+        _demand(counted, share, lambda name: requests.get(name, 0) * target_percent / 100),
         average_value=average,
         average_utilization=percent,
         observed_at=_oldest(counted),
         window=_longest(counted),
+        saturated=share.saturated,
     )
 
 
@@ -114,18 +125,19 @@ def average_value_replicas(
     samples: Mapping[str, Sample],
     *,
     metric: str,
-    cpu: bool,
+    resource: str | None = None,
+    container: str | None = None,
     target: int,
     tolerances: Tolerances,
     settings: ControllerSettings,
     now: float,
 ) -> Proposal:
-    """Pods metrics, and Resource and ContainerResource metrics with an AverageValue target (thousandths).
+    """Pods metrics (no ``resource``), Resource and ContainerResource metrics with an AverageValue target (thousandths).
 
     Raises:
         MetricError: no pods, or no usable sample.
     """
-    groups, counted = _counted(pods, samples, cpu, now, settings)
+    groups, counted = _counted(pods, samples, resource == "cpu", now, settings)
     ratio, average = usage(counted, target)
     replicas = _with_absent_pods(
         current,
@@ -136,10 +148,15 @@ def average_value_replicas(
         missing_when_low=lambda _: target,
         ratio_of=lambda filled: usage(filled, target)[0],
     )
-    mean = sum(s.value for s in counted.values()) / len(counted)
-    demand = mean / target * (len(groups.ready) + len(groups.missing))
+    share = serving(pods, samples, resource, container)
     return Proposal(
-        replicas, metric, demand, average_value=average, observed_at=_oldest(counted), window=_longest(counted)
+        replicas,
+        metric,
+        _demand(counted, share, lambda _: target),
+        average_value=average,
+        observed_at=_oldest(counted),
+        window=_longest(counted),
+        saturated=share.saturated,
     )
 
 
@@ -225,6 +242,15 @@ def _with_absent_pods(
 def _refuse_negative(value: int, metric: str) -> None:
     if value < 0:
         raise MetricError(f"{metric} is {value}m, and less than nothing is no load")
+
+
+def _demand(counted: Mapping[str, Sample], share: Serving, per_replica: Callable[[str], float]) -> float | None:
+    """Replicas whose load would be at the target; None when no reading is about load alone."""
+    settled = [name for name in share.settled if name in counted]
+    if not settled:
+        return None
+    asked = sum(per_replica(name) for name in settled)
+    return sum(counted[name].value for name in settled) / asked * share.pods if asked else None
 
 
 def _oldest(counted: Mapping[str, Sample]) -> float:

@@ -1,12 +1,11 @@
 """Runs one policy against one traffic pattern in virtual time, through the production replica rules.
 
-Only the service (`autoscaling_plant`) is modelled. What a policy is asked, and how its answer is limited, is the code of
+Only the service (`autoscaling_plant`) is modelled. What a policy is asked, and how its answer is limited, is code of
 `concerto.autoscaling`, the same that the controller calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -27,23 +26,36 @@ class Experiment:
     """What is the same for every policy.
 
     Attributes:
-        traffic: the load.
+        traffics: the load of each replicate; they run side by side, all from their own start, for equally long.
         plant: the service.
         target_percent: CPU utilisation target.
         bounds: replica bounds and behaviour.
-        seeds: one replicate each.
+        seed: of everything random.
     """
 
-    traffic: Traffic
+    traffics: tuple[Traffic, ...]
     plant: PlantSettings
     target_percent: int = 50
     bounds: Bounds = field(default_factory=lambda: Bounds(max_replicas=40))
-    seeds: Sequence[int] = tuple(range(20))
+    seed: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.traffics[0].end - self.traffics[0].start
+
+    def rates(self, at: Floats | float) -> Floats:
+        """Requests per second of each replicate, ``at`` seconds after the start (several: replicates x times)."""
+        return np.stack([t.rate(t.start + at) for t in self.traffics])
 
     def demand(self, at: Floats | float) -> Floats:
-        """Replicas (fractional) that would carry the traffic of that moment exactly at the target."""
-        per_pod = self.plant.pod_cores * self.target_percent / 100 / self.plant.cpu_seconds_per_request
-        return self.traffic.rate(at) / per_pod
+        """Replicas (fractional) that would carry the traffic of that moment exactly at the target; as `rates`."""
+        return self.rates(at) / self.rate_per_replica
+
+    @property
+    def rate_per_replica(self) -> float:
+        """Requests per second that keep one pod exactly at the target."""
+        return self.plant.pod_cores * self.target_percent / 100 / self.plant.cpu_seconds_per_request
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Policy(Protocol):
     reactive: bool
 
     def start(self, experiment: Experiment) -> None:
-        """Forget everything; ``experiment.traffic`` may hold history from before the start."""
+        """Forget everything; the traffics may hold history from before the start."""
 
     def floors(self, sync: Sync) -> list[Floor | None]:
         """One for each replicate."""
@@ -116,24 +128,23 @@ class Result:
 def run(experiment: Experiment, policy: Policy) -> Result:
     """Run all replicates side by side."""
     e, s = experiment, experiment.plant
-    rng = np.random.default_rng(e.seeds)
-    first = int(np.ceil(e.demand(e.traffic.start)))
-    rows = len(e.seeds)
-    plant = Plant(s, min(max(first, e.bounds.min_replicas), e.bounds.max_replicas), rows, rng)
+    rng = np.random.default_rng(e.seed)
+    first = np.clip(np.ceil(e.demand(0.0)), e.bounds.min_replicas, e.bounds.max_replicas).astype(int)
+    rows = len(first)
+    plant = Plant(s, first, rng)
     memories = [Memory()] * rows
     policy.start(e)
     ticks_per_minute, sync_every = round(60 / s.tick_seconds), round(e.bounds.controller.sync_seconds / s.tick_seconds)
-    minutes: list[tuple[Floats, Floats, Floats, Floats, float, Floats]] = []
+    minutes: list[tuple[Floats, ...]] = []
     latencies: list[Floats] = []
     floors_seen: list[Floats] = []
     tick_latencies, useful, pods = [], np.zeros(rows), np.zeros(rows)
-    ticks = round((e.traffic.end - e.traffic.start) / s.tick_seconds)
+    ticks = round(e.seconds / s.tick_seconds)
     for tick in range(ticks):
         if tick % sync_every == sync_every - 1:
             memories, floors = _sync(e, plant, policy, memories)
             floors_seen.append(np.array([f.replicas if f else np.nan for f in floors]))
-        rate = float(e.traffic.rate(e.traffic.start + plant.now + s.tick_seconds / 2))
-        took, used, existing = plant.tick(rate)
+        took, used, existing = plant.tick(e.rates(plant.now + s.tick_seconds / 2))
         tick_latencies.append(took)
         useful, pods = useful + used, pods + existing
         if tick % ticks_per_minute == ticks_per_minute - 1:
@@ -147,14 +158,14 @@ def run(experiment: Experiment, policy: Policy) -> Result:
                     np.nan_to_num(np.nanmean(minute, axis=1)),
                     1 - useful / np.maximum(asked, 1e-9),
                     pods / ticks_per_minute,
-                    float(e.demand(e.traffic.start + plant.now - 30)),
+                    e.demand(plant.now - 30),
                     np.mean(floors_seen, axis=0) if floors_seen else np.full(rows, np.nan),
                 )
             )
             tick_latencies, useful, pods, floors_seen = [], np.zeros(rows), np.zeros(rows), []
     p95, mean, idle, existing_pods, demand, floor = (np.array(column) for column in zip(*minutes, strict=True))
     p99 = np.array([_quantile(np.concatenate([m[row] for m in latencies])[None], 0.99)[0] for row in range(rows)])
-    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand, p99, floor.T)
+    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand.T, p99, floor.T)
 
 
 def _quantile(values: Floats, q: float) -> Floats:
@@ -177,11 +188,11 @@ def _sync(
         outcomes.append(_proposal(e, policy, int(current[row]), pods, samples, now))
     demand = np.array([o.demand if isinstance(o, Proposal) and o.demand is not None else np.nan for o in outcomes])
     sync = Sync(
-        e.traffic.start + now,
+        now,
         current,
         demand,
         np.array([isinstance(o, Proposal) and o.saturated for o in outcomes]),
-        e.traffic.start + taken_at - s.metrics_window_seconds / 2,
+        taken_at - s.metrics_window_seconds / 2,
         s.startup_seconds,
     )
     floors = policy.floors(sync)

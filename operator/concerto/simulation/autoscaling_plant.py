@@ -56,8 +56,8 @@ class PlantSettings:
 class Plant:
     """Replicates of one service; pods are columns that are used again."""
 
-    def __init__(self, settings: PlantSettings, replicas: int, replicates: int, rng: np.random.Generator) -> None:
-        shape = (replicates, settings.max_pods)
+    def __init__(self, settings: PlantSettings, replicas: NDArray[np.int64], rng: np.random.Generator) -> None:
+        shape = (len(replicas), settings.max_pods)
         self.settings, self.now = settings, 0.0
         self._rng = rng
         self.alive = np.zeros(shape, dtype=bool)
@@ -70,9 +70,8 @@ class Plant:
         )
         self._busy: Floats = np.full((ticks, *shape), np.nan)
         """CPU-seconds of each pod in each of the last ticks, the newest first; NaN before the pod existed."""
-        self.alive[:, :replicas] = True
-        self.created[:, :replicas] = -3600.0
-        self.ready_at[:, :replicas] = -3600.0
+        self.alive[:] = np.arange(settings.max_pods) < replicas[:, None]
+        self.created[self.alive] = self.ready_at[self.alive] = -3600.0
 
     @property
     def ready(self) -> NDArray[np.bool_]:
@@ -100,11 +99,11 @@ class Plant:
             self.alive[row, gone] = False
             self.ready_at[row, gone] = np.inf
 
-    def tick(self, rate: float) -> tuple[Floats, Floats, Floats]:
+    def tick(self, rates: Floats) -> tuple[Floats, Floats, Floats]:
         """Let one tick pass.
 
         Args:
-            rate: requests per second, of the whole service.
+            rates: requests per second, of the whole service, one per replicate.
 
         Returns:
             Latencies (replicates x requests, padded with NaN), useful CPU-seconds and existing pods of each replicate.
@@ -112,7 +111,7 @@ class Plant:
         s, dt = self.settings, self.settings.tick_seconds
         ready = self.ready
         count = ready.sum(axis=1)
-        mean = np.where(ready, rate * dt / np.maximum(count, 1)[:, None], 0.0)
+        mean = np.where(ready, (rates * dt / np.maximum(count, 1))[:, None], 0.0)
         arrivals = self._rng.poisson(mean)
         width = int(arrivals.max()) if arrivals.size else 0
         latency = np.full((*arrivals.shape, max(width, 1)), np.nan)

@@ -1,0 +1,287 @@
+"""PredictiveHPA as a typed view: the spec of autoscaling/v2's HorizontalPodAutoscaler, and how forecasts are used.
+
+Defaults are those of the CRD; they stand here a second time only for objects that were written before a field existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from concerto.api.quantities import milli, parse_duration, parse_quantity
+from concerto.api.timestamps import parse_timestamp
+
+Raw = Mapping[str, Any]
+MetricType = Literal["Resource", "ContainerResource", "Pods", "Object", "External"]
+_MEMBER: dict[str, str] = {
+    "Resource": "resource",
+    "ContainerResource": "containerResource",
+    "Pods": "pods",
+    "Object": "object",
+    "External": "external",
+}
+
+
+@dataclass(frozen=True)
+class ObjectReference:
+    """``scaleTargetRef`` or ``describedObject``: an object in the PredictiveHPA's own namespace."""
+
+    kind: str
+    name: str
+    api_version: str = ""
+
+    @property
+    def group(self) -> str:
+        """API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        """API version; may be empty."""
+        return self.api_version.rpartition("/")[2]
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """As the API server holds it."""
+        return cls(raw["kind"], raw["name"], raw.get("apiVersion", ""))
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One of ``spec.metrics``. Amounts are thousandths; exactly one target is set in an object the CRD has accepted.
+
+    Attributes:
+        type: one of the five.
+        name: of the resource or the metric.
+        container: for ContainerResource.
+        selector: of the metric's labels, as a query parameter; empty for none.
+        described: for Object.
+        utilization: target in percent of the request.
+        average_value: target per pod.
+        value: target in all.
+        identity: the part of the spec that the status repeats.
+    """
+
+    type: MetricType
+    name: str
+    container: str | None = None
+    selector: str = ""
+    described: ObjectReference | None = None
+    utilization: int | None = None
+    average_value: int | None = None
+    value: int | None = None
+    identity: Raw | None = None
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: a quantity is none.
+        """
+        body = raw[_MEMBER[raw["type"]]]
+        metric = body.get("metric") or {}
+        target = body["target"]
+        average, value = target.get("averageValue"), target.get("value")
+        described = body.get("describedObject")
+        return cls(
+            type=raw["type"],
+            name=body.get("name") or metric["name"],
+            container=body.get("container"),
+            selector=format_selector(metric.get("selector")),
+            described=ObjectReference.from_raw(described) if described else None,
+            utilization=target.get("averageUtilization"),
+            average_value=None if average is None else milli(average),
+            value=None if value is None else milli(value),
+            identity={k: v for k, v in body.items() if k != "target"},
+        )
+
+    @property
+    def member(self) -> str:
+        """The key of its body, in spec and status."""
+        return _MEMBER[self.type]
+
+    @property
+    def failure_reason(self) -> str:
+        """Reason of condition ScalingActive when it cannot be had, as in autoscaling/v2."""
+        return f"FailedGet{self.type}Metric"
+
+    @property
+    def target_key(self) -> tuple[Any, ...]:
+        """What demand, counted in replicas, is relative to."""
+        where = (self.type, self.name, self.container, self.selector, self.described)
+        return (*where, self.utilization, self.average_value, self.value)
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """One of a behaviour's policies."""
+
+    type: Literal["Pods", "Percent"]
+    value: int
+    period_seconds: int
+
+
+@dataclass(frozen=True)
+class RulesSpec:
+    """``behavior.scaleUp`` or ``scaleDown`` as written; None is what was left out."""
+
+    policies: tuple[PolicySpec, ...] | None = None
+    select_policy: Literal["Max", "Min", "Disabled"] | None = None
+    stabilization_seconds: int | None = None
+    tolerance: float | None = None
+
+    @classmethod
+    def from_raw(cls, raw: Raw | None) -> Self:
+        """As the API server holds it."""
+        raw = raw or {}
+        policies = raw.get("policies")
+        tolerance = raw.get("tolerance")
+        return cls(
+            None
+            if policies is None
+            else tuple(PolicySpec(p["type"], p["value"], p["periodSeconds"]) for p in policies),
+            raw.get("selectPolicy"),
+            raw.get("stabilizationWindowSeconds"),
+            None if tolerance is None else float(parse_quantity(tolerance)),
+        )
+
+
+@dataclass(frozen=True)
+class PredictionSpec:
+    """``spec.prediction``.
+
+    Attributes:
+        mode: Auto scales; Preview only says what it would do; Off makes no forecasts.
+        decision: Floor: forecasts only raise; Predictive: they decide while they are good.
+        model: Auto, Linear, Holt or Seasonal.
+        history_seconds: how much history is kept.
+        horizon_seconds: how far to look ahead; None: as long as pods take to start.
+        season_seconds: length of a season; None: an hour, a day and a week are tried.
+        season_start: nothing before this time counts for a season.
+        downscale_stabilization_seconds: how long a recommendation holds replicas while a forecast has a say and
+            ``behavior.scaleDown`` gives no window; None: by the horizon.
+        shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
+        metrics_source: Auto, Agents or MetricsAPI.
+        reserve_capacity: whether rises reserve room.
+    """
+
+    mode: Literal["Auto", "Preview", "Off"] = "Auto"
+    decision: Literal["Floor", "Predictive"] = "Floor"
+    model: Literal["Auto", "Linear", "Holt", "Seasonal"] = "Auto"
+    history_seconds: float = 72 * 3600.0
+    horizon_seconds: float | None = None
+    season_seconds: float | None = None
+    season_start: float | None = None
+    downscale_stabilization_seconds: float | None = None
+    shortage_seconds: float = 1200.0
+    metrics_source: Literal["Auto", "Agents", "MetricsAPI"] = "Auto"
+    reserve_capacity: bool = False
+
+    @classmethod
+    def from_raw(cls, raw: Raw | None) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: a duration or a time is none.
+        """
+        raw = raw or {}
+        season = raw.get("season") or {}
+        start = season.get("start")
+        return cls(
+            mode=raw.get("mode", cls.mode),
+            decision=raw.get("decision", cls.decision),
+            model=raw.get("model", cls.model),
+            history_seconds=parse_duration(raw["historyLength"]) if "historyLength" in raw else cls.history_seconds,
+            horizon_seconds=_seconds(raw.get("horizon")),
+            season_seconds=_seconds(season.get("length")),
+            season_start=None if start is None else parse_timestamp(start),
+            downscale_stabilization_seconds=_seconds(raw.get("downscaleStabilization")),
+            shortage_seconds=parse_duration(raw["shortage"]) if "shortage" in raw else cls.shortage_seconds,
+            metrics_source=raw.get("metricsSource", cls.metrics_source),
+            reserve_capacity=raw.get("reserveCapacity", cls.reserve_capacity),
+        )
+
+
+@dataclass(frozen=True)
+class PredictiveHPA:
+    """What a person asks for.
+
+    Attributes:
+        namespace: of the object and of its target.
+        name: of the object.
+        uid: of the object.
+        generation: of the spec.
+        target: what is scaled.
+        min_replicas: never fewer.
+        max_replicas: never more.
+        metrics: what is measured.
+        scale_up: None where there is no ``behavior`` at all, which makes other rules apply.
+        scale_down: the same.
+        prediction: how forecasts are used.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    target: ObjectReference
+    min_replicas: int
+    max_replicas: int
+    metrics: tuple[MetricSpec, ...]
+    scale_up: RulesSpec | None
+    scale_down: RulesSpec | None
+    prediction: PredictionSpec
+
+    @classmethod
+    def from_raw(cls, obj: Raw) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: something in the spec is not what it should be; the message says what.
+            KeyError: something is missing that the CRD requires.
+        """
+        meta, spec = obj["metadata"], obj["spec"]
+        behavior = spec.get("behavior")
+        metrics = tuple(MetricSpec.from_raw(m) for m in spec.get("metrics") or (_DEFAULT_METRIC,))
+        return cls(
+            namespace=meta["namespace"],
+            name=meta["name"],
+            uid=meta["uid"],
+            generation=meta.get("generation", 0),
+            target=ObjectReference.from_raw(spec["scaleTargetRef"]),
+            min_replicas=spec.get("minReplicas", 1),
+            max_replicas=spec["maxReplicas"],
+            metrics=metrics,
+            scale_up=None if behavior is None else RulesSpec.from_raw(behavior.get("scaleUp")),
+            scale_down=None if behavior is None else RulesSpec.from_raw(behavior.get("scaleDown")),
+            prediction=PredictionSpec.from_raw(spec.get("prediction")),
+        )
+
+
+_DEFAULT_METRIC: Raw = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+
+
+def format_selector(raw: Raw | None) -> str:
+    """A ``metav1.LabelSelector`` as a query parameter: ``a=b,c in (d,e),!f``."""
+    parts = [f"{k}={v}" for k, v in sorted(((raw or {}).get("matchLabels") or {}).items())]
+    for each in (raw or {}).get("matchExpressions") or ():
+        key, values = each["key"], ",".join(each.get("values") or ())
+        match each["operator"]:
+            case "In":
+                parts.append(f"{key} in ({values})")
+            case "NotIn":
+                parts.append(f"{key} notin ({values})")
+            case "Exists":
+                parts.append(key)
+            case "DoesNotExist":
+                parts.append(f"!{key}")
+    return ",".join(parts)
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text in (None, "Auto") else parse_duration(text)

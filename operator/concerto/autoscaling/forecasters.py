@@ -1,0 +1,148 @@
+"""Models of demand. Each says, at every moment of a series, how high demand will come within the horizon.
+
+All work on many objects at once: ``series`` is objects x samples on an even grid, newest last, NaN where there is no
+sample (or one that is only a lower bound). What a model says at sample k comes from samples up to k alone, so that the
+same pass over the history gives the forecast (at the last sample) and its backtest (at all others).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A level and a slope at each sample, and how far the slope may be followed.
+
+    Attributes:
+        level: objects x samples.
+        slope: the same, per step.
+        reach: steps after which the rise ends: a line is drawn out no further than it is long.
+    """
+
+    level: Floats
+    slope: Floats
+    reach: float
+
+    def peak(self, steps: Floats, index: int | slice = slice(None)) -> Floats:
+        """Highest point within ``steps`` (a column, or one per object): a falling trend peaks now (002 §4.2.3)."""
+        rise = np.maximum(self.slope[:, index], 0.0) * np.minimum(steps, self.reach)
+        return np.asarray(self.level[:, index] + rise)
+
+    def at_most(self, level: Floats) -> Trend:
+        """The same with no level above this one."""
+        return Trend(np.fmin(self.level, level), self.slope, self.reach)
+
+
+def linear(series: Floats, window: int) -> Trend:
+    """Least squares over the last ``window`` samples (002 §4.2.3: b = Cov(x,y)/Var(x), a = mean(y) - b mean(x)).
+
+    Missing samples weigh nothing. With fewer than three there is a level, but no slope.
+    """
+    known = np.isfinite(series)
+    x = np.arange(series.shape[1], dtype=float)
+    y = np.where(known, series, 0.0)
+    n, sx, sy = (_trailing(a, window) for a in (known.astype(float), known * x, y))
+    sxx, sxy = _trailing(known * x * x, window), _trailing(y * x, window)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slope = np.where(n >= 3, (n * sxy - sx * sy) / (n * sxx - sx * sx), 0.0)
+        level = (sy - slope * sx) / n + slope * x
+    return Trend(level, slope, float(window))
+
+
+def holt(series: Floats, alpha: float, beta: float, damping: float) -> Trend:
+    """Holt's level and trend with a damped trend (Gardner and McKenzie 1985); gaps are bridged by the trend.
+
+    Args:
+        series: objects x samples.
+        alpha: weight of a new sample in the level.
+        beta: weight of its surprise in the trend, as a share of alpha.
+        damping: share of the trend that is left after each step.
+    """
+    level, slope = np.full(series.shape, np.nan), np.zeros(series.shape)
+    now, trend = np.full(len(series), np.nan), np.zeros(len(series))
+    for k in range(series.shape[1]):
+        sample, expected = series[:, k], now + damping * trend
+        surprise = np.nan_to_num(sample - expected)
+        now = np.where(np.isnan(expected), sample, expected + alpha * surprise)
+        trend = damping * trend + alpha * beta * surprise
+        level[:, k], slope[:, k] = now, trend
+    return Trend(level, slope, 1.0 / (1.0 - damping))
+
+
+@dataclass(frozen=True)
+class Seasons:
+    """Demand of earlier seasons, on a coarse grid.
+
+    Attributes:
+        values: objects x buckets, the newest last, NaN where nothing is known.
+        first_at: start of the first bucket, seconds.
+        step_seconds: length of a bucket.
+        period_seconds: length of a season.
+        remembered: how many seasons back are averaged.
+    """
+
+    values: Floats
+    first_at: float
+    step_seconds: float
+    period_seconds: float
+    remembered: int = 3
+
+    def before(self, at: Floats) -> Floats:
+        """Mean demand one, two, ... seasons before ``at`` (objects x times); NaN where no season is known."""
+        total, count = np.zeros(at.shape), np.zeros(at.shape)
+        for season in range(1, self.remembered + 1):
+            found = self._at(at - season * self.period_seconds)
+            known = np.isfinite(found)
+            total += np.where(known, found, 0.0)
+            count += known
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(total / count)
+
+    def _at(self, at: Floats) -> Floats:
+        """Linear between the middles of the buckets."""
+        place = (at - self.first_at) / self.step_seconds - 0.5
+        low = np.floor(place).astype(int)
+        inside = (low >= 0) & (low + 1 < self.values.shape[1])
+        low = np.where(inside, low, 0)
+        left, right = (np.take_along_axis(self.values, low + i, axis=1) for i in (0, 1))
+        share = place - low
+        return np.where(inside, left * (1 - share) + right * share, np.nan)
+
+
+def seasonal_peak(level: Floats, at: Floats, ahead_seconds: Floats, seasons: Seasons, points: int = 4) -> Floats:
+    """Today's level, and the highest rise that earlier seasons had within the horizon, scaled to today.
+
+    Args:
+        level: objects x samples, the load now.
+        at: seconds of those samples, one row.
+        ahead_seconds: how far to look, one per object (a column).
+        seasons: what earlier seasons had.
+        points: how many moments within the horizon are looked at.
+    """
+    at = np.broadcast_to(at, level.shape)
+    then = seasons.before(at)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.clip(level / then, 0.5, 2.0)
+    highest = np.max(np.stack([seasons.before(at + ahead_seconds * i / points) for i in range(1, points + 1)]), axis=0)
+    return np.asarray(level + np.maximum(highest - then, 0.0) * scale)
+
+
+def recent_mean(series: Floats, samples: int) -> Floats:
+    """Mean of the last ``samples`` at each moment; NaN where there were none."""
+    known = np.isfinite(series)
+    total, count = _trailing(np.where(known, series, 0.0), samples), _trailing(known.astype(float), samples)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(total / count)
+
+
+def _trailing(values: Floats, window: int) -> Floats:
+    """Sums over the last ``window`` columns, by differences of cumulative sums."""
+    sums = np.cumsum(values, axis=1)
+    sums[:, window:] -= sums[:, :-window].copy()
+    return sums

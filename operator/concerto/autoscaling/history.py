@@ -1,0 +1,90 @@
+"""What demand was: an hour of it finely, weeks of it coarsely, in so few whole numbers that a status can hold them.
+
+Both are rings on an even grid, so that samples that come early, late, twice or never need no further thought. Values
+are thousandths of a replica; `NOTHING` stands for a bucket without a sample (an API server refuses null in a list).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The last ``length`` buckets of a grid.
+
+    Attributes:
+        step: seconds of a bucket.
+        length: buckets that are kept.
+        last: index of the newest bucket (its start is ``last * step``).
+        values: means of the buckets' samples, the newest last; `NOTHING` where there was none.
+        count: samples in the newest bucket, for its mean.
+    """
+
+    step: int
+    length: int
+    last: int = 0
+    values: tuple[int, ...] = ()
+    count: int = 0
+
+    def add(self, at: float, demand: float) -> Ring:
+        """With one more sample; one from before the newest bucket is too late to matter, and is dropped.
+
+        Args:
+            at: seconds.
+            demand: replicas; NaN or infinite is not a sample.
+        """
+        if not np.isfinite(demand) or demand < 0:
+            return self
+        bucket, value = int(at // self.step), round(demand * 1000)
+        if not self.values:
+            return replace(self, last=bucket, values=(value,), count=1)
+        if bucket < self.last:
+            return self
+        if bucket == self.last:
+            mean = round((self.values[-1] * self.count + value) / (self.count + 1))
+            return replace(self, values=(*self.values[:-1], mean), count=self.count + 1)
+        gap = (NOTHING,) * min(bucket - self.last - 1, self.length)
+        return replace(self, last=bucket, values=(*self.values, *gap, value)[-self.length :], count=1)
+
+    def until(self, at: float, width: int) -> Floats:
+        """``width`` buckets of which the last holds ``at``, in replicas; NaN where there is nothing."""
+        found = np.full(width, np.nan)
+        behind = int(at // self.step) - self.last
+        kept = np.array(self.values[-width:], dtype=float)
+        kept[kept == NOTHING] = np.nan
+        if behind < 0:  # a clock that went back: what it calls the future is not known
+            kept, behind = kept[:behind], 0
+        end = width - behind
+        kept = kept[max(0, len(kept) - end) :] if end > 0 else kept[:0]
+        if len(kept):
+            found[end - len(kept) : end] = kept / 1000.0
+        return found
+
+    def highest(self) -> float:
+        """The highest value, in replicas; 0 if there is none."""
+        return max((v for v in self.values if v != NOTHING), default=0) / 1000.0
+
+    def scaled(self, factor: float) -> Ring:
+        """The same load in replicas of another size or at another target."""
+        values = tuple(v if v == NOTHING else round(v * factor) for v in self.values)
+        return replace(self, values=values)
+
+
+def as_matrix(rings: Sequence[Ring], at: float, width: int) -> Floats:
+    """Rings of one step side by side, one a row."""
+    return np.stack([ring.until(at, width) for ring in rings]) if rings else np.empty((0, width))
+
+
+def season_step(history_seconds: float, *, most: int = 1024, least_seconds: int = 300) -> int:
+    """Seconds of a bucket so that a history of that length needs at most ``most`` of them; whole minutes."""
+    minutes = -(-history_seconds // (60 * most))
+    return max(int(minutes) * 60, least_seconds)

@@ -1,0 +1,77 @@
+"""How long a target's pods take from creation to Ready (002 §4.2.1), learned so that outliers do not matter.
+
+002 averages over all pods that were ever ready, and names outliers as its weakness. Here the latest few count, and of
+them those near the median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import median
+
+from concerto.autoscaling.pods import PodView
+
+
+@dataclass(frozen=True)
+class InitialisationSettings:
+    """How it is learned.
+
+    Attributes:
+        default_seconds: before the first pod was seen to become ready.
+        remembered: pods that count, the latest.
+        trim: a time further from the median than so many median deviations is an outlier.
+        fresh: so many pods of a new revision have to be seen before the old one is forgotten.
+    """
+
+    default_seconds: float = 60.0
+    remembered: int = 20
+    trim: float = 3.0
+    fresh: int = 3
+
+
+@dataclass(frozen=True)
+class Initialisation:
+    """What has been learned.
+
+    Attributes:
+        seconds: durations of the latest pods, oldest first.
+        revision: of the pods they are of.
+        before: durations of the revision before, until this one has enough of its own.
+        learned_until: pods that became ready up to this time have been counted.
+    """
+
+    seconds: tuple[float, ...] = ()
+    revision: str = ""
+    before: tuple[float, ...] = ()
+    learned_until: float = 0.0
+
+    def typical(self, settings: InitialisationSettings) -> float:
+        """The mean of what is near the median, of this revision or, until it is known, of the one before."""
+        known = self.seconds if len(self.seconds) >= settings.fresh or not self.before else self.before
+        if not known:
+            return settings.default_seconds
+        middle = median(known)
+        deviation = median(abs(s - middle) for s in known)
+        near = [s for s in known if abs(s - middle) <= max(settings.trim * deviation, 1.0)]
+        return sum(near) / len(near)
+
+    def learn(self, pods: Iterable[PodView], settings: InitialisationSettings) -> Initialisation:
+        """With the pods that became ready since.
+
+        A pod that is ready for the second time looks as if it had taken long: it is an outlier, or, if all do that,
+        the truth about when pods can take load.
+        """
+        news = sorted(
+            (pod for pod in pods if pod.is_ready and pod.ready_since > self.learned_until),
+            key=lambda pod: pod.ready_since,
+        )
+        known = self
+        for pod in news:
+            if pod.revision != known.revision:
+                kept = known.seconds if len(known.seconds) >= settings.fresh else known.before
+                known = Initialisation((), pod.revision, kept, known.learned_until)
+            took = max(pod.ready_since - pod.created_at, 0.0)
+            seconds = (*known.seconds, took)[-settings.remembered :]
+            known = replace(known, seconds=seconds, learned_until=pod.ready_since)
+        return known

@@ -1,0 +1,97 @@
+"""CPU and memory of pods from metrics.k8s.io: one list per namespace and round, however many objects look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from concerto.api.quantities import milli, parse_duration
+from concerto.api.timestamps import parse_timestamp
+from concerto.autoscaling.pods import MetricError, Sample
+from concerto.kube import KubeError, Resource, Session
+
+POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", True)
+
+
+@dataclass(frozen=True)
+class PodUsage:
+    """One pod's reading: usage of each container in thousandths.
+
+    Attributes:
+        timestamp: end of the window, seconds.
+        window: its length, seconds.
+        containers: usage by container and resource.
+    """
+
+    timestamp: float
+    window: float
+    containers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def sample(self, resource: str, container: str | None) -> Sample | None:
+        """Of one container, or of all together; None if any of them has no such reading."""
+        if container is not None:
+            value = self.containers.get(container, {}).get(resource)
+            return None if value is None else Sample(value, self.timestamp, self.window)
+        values = [usage.get(resource) for usage in self.containers.values()]
+        if not values or None in values:
+            return None
+        return Sample(sum(v for v in values if v is not None), self.timestamp, self.window)
+
+
+class ResourceMetrics:
+    """Lists a namespace's pod metrics, and keeps the answer for all who ask in the same round."""
+
+    def __init__(
+        self, session: Session, clock: Callable[[], float], *, fresh_seconds: float = 5.0, timeout_seconds: float = 10.0
+    ) -> None:
+        """Args:
+        session: the way to the API server.
+        clock: seconds.
+        fresh_seconds: an answer serves for so long: the API's own readings are 15 s apart.
+        timeout_seconds: for one list, which is not repeated: the next round will ask again.
+        """
+        self._session = session
+        self._clock = clock
+        self._fresh = fresh_seconds
+        self._timeout = timeout_seconds
+        self._kept: dict[str, tuple[float, asyncio.Task[dict[str, PodUsage]]]] = {}
+
+    async def usage(self, namespace: str) -> Mapping[str, PodUsage]:
+        """Readings by pod name.
+
+        Raises:
+            MetricError: the API does not answer, or has no reading at all.
+        """
+        now = self._clock()
+        kept = self._kept.get(namespace)
+        if kept is None or now - kept[0] > self._fresh:
+            kept = self._kept[namespace] = (now, asyncio.ensure_future(self._list(namespace)))
+        found = await asyncio.shield(kept[1])
+        if not found:
+            raise MetricError("no metrics returned from resource metrics API")
+        return found
+
+    async def _list(self, namespace: str) -> dict[str, PodUsage]:
+        try:
+            listed = await self._session.request(
+                "GET", POD_METRICS.path(namespace), timeout_seconds=self._timeout, attempts=1
+            )
+            return {item["metadata"]["name"]: read_usage(item) for item in listed.get("items") or ()}
+        except (KubeError, ValueError, KeyError) as error:
+            raise MetricError(f"unable to fetch metrics from resource metrics API: {error}") from error
+
+
+def read_usage(item: Mapping[str, Any]) -> PodUsage:
+    """A PodMetrics object.
+
+    Raises:
+        ValueError: a quantity, duration or time is none ("NaN" is no quantity).
+        KeyError: a part is missing.
+    """
+    return PodUsage(
+        parse_timestamp(item["timestamp"]),
+        parse_duration(item["window"]),
+        {c["name"]: {k: milli(v) for k, v in (c.get("usage") or {}).items()} for c in item.get("containers") or ()},
+    )
