@@ -145,16 +145,16 @@ class SlotSettings:
         first_share: share of the pods that the first guess of the cost admits which may start at once on an empty node.
         blind_per_second: pods that may start a second while none has completed.
         full: runnable threads per CPU from which a node that has seen no completion takes no more pods.
-        shows: runnable threads per CPU from which load shows.
+        shows: runnable threads of pods per CPU from which their load shows.
         trust_seconds: time after which a node believes its measurements even if no pod ever completes.
     """
 
-    head_room: float = 1.15
+    head_room: float = 1.4
     adaptation: float = 2.0
     idle: float = 0.05
-    turnaround_seconds: float = 3.0
+    turnaround_seconds: float = 4.0
     extra_pods: float = 0.5
-    growth: float = 2.0
+    growth: float = 3.0
     pace: float = 1.5
     burst: float = 0.5
     memory_seconds: float = 10.0
@@ -162,7 +162,7 @@ class SlotSettings:
     first_share: float = 0.2
     blind_per_second: float = 0.4
     full: float = 0.9
-    shows: float = 0.1
+    shows: float = 0.2
     trust_seconds: float = 30.0
 
     @classmethod

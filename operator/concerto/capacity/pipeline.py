@@ -357,6 +357,8 @@ class NodePipeline:
             own_share=np.clip(1.0 - others, 0.0, 1.0),
             shown=(self._pods[:filled] - younger).T,
             shown_age=np.asarray(SETTLE_AGES)[age],
+            certain=pods
+            - np.take_along_axis(self.ages.younger, np.minimum(age + 1, len(SETTLE_AGES) - 1)[None], axis=0)[0],
             present=pods,
             measured=fresh & known.any(axis=1),
             initial_cost=self._per_resource.first_cost[:, cpu],

@@ -84,6 +84,7 @@ class SlotLaw:
         own_share: Floats,
         shown: Floats,
         shown_age: Floats,
+        certain: Floats,
         present: Floats,
         measured: Bools,
         initial_cost: Floats,
@@ -99,6 +100,7 @@ class SlotLaw:
             own_share: (N,) share of ``used`` that pods cause.
             shown: (N, b) pods at least ``shown_age`` old.
             shown_age: (N,) an age up to ``show_seconds``, by the clock that counts pods by age.
+            certain: (N,) pods now that are surely older than ``show_seconds``.
             present: (N,) pods now.
             measured: (N,) whether the batch tells anything.
             initial_cost: (N,) first guess of a pod's cost, fraction of a node.
@@ -129,7 +131,7 @@ class SlotLaw:
         self._adapt(settings, proven & measured & (present >= self.window - _ROUNDED), work, life, elapsed_seconds)
         learned = slots * settings.head_room * self._room
         learned += ends * settings.turnaround_seconds + settings.extra_pods
-        first, blind = self._blind(settings, load, present, initial_cost)
+        first, blind, least = self._blind(settings, load, load * own_share, present, certain, initial_cost)
         self.window = np.maximum(1.0, np.where(proven, learned, blind))
 
         pace = np.maximum(np.where(proven, settings.pace * ends, 0.0), settings.blind_per_second)
@@ -137,7 +139,7 @@ class SlotLaw:
         # Pods on their way are not seen here, but are taken off what is told: leave room for them
         most = np.where(present > 0.0, 1.0, first) + np.where(proven, pace * settings.turnaround_seconds, 0.0)
         tokens = np.minimum(tokens, most)
-        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * self.window - present, -np.inf))
+        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * self.window - present, least))
 
     def capacity(self, present: Floats) -> Floats:
         """(N,) pods that may start now; negative where a node runs more than it should."""
@@ -174,14 +176,26 @@ class SlotLaw:
         self._room = np.clip(np.where(filled, self._room + step, self._room), 1.0, _MOST_ROOM)
 
     def _blind(
-        self, settings: SlotSettings, load: Floats, present: Floats, initial_cost: Floats
-    ) -> tuple[Floats, Floats]:
-        """First wave and window of nodes on which nothing has completed yet."""
+        self,
+        settings: SlotSettings,
+        load: Floats,
+        by_pods: Floats,
+        present: Floats,
+        certain: Floats,
+        initial_cost: Floats,
+    ) -> tuple[Floats, Floats, Floats]:
+        """First wave, window and least tokens of nodes on which nothing has completed yet."""
         first = np.maximum(1.0, settings.first_share / initial_cost)
-        window = np.minimum(first + settings.blind_per_second * self._busy_seconds, 1.0 / initial_cost)
-        shows = (load > settings.shows) & (present > 0.0) & np.isnan(self._shown_at)
+        most = 1.0 / initial_cost
+        window = np.minimum(first + settings.blind_per_second * self._busy_seconds, most)
+        # Pods old enough make the load that is seen: so many like them would fill the node, the others left as they are
+        seen = np.where(np.isnan(self._shown_at) | (load >= settings.full), 0.0, certain)
+        by_load = np.minimum(present - seen + seen / np.maximum(by_pods, settings.shows), most)
+        window = np.where(seen > 0.0, np.maximum(window, by_load), window)
+        least = np.where(seen > 0.0, np.minimum(by_load - present, 1.0 + present / 2.0), -np.inf)
+        shows = (by_pods > settings.shows) & (present > 0.0) & np.isnan(self._shown_at)
         self._shown_at = np.where(shows, self._busy_seconds, self._shown_at)
-        return first, np.where(load < settings.full, window, np.minimum(window, present))
+        return first, np.where(load < settings.full, window, np.minimum(window, present)), least
 
 
 def demand_per_cpu(y: Floats, utilisation: Floats) -> tuple[Floats, Floats]:

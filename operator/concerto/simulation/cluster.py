@@ -266,6 +266,7 @@ class World:
 
     def _bind_failed(self, pod: SimPod) -> None:
         if pod.node is None:
+            self.recorder.undecided(pod)
             self.policy.bind_failed(pod, self.now)
             self.wake()
 

@@ -99,6 +99,11 @@ class Recorder:
                 self.overcommits += 1
             self._decided[node] = {u: p for u, p in live.items() if u in observed or not self._ended(p)}
 
+    def undecided(self, pod: SimPod) -> None:
+        """A decision was not carried out."""
+        for live in self._decided.values():
+            live.pop(pod.uid, None)
+
     @staticmethod
     def _ended(pod: SimPod) -> bool:
         return pod.phase in ("Succeeded", "Failed", "Deleted")

@@ -1,0 +1,313 @@
+"""`python -m concerto.simulation.evaluate`: every figure of docs/evaluation.md that concerns scheduling, from seeds.
+
+Writes JSON to build/evaluation and the tables into docs/evaluation.md, between their markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings
+from concerto.simulation import scenario
+from concerto.simulation.cluster import Setup
+from concerto.simulation.experiments import Outcome, Task, machine, medians, run_all, run_task, tasks_of, trade
+from concerto.simulation.node_model import PodLoad
+from concerto.simulation.policies.registry import REQUEST_SWEEP
+from concerto.simulation.workloads import JobSpec
+
+COMMAND = "make evaluate"
+GRID_WAITS = (0.3, 2.0, 5.0)
+GRID_WORKS = (2.0, 10.0, 60.0)
+GRID_THREADS = (1, 4)
+GRID_COSTS = (0.05, 0.1, 0.2)
+RUNAWAY = 2.0
+"""Pod completion over the best trade's from which a cell has run away (evaluation section 1)."""
+_FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One workload of the robustness grid."""
+
+    wait: float
+    work: float
+    threads: int
+
+    def setup(self) -> Setup:
+        """19 nodes, and enough pods for several generations on each."""
+        count = 1000 if self.work < 60 else 500
+        load = PodLoad(wait_seconds=self.wait, core_seconds=self.work, threads=self.threads)
+        return Setup(jobs=(JobSpec("grid", count, load),))
+
+
+def cells() -> Iterator[Cell]:
+    """All workloads of the grid."""
+    return (Cell(*parts) for parts in itertools.product(GRID_WAITS, GRID_WORKS, GRID_THREADS))
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell under one first guess of the cost: ratios to the best of the request sweep, medians over seeds.
+
+    Attributes:
+        cell: the workload.
+        cost: spec.estimator.initialPerPodCost.
+        jct: job completion over the best in the sweep.
+        pct: mean pod completion over the best trade's.
+        worst_pct: the same of the worst seed.
+    """
+
+    cell: Cell
+    cost: float
+    jct: float
+    pct: float
+    worst_pct: float
+
+
+def run_grid(which: Sequence[Cell], costs: Sequence[float], seeds: int, workers: int | None = None) -> list[CellResult]:
+    """Concerto's defaults on grid cells, beside the request sweep of the same seeds."""
+    tasks: list[Task] = []
+    for cell, seed in itertools.product(which, range(1, seeds + 1)):
+        setup = cell.setup()
+        tasks += [Task(setup, f"kube-scheduler@{m}m", seed, CapacitySettings()) for m in REQUEST_SWEEP]
+        tasks += [
+            Task(setup, "concerto", seed, CapacitySettings(estimator=EstimatorSettings(initial_per_pod_cost=cost)))
+            for cost in costs
+        ]
+    outcomes = iter(run_all(tasks, workers))
+    runs: dict[tuple[Cell, str, float], list[Figures]] = {}
+    for cell, _ in itertools.product(which, range(1, seeds + 1)):
+        for millicores in REQUEST_SWEEP:
+            name = f"kube-scheduler@{millicores}m"
+            runs.setdefault((cell, name, 0.0), []).append(next(outcomes).figures)
+        for cost in costs:
+            runs.setdefault((cell, "concerto", cost), []).append(next(outcomes).figures)
+    found = []
+    for cell in which:
+        best = trade({name: medians(r) for (c, name, _), r in runs.items() if c == cell and name != "concerto"})
+        for cost in costs:
+            ours = runs[cell, "concerto", cost]
+            jct = statistics.median(f["jct_s"] or float("inf") for f in ours)
+            pct = [f["pct_s"]["mean"] / best.trade_pct_s for f in ours]
+            found.append(CellResult(cell, cost, jct / best.best_jct_s, statistics.median(pct), max(pct)))
+    return found
+
+
+def _run(name: str, policies: Sequence[str] = (), seeds: int | None = None) -> dict[str, list[Outcome]]:
+    outcomes = run_all(tasks_of(scenario.load(name), policies, seeds))
+    by_policy: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_policy.setdefault(outcome.policy, []).append(outcome)
+    return by_policy
+
+
+def _medians(by_policy: dict[str, list[Outcome]]) -> dict[str, Figures]:
+    return {name: medians([o.figures for o in outcomes]) for name, outcomes in by_policy.items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the main table: what was asked, what came out, and whether it holds."""
+
+    experiment: str
+    asked: str
+    found: str
+    holds: bool
+
+
+def _row(experiment: str, asked: str, value: float, limit: float, unit: str = "") -> Row:
+    return Row(experiment, asked, f"{value:.2f}{unit} against {limit:.2f}{unit}", value <= limit)
+
+
+def main_rows(seeds: int) -> tuple[list[Row], dict[str, dict[str, Figures]]]:
+    """The experiments of the evaluation's table that concern scheduling."""
+    rows: list[Row] = []
+    all_figures: dict[str, dict[str, Figures]] = {}
+
+    pi = all_figures["pi-2000"] = _medians(_run("pi-2000", seeds=seeds))
+    best, ours = trade(pi), pi["concerto"]
+    rows.append(_row("pi-2000", "job ≤ 1.10 × best of the sweep", ours["jct_s"], 1.10 * best.best_jct_s, " s"))
+    limit = pi["kube-scheduler@500m"]["pct_s"]["mean"]
+    rows.append(_row("pi-2000", "pod mean ≤ kube-scheduler's at 500m", ours["pct_s"]["mean"], limit, " s"))
+    for name in ("sklearn-100", "sklearn-200"):
+        figures = all_figures[name] = _medians(_run(name, seeds=seeds))
+        best, ours = trade(figures), figures["concerto"]
+        rows.append(_row(name, "job ≤ 1.10 × best of the sweep", ours["jct_s"], 1.10 * best.best_jct_s, " s"))
+        limit = 0.6 * figures["kube-scheduler@100m"]["pct_s"]["mean"]
+        rows.append(_row(name, "pod mean ≤ 0.6 × kube-scheduler's (750Mi)", ours["pct_s"]["mean"], limit, " s"))
+        rows.append(_row(name, "no OOM kill", ours["oom_kills"], 0.0))
+    mixed = all_figures["mixed"] = _medians(_run("mixed", seeds=seeds))
+    for job, ratio in (("pi", 7.40 / 28.78), ("sklearn", 34.50 / 65.25)):
+        kube, ours_mean = (mixed[p]["jobs"][job]["pct_s"]["mean"] for p in ("kube-scheduler", "concerto"))
+        rows.append(_row("mixed", f"{job}: pod mean over kube-scheduler's ≤ 000's ratio", ours_mean / kube, ratio))
+    isolation = all_figures["isolation"] = _medians(_run("isolation", seeds=seeds))
+    p99 = {name: f["latency_ms"]["p99"] for name, f in isolation.items()}
+    rows.append(
+        Row(
+            "isolation",
+            "the model gives kube-scheduler about 28.8 ms (000)",
+            f"{p99['kube-scheduler@100m']:.2f} ms",
+            abs(p99["kube-scheduler@100m"] - 28.8) <= 4.0,
+        )
+    )
+    rows.append(_row("isolation", "server's P99 ≤ 2 × alone (4.47 ms)", p99["concerto"], 2 * 4.47, " ms"))
+    low = all_figures["low-then-high"] = _medians(_run("low-then-high", seeds=seeds))
+    best_concurrency = trade(_high_only(seeds)).trade_pods_per_node
+    most = low["concerto"]["jobs"]["high"]["pods_per_node_max"]
+    rows.append(_row("low-then-high", "pods of the second job on a node ≤ 2 × best", most, 2 * best_concurrency))
+    return rows, all_figures
+
+
+def _high_only(seeds: int) -> dict[str, Figures]:
+    """The request sweep of the second job of low-then-high by itself: what the best concurrency is."""
+    wanted = scenario.load("low-then-high")
+    job = next(job for job in wanted.setup.jobs if job.name == "high")
+    setup = Setup(wanted.setup.nodes, (job,))
+    tasks = [
+        Task(setup, f"kube-scheduler@{m}m", seed, CapacitySettings())
+        for m in REQUEST_SWEEP
+        for seed in range(1, seeds + 1)
+    ]
+    by_policy: dict[str, list[Outcome]] = {}
+    for outcome in run_all(tasks):
+        by_policy.setdefault(outcome.policy, []).append(outcome)
+    return _medians(by_policy)
+
+
+def fault_rows(seeds: int) -> list[tuple[str, Figures, Figures]]:
+    """Each fault: name, medians, and the worst over seeds of what must not happen."""
+    found = []
+    for name in _FAULTS:
+        runs = [o.figures for o in _run(f"fault-{name}", seeds=seeds)["concerto"]]
+        worst = {key: max(run[key] for run in runs) for key in ("lost_pods", "double_binds", "overcommits")}
+        found.append((name, medians(runs), worst))
+    return found
+
+
+def scale() -> Figures:
+    """1,000 nodes and 100,000 pods: wall time and memory of the simulation itself."""
+    started = time.perf_counter()
+    figures = run_task(tasks_of(scenario.load("scale"))[0]).figures
+    figures["wall_s"] = round(time.perf_counter() - started, 1)
+    figures["peak_memory_gib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+    return figures
+
+
+def _main_table(rows: Sequence[Row]) -> list[str]:
+    lines = ["| experiment | asked | found | holds |", "| --- | --- | --- | --- |"]
+    return lines + [f"| {r.experiment} | {r.asked} | {r.found} | {'yes' if r.holds else '**no**'} |" for r in rows]
+
+
+def _policy_table(figures: dict[str, Figures]) -> list[str]:
+    lines = ["| scheduler | job | job s | pod s mean | std | p50 | p99 | pods/node max | CPU % |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name, f in figures.items():
+        for job, j in f["jobs"].items():
+            p = j["pct_s"]
+            jct = "never" if j["jct_s"] is None else f"{j['jct_s']:.1f}"
+            cells_ = [name, job, jct, *(f"{p[k]:.2f}" if p else "-" for k in ("mean", "std", "p50", "p99"))]
+            lines.append(f"| {' | '.join(cells_)} | {j['pods_per_node_max']:.0f} | {100 * f['utilisation']:.0f} |")
+    return lines
+
+
+def _grid_table(results: Sequence[CellResult]) -> list[str]:
+    jct, pct = [r.jct for r in results], [r.pct for r in results]
+    runaways = sum(r.worst_pct > RUNAWAY for r in results)
+    lines = [
+        f"{len(results)} cells: {runaways} with a runaway in any seed (pod mean > {RUNAWAY:g} × the best trade's); job "
+        f"completion over the best of the sweep: median {statistics.median(jct):.3f}, most {max(jct):.2f}, "
+        f"{sum(x > 1.15 for x in jct)} cells above 1.15; pod mean over the best trade's: median "
+        f"{statistics.median(pct):.2f}, most {max(pct):.2f} (worst single seed {max(r.worst_pct for r in results):.2f}).",
+        "",
+        "| waiting s | core-s | threads | " + " | ".join(f"first cost {c:g}: job / pod" for c in GRID_COSTS) + " |",
+        "| ---: | ---: | ---: |" + " ---: |" * len(GRID_COSTS),
+    ]
+    by_cell: dict[Cell, list[CellResult]] = {}
+    for r in results:
+        by_cell.setdefault(r.cell, []).append(r)
+    for cell, found in by_cell.items():
+        ratios = " | ".join(f"{r.jct:.2f} / {r.pct:.2f}" for r in found)
+        lines.append(f"| {cell.wait:g} | {cell.work:g} | {cell.threads} | {ratios} |")
+    return lines
+
+
+def _fault_table(rows: Sequence[tuple[str, Figures, Figures]]) -> list[str]:
+    lines = ["| fault | job s | pod s mean | pods lost | bound twice | decisions beyond the ledger |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, f, worst in rows:
+        jct = "never" if f["jct_s"] is None else f"{f['jct_s']:.1f}"
+        worst_text = f"{worst['lost_pods']} | {worst['double_binds']} | {worst['overcommits']}"
+        lines.append(f"| {name} | {jct} | {f['pct_s']['mean']:.2f} | {worst_text} |")
+    return lines
+
+
+def write_section(path: Path, name: str, lines: Sequence[str]) -> None:
+    """Put lines between the markers of that name, which are added at the end of the file if it lacks them."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    text = path.read_text() if path.exists() else "# Evaluation\n"
+    block = "\n".join([begin, *lines, end])
+    if begin in text:
+        head, rest = text.split(begin, 1)
+        text = head + block + rest.split(end, 1)[1]
+    else:
+        text = text.rstrip("\n") + "\n\n" + block + "\n"
+    path.write_text(text)
+
+
+def main() -> None:
+    """Run all or parts of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=("main", "grid", "faults", "scale"), default=[])
+    parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
+    parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
+    args = parser.parse_args()
+    parts = args.only or ["main", "grid", "faults", "scale"]
+    args.out.mkdir(parents=True, exist_ok=True)
+    where = f"`{COMMAND}` ({args.seeds} seeds, medians; {machine()['cpus']} CPUs, Python {machine()['python']})."
+
+    def keep(name: str, value: Any, lines: Sequence[str]) -> None:
+        text = json.dumps(
+            {"machine": machine(), "seeds": args.seeds, name: value}, default=lambda o: o.__dict__, indent=1
+        )
+        (args.out / f"{name}.json").write_text(text + "\n")
+        write_section(args.docs, name, [where, "", *lines])
+        print("\n".join(lines), "\n", flush=True)
+
+    if "main" in parts:
+        rows, figures = main_rows(args.seeds)
+        lines = _main_table(rows)
+        for name, by_policy in figures.items():
+            lines += ["", f"### {name}", "", *_policy_table(by_policy)]
+        keep("main", {"rows": rows, "figures": figures}, lines)
+    if "grid" in parts:
+        results = run_grid(list(cells()), GRID_COSTS, args.seeds)
+        keep("grid", results, _grid_table(results))
+    if "faults" in parts:
+        faults = fault_rows(args.seeds)
+        keep("faults", faults, _fault_table(faults))
+    if "scale" in parts:
+        figures_ = scale()
+        keep(
+            "scale",
+            figures_,
+            [
+                f"1,000 nodes, 100,000 pods of pi-2000: {figures_['jct_s']:.0f} virtual seconds in {figures_['wall_s']:.0f} s of "
+                f"wall time, {figures_['peak_memory_gib']:.2f} GiB at most; pod mean {figures_['pct_s']['mean']:.2f} s."
+            ],
+        )
+
+
+if __name__ == "__main__":
+    main()
