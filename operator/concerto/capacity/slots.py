@@ -5,18 +5,19 @@ A node is a queue: pods wait, compute, and are gone. By Little's law a node whos
     N = X T0,    X = pods it completes in a second of full work,  T0 = a pod's life when nothing holds it up.
 
 Neither needs to be known apart. Over any stretch of time, ∫n/D dt (D: runnable threads per CPU, at least 1) counts the
-time pods lived less what they lost to each other, ∫u dt the time the CPUs worked, and N is one over the other, whatever n
-was meanwhile. An overloaded node (n/D small, u = 1) and an idle one (D = 1, u small) name the same N.
+time that pods lived less what they lost to each other, ∫u dt the time the CPUs worked, and N is one over the other,
+whatever n was meanwhile. An overloaded node (n/D small, u = 1) and an idle one (D = 1, u small) name the same N.
 
-- *Window*: a node takes pods up to N and some head room, as pods are not on time: more where CPUs were seen to idle with
-  the window filled, and never more than twice what it has run of late, so that an error is found out while it is small.
-- *Pace*: pods that start together wait together and then contend together. Starts are paced at the rate X at which
-  they end, so that a wave is spread over a pod's life; the first half of a window may be filled at once.
-- *Blind start*: until pods have lived through, their waiting would pass for thrift. Until one has completed (or the node
-  has been busy for long), a node starts with a few and adds slowly while its CPUs have room.
+- *Window*: a node takes pods up to N and some head room, as pods are not on time: more where CPUs were seen to idle
+  with the window filled, and never more than a few times what it has run of late: errors show while they are small.
+- *Pace*: pods that start together wait together and then contend together. Starts are paced at the rate at which pods
+  end, so that a wave is spread over a pod's life; part of a window may be filled at once.
+- *Blind start*: until pods have lived through, their waiting would pass for thrift. Until one has completed (or the
+  node has been busy for long), a node starts with a few and adds slowly while its CPUs have room.
 
-Sources: Little's law; Kleinrock's operating point as in TCP BBR (window and pacing from rate and round trip); slow start
-and restart after idle of TCP (RFC 5681, RFC 2861). Past 000 §3.5, which has no rate and reads saturation as evidence.
+Sources: Little's law; Kleinrock's operating point as in TCP BBR (window and pacing from rate and round trip); slow
+start and restart after idle of TCP (RFC 5681, RFC 2861). Past 000 §3.5, which has no rate and reads saturation as
+evidence.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class SlotLaw:
         self._mean_pods += np.minimum(1.0, elapsed / span) * (present - self._mean_pods)
 
     def _adapt(self, settings: SlotSettings, filled: Bools, work: Floats, life: Floats, elapsed: float) -> None:
-        """A node that idles with its window filled needs more head room (its pods are unsteady), one that never does less."""
+        """More head room for a node that idles with its window filled (unsteady pods), less for one that never does."""
         step = settings.adaptation * (1.0 - work - settings.idle) * np.minimum(1.0, elapsed / np.maximum(life, 1.0))
         self._room = np.clip(np.where(filled, self._room + step, self._room), 1.0, _MOST_ROOM)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from concerto.simulation.node_model import GIB, Change, NodeFleet, NodeModelSettings, Readings, Transition
 from concerto.simulation.recorder import Recorder
-from concerto.simulation.workloads import JobSpec, SimPod, make_pods, successor
+from concerto.simulation.workloads import JobSpec, SimPod, first_name, make_pods, successor
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,8 @@ class World:
         self._sequence = 0
         self._dirty = False
         self._next_cycle = 0.0
-        self._open = sum(job.count for job in setup.jobs if not job.endless)
+        self._wanted = sum(job.count for job in setup.jobs if not job.endless)
+        self._done: set[str] = set()
         self._lost = [False] * len(self.nodes)
         self._api_down_until = -1.0
         self._frozen: dict[int, Readings] = {}
@@ -214,7 +215,7 @@ class World:
             self.after(pod.created_at, lambda pod=pod: self._create(pod))
         self.after(self.setup.warmup_seconds, lambda: self.recorder.begin(self.now, self.fleet))
         next_sample = self.SAMPLE_SECONDS
-        while self._open > 0 and self.now < self.setup.limit_seconds:
+        while len(self._done) < self._wanted and self.now < self.setup.limit_seconds:
             self.now = min(
                 self._queue[0][0] if self._queue else np.inf,
                 self.fleet.next_time(),
@@ -273,11 +274,10 @@ class World:
     def _bound(self, pod: SimPod, node: int) -> None:
         if pod.node is not None or pod.phase != "Pending":
             return  # 409: it has a node already
-        if self.api_down:
-            # The server went away with the request in flight: half of such writes have taken effect.
-            if self._api_rng.random() < 0.5:
-                self.after(self._api_down_until - self.now + 1.0, lambda: self._bind_failed(pod))
-                return
+        # The server may have gone away with the request in flight: half of such writes have taken effect.
+        if self.api_down and self._api_rng.random() < 0.5:
+            self.after(self._api_down_until - self.now + 1.0, lambda: self._bind_failed(pod))
+            return
         pod.node, pod.bound_at = node, self.now
         self.recorder.bound(pod, node, self.now)
         self.watch(lambda: self._kubelet_sees(pod, node))
@@ -295,7 +295,7 @@ class World:
         if change.change is Change.RUNNING:
             self._status(pod, "Running")
         elif change.change is Change.EXITED and change.reason == "Completed":
-            self._open -= 1
+            self._done.add(first_name(pod))  # a pod whose end went unheard runs again, and counts once
         elif change.change is Change.TERMINATED:
             self._status(pod, "Succeeded" if change.reason == "Completed" else "Failed")
 

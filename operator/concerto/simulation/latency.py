@@ -1,12 +1,12 @@
 """How long a small HTTP server takes to answer on a node that others use, too (000 §5.7, table 5.4).
 
-Fixed formula, before any policy is judged by it: on a node with D runnable threads per CPU
+Fixed formula, before any policy is judged by it: on a node with D runnable threads per CPU, in milliseconds
 
-    latency = max(0.99, Normal(3.04, 0.60)) + W₁ + W₂  milliseconds,    Wᵢ ~ Exponential(mean τ · max(0, D - 1)).
+    latency = max(0.99, Normal(3.04, 0.60)) + W₁ + W₂,    Wᵢ ~ Exponential(mean τ · max(0, D - 1)).
 
-The first term is table 5.4's row for an undisturbed server (median 3.04, P90 3.78, P95 4.00, P99 4.47). The other two are
-its two turns at the CPU, to read the request and to answer: each waits while the threads before it run, which are as many
-per CPU as run beyond the one. τ is fitted once, to kube-scheduler's row (median 10.06, P99 28.82).
+The first term is table 5.4's row for an undisturbed server (median 3.04, P90 3.78, P95 4.00, P99 4.47). The other two
+are its two turns at the CPU, to read the request and to answer: each waits while the threads before it run, which are
+as many per CPU as run beyond the one. τ is fitted once, to kube-scheduler's row (median 10.06, P99 28.82).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What nodes do with pods: processor sharing, pressure, start-up, spikes, memory and its exhaustion.
 
-The plant of every experiment, and of the simulated nodes in e2e/hollow. Exact between events: runnable threads share the
-cores equally, so one number per node and CPU limit (service attained by a thread) tells when each pod finishes, and an
-event costs O(log pods on the node). Telemetry counters are arrays over nodes.
+The plant of every experiment, and of the simulated nodes in e2e/hollow. Exact between events: runnable threads share
+the cores equally, so one number per node and CPU limit (service attained by a thread) tells when each pod finishes,
+and an event costs O(log pods on the node). Telemetry counters are arrays over nodes.
 
 Source: evaluation of 000 §5 (workloads), 000 §2.3.10 (start-up up to 4 s when full), PSI as measured on Linux: with C
 CPUs and R runnable threads `some` is clip((R - C)/C, 0, 1), and a thread throttled by its own quota counts, too.
@@ -57,7 +57,7 @@ class NodeModelSettings:
     Attributes:
         start_seconds: bounds of the time from the kubelet's seeing the pod to its running, on a node that is not full.
         start_when_full_seconds: what is added to it on a node at full pressure (000 §2.3.10: 4 s in all).
-        end_seconds: bounds of the time from a container's exit to the kubelet's having noticed (it relists every second).
+        end_seconds: bounds of the time from a container's exit to the kubelet's noticing (it relists every second).
         spike_seconds: how long the container runtime works at each start and stop (000 §4.2.2: 200 ms).
         spike_threads: threads it keeps runnable meanwhile.
         system_cpu: fraction of the node that is used without any pod.

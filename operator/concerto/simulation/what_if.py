@@ -1,6 +1,6 @@
 """What if: the present cluster's pods, placed afresh under a profile, beside where they are now.
 
-A dump (`kubectl get nodes,pods,ncap -A -o yaml`) says what nodes there are, what runs where, and what the agents measured.
+A dump (`kubectl get nodes,pods,ncap -A -o yaml`) says what nodes there are, what runs where, and what agents measured.
 What a pod uses is not in it, so a node's measured usage beyond its base is shared out evenly over its counted pods. The
 pods then arrive one after another in an empty cluster of such nodes, and Concerto places them. The answer is about
 placement and load under the same measurements; it can't know how a pod behaves when it has more CPU than it had.

@@ -38,7 +38,7 @@ class JobSpec:
 
     Attributes:
         name: of the job; figures are given per job as well.
-        count: pods that have to complete (or, if `load.bursts` is 0, that run for ever and are no part of the job times).
+        count: pods that have to complete; if `load.bursts` is 0 they run for ever and are no part of the job times.
         load: what a pod does.
         jitter: relative standard deviation of the wait and the work of single pods (log-normal, mean kept).
         cpu_request_millicores: what a pod asks for, for policies that look at requests; 0 asks for nothing.
@@ -113,5 +113,9 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
 
 def successor(pod: SimPod, now: float) -> SimPod:
     """The pod that its Job makes in place of one that did not complete."""
-    base = pod.uid.split("~", 1)[0]
-    return SimPod(f"{base}~{pod.attempt + 1}", pod.job, pod.load, now, pod.attempt + 1)
+    return SimPod(f"{first_name(pod)}~{pod.attempt + 1}", pod.job, pod.load, now, pod.attempt + 1)
+
+
+def first_name(pod: SimPod) -> str:
+    """What the pod and those made in its place have in common."""
+    return pod.uid.split("~", 1)[0]

@@ -1,4 +1,4 @@
-"""Policies that look at capacities told by agents: the agents' half is Concerto's pipeline under the source's settings."""
+"""Policies that look at capacities told by agents; the agents are Concerto's pipeline under the source's settings."""
 
 from __future__ import annotations
 

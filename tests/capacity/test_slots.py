@@ -1,0 +1,125 @@
+"""The control law: how many pods a node should run, and how fast they may start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.nodecapacity import SlotSettings
+from concerto.capacity.slots import SlotLaw, demand_per_cpu
+
+STEADY = SlotSettings(head_room=1.0, adaptation=0.0, turnaround_seconds=0.0, extra_pods=0.0)
+
+
+def run(law, seconds, *, pods, load, used, own=1.0, settings=STEADY, life=10.0, ends_per_second=1.0):
+    """Let so many seconds of the same thing pass, with completions at an even rate."""
+    owed = 0.0
+    for _ in range(seconds):
+        owed += ends_per_second
+        while owed >= 1.0:
+            owed -= 1.0
+            law.ended(0, life)
+            law.started(0, 0.0)
+        law.update(
+            settings,
+            demand=np.full((1, 10), load),
+            used=np.full((1, 10), used),
+            own_share=np.array([own]),
+            shown=np.full((1, 10), float(pods)),
+            shown_age=np.zeros(1),
+            certain=np.array([float(pods)]),
+            present=np.array([float(pods)]),
+            measured=np.array([True]),
+            initial_cost=np.array([0.1]),
+            idle_cost_growth=0.01,
+            elapsed_seconds=1.0,
+        )
+    return law
+
+
+SEVEN = {
+    "a node that just does not idle runs as many as it should": {"pods": 7, "load": 1.0, "used": 1.0},
+    "an idle node names the number that would fill it": {"pods": 3.5, "load": 0.5, "used": 0.5},
+    "an overloaded node names the number that would not wait": {"pods": 14, "load": 2.0, "used": 1.0},
+    "what the node needs for itself is not the pods'": {"pods": 7, "load": 1.0, "used": 1.0, "own": 1.0},
+}
+
+
+@pytest.mark.parametrize("sentence", SEVEN)
+def test_the_same_number_is_named_whatever_runs_now(sentence):
+    assert run(SlotLaw(1), 200, **SEVEN[sentence]).window[0] == pytest.approx(7.0, rel=0.02)
+
+
+def test_half_of_a_node_that_others_use_leaves_half_of_the_slots():
+    alone = run(SlotLaw(1), 200, pods=4, load=0.5, used=0.5).window[0]
+    shared = run(SlotLaw(1), 200, pods=4, load=1.0, used=1.0, own=0.5).window[0]
+    assert shared == pytest.approx(alone / 2, rel=0.05)
+
+
+def test_nothing_is_believed_before_a_pod_has_lived():
+    law = run(SlotLaw(1), 10, pods=2, load=0.0, used=0.0, ends_per_second=0.0)
+    assert law.window[0] == pytest.approx(2.0 + 0.4 * 10)
+
+
+def test_load_stops_a_blind_start():
+    law = run(SlotLaw(1), 20, pods=3, load=1.0, used=1.0, ends_per_second=0.0)
+    assert law.window[0] <= 3.0
+
+
+def test_a_window_grows_only_to_a_few_times_what_was_run():
+    law = run(SlotLaw(1), 300, pods=2, load=0.01, used=0.01)
+    assert law.window[0] == pytest.approx(STEADY.growth * 2 + 1, rel=0.01)
+
+
+def test_starts_are_paced_by_what_ends():
+    law = run(SlotLaw(1), 100, pods=10, load=1.0, used=1.0, life=10.0)
+    law.started(0, 0.0)
+    law.started(0, 0.0)
+    assert law.capacity(np.array([10.0]))[0] <= 0.0
+    before = law.tokens[0]
+    run(law, 1, pods=10, load=1.0, used=1.0, ends_per_second=0.0)
+    assert law.tokens[0] - before == pytest.approx(STEADY.pace * 1.0, rel=0.05)
+
+
+def test_all_is_forgotten_after_a_long_idle_time():
+    law = run(SlotLaw(1), 100, pods=10, load=0.5, used=0.5)
+    run(law, 12, pods=0, load=0.0, used=0.0, ends_per_second=0.0)
+    assert law.window[0] == pytest.approx(2.0)
+
+
+@given(
+    pods=st.integers(0, 110),
+    load=st.floats(0.0, 2.0),
+    used=st.floats(0.0, 1.0),
+    own=st.floats(0.0, 1.0),
+    life=st.floats(0.01, 1e5),
+    rate=st.floats(0.0, 50.0),
+)
+def test_windows_are_finite_and_let_at_least_one_pod_run(pods, load, used, own, life, rate):
+    law = run(
+        SlotLaw(1), 20, pods=pods, load=load, used=used, own=own, life=life, ends_per_second=rate,
+        settings=SlotSettings(),
+    )  # fmt: skip
+    assert np.isfinite(law.window[0])
+    assert np.isfinite(law.tokens[0])
+    assert law.window[0] >= 1.0
+
+
+DEMAND = {
+    "an idle node": (0.0, 0.0, 0.0),
+    "half used": (0.25, 0.5, 0.5),
+    "just full": (0.5, 1.0, 1.0),
+    "twice as many threads as CPUs": (1.0, 1.0, 2.0),
+    "a quota's pressure on an idle node does not count": (0.11 * 1.79 / 2, 0.11, 0.11 * 1.79),
+    "no pressure told, half used": (0.5, 0.5, 0.5),
+    "no pressure told, full: the worst is believed": (1.0, 1.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("sentence", DEMAND)
+def test_demand_per_cpu(sentence):
+    y, used, expected = DEMAND[sentence]
+    demand, _ = demand_per_cpu(np.array([[y]]), np.array([[used]]))
+    assert demand[0, 0] == pytest.approx(expected)

@@ -1,0 +1,138 @@
+"""Whole runs in virtual time: the law on a sample of the grid, faults, and the baselines."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.simulation import cli, evaluate, latency, scenario
+from concerto.simulation.cluster import Fault, NodeSpec, Setup
+from concerto.simulation.experiments import Task, run_task, trade
+from concerto.simulation.policies import registry
+from concerto.simulation.workloads import PI_2000, JobSpec
+
+SMALL = Setup((NodeSpec(count=4),), (JobSpec("pi", 60, PI_2000),))
+
+
+def figures(policy, setup=SMALL, seed=1):
+    return run_task(Task(setup, policy, seed, CapacitySettings())).figures
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["concerto", "kube-scheduler@500m", "carico", "spazio", "spazio-over-provision", "pronto", "random", "oracle"],
+)
+def test_every_policy_completes_a_small_job(policy):
+    found = figures(policy)
+    assert found["jct_s"] is not None
+    assert (found["lost_pods"], found["double_binds"], found["oom_kills"]) == (0, 0, 0)
+
+
+def test_a_seed_gives_the_same_run_and_another_one_another():
+    assert figures("concerto", seed=3) == figures("concerto", seed=3)
+    assert figures("concerto", seed=3) != figures("concerto", seed=4)
+
+
+def test_requests_bound_what_kube_scheduler_puts_on_a_node():
+    for millicores, most in ((500, 8), (1000, 4), (1500, 2)):
+        assert figures(f"kube-scheduler@{millicores}m")["pods_per_node"]["max"] == most
+
+
+GRID_SAMPLE = [
+    (evaluate.Cell(2.0, 10.0, 1), 0.05),
+    (evaluate.Cell(0.3, 60.0, 4), 0.1),
+    (evaluate.Cell(5.0, 2.0, 1), 0.2),
+    (evaluate.Cell(2.0, 60.0, 1), 0.05),
+]
+
+
+@pytest.mark.parametrize(("cell", "cost"), GRID_SAMPLE)
+def test_the_law_does_not_run_away_on_a_sample_of_the_grid(cell, cost):
+    (result,) = evaluate.run_grid([cell], [cost], seeds=1, workers=1)
+    assert result.worst_pct <= evaluate.RUNAWAY
+    # One seed and the worst cells in the sample: the bound on the median is evaluate's to show
+    assert result.jct <= 1.35
+
+
+def test_short_pods_finish_as_soon_as_with_the_best_requests_and_each_of_them_sooner():
+    setup = Setup(jobs=(JobSpec("pi", 1000, PI_2000),))
+    sweep = {f"kube-scheduler@{m}m": figures(f"kube-scheduler@{m}m", setup) for m in (100, 200, 300, 500)}
+    ours = figures("concerto", setup)
+    assert ours["jct_s"] <= 1.10 * trade(sweep).best_jct_s
+    assert ours["pct_s"]["mean"] <= sweep["kube-scheduler@500m"]["pct_s"]["mean"]
+    assert ours["overcommits"] == 0
+
+
+FAULTS = {
+    "agents die": Fault("AgentDeath", 8, 20, (0, 1)),
+    "a node is lost for good": Fault("NodeLoss", 8, 4000, (3,)),
+    "a node is lost for a while": Fault("NodeLoss", 8, 15, (3,)),
+    "the API is away for 60 s": Fault("ApiOutage", 8, 60),
+    "telemetry stands still": Fault("FrozenTelemetry", 6, 40, (0, 1)),
+    "telemetry says idle": Fault("IdleTelemetry", 6, 40, (0, 1)),
+    "telemetry says full": Fault("FullTelemetry", 6, 40, (0, 1)),
+}
+
+
+@pytest.mark.parametrize("sentence", FAULTS)
+def test_no_pod_is_lost_or_bound_twice_when(sentence):
+    setup = dataclasses.replace(SMALL, faults=(FAULTS[sentence],), jobs=(JobSpec("pi", 120, PI_2000),))
+    for seed in (1, 2):
+        found = figures("concerto", setup, seed)
+        assert (found["lost_pods"], found["double_binds"], found["overcommits"]) == (0, 0, 0)
+        assert found["jct_s"] is not None
+
+
+def test_a_server_that_is_alone_answers_as_table_5_4_says():
+    answers = latency.percentiles(latency.latencies(np.zeros(200_000), np.random.default_rng(1)))
+    assert answers["p50"] == pytest.approx(3.04, abs=0.05)
+    assert answers["p90"] == pytest.approx(3.78, abs=0.08)
+    assert answers["p99"] == pytest.approx(4.47, abs=0.15)
+
+
+def run_cli(*words):
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    return cli.run(parser.parse_args(words))
+
+
+def test_the_command_writes_figures_and_plots(tmp_path, capsys):
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        "nodes: [{count: 2}]\njobs: [{name: a, count: 6, coreSeconds: 2}]\npolicies: [concerto, random]\nseeds: 1\n"
+    )
+    out = tmp_path / "out.json"
+    assert run_cli(str(path), "--workers", "1", "--json", str(out), "--plots", str(tmp_path / "plots")) == 0
+    found = json.loads(out.read_text())
+    assert set(found["policies"]) == {"concerto", "random"}
+    run = found["policies"]["concerto"][0]
+    assert {"jct_s", "pct_s", "utilisation", "pods_per_node", "oom_kills", "double_binds", "overcommits"} <= set(run)
+    assert set(run["pct_s"]) == {"mean", "std", "min", "p25", "p50", "p75", "p99", "max"}
+    assert len(list((tmp_path / "plots").glob("*.png"))) == 3
+    assert "concerto" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.yaml"], "neither a file nor a built-in scenario"),
+        ([], "name a scenario"),
+        (["pi-2000", "--policy", "magic"], "--policy magic: expected one of"),
+        (["pi-2000", "--seeds", "0"], "--seeds: expected a whole number"),
+    ],
+)
+def test_the_command_refuses_with_words(words, said, capsys):
+    assert run_cli(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_every_policy_that_a_message_names_can_be_made():
+    for name in registry.EXPECTED.replace("kube-scheduler@<millicores>m", "kube-scheduler@250m").split(", "):
+        for run in registry.expand(name):
+            registry.make(run)
+    assert scenario.built_in_names()
