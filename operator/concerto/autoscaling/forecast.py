@@ -171,7 +171,7 @@ def _candidates(
     if "Linear" in models:
         trends += [("Linear", linear(series, window).at_most(recent)) for window in settings.linear_windows]
         # Load that jumps about is better met at its mean than followed
-        trends.append(("Linear", linear(series, settings.long_window)))
+        trends.append(("Linear", linear(series, settings.long_window, whole=True)))
     if "Holt" in models:
         trends.append(("Holt", holt(series, *settings.holt).at_most(recent)))
     for name, trend in trends:

@@ -39,10 +39,11 @@ class Trend:
         return Trend(np.fmin(self.level, level), self.slope, self.reach)
 
 
-def linear(series: Floats, window: int) -> Trend:
+def linear(series: Floats, window: int, *, whole: bool = False) -> Trend:
     """Least squares over the last ``window`` samples (002 §4.2.3: b = Cov(x,y)/Var(x), a = mean(y) - b mean(x)).
 
-    Missing samples weigh nothing. With fewer than three there is a level, but no slope.
+    Missing samples weigh nothing. With fewer than three there is a level, but no slope. ``whole``: nothing is said
+    where less than three quarters of the window are there.
     """
     known = np.isfinite(series)
     x = np.arange(series.shape[1], dtype=float)
@@ -52,6 +53,8 @@ def linear(series: Floats, window: int) -> Trend:
     with np.errstate(invalid="ignore", divide="ignore"):
         slope = np.where(n >= 3, (n * sxy - sx * sy) / (n * sxx - sx * sx), 0.0)
         level = (sy - slope * sx) / n + slope * x
+    if whole:
+        level = np.where(n >= 0.75 * window, level, np.nan)
     return Trend(level, slope, float(window))
 
 

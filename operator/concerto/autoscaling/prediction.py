@@ -1,0 +1,186 @@
+"""What forecasts say about many objects at once: from their histories to the floors that `decision.decide` is given."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from concerto.autoscaling.decision import Floor
+from concerto.autoscaling.forecast import Forecasts, ForecastSettings, forecast
+from concerto.autoscaling.forecasters import Seasons
+from concerto.autoscaling.history import Ring, as_matrix
+from concerto.autoscaling.settings import Bounds
+
+PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
+"""Seasons that are tried where none is given: an hour, a day, a week."""
+
+MODELS = ("Linear", "Holt", "Seasonal")
+
+
+@dataclass(frozen=True)
+class HoldSettings:
+    """How long a recommendation holds replicas up while a forecast has a say, as a share of the horizon within bounds.
+
+    autoscaling/v2 holds them for 300 s, because it cannot know what comes. A forecast keeps what will be needed within
+    the horizon, so what is left to bridge is noise, and what it costs to be wrong: the time that pods take to start.
+    """
+
+    share: float = 0.6
+    least_seconds: float = 60.0
+    most_seconds: float = 300.0
+
+    def seconds(self, horizon_seconds: float) -> float:
+        """For this horizon."""
+        return min(max(self.share * horizon_seconds, self.least_seconds), self.most_seconds)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One object, as far as forecasts go.
+
+    Attributes:
+        fine: its demand of the last hour.
+        coarse: its demand of the last days.
+        horizon_seconds: from now to when pods made now will have to be ready.
+        observed_at: middle of the window of the newest readings, seconds.
+        least_demand: demand that is certain, where the pods are at their limits; 0 otherwise.
+        models: to choose from.
+        period_seconds: length of a season; None: `PERIODS_SECONDS`.
+        season_start: nothing before counts for a season; None: all does.
+        shortage_seconds: see `ForecastSettings`.
+    """
+
+    fine: Ring
+    coarse: Ring
+    horizon_seconds: float
+    observed_at: float
+    least_demand: float = 0.0
+    models: tuple[str, ...] = MODELS
+    period_seconds: float | None = None
+    season_start: float | None = None
+    shortage_seconds: float = 1200.0
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the forecast says of one object.
+
+    Attributes:
+        reason: HasASay, WarmingUp, NotBetterThanNoChange or Expired.
+        model: the model that the backtest prefers.
+        expected: demand within the horizon, in replicas; None while there is no forecast.
+        upper: the same with the margin for past errors.
+        horizon_seconds: how far ahead, from now.
+        error_percent: weighted mean absolute error over the history, at that horizon; None if nothing could be tested.
+        under_percent: share of the error that was too low.
+        persistence_percent: error of the assumption that nothing changes.
+        samples: forecasts that were tested.
+    """
+
+    reason: str
+    model: str
+    expected: float | None
+    upper: float | None
+    horizon_seconds: float
+    error_percent: float | None = None
+    under_percent: float | None = None
+    persistence_percent: float | None = None
+    samples: int = 0
+
+    @property
+    def has_a_say(self) -> bool:
+        """Whether it may move replicas."""
+        return self.reason == "HasASay"
+
+    def floor(self, bounds: Bounds, *, replaces: bool) -> Floor | None:
+        """Replicas that carry the upper forecast within the tolerance; None if it has no say."""
+        if not self.has_a_say or self.upper is None:
+            return None
+        enough = math.ceil(self.upper / (1.0 + bounds.tolerances.scale_up) - 1e-9)
+        return Floor(enough, self.model, replaces)
+
+
+def predict(
+    subjects: Sequence[Subject], now: float, settings: ForecastSettings, *, stale_seconds: float
+) -> list[Outlook]:
+    """Outlooks in the order of the subjects; those with the same settings are computed together.
+
+    Args:
+        subjects: any number of objects.
+        now: seconds.
+        settings: constants.
+        stale_seconds: a forecast from samples older than this has expired.
+    """
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, s in enumerate(subjects):
+        groups[s.models, s.period_seconds, s.shortage_seconds, s.fine.step, s.coarse.step].append(index)
+    outlooks: dict[int, Outlook] = {}
+    for members in groups.values():
+        chosen = [subjects[i] for i in members]
+        outlooks |= zip(members, _together(chosen, now, settings, stale_seconds), strict=True)
+    return [outlooks[i] for i in range(len(subjects))]
+
+
+def with_hold(bounds: Bounds, outlook: Outlook, hold: HoldSettings, given_seconds: float | None) -> Bounds:
+    """The bounds with the hold that applies while a forecast has a say; a behaviour's own window always wins."""
+    if not outlook.has_a_say:
+        return bounds
+    seconds = hold.seconds(outlook.horizon_seconds) if given_seconds is None else given_seconds
+    return replace(bounds, controller=replace(bounds.controller, downscale_stabilization_seconds=seconds))
+
+
+def _together(subjects: list[Subject], now: float, settings: ForecastSettings, stale_seconds: float) -> list[Outlook]:
+    first = subjects[0]
+    step, width = first.fine.step, first.fine.length
+    series = np.vstack([s.fine.until(s.observed_at, width) for s in subjects])
+    ahead = np.array([now - s.observed_at + s.horizon_seconds for s in subjects])
+    found = forecast(
+        series,
+        ahead,
+        replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds),
+        models=first.models,
+        highest=np.array([max(s.coarse.highest(), s.least_demand) for s in subjects]),
+        seasons=_seasons(subjects, now) if "Seasonal" in first.models else (),
+        now=first.observed_at,
+    )
+    return [_outlook(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
+
+
+def _seasons(subjects: list[Subject], now: float) -> list[Seasons]:
+    first = subjects[0].coarse
+    values = as_matrix([s.coarse for s in subjects], now, first.length)
+    first_at = (int(now // first.step) - first.length + 1) * first.step
+    for row, subject in enumerate(subjects):
+        if subject.season_start is not None:
+            values[row, : max(0, int((subject.season_start - first_at) // first.step))] = np.nan
+    periods = PERIODS_SECONDS if subjects[0].period_seconds is None else (subjects[0].period_seconds,)
+    span = first.length * first.step
+    return [Seasons(values, first_at, first.step, p) for p in periods if p < span and np.isfinite(values).any()]
+
+
+def _outlook(subject: Subject, found: Forecasts, row: int, now: float, stale_seconds: float) -> Outlook:
+    reason = "HasASay" if found.earned[row] else "NotBetterThanNoChange"
+    if now - subject.observed_at > stale_seconds:
+        reason = "Expired"
+    elif not found.warm[row]:
+        reason = "WarmingUp"
+    known = reason not in ("WarmingUp", "Expired")
+    return Outlook(
+        reason,
+        found.names[found.model[row]],
+        float(found.expected[row]) if known else None,
+        max(float(found.upper[row]), subject.least_demand) if known else None,
+        subject.horizon_seconds,
+        _finite(found.error_percent[row]),
+        _finite(found.under_percent[row]),
+        _finite(found.persistence_percent[row]),
+        int(found.samples[row]),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

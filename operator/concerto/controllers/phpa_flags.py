@@ -1,0 +1,45 @@
+"""Flags of `concerto operator` for PredictiveHPA: those of kube-controller-manager, under names of our own."""
+
+from __future__ import annotations
+
+import argparse
+
+from concerto.api.quantities import parse_duration
+from concerto.autoscaling.settings import ControllerSettings
+
+_DURATIONS = {
+    "sync-period": ("sync_seconds", "how often each object is looked at"),
+    "downscale-stabilization": ("downscale_stabilization_seconds", "how long a higher recommendation holds replicas"),
+    "cpu-initialization-period": (
+        "cpu_initialization_seconds",
+        "time after a pod's start in which CPU may be start-up",
+    ),
+    "initial-readiness-delay": ("initial_readiness_delay_seconds", "time in which unreadiness is initial"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags, with the defaults of autoscaling/v2."""
+    default = ControllerSettings()
+    group = parser.add_argument_group("PredictiveHPA")
+    for name, (attribute, help_) in _DURATIONS.items():
+        group.add_argument(
+            f"--autoscaling-{name}",
+            dest=f"autoscaling_{attribute}",
+            type=parse_duration,
+            default=getattr(default, attribute),
+            metavar="DURATION",
+            help=help_,
+        )
+    group.add_argument(
+        "--autoscaling-tolerance",
+        type=float,
+        default=default.tolerance,
+        help="distance of a metric from its target, as a share of it, that is left alone",
+    )
+
+
+def settings_from(args: argparse.Namespace) -> ControllerSettings:
+    """What the flags say."""
+    durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _ in _DURATIONS.values()}
+    return ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)

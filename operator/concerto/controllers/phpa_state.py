@@ -1,0 +1,95 @@
+"""What a PredictiveHPA remembers between looks, to and from its status: a restarted operator goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from concerto.api.predictivehpa import PredictiveHPA
+from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
+from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
+from concerto.autoscaling.history import Ring, season_step
+from concerto.autoscaling.initialisation import Initialisation
+
+FINE_SECONDS = 15
+FINE_LENGTH = 240
+MOST_REMEMBERED = 512
+"""As the CRD bounds recommendations and scale events."""
+
+
+@dataclass(frozen=True)
+class State:
+    """All that is remembered of one object."""
+
+    memory: Memory = field(default_factory=Memory)
+    initialisation: Initialisation = field(default_factory=Initialisation)
+    fine: Ring = field(default_factory=lambda: Ring(FINE_SECONDS, FINE_LENGTH))
+    coarse: Ring = field(default_factory=lambda: Ring(300, 864))
+
+
+def coarse_ring(history_seconds: float) -> Ring:
+    """An empty ring for that much history."""
+    step = season_step(history_seconds)
+    return Ring(step, max(int(history_seconds // step), 1))
+
+
+def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
+    """The state in a status; what is not there, or on another grid than the spec asks for, begins anew.
+
+    Raises:
+        ValueError: a time is none.
+    """
+    learned = status.get("initialization") or {}
+    rings = {item["stepSeconds"]: item for item in status.get("history") or ()}
+    return State(
+        Memory(
+            tuple(Recommendation(parse_timestamp(r["at"]), r["replicas"]) for r in status.get("recommendations") or ()),
+            tuple(ScaleEvent(parse_timestamp(e["at"]), e["change"]) for e in status.get("scaleEvents") or ()),
+        ),
+        Initialisation(
+            tuple(float(s) for s in learned.get("recent") or ()),
+            learned.get("revision", ""),
+            tuple(float(s) for s in learned.get("before") or ()),
+            parse_timestamp(learned["learnedUntil"]) if "learnedUntil" in learned else 0.0,
+        ),
+        _filled(Ring(FINE_SECONDS, FINE_LENGTH), rings),
+        _filled(coarse_ring(spec.prediction.history_seconds), rings),
+    )
+
+
+def write_state(state: State, typical_seconds: float) -> dict[str, Any]:
+    """The members of a status that `read_state` reads."""
+    learned = state.initialisation
+    initialisation: dict[str, Any] = {
+        "seconds": round(typical_seconds, 1),
+        "pods": len(learned.seconds),
+        "revision": learned.revision,
+        "recent": [round(s) for s in learned.seconds],
+        "before": [round(s) for s in learned.before],
+    }
+    if learned.learned_until:
+        initialisation["learnedUntil"] = format_micro_timestamp(learned.learned_until)
+    return {
+        "recommendations": [
+            {"at": format_micro_timestamp(r.at), "replicas": r.replicas}
+            for r in state.memory.recommendations[-MOST_REMEMBERED:]
+        ],
+        "scaleEvents": [
+            {"at": format_micro_timestamp(e.at), "change": e.change} for e in state.memory.events[-MOST_REMEMBERED:]
+        ],
+        "initialization": initialisation,
+        "history": [_written(ring) for ring in (state.fine, state.coarse) if ring.values],
+    }
+
+
+def _filled(ring: Ring, written: Mapping[int, Mapping[str, Any]]) -> Ring:
+    found = written.get(ring.step)
+    if found is None:
+        return ring
+    values = tuple(found["values"][-ring.length :])
+    return Ring(ring.step, ring.length, found["last"], values, found.get("count", 1))
+
+
+def _written(ring: Ring) -> dict[str, Any]:
+    return {"stepSeconds": ring.step, "last": ring.last, "count": ring.count, "values": list(ring.values)}

@@ -1,0 +1,178 @@
+"""The status of a PredictiveHPA, and the one sentence in it that says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
+from concerto.api.timestamps import format_timestamp
+from concerto.autoscaling.decision import Decision, Failure
+from concerto.autoscaling.prediction import Outlook
+from concerto.autoscaling.replicas import Proposal
+
+_FORECASTING = {
+    "HasASay": "The model did better over the kept history than the assumption that nothing changes.",
+    "WarmingUp": "There are too few samples yet; until there are more, the metrics of now decide alone.",
+    "NotBetterThanNoChange": "No model did better over the kept history than the assumption that nothing changes, so "
+    "the metrics of now decide alone.",
+    "Expired": "The newest sample is too old to forecast from, so the metrics of now decide alone; see ScalingActive.",
+    "Off": "spec.prediction.mode is Off.",
+}
+
+
+def metric_statuses(metrics: Sequence[MetricSpec], outcomes: Sequence[Proposal | Failure]) -> list[dict[str, Any]]:
+    """``status.currentMetrics``: those that could be had (a list may hold no null)."""
+    statuses = []
+    for spec, outcome in zip(metrics, outcomes, strict=False):
+        if isinstance(outcome, Proposal):
+            current: dict[str, Any] = {}
+            if outcome.average_utilization is not None:
+                current["averageUtilization"] = outcome.average_utilization
+            if outcome.average_value is not None:
+                current["averageValue"] = _quantity(outcome.average_value)
+            if outcome.value is not None:
+                current["value"] = _quantity(outcome.value)
+            statuses.append({"type": spec.type, spec.member: {**(spec.identity or {}), "current": current}})
+    return statuses
+
+
+def forecast_status(outlook: Outlook, replicas: int | None, *, now: float, expires_at: float) -> dict[str, Any] | None:
+    """``status.forecast``; None while there is none."""
+    if outlook.expected is None or outlook.upper is None:
+        return None
+    backtest = {
+        "errorPercent": outlook.error_percent,
+        "underPredictionPercent": outlook.under_percent,
+        "persistenceErrorPercent": outlook.persistence_percent,
+        "samples": outlook.samples,
+    }
+    status: dict[str, Any] = {
+        "model": outlook.model,
+        "horizonSeconds": round(outlook.horizon_seconds),
+        "at": format_timestamp(now + outlook.horizon_seconds),
+        "expiresAt": format_timestamp(expires_at),
+        "demand": round(outlook.expected, 2),
+        "upper": round(outlook.upper, 2),
+        "backtest": {k: round(v) for k, v in backtest.items() if v is not None},
+    }
+    if replicas is not None:
+        status["replicas"] = replicas
+    return status
+
+
+def explain(decision: Decision, current: int, outlook: Outlook | None, floor: int | None, *, carried_out: bool) -> str:
+    """The last decision in one sentence."""
+    if decision.error is not None and decision.metrics_replicas is None:
+        return f"Kept {current} replicas: {decision.error}."
+    if decision.metrics_replicas is None and not decision.rescale:
+        return f"Left {current} replicas alone: the target is scaled to zero."
+    did = f"Kept {current} replicas"
+    if decision.rescale:
+        verb = "Scaled" if carried_out else "Would scale"
+        did = f"{verb} from {current} to {decision.replicas} replicas"
+    if decision.metrics_replicas is None:
+        return f"{did}: {decision.reason}."
+    parts = [f"the metrics of now ask for {decision.metrics_replicas}"]
+    if outlook is not None and floor is not None and outlook.expected is not None:
+        parts.append(
+            f"{outlook.model} expects a load of {outlook.expected:.1f} replicas "
+            f"within {outlook.horizon_seconds:.0f} s and asks for {floor}"
+        )
+    elif outlook is not None:
+        parts.append(f"the forecast has no say ({outlook.reason})")
+    limited = {c.type: c for c in decision.conditions}
+    stable, limit = limited.get("AbleToScale"), limited.get("ScalingLimited")
+    if stable is not None and stable.reason in ("ScaleUpStabilized", "ScaleDownStabilized"):
+        parts.append(stable.message)
+    if limit is not None and limit.status == "True":
+        parts.append(limit.message)
+    return f"{did}: {'; '.join(parts)}."
+
+
+def why(decision: Decision, floor: int | None) -> str:
+    """What decided, as a word."""
+    if decision.metrics_replicas is None:
+        return "Bounds" if decision.rescale else "NoAnswer" if decision.error else "ScalingDisabled"
+    if floor is not None and floor > decision.metrics_replicas:
+        return "Forecast"
+    return "Metrics"
+
+
+def all_conditions(
+    decided: Sequence[Condition],
+    outlook: Outlook | None,
+    *,
+    generation: int,
+    old: Sequence[Mapping[str, Any]],
+    now: str,
+) -> list[dict[str, Any]]:
+    """The conditions of autoscaling/v2, Forecasting, and those that kstatus reads."""
+    reason = outlook.reason if outlook else "Off"
+    forecasting = Condition("Forecasting", "True" if reason == "HasASay" else "False", reason, _FORECASTING[reason])
+    wrong = next((c for c in decided if c.type in ("AbleToScale", "ScalingActive") and c.status == "False"), None)
+    asleep = wrong is not None and wrong.reason == "ScalingDisabled"
+    if wrong is None or asleep:
+        ready = Condition("Ready", "True", wrong.reason if wrong else "Scaling", wrong.message if wrong else "It scales its target.")  # fmt: skip # noqa: E501
+    else:
+        ready = Condition("Ready", "False", wrong.reason, wrong.message)
+    stalled = ready.status == "False"
+    rest = [
+        ready,
+        Condition("Reconciling", "False", ready.reason, "The last look is complete."),
+        Condition(
+            "Stalled", "True" if stalled else "False", ready.reason, ready.message if stalled else "Nothing is wrong."
+        ),
+    ]
+    return merge_conditions(old, [*decided, forecasting, *rest], now=now, observed_generation=generation)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch that makes a status of ``old`` into ``new``: members that are gone are said to be null."""
+    patch: dict[str, Any] = {k: None for k in old if k not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := merge_patch(before, value):
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch
+
+
+def spoken(decision_status: Mapping[str, Any]) -> dict[str, Any]:
+    """A decision without its time, to see whether it says something new."""
+    return {k: v for k, v in decision_status.items() if k != "at"}
+
+
+def last_decision(
+    old: Mapping[str, Any] | None, decision: Decision, message: str, floor: int | None, *, now: float
+) -> dict[str, Any]:
+    """``status.lastDecision``; its time is when it last said something new."""
+    new: dict[str, Any] = {
+        "reason": why(decision, floor),
+        "message": message[:1024],
+        "reactiveReplicas": decision.replicas if decision.metrics_replicas is None else decision.metrics_replicas,
+        "replicas": decision.replicas,
+    }
+    if floor is not None:
+        new["predictedReplicas"] = floor
+    if old is not None and spoken(old) == new:
+        return dict(old)
+    return {"at": format_timestamp(now), **new}
+
+
+def target_digest(spec: PredictiveHPA) -> str:
+    """What demand, counted in replicas, is relative to: with another target, old history means something else."""
+    return ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)[:4096]
+
+
+def _quantity(milli: int) -> str:
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
+
+
+def finite(value: float | None) -> float | None:
+    """None for what is no number."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,99 @@
+"""Pods by label, so that selecting a target's pods does not look at all others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from concerto.api.selectors import LabelSelector
+from concerto.autoscaling.pod_reader import read_pod
+from concerto.autoscaling.pods import PodView
+
+Key = tuple[str, str]
+
+
+class PodIndex:
+    """Views of pods, found by selectors that ask for at least one label's value."""
+
+    def __init__(self) -> None:
+        """Empty; fed by a reflector's ``on_change``."""
+        self._views: dict[Key, tuple[Mapping[str, str], PodView]] = {}
+        self._by_label: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
+        self._by_namespace: defaultdict[str, set[str]] = defaultdict(set)
+
+    def on_change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        """A pod appeared, changed or is gone."""
+        if old is not None:
+            self._remove(old["metadata"])
+        if new is not None:
+            meta = new["metadata"]
+            labels = meta.get("labels") or {}
+            namespace, name = meta["namespace"], meta["name"]
+            self._views[namespace, name] = (labels, read_pod(new))
+            self._by_namespace[namespace].add(name)
+            for label in labels.items():
+                self._by_label[namespace, *label].add(name)
+
+    def select(self, namespace: str, selector: LabelSelector) -> list[PodView]:
+        """Views of the selected pods."""
+        return [view for _, view in self._selected(namespace, selector)]
+
+    def labels(self, namespace: str, selector: LabelSelector) -> list[Mapping[str, str]]:
+        """Labels of the selected pods."""
+        return [labels for labels, _ in self._selected(namespace, selector)]
+
+    def _selected(self, namespace: str, selector: LabelSelector) -> Iterable[tuple[Mapping[str, str], PodView]]:
+        names = self._by_namespace.get(namespace, set())
+        if (pair := exact_pair(selector)) is not None:
+            names = self._by_label.get((namespace, *pair), set())
+        found = (self._views[namespace, name] for name in sorted(names))
+        return [entry for entry in found if selector.matches(entry[0])]
+
+    def _remove(self, meta: Mapping[str, Any]) -> None:
+        namespace, name = meta["namespace"], meta["name"]
+        labels, _ = self._views.pop((namespace, name), ({}, None))
+        self._by_namespace[namespace].discard(name)
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+        for label in labels.items():
+            names = self._by_label[namespace, *label]
+            names.discard(name)
+            if not names:
+                del self._by_label[namespace, *label]
+
+
+class SelectorIndex:
+    """Who selects what: finds objects whose selectors claim the same pods."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._selectors: dict[Key, LabelSelector] = {}
+        self._by_pair: defaultdict[tuple[str, tuple[str, str] | None], set[Key]] = defaultdict(set)
+
+    def put(self, key: Key, selector: LabelSelector | None) -> None:
+        """This object now selects these pods (None: it is gone)."""
+        if (before := self._selectors.pop(key, None)) is not None:
+            self._by_pair[key[0], exact_pair(before)].discard(key)
+        if selector is not None:
+            self._selectors[key] = selector
+            self._by_pair[key[0], exact_pair(selector)].add(key)
+
+    def claimants(self, namespace: str, labels: Iterable[Mapping[str, str]]) -> list[Key]:
+        """Objects that select any pod with one of these sets of labels, in order."""
+        found: set[Key] = set()
+        for each in labels:
+            pairs: list[tuple[str, str] | None] = [None, *each.items()]
+            for pair in pairs:
+                for key in self._by_pair.get((namespace, pair), ()):
+                    if key not in found and self._selectors[key].matches(each):
+                        found.add(key)
+        return sorted(found)
+
+
+def exact_pair(selector: LabelSelector) -> tuple[str, str] | None:
+    """A label and the one value it must have; None where the selector asks for no such thing."""
+    for requirement in selector.requirements or ():
+        if requirement.operator == "In" and len(requirement.values) == 1:
+            return requirement.key, requirement.values[0]
+    return None

@@ -1,0 +1,566 @@
+"""PredictiveHPA: looks at each object every sync period, decides with the pure rules, and scales its target.
+
+Objects come due spread over the period. All that are due at once are observed concurrently, forecast together, and then
+decided one by one. Nothing is remembered here that is not in the object's status, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from concerto.api.conditions import Condition
+from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
+from concerto.api.selector_text import parse_selector
+from concerto.api.selectors import LabelSelector
+from concerto.api.timestamps import format_timestamp
+from concerto.autoscaling.decision import (
+    Combined,
+    Decision,
+    Failure,
+    carried_out,
+    combine,
+    decide,
+    failed,
+    needs_metrics,
+    rescaled,
+)
+from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.initialisation import InitialisationSettings
+from concerto.autoscaling.pod_reader import trim_pod
+from concerto.autoscaling.pods import MetricError, PodView, Sample
+from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
+from concerto.autoscaling.replicas import (
+    Proposal,
+    average_value_replicas,
+    per_pod_replicas,
+    resource_utilization_replicas,
+    value_replicas,
+)
+from concerto.autoscaling.settings import Bounds, ControllerSettings
+from concerto.controllers.kinds import Kinds
+from concerto.controllers.metrics_sources import CustomMetrics, ResourceMetrics, external_metric
+from concerto.controllers.phpa_spec import bounds_of, models_of
+from concerto.controllers.phpa_state import State, read_state, write_state
+from concerto.controllers.phpa_status import (
+    all_conditions,
+    explain,
+    forecast_status,
+    last_decision,
+    merge_patch,
+    metric_statuses,
+    target_digest,
+)
+from concerto.controllers.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.targets import Scale, Targets
+from concerto.controllers.telemetry import Metrics
+from concerto.kube import EventRecorder, KubeError, NotFound, Object, Reflector, Session
+from concerto.kube.resources import PODS, PREDICTIVE_HPAS
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class PredictiveHPASettings:
+    """How the controller runs.
+
+    Attributes:
+        controller: the flags of autoscaling/v2.
+        forecast: constants of the models.
+        initialisation: how start-up times are learned.
+        hold: how long recommendations hold while a forecast has a say.
+        concurrency: objects observed at a time.
+        stale_syncs: a forecast expires when its newest sample is older than so many sync periods.
+        quiet_seconds: a status that says nothing new is written this often, for the history in it.
+    """
+
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    forecast: ForecastSettings = field(default_factory=ForecastSettings)
+    initialisation: InitialisationSettings = field(default_factory=InitialisationSettings)
+    hold: HoldSettings = field(default_factory=HoldSettings)
+    concurrency: int = 32
+    stale_syncs: float = 8.0
+    quiet_seconds: float = 60.0
+
+
+@dataclass
+class _Entry:
+    """One object as it is known now."""
+
+    obj: Object
+    spec: PredictiveHPA | None
+    state: State
+    due: float
+    busy: bool = False
+    status: Mapping[str, Any] = field(default_factory=dict)
+    written_at: float = 0.0
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one look at the cluster found for one object."""
+
+    entry: _Entry
+    spec: PredictiveHPA
+    bounds: Bounds
+    now: float
+    scale: Scale | None = None
+    pods: Sequence[PodView] = ()
+    outcomes: Sequence[Proposal | Failure] = ()
+    combined: Combined | None = None
+    wrong: Condition | None = None
+
+
+class PredictiveHPAController:
+    """Scales the targets of all PredictiveHPAs."""
+
+    def __init__(
+        self,
+        session: Session,
+        recorder: EventRecorder,
+        clock: Callable[[], float],
+        metrics: Metrics,
+        settings: PredictiveHPASettings | None = None,
+    ) -> None:
+        """Nothing is asked before `run`."""
+        self.settings = settings or PredictiveHPASettings()
+        self._session = session
+        self._recorder = recorder
+        self._clock = clock
+        self._metrics = metrics
+        kinds = Kinds(session, clock)
+        self._targets = Targets(session, kinds)
+        sync = self.settings.controller.sync_seconds
+        self._usage = ResourceMetrics(session, clock, fresh_seconds=min(5.0, sync / 3))
+        self._custom = CustomMetrics(session, kinds)
+        self._entries: dict[Key, _Entry] = {}
+        self._pods = PodIndex()
+        self._selectors = SelectorIndex()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wanted = asyncio.Event()
+        self._limit = asyncio.Semaphore(self.settings.concurrency)
+
+    async def run(self) -> None:
+        """Follow the objects and their pods, and scale, until cancelled."""
+        objects = Reflector(self._session, PREDICTIVE_HPAS, on_change=self.on_object)
+        pods = Reflector(self._session, PODS, trim=trim_pod, on_change=self._pods.on_change)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(objects.run())
+            await objects.synced.wait()
+            # As long as nobody autoscales, no second copy of all pods is kept
+            await self._wanted.wait()
+            group.create_task(pods.run())
+            await pods.synced.wait()
+            try:
+                while True:
+                    self._start_due()
+                    await asyncio.sleep(min(0.25, self.settings.controller.sync_seconds / 8))
+            finally:
+                self._targets.close()
+                for task in self._tasks:
+                    task.cancel()
+
+    def on_object(self, old: Object | None, new: Object | None) -> None:
+        """A PredictiveHPA appeared, changed or is gone."""
+        meta = (new or old or {})["metadata"]
+        key = (meta["namespace"], meta["name"])
+        if new is None:
+            self._entries.pop(key, None)
+            self._selectors.put(key, None)
+            return
+        self._wanted.set()
+        entry = self._entries.get(key)
+        status = new.get("status") or {}
+        if entry is None:
+            spec, state = _understood(new, status)
+            digest = target_digest(spec) if spec else ""
+            entry = self._entries[key] = _Entry(new, spec, state, self._first_due(new), status=status, digest=digest)
+            return
+        changed = entry.obj["metadata"].get("generation") != meta.get("generation")
+        entry.obj = new
+        if changed:
+            spec, state = _understood(new, {**status, **write_state(entry.state, 0.0)})
+            digest = target_digest(spec) if spec else ""
+            if digest != entry.digest:
+                state = replace(state, fine=State().fine, coarse=replace(state.coarse, values=(), count=0))
+            entry.spec, entry.state, entry.digest = spec, state, digest
+            entry.due = self._clock()
+
+    def _first_due(self, obj: Object) -> float:
+        """At once for what was never looked at; a known object keeps to its place within the period."""
+        if "status" not in obj:
+            return self._clock()
+        share = zlib.crc32(obj["metadata"]["uid"].encode()) / 2**32
+        return self._clock() + share * self.settings.controller.sync_seconds
+
+    def _start_due(self) -> None:
+        now = self._clock()
+        due = [e for e in self._entries.values() if not e.busy and e.due <= now]
+        if not due:
+            return
+        for entry in due:
+            entry.busy = True
+            # From when it was due, not from now: late looks must not move the grid, nor pile up
+            period = self.settings.controller.sync_seconds
+            entry.due = max(entry.due + period, now + period / 2)
+        task = asyncio.ensure_future(self._look(due))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look(self, entries: list[_Entry]) -> None:
+        try:
+            seen = await asyncio.gather(*(self._observe(entry) for entry in entries))
+            outlooks = self._predict(seen)
+            await asyncio.gather(*(self._act(s, o) for s, o in zip(seen, outlooks, strict=True)))
+            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(entries))
+        except Exception:
+            logger.exception("PredictiveHPA: looking at %d objects", len(entries))
+            self._metrics.reconciles.labels("PredictiveHPA", "error").inc(len(entries))
+        finally:
+            for entry in entries:
+                entry.busy = False
+
+    # Observe
+
+    async def _observe(self, entry: _Entry) -> _Seen:
+        spec = entry.spec
+        now = self._clock()
+        if spec is None:
+            complaint = failed("FailedGetScale", "understand the object", _complaint(entry.obj))
+            return _Seen(entry, _PLACEHOLDER, Bounds(1), now, wrong=complaint)
+        bounds = bounds_of(spec, self.settings.controller)
+        async with self._limit:
+            try:
+                scale = await self._targets.read(spec.namespace, spec.target)
+            except KubeError as error:
+                self._event(entry, "Warning", "FailedGetScale", "GettingScale", str(error))
+                complaint = failed("FailedGetScale", "get the target's current scale", str(error))
+                return _Seen(entry, spec, bounds, now, wrong=complaint)
+            selector, wrong = self._selector(entry, spec, scale)
+            pods = self._pods.select(spec.namespace, selector) if selector else []
+            seen = _Seen(entry, spec, bounds, now, scale, pods)
+            if not needs_metrics(bounds, scale.replicas):
+                return seen
+            if wrong is not None:
+                return replace(seen, combined=Combined(None, "", wrong, wrong.message))
+            outcomes = [await self._measure(entry, metric, seen) for metric in spec.metrics]
+        return replace(seen, outcomes=outcomes, combined=combine(outcomes, scale.replicas))
+
+    def _selector(
+        self, entry: _Entry, spec: PredictiveHPA, scale: Scale
+    ) -> tuple[LabelSelector | None, Condition | None]:
+        """The target's selector, or what is wrong with it."""
+        key = (spec.namespace, spec.name)
+        if not scale.selector:
+            self._event(entry, "Warning", "SelectorRequired", "Selecting", "selector is required")
+            message = "the HPA target's scale is missing a selector"
+            return None, Condition("ScalingActive", "False", "InvalidSelector", message)
+        try:
+            selector = parse_selector(scale.selector)
+        except ValueError as error:
+            self._event(entry, "Warning", "InvalidSelector", "Selecting", str(error))
+            return None, Condition("ScalingActive", "False", "InvalidSelector", str(error))
+        self._selectors.put(key, selector)
+        others = self._selectors.claimants(spec.namespace, self._pods.labels(spec.namespace, selector))
+        if len(others) > 1:
+            names = ", ".join(f"{namespace}/{name}" for namespace, name in others)
+            message = f"pods by selector {scale.selector} are controlled by multiple PredictiveHPAs: {names}"
+            self._event(entry, "Warning", "AmbiguousSelector", "Selecting", message)
+            return selector, Condition("ScalingActive", "False", "AmbiguousSelector", message)
+        return selector, None
+
+    async def _measure(self, entry: _Entry, metric: MetricSpec, seen: _Seen) -> Proposal | Failure:
+        try:
+            return await self._propose(entry, metric, seen)
+        except MetricError as error:
+            what = metric.container or metric.name
+            kind = {"Resource": "resource metric", "ContainerResource": "container metric", "Pods": "pods metric"}
+            label = {"Object": "object metric", "External": "external metric"} | kind
+            message = f"failed to get {what} {label[metric.type]} value: {error}"
+            self._event(entry, "Warning", metric.failure_reason, "Measuring", str(error))
+            return Failure(metric.failure_reason, message)
+
+    async def _propose(self, entry: _Entry, metric: MetricSpec, seen: _Seen) -> Proposal:
+        spec, scale, tolerances = seen.spec, seen.scale, seen.bounds.tolerances
+        assert scale is not None
+        settings = self._start_up_aware(entry, spec)
+        if metric.type in ("Resource", "ContainerResource"):
+            usage = await self._usage.usage(spec.namespace)
+            names = {pod.name for pod in seen.pods}
+            read = {n: u.sample(metric.name, metric.container) for n, u in usage.items() if n in names}
+            samples: dict[str, Sample] = {name: sample for name, sample in read.items() if sample is not None}
+            if metric.utilization is not None:
+                return resource_utilization_replicas(
+                    scale.replicas,
+                    seen.pods,
+                    samples,
+                    resource=metric.name,
+                    container=metric.container,
+                    target_percent=metric.utilization,
+                    tolerances=tolerances,
+                    settings=settings,
+                    now=seen.now,
+                )
+            return average_value_replicas(
+                scale.replicas,
+                seen.pods,
+                samples,
+                metric=f"{metric.name} resource",
+                resource=metric.name,
+                container=metric.container,
+                target=_given(metric.average_value),
+                tolerances=tolerances,
+                settings=settings,
+                now=seen.now,
+            )
+        if metric.type == "Pods":
+            samples = await self._custom.of_pods(spec.namespace, metric.name, scale.selector, metric.selector)
+            return average_value_replicas(
+                scale.replicas,
+                seen.pods,
+                samples,
+                metric=f"pods metric {metric.name}",
+                target=_given(metric.average_value),
+                tolerances=tolerances,
+                settings=settings,
+                now=seen.now,
+            )
+        if metric.type == "Object":
+            assert metric.described is not None
+            value, _ = await self._custom.of_object(spec.namespace, metric.name, metric.described, metric.selector)
+            name = f"{metric.described.kind} metric {metric.name}"
+        else:
+            value, _ = await external_metric(self._session, spec.namespace, metric.name, metric.selector)
+            name = f"external metric {metric.name}({metric.selector})"
+        if metric.average_value is not None:
+            return per_pod_replicas(
+                scale.existing, value, metric=name, target=metric.average_value, tolerances=tolerances
+            )
+        return value_replicas(
+            scale.replicas, seen.pods, value, metric=name, target=_given(metric.value), tolerances=tolerances
+        )
+
+    def _start_up_aware(self, entry: _Entry, spec: PredictiveHPA) -> ControllerSettings:
+        """With forecasts, start-up work is not taken for load just because it takes longer than five minutes."""
+        controller = self.settings.controller
+        if spec.prediction.mode == "Off":
+            return controller
+        typical = entry.state.initialisation.typical(self.settings.initialisation)
+        longest = max(controller.cpu_initialization_seconds, 2 * typical)
+        return replace(controller, cpu_initialization_seconds=longest)
+
+    # Predict
+
+    def _predict(self, seen: Sequence[_Seen]) -> list[Outlook | None]:
+        """Learn from what was seen, and forecast all objects together."""
+        subjects: dict[int, Subject] = {}
+        for index, s in enumerate(seen):
+            state = s.entry.state = self._learn(s)
+            if s.spec.prediction.mode == "Off" or s.combined is None:
+                continue
+            demand, at, certain = _demand(s)
+            if demand is not None:
+                state = replace(state, fine=state.fine.add(at, demand), coarse=state.coarse.add(at, demand))
+                s.entry.state = state
+            subjects[index] = self._subject(s, at, certain)
+        stale = self.settings.stale_syncs * self.settings.controller.sync_seconds
+        now = self._clock()
+        found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale)
+        outlooks: list[Outlook | None] = [None] * len(seen)
+        for index, outlook in zip(subjects, found, strict=True):
+            outlooks[index] = outlook
+        return outlooks
+
+    def _learn(self, s: _Seen) -> State:
+        state = s.entry.state
+        learned = state.initialisation.learn(s.pods, self.settings.initialisation)
+        return replace(state, initialisation=learned)
+
+    def _subject(self, s: _Seen, at: float, certain: float) -> Subject:
+        prediction, state = s.spec.prediction, s.entry.state
+        horizon = prediction.horizon_seconds
+        if horizon is None:
+            typical = state.initialisation.typical(self.settings.initialisation)
+            horizon = typical + self.settings.controller.sync_seconds / 2
+        newest = (state.fine.last + 0.5) * state.fine.step if state.fine.values else 0.0
+        return Subject(
+            state.fine,
+            state.coarse,
+            horizon,
+            min(newest, at) if newest else at,
+            certain,
+            models_of(s.spec),
+            prediction.season_seconds,
+            prediction.season_start,
+            prediction.shortage_seconds,
+        )
+
+    # Act
+
+    async def _act(self, s: _Seen, outlook: Outlook | None) -> None:
+        entry, spec, scale = s.entry, s.spec, s.scale
+        if scale is None:
+            await self._say_wrong(s)
+            return
+        bounds, floor = s.bounds, None
+        if outlook is not None:
+            bounds = with_hold(bounds, outlook, self.settings.hold, spec.prediction.downscale_stabilization_seconds)
+            floor = outlook.floor(bounds, replaces=spec.prediction.decision == "Predictive")
+        decision = decide(
+            bounds, entry.state.memory, current=scale.replicas, metrics=s.combined, floor=floor, now=s.now
+        )
+        if decision.error is not None:
+            self._event(entry, "Warning", "FailedComputeMetricsReplicas", "Computing", decision.error)
+        live = spec.prediction.mode != "Preview"
+        done, conditions = False, list(decision.conditions)
+        if decision.rescale and live:
+            done, condition = await self._rescale(entry, scale, decision)
+            conditions = [c for c in conditions if c.type != "AbleToScale"] + [condition]
+        memory = decision.memory
+        if done:
+            memory = carried_out(memory, bounds, before=scale.replicas, after=decision.replicas, now=s.now)
+        entry.state = replace(entry.state, memory=memory)
+        asked = floor.replicas if floor else None
+        message = explain(decision, scale.replicas, outlook, asked, carried_out=live)
+        old = entry.status
+        status: dict[str, Any] = {
+            "observedGeneration": spec.generation,
+            "currentReplicas": scale.replicas,
+            "desiredReplicas": decision.replicas,
+            "selector": scale.selector[:4096],
+            "currentMetrics": metric_statuses(spec.metrics, s.outcomes),
+            "lastDecision": last_decision(old.get("lastDecision"), decision, message, asked, now=s.now),
+            "conditions": self._conditions(s, conditions, outlook),
+            **self._remembered(entry),
+        }
+        if any(m.type in ("Resource", "ContainerResource") for m in spec.metrics):
+            status["metricsSource"] = "MetricsAPI"
+        if done:
+            status["lastScaleTime"] = format_timestamp(s.now)
+        elif "lastScaleTime" in old:
+            status["lastScaleTime"] = old["lastScaleTime"]
+        expires = s.now + self.settings.stale_syncs * self.settings.controller.sync_seconds
+        if outlook and (forecast := forecast_status(outlook, asked, now=s.now, expires_at=expires)):
+            status["forecast"] = forecast
+        await self._write(entry, status, s.now)
+
+    async def _rescale(self, entry: _Entry, scale: Scale, decision: Decision) -> tuple[bool, Condition]:
+        spec = entry.spec
+        assert spec is not None
+        new_size = f"New size: {decision.replicas}; reason: {decision.reason}"
+        try:
+            await self._targets.write(spec.namespace, spec.target.name, scale, decision.replicas)
+        except KubeError as error:
+            self._event(entry, "Warning", "FailedRescale", "Rescaling", f"{new_size}; error: {error}")
+            return False, failed("FailedUpdateScale", "update the target scale", str(error))
+        self._event(entry, "Normal", "SuccessfulRescale", "Rescaling", new_size)
+        return True, rescaled(decision.replicas)
+
+    async def _say_wrong(self, s: _Seen) -> None:
+        assert s.wrong is not None
+        old = s.entry.status
+        status = {
+            **{k: v for k, v in old.items() if k not in ("conditions", "forecast")},
+            "observedGeneration": s.entry.obj["metadata"].get("generation", 0),
+            "conditions": self._conditions(s, [s.wrong], None),
+        }
+        await self._write(s.entry, status, s.now)
+
+    def _conditions(self, s: _Seen, decided: Sequence[Condition], outlook: Outlook | None) -> list[dict[str, Any]]:
+        return all_conditions(
+            decided,
+            outlook,
+            generation=s.entry.obj["metadata"].get("generation", 0),
+            old=s.entry.status.get("conditions") or (),
+            now=format_timestamp(s.now),
+        )
+
+    def _remembered(self, entry: _Entry) -> dict[str, Any]:
+        state = entry.state
+        return write_state(state, state.initialisation.typical(self.settings.initialisation))
+
+    async def _write(self, entry: _Entry, status: Mapping[str, Any], now: float) -> None:
+        """Write what is new; what only a restarted operator would miss waits for company."""
+        patch = merge_patch(entry.status, status)
+        if not (set(patch) - _ONLY_REMEMBERED) and now - entry.written_at < self.settings.quiet_seconds:
+            return
+        meta = entry.obj["metadata"]
+        path = PREDICTIVE_HPAS.path(meta["namespace"], meta["name"], "status")
+        try:
+            written = await self._session.patch(path, {"metadata": {"uid": meta["uid"]}, "status": patch})
+        except NotFound:
+            return
+        except KubeError as error:
+            # Nothing is lost: the next look writes it again
+            logger.warning("PredictiveHPA %s/%s: status: %s", meta["namespace"], meta["name"], error)
+            return
+        entry.status = written.get("status") or {}
+        entry.written_at = now
+
+    def _event(self, entry: _Entry, kind: str, reason: str, action: str, note: str) -> None:
+        self._recorder.record(
+            entry.obj, type="Normal" if kind == "Normal" else "Warning", reason=reason, action=action, note=note
+        )
+
+
+_ONLY_REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast"})
+"""Members of the status that change at every look and that nobody waits for."""
+
+_PLACEHOLDER = PredictiveHPA.from_raw(
+    {
+        "metadata": {"namespace": "", "name": "", "uid": ""},
+        "spec": {"scaleTargetRef": {"kind": "", "name": ""}, "maxReplicas": 1},
+    }
+)
+
+
+def _understood(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA | None, State]:
+    try:
+        spec = PredictiveHPA.from_raw(obj)
+    except (ValueError, KeyError):
+        return None, State()
+    try:
+        return spec, read_state(spec, status)
+    except (ValueError, KeyError):
+        # A status that somebody has spoilt costs the history, never the scaling
+        return spec, State()
+
+
+def _complaint(obj: Object) -> str:
+    try:
+        PredictiveHPA.from_raw(obj)
+    except KeyError as error:
+        return f"{error} is missing"
+    except ValueError as error:
+        return str(error)
+    return "it is understood now"
+
+
+def _given(target: int | None) -> int:
+    if target is None:
+        raise MetricError("the metric has no target")
+    return target
+
+
+def _demand(s: _Seen) -> tuple[float | None, float, float]:
+    """(load in replicas for the history, middle of the readings' window, load that is certain).
+
+    The load is what the metric that asks for most sees. With any metric broken it is not known; at the pods' limits
+    only its least is.
+    """
+    proposals = [o for o in s.outcomes if isinstance(o, Proposal) and o.demand is not None]
+    if not proposals:
+        return None, s.now, 0.0
+    most = max(proposals, key=lambda p: p.demand or 0.0)
+    demand = most.demand or 0.0
+    at = s.now if most.observed_at is None else most.observed_at - most.window / 2
+    if most.saturated:
+        return None, at, demand
+    return (demand if len(proposals) == len(s.outcomes) else None), at, 0.0

@@ -1,0 +1,144 @@
+"""The scale subresource of any scalable kind: read, and written only as it was read.
+
+Scales of Deployments, StatefulSets and ReplicaSets are read off one watch per kind, so that a thousand autoscalers do
+not ask a thousand questions every 15 s; a kind that others made is asked for its scale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from concerto.api.predictivehpa import ObjectReference, format_selector
+from concerto.controllers.kinds import Kinds
+from concerto.kube import Conflict, NotFound, Object, Reflector, Resource, Session
+
+_WATCHED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A target's scale.
+
+    Attributes:
+        replicas: ``spec.replicas``.
+        existing: ``status.replicas``.
+        selector: of its pods, as text; may be empty.
+        resource: the target's kind.
+        raw: the Scale object to send back; its resourceVersion is the precondition.
+    """
+
+    replicas: int
+    existing: int
+    selector: str
+    resource: Resource
+    raw: Mapping[str, Any]
+
+
+class Targets:
+    """Reads and writes scales."""
+
+    def __init__(self, session: Session, kinds: Kinds, *, write_attempts: int = 5) -> None:
+        """Nothing is asked yet; a watch begins with the first target of its kind.
+
+        Args:
+            session: the way to the API server.
+            kinds: where kinds are served.
+            write_attempts: how often a write is tried against others who change the target at the same time.
+        """
+        self._session = session
+        self._kinds = kinds
+        self._attempts = write_attempts
+        self._watches: dict[Resource, tuple[Reflector, asyncio.Task[None]]] = {}
+
+    async def read(self, namespace: str, reference: ObjectReference) -> Scale:
+        """The present scale.
+
+        Raises:
+            NotFound: no such target, or its kind has no scale.
+            KubeError: the API server does not say.
+        """
+        resource = await self._kinds.find(reference)
+        if resource.group != "apps" or resource.kind not in _WATCHED:
+            return await self._ask(resource, namespace, reference.name)
+        store = await self._watch(resource)
+        obj = store.get((namespace, reference.name))
+        if obj is None:
+            raise NotFound(404, "NotFound", f'{resource.plural}.{resource.group} "{reference.name}" not found')
+        return scale_of(resource, obj)
+
+    async def write(self, namespace: str, name: str, scale: Scale, replicas: int) -> None:
+        """Set ``spec.replicas``. If somebody else has changed the target, the new state is read and the same is asked.
+
+        Raises:
+            KubeError: it was refused, or others were faster each time.
+        """
+        path = scale.resource.path(namespace, name, "scale")
+        for attempt in range(1, self._attempts + 1):
+            body = {**scale.raw, "spec": {"replicas": replicas}}
+            try:
+                await self._session.replace(path, body)
+                return
+            except Conflict:
+                if attempt == self._attempts:
+                    raise
+            scale = await self._ask(scale.resource, namespace, name)
+
+    def close(self) -> None:
+        """End the watches."""
+        for _, task in self._watches.values():
+            task.cancel()
+        self._watches.clear()
+
+    async def _ask(self, resource: Resource, namespace: str, name: str) -> Scale:
+        raw = await self._session.get(resource.path(namespace, name, "scale"))
+        status = raw.get("status") or {}
+        return Scale(
+            (raw.get("spec") or {}).get("replicas", 0),
+            status.get("replicas", 0),
+            status.get("selector", ""),
+            resource,
+            raw,
+        )
+
+    async def _watch(self, resource: Resource) -> Mapping[tuple[str, str], Object]:
+        if resource not in self._watches:
+            reflector = Reflector(self._session, resource, trim=trim_target)
+            self._watches[resource] = reflector, asyncio.ensure_future(reflector.run())
+        reflector, task = self._watches[resource]
+        synced = asyncio.ensure_future(reflector.synced.wait())
+        await asyncio.wait({synced, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            synced.cancel()
+            del self._watches[resource]
+            task.result()
+        return reflector.store
+
+
+def trim_target(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a workload that its scale is made of."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    return {
+        "metadata": {k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in meta},
+        "spec": {k: spec[k] for k in ("replicas", "selector") if k in spec},
+        "status": {"replicas": status.get("replicas", 0)},
+    }
+
+
+def scale_of(resource: Resource, obj: Mapping[str, Any]) -> Scale:
+    """The scale that the API server would make of a workload of ``apps/v1``."""
+    meta, replicas = obj["metadata"], obj["spec"].get("replicas", 1)
+    raw = {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion")},
+        "spec": {"replicas": replicas},
+    }
+    return Scale(replicas, obj["status"]["replicas"], format_selector(obj["spec"].get("selector")), resource, raw)
+
+
+def at_replicas(scale: Scale, replicas: int) -> Scale:
+    """The scale as it will be once a write has arrived in the watch."""
+    return replace(scale, replicas=replicas)
