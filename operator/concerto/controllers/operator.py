@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import kopf
+import uvloop
 from aiohttp import web
 
 from concerto.api.quantities import parse_duration
 from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
+from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
+from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
+from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
 from concerto.controllers.profiles import ProfileController
 from concerto.controllers.reconciler import Reconciler
 from concerto.controllers.reservations import ReservationController
@@ -43,6 +47,8 @@ from concerto.kube.resources import (
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "concerto-operator"
+_LEAD_AT_ONCE_SECONDS = 1.0
+"""A replica that leads within this time reads the cluster once, and not once before and once after its election."""
 IN_FLIGHT_LABEL = "concerto.dev/in-flight"
 
 
@@ -60,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--leader-elect-{name}", type=parse_duration, default=float(default), metavar="DURATION", help=help_
         )
+    add_autoscaling_arguments(parser)
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
 
 
@@ -81,8 +88,15 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"concerto operator: --leader-elect-*: {error}", file=sys.stderr)
         return 2
-    operator = Operator(config, args.namespace or config.namespace, args.bind, lease)
-    kopf.run(registry=operator.registry(), settings=operator.settings(), standalone=True, clusterwide=True)
+    autoscaling = PredictiveHPASettings(controller=autoscaling_settings(args))
+    operator = Operator(config, args.namespace or config.namespace, args.bind, lease, autoscaling)
+    kopf.run(
+        loop=uvloop.new_event_loop(),
+        registry=operator.registry(),
+        settings=operator.settings(),
+        standalone=True,
+        clusterwide=True,
+    )
     return 1 if operator.failed else 0
 
 
@@ -99,10 +113,18 @@ class Operator:
         failed: whether a part of it ended by an error.
     """
 
-    def __init__(self, config: ClusterConfig, namespace: str, bind: str, lease: LeaseSettings) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        namespace: str,
+        bind: str,
+        lease: LeaseSettings,
+        autoscaling: PredictiveHPASettings,
+    ) -> None:
         """Nothing is sent before kopf starts it."""
         self.failed = False
         self._lease = lease
+        self._autoscaling = autoscaling
         self._config = config
         self._namespace = namespace
         self._bind = bind
@@ -200,19 +222,41 @@ class Operator:
             ),
         }
         for name, reflector in reflectors.items():
-            self._spawn(f"reflector {name}", reflector.run())
             self._health.ready[name] = not_yet(reflector)
         self._spawn("events", recorder.run())
+        scaling_events = EventRecorder(session, component="concerto-autoscaler", instance=self._identity)
+        self._spawn("scaling events", scaling_events.run())
+        autoscaler = PredictiveHPAController(session, scaling_events, clock, self._metrics, self._autoscaling)
+        watching = False
+
+        def watch() -> None:
+            nonlocal watching
+            watching = True
+            for name, reflector in reflectors.items():
+                self._spawn(f"reflector {name}", reflector.run())
+
+        async def stand_by() -> None:
+            """A replica that does not lead at once reads the cluster meanwhile, so that it can take over warm."""
+            await asyncio.sleep(_LEAD_AT_ONCE_SECONDS)
+            if not watching:
+                watch()
+            await asyncio.Event().wait()
+
+        async def read_afresh() -> None:
+            """What another leader did to the last must be known: only lists begun after the election count."""
+            if watching:
+                await asyncio.gather(*(r.refresh() for r in reflectors.values()))
+            else:
+                watch()
+                await asyncio.gather(*(r.synced.wait() for r in reflectors.values()))
 
         async def lead() -> None:
             self._metrics.leader.set(1)
-            # What another leader did up to its last moment must be known before anything is decided
-            await asyncio.gather(
-                *(r.refresh() for r in reflectors.values()), insist(profiles.load), insist(reservations.load)
-            )
+            await asyncio.gather(read_afresh(), insist(profiles.load), insist(reservations.load))
             async with asyncio.TaskGroup() as group:
                 group.create_task(model.run())
                 group.create_task(scheduler.run())
+                group.create_task(autoscaler.run())
                 for reconciler in self._reconcilers.values():
                     group.create_task(reconciler.run())
                 group.create_task(profiles.run())
@@ -230,6 +274,7 @@ class Operator:
             await election.run(lead)
 
         self._spawn("leader", elect())
+        self._spawn("stand-by", stand_by())
         self._health.alive["tasks"] = self._ended_task
         self._web = await serve(self._bind, self._metrics, self._health)
         logger.info("%s started; metrics and health on %s", self._identity, self._bind)
