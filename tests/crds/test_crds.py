@@ -2,7 +2,6 @@ import copy
 from collections.abc import Mapping
 
 import pytest
-from crd_schemas import CRDS, REPOSITORY, documents, fields, problems, stored_spec, structural_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from concerto.api.podreservation import Assignment, build_batch
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import SubspaceSnapshot, SubspaceStatus
 from concerto.scheduling.registry import FILTERS, SCORES
+from crd_schemas import CRDS, REPOSITORY, documents, fields, problems, stored_spec, structural_schema
 
 KINDS = sorted(CRDS)
 SAMPLES = [
