@@ -77,7 +77,10 @@ def test_images_of_the_workloads_are_pinned_in_one_place():
 @pytest.mark.parametrize("roles", [OPERATOR, AGENT], ids=["operator", "agent"])
 def test_rights_are_spelled_out_and_reach_nothing_secret(roles):
     for group, resource, _, verb in rights(*roles):
-        assert "*" not in (group, resource, verb)
+        # There a resource is the name of a metric, which only the person who asks for it knows
+        named_by_metrics = group in {"custom.metrics.k8s.io", "external.metrics.k8s.io"} and verb in READ
+        assert "*" not in (group, verb)
+        assert resource != "*" or named_by_metrics
         assert resource not in {"secrets", "configmaps", "pods/exec", "serviceaccounts/token", "roles", "clusterroles"}
         assert verb not in {"deletecollection", "impersonate", "escalate", "bind"}
 
