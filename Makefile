@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 KEEP ?=
 
-.PHONY: help setup demo demo-down test e2e bench lint image lock uninstall
+.PHONY: help setup demo demo-down test e2e bench lint image lock
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -38,6 +38,11 @@ lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linte
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
+
+image: ## build the images of operator and agent (needs a Docker engine)
+	@docker info >/dev/null 2>&1 || { echo "make image: no Docker engine answers docker info"; exit 1; }
+	docker build --target operator -t concerto-operator:0.1.0 .
+	docker build --target agent -t concerto-agent:0.1.0 .
 
 lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
 	@.venv/bin/pip install --quiet uv
