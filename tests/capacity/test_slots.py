@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.api.nodecapacity import SlotSettings
@@ -30,6 +30,7 @@ def run(law, seconds, *, pods, load, used, own=1.0, settings=STEADY, life=10.0, 
             shown=np.full((1, 10), float(pods)),
             shown_age=np.zeros(1),
             certain=np.array([float(pods)]),
+            settled=np.array([0.0]),
             present=np.array([float(pods)]),
             measured=np.array([True]),
             initial_cost=np.array([0.1]),
@@ -83,12 +84,20 @@ def test_starts_are_paced_by_what_ends():
     assert law.tokens[0] - before == pytest.approx(STEADY.pace * 1.0, rel=0.05)
 
 
+def test_a_node_that_idled_for_a_while_starts_the_next_workload_as_if_pods_cost_more():
+    law = run(SlotLaw(1), 100, pods=40, load=0.4, used=0.4)
+    before = law.window[0]
+    run(law, 1, pods=0, load=0.0, used=0.0, ends_per_second=0.0)
+    assert law.window[0] == pytest.approx(1 / (1 / before + 0.01), rel=0.1)
+
+
 def test_all_is_forgotten_after_a_long_idle_time():
     law = run(SlotLaw(1), 100, pods=10, load=0.5, used=0.5)
     run(law, 12, pods=0, load=0.0, used=0.0, ends_per_second=0.0)
     assert law.window[0] == pytest.approx(2.0)
 
 
+@settings(deadline=None)
 @given(
     pods=st.integers(0, 110),
     load=st.floats(0.0, 2.0),

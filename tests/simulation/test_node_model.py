@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.simulation.node_model import GIB, MIB, Change, NodeFleet, NodeModelSettings, PodLoad
@@ -105,6 +105,7 @@ def test_a_lost_node_says_nothing_more_and_comes_back_empty():
     assert model.readings(51.0).utilisation[0] == 0.0
 
 
+@settings(deadline=None)
 @given(
     works=st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.1, 20.0), st.integers(1, 6)), min_size=1, max_size=12),
     step=st.floats(0.05, 3.0),

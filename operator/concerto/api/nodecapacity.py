@@ -109,7 +109,7 @@ class EstimatorSettings:
 
     type: EstimatorType = "PerResource"
     initial_per_pod_cost: float = 0.1
-    idle_cost_growth: float = 0.01
+    idle_cost_growth: float = 0.025
     process_noise: float = 1e-4
     measurement_noise: float = 1e-2
     settle_time_seconds: float = 1.0
@@ -146,7 +146,6 @@ class SlotSettings:
         blind_per_second: pods that may start a second while none has completed.
         full: runnable threads per CPU from which a node that has seen no completion takes no more pods.
         shows: runnable threads of pods per CPU from which their load shows.
-        trust_seconds: time after which a node believes its measurements even if no pod ever completes.
     """
 
     head_room: float = 1.4
@@ -163,7 +162,6 @@ class SlotSettings:
     blind_per_second: float = 0.4
     full: float = 0.9
     shows: float = 0.2
-    trust_seconds: float = 30.0
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -183,7 +181,6 @@ class SlotSettings:
             blind_per_second=_fraction(spec, "blindPerSecond", cls.blind_per_second),
             full=_percent(spec, "fullPercent", cls.full),
             shows=_percent(spec, "showsPercent", cls.shows),
-            trust_seconds=_seconds(spec, "trustAfter", cls.trust_seconds),
         )
 
 

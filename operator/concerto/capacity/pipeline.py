@@ -359,6 +359,7 @@ class NodePipeline:
             shown_age=np.asarray(SETTLE_AGES)[age],
             certain=pods
             - np.take_along_axis(self.ages.younger, np.minimum(age + 1, len(SETTLE_AGES) - 1)[None], axis=0)[0],
+            settled=pods - self.ages.younger[-1],
             present=pods,
             measured=fresh & known.any(axis=1),
             initial_cost=self._per_resource.first_cost[:, cpu],
@@ -393,7 +394,9 @@ class NodePipeline:
         cost, others = law.cost, known
         if self._cpu is not None:
             # Cpu is shared out in time: its slots are the control law's; what is left is shared out in space
-            cost = cost.copy()
+            # Memory may grow for most of a pod's life
+            age = np.searchsorted(SETTLE_AGES, self._slots.mature_seconds(), side="right") - 1
+            cost = np.maximum(cost, law.cost_at(np.maximum(age, settle), 1.0 / np.maximum(self.allocatable_pods, 1.0)))
             cost[:, self._cpu] = np.maximum(1.0 - base[:, self._cpu], 1e-6) / self._slots.window
             others = known.copy()
             others[:, self._cpu] = False
@@ -401,7 +404,9 @@ class NodePipeline:
         empty = (pods == 0.0)[:, None] & known & (1.0 - usage >= law.first_cost)
         cost = np.where(empty, np.minimum(cost, 1.0 - usage), cost)
         base = np.where(empty, np.minimum(base, usage), base)
-        headroom = np.where(others, (1.0 - usage) / cost, np.inf).min(axis=1)
+        # Young pods may not have all of their memory yet: the larger of guess and estimate is kept for them
+        owed = young[:, None] * np.maximum(cost, law.first_cost)
+        headroom = np.where(others, (1.0 - usage - owed) / cost, np.inf).min(axis=1)
         slots = np.where(known, np.maximum(1.0 - base, 0.0) / cost, np.inf).min(axis=1)
         full = (others & (usage >= 1.0 - cfg.smoothing.delta)).any(axis=1)
 
@@ -429,7 +434,7 @@ class NodePipeline:
             fallback = (cost / np.maximum(e, 1e-9)).max(axis=1)
             per_pod = np.clip(np.where(per_pod > 0.0, per_pod, fallback), 1e-9, cfg.signal.maximum)
             baseline = np.minimum(per_pod * slots, cfg.signal.maximum)
-            capacity = np.where(is_quiet & ~full, np.minimum(headroom - young, by_slots), by_slots)
+            capacity = np.where(is_quiet & ~full, np.minimum(headroom, by_slots), by_slots)
             if self._cpu is not None:
                 capacity = np.minimum(capacity, self._slots.tokens)
             capacity = np.where(full, np.minimum(capacity, 0.0), capacity)

@@ -12,8 +12,8 @@ whatever n was meanwhile. An overloaded node (n/D small, u = 1) and an idle one 
   with the window filled, and never more than a few times what it has run of late: errors show while they are small.
 - *Pace*: pods that start together wait together and then contend together. Starts are paced at the rate at which pods
   end, so that a wave is spread over a pod's life; part of a window may be filled at once.
-- *Blind start*: until pods have lived through, their waiting would pass for thrift. Until one has completed (or the
-  node has been busy for long), a node starts with a few and adds slowly while its CPUs have room.
+- *Blind start*: until pods have lived through, their waiting would pass for thrift. Until one has completed, a
+  node starts with a few and adds slowly while its CPUs have room.
 
 Sources: Little's law; Kleinrock's operating point as in TCP BBR (window and pacing from rate and round trip); slow
 start and restart after idle of TCP (RFC 5681, RFC 2861). Past 000 §3.5, which has no rate and reads saturation as
@@ -34,6 +34,8 @@ Ints = NDArray[np.intp]
 _FULLY_USED = 0.95
 """CPU utilisation from which a node without pressure readings has to be taken for overloaded."""
 _LEAST_BUSY_SECONDS = 1e-3
+_SEEN = 0.5
+"""Completions, faded, from which a node has seen pods through."""
 _MOST_OF_A_LIFE = 0.7
 """Part of a pod's life that may pass for the time until its load shows."""
 _HALF_A_LIFE = 0.5
@@ -86,6 +88,7 @@ class SlotLaw:
         shown: Floats,
         shown_age: Floats,
         certain: Floats,
+        settled: Floats,
         present: Floats,
         measured: Bools,
         initial_cost: Floats,
@@ -102,6 +105,7 @@ class SlotLaw:
             shown: (N, b) pods at least ``shown_age`` old.
             shown_age: (N,) an age up to ``show_seconds``, by the clock that counts pods by age.
             certain: (N,) pods now that are surely older than ``show_seconds``.
+            settled: (N,) pods now that have been there for long.
             present: (N,) pods now.
             measured: (N,) whether the batch tells anything.
             initial_cost: (N,) first guess of a pod's cost, fraction of a node.
@@ -114,7 +118,7 @@ class SlotLaw:
         work = np.where(known, used, 0.0).sum(axis=1) / count
         lived = np.where(known, shown / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
 
-        self._forget(settings, present, initial_cost / max(idle_cost_growth, 1e-9), elapsed_seconds)
+        self._forget(settings, present, initial_cost, idle_cost_growth, elapsed_seconds)
         gained = measured * elapsed_seconds
         life = self._life()
         # Pods whose load has not shown yet would count as thrift; those that have stand for them
@@ -123,7 +127,7 @@ class SlotLaw:
         spare = 1.0 - work * (1.0 - own_share)
         self._spare += np.minimum(1.0, elapsed_seconds / settings.memory_seconds) * measured * (spare - self._spare)
 
-        proven = (self._completed >= 0.5) | (self._busy_seconds >= settings.trust_seconds)
+        proven = self._completed >= _SEEN
         slots = self._spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS)
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = np.where(life > 0.0, slots / life, 0.0)
@@ -132,7 +136,7 @@ class SlotLaw:
         self._adapt(settings, proven & measured & (present >= self.window - _ROUNDED), work, life, elapsed_seconds)
         learned = slots * settings.head_room * self._room
         learned += ends * settings.turnaround_seconds + settings.extra_pods
-        first, blind, least = self._blind(settings, load, load * own_share, present, certain, initial_cost)
+        first, blind, least = self._blind(settings, load, load * own_share, present, certain, settled, initial_cost)
         self.window = np.maximum(1.0, np.where(proven, learned, blind))
 
         pace = np.maximum(np.where(proven, settings.pace * ends, 0.0), settings.blind_per_second)
@@ -152,17 +156,30 @@ class SlotLaw:
         most = np.where(life > 0.0, _MOST_OF_A_LIFE * life, np.inf)
         return np.minimum(np.nan_to_num(self._shown_at), most)
 
+    def mature_seconds(self) -> Floats:
+        """(N,) age at which pods have taken what they take: most of a life; infinity while none has been seen."""
+        return np.where(self._completed >= _SEEN, _MOST_OF_A_LIFE * self._life(), np.inf)
+
     def _life(self) -> Floats:
         return self._lifetimes / np.maximum(self._completed, 1e-9)
 
-    def _forget(self, settings: SlotSettings, present: Floats, idle_limit: Floats, elapsed: float) -> None:
-        """Old evidence fades over a few lives; all of it is gone once the node has idled for long (RFC 2861)."""
+    def _forget(
+        self, settings: SlotSettings, present: Floats, initial_cost: Floats, idle_cost_growth: float, elapsed: float
+    ) -> None:
+        """Old evidence fades over a life; while a node idles, the cost creeps up to the first guess (000 §4.2.4)."""
         busy = present > 0.0
         self._busy_seconds = np.where(busy, self._busy_seconds + elapsed, 0.0)
-        self._idle_seconds = np.where(busy, 0.0, self._idle_seconds + elapsed)
         self._shown_at = np.where(busy, self._shown_at, np.nan)
         keep = np.exp(-elapsed / np.maximum(settings.memory_seconds, settings.memory_lives * self._life()))
-        keep = np.where(self._idle_seconds >= idle_limit, 0.0, keep)
+        # What comes next may be another workload: a restart after idling, as TCP's (RFC 2861)
+        slots = np.maximum(self._spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS), 1e-9)
+        cost = 1.0 / slots
+        risen = np.minimum(cost + idle_cost_growth * elapsed, np.maximum(cost, initial_cost))
+        self._idle_seconds = np.where(busy, 0.0, self._idle_seconds + elapsed)
+        forgotten = self._idle_seconds * idle_cost_growth >= initial_cost
+        self._lived *= np.where(busy, 1.0, cost / risen)
+        self._mean_pods = np.where(busy, self._mean_pods, np.minimum(self._mean_pods, 1.0 / risen))
+        keep = np.where(forgotten, 0.0, keep)
         for sums in (self._lived, self._worked, self._completed, self._lifetimes):
             sums *= keep
 
@@ -183,15 +200,17 @@ class SlotLaw:
         by_pods: Floats,
         present: Floats,
         certain: Floats,
+        settled: Floats,
         initial_cost: Floats,
     ) -> tuple[Floats, Floats, Floats]:
         """First wave, window and least tokens of nodes on which nothing has completed yet."""
         first = np.maximum(1.0, settings.first_share / initial_cost)
         most = 1.0 / initial_cost
-        window = np.minimum(first + settings.blind_per_second * self._busy_seconds, most)
+        # Pods that have been there for long are no more a risk; others may be added beside them
+        window = settled + np.minimum(first + settings.blind_per_second * self._busy_seconds, most)
         # Pods old enough make the load that is seen: so many like them would fill the node, the others left as they are
         seen = np.where(np.isnan(self._shown_at) | (load >= settings.full), 0.0, certain)
-        by_load = np.minimum(present - seen + seen / np.maximum(by_pods, settings.shows), most)
+        by_load = np.minimum(present - seen + seen / np.maximum(by_pods, settings.shows), settled + most)
         window = np.where(seen > 0.0, np.maximum(window, by_load), window)
         least = np.where(seen > 0.0, np.minimum(by_load - present, 1.0 + present / 2.0), -np.inf)
         shows = (by_pods > settings.shows) & (present > 0.0) & np.isnan(self._shown_at)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings
+from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings, SlotSettings
 from concerto.simulation import scenario
 from concerto.simulation.cluster import Setup
 from concerto.simulation.experiments import Outcome, Task, machine, medians, run_all, run_task, tasks_of, trade
@@ -31,6 +31,7 @@ GRID_THREADS = (1, 4)
 GRID_COSTS = (0.05, 0.1, 0.2)
 RUNAWAY = 2.0
 """Pod completion over the best trade's from which a cell has run away (evaluation section 1)."""
+_PARTS = ("main", "grid", "faults", "ablation", "scale")
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 
 Figures = dict[str, Any]
@@ -196,6 +197,64 @@ def fault_rows(seeds: int) -> list[tuple[str, Figures, Figures]]:
     return found
 
 
+ABLATIONS: dict[str, SlotSettings] = {
+    "the law as it is": SlotSettings(),
+    "no pace: starts as fast as slots come free": SlotSettings(pace=100.0, burst=1.0),
+    "no blind start: the first guess of the cost is filled at once": SlotSettings(
+        first_share=1.0, blind_per_second=50.0
+    ),
+    "no bound on growth": SlotSettings(growth=1000.0),
+    "no adaptive head room": SlotSettings(adaptation=0.0),
+    "no head room": SlotSettings(head_room=1.0, extra_pods=0.0, adaptation=0.0),
+    "pods on their way take slots of their own": SlotSettings(turnaround_seconds=0.0),
+    "memory of a minute": SlotSettings(memory_seconds=60.0, memory_lives=6.0),
+    "the whole window filled at once": SlotSettings(burst=1.0),
+}
+"""What each part of the law is worth: the same runs without it."""
+_ABLATION_CELLS = (Cell(0.3, 2.0, 4), Cell(2.0, 10.0, 4), Cell(2.0, 60.0, 1), Cell(5.0, 2.0, 1), Cell(5.0, 2.0, 4))
+
+
+def ablation_lines(seeds: int) -> list[str]:
+    """A row for each ablation: job and pod seconds of the named scenarios, ratios (see the grid) of some cells."""
+    setups = {name: scenario.load(name).setup for name in ("pi-2000", "sklearn-100")}
+    setups |= {f"{c.wait:g}/{c.work:g}/{c.threads}": c.setup() for c in _ABLATION_CELLS}
+    plain = CapacitySettings()
+    sweep = [
+        Task(setup, f"kube-scheduler@{m}m", seed, plain)
+        for setup in setups.values()
+        for m in REQUEST_SWEEP
+        for seed in range(1, seeds + 1)
+    ]
+    ours = [
+        Task(setup, "concerto", seed, CapacitySettings(slots=slots))
+        for slots in ABLATIONS.values()
+        for setup in setups.values()
+        for seed in range(1, seeds + 1)
+    ]
+    outcomes = iter(run_all(sweep + ours))
+    best = {}
+    for name in setups:
+        by_policy = {
+            f"kube-scheduler@{m}m": medians([next(outcomes).figures for _ in range(seeds)]) for m in REQUEST_SWEEP
+        }
+        best[name] = trade(by_policy)
+    lines = [
+        "Job completion over the best of the request sweep / mean pod completion over the best trade's. Cells are "
+        "waiting s / core-s / threads.",
+        "",
+        f"| law | {' | '.join(setups)} |",
+        "| --- |" + " ---: |" * len(setups),
+    ]
+    for label in ABLATIONS:
+        row = []
+        for name in setups:
+            found = medians([next(outcomes).figures for _ in range(seeds)])
+            jct = "never" if found["jct_s"] is None else f"{found['jct_s'] / best[name].best_jct_s:.2f}"
+            row.append(f"{jct} / {found['pct_s']['mean'] / best[name].trade_pct_s:.2f}")
+        lines.append(f"| {label} | {' | '.join(row)} |")
+    return lines
+
+
 def scale() -> Figures:
     """1,000 nodes and 100,000 pods: wall time and memory of the simulation itself."""
     started = time.perf_counter()
@@ -270,11 +329,11 @@ def main() -> None:
     """Run all or parts of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", action="append", choices=("main", "grid", "faults", "scale"), default=[])
+    parser.add_argument("--only", action="append", choices=_PARTS, default=[])
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
     parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
     args = parser.parse_args()
-    parts = args.only or ["main", "grid", "faults", "scale"]
+    parts = args.only or _PARTS
     args.out.mkdir(parents=True, exist_ok=True)
     where = f"`{COMMAND}` ({args.seeds} seeds, medians; {machine()['cpus']} CPUs, Python {machine()['python']})."
 
@@ -298,6 +357,9 @@ def main() -> None:
     if "faults" in parts:
         faults = fault_rows(args.seeds)
         keep("faults", faults, _fault_table(faults))
+    if "ablation" in parts:
+        lines = ablation_lines(min(args.seeds, 3))
+        keep("ablation", lines, lines)
     if "scale" in parts:
         figures_ = scale()
         text = (
