@@ -41,6 +41,7 @@ from concerto_agent.publisher import (
     should_publish_subspace,
 )
 from concerto_agent.sampler import SamplerSettings
+from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings
 from concerto_agent.writer import NodeMissing, Object, Writer
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class AgentSettings:
         first_backoff_seconds: mean wait after a first failed write; doubles with each further one.
         longest_backoff_seconds: the wait never gets longer.
         publish: when a change is worth a write.
+        topology: where kubelet's files are, and how often the CPUs are looked at.
     """
 
     sample_period_seconds: float = 0.1
@@ -69,6 +71,7 @@ class AgentSettings:
     first_backoff_seconds: float = 1.0
     longest_backoff_seconds: float = 30.0
     publish: PublishSettings = field(default_factory=PublishSettings)
+    topology: TopologySettings = field(default_factory=TopologySettings)
 
 
 class Agent:
@@ -115,6 +118,7 @@ class Agent:
         self._session = session
         self._node_name = node_name
         self._writer = Writer(session, node_name)
+        self._topology = TopologyPublisher(session, node_name, self._writer, where, settings.topology, wall)
         self._looked_for_pods = False
         hierarchies = Hierarchies.detect(where.sys)
         self._pods = (
@@ -167,6 +171,7 @@ class Agent:
                 tasks.create_task(self.measure())
                 tasks.create_task(self.publish())
                 tasks.create_task(self.follow_node())
+                tasks.create_task(self._topology.run())
                 for reflector in self._reflectors:
                     tasks.create_task(reflector.run())
         finally:

@@ -20,6 +20,7 @@ from concerto.kube import ClusterConfig, ConfigError, Session
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.sampler import SamplerSettings
+from concerto_agent.topology_publisher import TopologySettings
 
 log = logging.getLogger("concerto_agent")
 
@@ -46,6 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help="where the node's /proc is mounted")
     parser.add_argument("--sys", type=Path, default=Path("/sys"), help="where the node's /sys is mounted")
+    kubelet = TopologySettings()
+    parser.add_argument(
+        "--kubelet-state",
+        type=Path,
+        default=kubelet.kubelet_state,
+        metavar="FILE",
+        help="cpu_manager_state of the node's kubelet (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kubelet-config",
+        type=Path,
+        default=kubelet.kubelet_config,
+        metavar="FILE",
+        help="KubeletConfiguration of the node's kubelet (default: %(default)s)",
+    )
     parser.add_argument("--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
 
@@ -68,15 +84,18 @@ def run(args: argparse.Namespace) -> int:
         return 2
     try:
         config = ClusterConfig.load(args.kubeconfig)
-        return asyncio.run(_run(config, args.node_name, where, args.metrics_bind))
+        topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
+        return asyncio.run(_run(config, args.node_name, where, AgentSettings(topology=topology), args.metrics_bind))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
         return 2
 
 
-async def _run(config: ClusterConfig, node_name: str, where: SamplerSettings, metrics_bind: str | None) -> int:
+async def _run(
+    config: ClusterConfig, node_name: str, where: SamplerSettings, settings: AgentSettings, metrics_bind: str | None
+) -> int:
     async with await Session.open(config) as session:
-        agent = Agent(session, node_name, where, _version(), AgentSettings())
+        agent = Agent(session, node_name, where, _version(), settings)
         server = None
         if metrics_bind:
             server = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell)

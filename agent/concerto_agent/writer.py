@@ -1,4 +1,4 @@
-"""Writes the agent's two objects: their status, and the objects themselves where nobody else has made them.
+"""Writes the agent's objects: their status, and the objects themselves where nobody else has made them.
 
 Nothing here ever touches the spec, labels or annotations of an object that exists. A status is a merge patch without a
 precondition: the agent is its only writer, and saying it twice changes nothing, so that an unknown outcome is settled
@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from concerto.kube import Conflict, NotFound, Resource, Session
-from concerto.kube.resources import NODES
+from concerto.kube import Conflict, NotFound, Resource, Session, apply_status
+from concerto.kube.resources import NODE_CPU_TOPOLOGIES, NODES
 from concerto.kube.session import MERGE_PATCH
 
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
+
+_FIELD_MANAGER = "concerto-agent"
 
 
 class NodeMissing(Exception):
@@ -46,6 +48,24 @@ class Writer:
             await self._create(resource)
             return await self._patch(resource, status)
 
+    async def apply_status(self, resource: Resource, status: Object) -> Object:
+        """The same by server-side apply: keys of maps that ``status`` no longer has go away (a merge keeps them).
+
+        Raises:
+            KubeError: it was refused, or the server can't be reached.
+            NodeMissing: it would have to be created, and there is no Node.
+        """
+        try:
+            return await self._apply(resource, status)
+        except NotFound:
+            await self._create(resource)
+            return await self._apply(resource, status)
+
+    async def _apply(self, resource: Resource, status: Object) -> Object:
+        return await apply_status(
+            self._session, resource, self._node_name, status, field_manager=_FIELD_MANAGER, force=True
+        )
+
     async def _patch(self, resource: Resource, status: Object) -> Object:
         # Once: should it fail, the next attempt has newer numbers
         path = resource.path(name=self._node_name, subresource="status")
@@ -73,8 +93,11 @@ def build_object(resource: Resource, node: Object) -> Object:
     """
     metadata = node["metadata"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}
-    return {
+    obj: Object = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {"name": metadata["name"], "ownerReferences": [owner]},
     }
+    if resource == NODE_CPU_TOPOLOGIES:
+        obj["spec"] = {"nodeName": metadata["name"]}
+    return obj

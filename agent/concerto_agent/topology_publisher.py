@@ -1,0 +1,183 @@
+"""Publishes NodeCPUTopology: when the CPUs, kubelet's files or the object's spec have changed, and at no other time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.api.nodecputopology import CPUPools
+from concerto.api.timestamps import format_timestamp
+from concerto.kube import KubeError, Reflector, Session
+from concerto.kube.resources import NODE_CPU_TOPOLOGIES
+from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.sampler import SamplerSettings
+from concerto_agent.topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
+from concerto_agent.writer import NodeMissing, Object, Writer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TopologySettings:
+    """Where kubelet's files are, and how often to look.
+
+    Attributes:
+        kubelet_state: kubelet's ``cpu_manager_state``.
+        kubelet_config: kubelet's KubeletConfiguration.
+        look_seconds: between two looks at whether something has changed.
+        retry_seconds: wait after a failed write.
+    """
+
+    kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
+    kubelet_config: Path = Path("/var/lib/kubelet/config.yaml")
+    look_seconds: float = 2.0
+    retry_seconds: float = 5.0
+
+
+class TopologyPublisher:
+    """The NodeCPUTopology of one node."""
+
+    def __init__(
+        self,
+        session: Session,
+        node_name: str,
+        writer: Writer,
+        where: SamplerSettings,
+        settings: TopologySettings,
+        wall: Callable[[], float],
+    ) -> None:
+        """Nothing is read before `run`.
+
+        Args:
+            session: the way to the API server.
+            node_name: the node's name.
+            writer: writes the object.
+            where: the node's files.
+            settings: further files.
+            wall: seconds since the epoch.
+        """
+        self._writer = writer
+        self._where = where
+        self._settings = settings
+        self._wall = wall
+        self._object: Object | None = None
+        own = f"metadata.name={node_name}"
+        self._reflector = Reflector(session, NODE_CPU_TOPOLOGIES, field_selector=own, on_change=self._changed)
+        self._wake = asyncio.Event()
+
+    def _changed(self, _: Object | None, new: Object | None) -> None:
+        self._object = new
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look and publish until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reflector.run())
+            tasks.create_task(self._publish())
+
+    async def _publish(self) -> None:
+        await self._reflector.synced.wait()
+        seen: object = None
+        while True:
+            self._wake.clear()
+            obj = self._object
+            metadata = {} if obj is None else obj["metadata"]
+            now = (self._fingerprint(), metadata.get("uid"), metadata.get("generation"))
+            wait = self._settings.look_seconds
+            if now != seen:
+                try:
+                    written = await self._look_and_write(obj)
+                    metadata = written["metadata"]
+                    seen = (now[0], metadata["uid"], metadata["generation"])
+                except (KubeError, NodeMissing, OSError, ValueError) as error:
+                    log.warning("topology not published: %s", error)
+                    wait = self._settings.retry_seconds
+            try:
+                await asyncio.wait_for(self._wake.wait(), wait)
+            except TimeoutError:
+                continue
+
+    def _cgroup_cpus(self) -> frozenset[int] | None:
+        if self._where.scope != "Cgroup":
+            return None
+        cgroup = Cgroup(Hierarchies.detect(self._where.sys), self._where.cgroup)
+        try:
+            return cgroup.effective_cpus()
+        finally:
+            cgroup.close()
+
+    def _fingerprint(self) -> object:
+        files = (self._settings.kubelet_state, self._settings.kubelet_config)
+        return self._cgroup_cpus(), fingerprint(self._where.sys, *files)
+
+    async def _look_and_write(self, obj: Object | None) -> Object:
+        reading = read_topology(self._where.sys)
+        if (cpus := self._cgroup_cpus()) is not None:
+            reading = TopologyReading(reading.topology.only(cpus), reading.problems)
+        kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config)
+        status = build_topology_status(obj or {}, reading, kubelet, self._wall())
+        written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
+        log.info("topology published: %s", reading.topology.counts())
+        return written
+
+
+def build_topology_status(obj: Object, reading: TopologyReading, kubelet: KubeletCPUs, now: float) -> Object:
+    """The status of a NodeCPUTopology.
+
+    Args:
+        obj: the object as it is, for its spec, generation and conditions; empty if it is about to be made.
+        reading: what sysfs said.
+        kubelet: what kubelet's files said.
+        now: seconds since the epoch.
+    """
+    online = reading.topology.cpus
+    generation = obj.get("metadata", {}).get("generation", 1)
+    asked = obj.get("spec", {}).get("reservedCPUs")
+    reserved = kubelet.reserved if asked is None else parse_cpu_list(asked)
+    exclusive = kubelet.exclusive & online
+    pools = CPUPools(
+        reserved=reserved & online,
+        kubelet_exclusive=exclusive,
+        shared=online - exclusive,
+    )
+    return {
+        "observedGeneration": generation,
+        "observedAt": format_timestamp(now),
+        "counts": reading.topology.counts(),
+        "pools": pools.to_raw(),
+        "topology": reading.topology.to_raw(),
+        "conditions": merge_conditions(
+            (obj.get("status") or {}).get("conditions") or (),
+            _conditions(reading.problems, kubelet.problems, () if asked is None else reserved - online),
+            now=format_timestamp(now),
+            observed_generation=generation,
+        ),
+    }
+
+
+def _conditions(untold: Iterable[str], kubelet: Iterable[str], absent: Iterable[int]) -> list[Condition]:
+    untold, kubelet = " ".join(untold), " ".join(kubelet)
+    if untold:
+        ready = Condition("Ready", "False", "Incomplete", untold)
+    elif kubelet:
+        ready = Condition("Ready", "False", "KubeletUnknown", kubelet)
+    elif absent := format_cpu_list(absent):
+        text = f"spec.reservedCPUs names CPUs that are not online: {absent}. The others are reserved."
+        ready = Condition("Ready", "True", "ReservedOffline", text)
+    else:
+        ready = Condition("Ready", "True", "Read", "All CPUs, and what kubelet keeps of them, are known.")
+    return [
+        ready,
+        Condition("Reconciling", "False", ready.reason, "The spec in use is the latest."),
+        Condition(
+            "Stalled",
+            "True" if ready.status == "False" else "False",
+            ready.reason,
+            ready.message if ready.status == "False" else "Nothing stands in the way.",
+        ),
+    ]

@@ -1,0 +1,32 @@
+"""Sets of CPUs (or memory nodes) as the kernel writes them: ``0-3,8``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The numbers of a list such as ``0-3,8``; empty for an empty text.
+
+    Raises:
+        ValueError: it is no such list; the message quotes it.
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"{text.strip()!r} is not a list of CPUs (example: 0-3,8)")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def format_cpu_list(numbers: Iterable[int]) -> str:
+    """The shortest list that names just these numbers; empty for none."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    start = 0
+    for i, number in enumerate(ordered):
+        if i + 1 == len(ordered) or ordered[i + 1] != number + 1:
+            parts.append(str(number) if i == start else f"{ordered[start]}-{number}")
+            start = i + 1
+    return ",".join(parts)

@@ -1,0 +1,199 @@
+"""NodeCPUTopology: a node's CPUs, which of them belong together, and who holds them.
+
+Source: 004 listing 6.1; caches, offline CPUs, kinds of core and pools are past the source. The topology is observed, so
+it stands in the status and not, as in the listing, in the spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Core:
+    """One physical core.
+
+    Attributes:
+        socket: number of its processor package.
+        number: its number, unique within the socket.
+        cpus: its online hardware threads.
+    """
+
+    socket: int
+    number: int
+    cpus: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One cache that more than one core shares.
+
+    Attributes:
+        level: 2 for an L2 cache, 3 for an L3 cache.
+        cpus: online CPUs that share it.
+        size_bytes: its size; None where the kernel does not tell.
+    """
+
+    level: int
+    cpus: frozenset[int]
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CPUTopology:
+    """The online CPUs of a node, and what they share.
+
+    Attributes:
+        cores: all cores with at least one online CPU; their CPUs are disjoint.
+        numa_nodes: online CPUs by memory node; nodes without CPUs are left out.
+        caches: shared caches.
+        core_kinds: online CPUs by the kernel's name of the kind; empty where all cores are alike.
+        offline: CPUs that exist and are switched off. The kernel hides where they belong.
+    """
+
+    cores: tuple[Core, ...]
+    numa_nodes: Mapping[int, frozenset[int]]
+    caches: tuple[Cache, ...] = ()
+    core_kinds: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    offline: frozenset[int] = frozenset()
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """All online CPUs."""
+        return frozenset(cpu for core in self.cores for cpu in core.cpus)
+
+    @property
+    def sockets(self) -> dict[int, frozenset[int]]:
+        """Online CPUs by processor package."""
+        found: dict[int, frozenset[int]] = {}
+        for core in self.cores:
+            found[core.socket] = found.get(core.socket, frozenset()) | core.cpus
+        return found
+
+    def only(self, cpus: Iterable[int]) -> Self:
+        """The same machine with no other CPUs than these: what a node sees that has a part of it."""
+        kept = frozenset(cpus)
+        cores = tuple(Core(c.socket, c.number, c.cpus & kept) for c in self.cores if c.cpus & kept)
+        caches = tuple(Cache(c.level, c.cpus & kept, c.size_bytes) for c in self.caches if c.cpus & kept)
+        return type(self)(
+            cores,
+            {node: each & kept for node, each in self.numa_nodes.items() if each & kept},
+            tuple(c for c in caches if sum(1 for core in cores if core.cpus & c.cpus) > 1),
+            {kind: each & kept for kind, each in self.core_kinds.items() if each & kept},
+            self.offline & kept,
+        )
+
+    def counts(self) -> dict[str, int]:
+        """``status.counts``."""
+        return {
+            "sockets": len(self.sockets),
+            "cores": len(self.cores),
+            "cpus": len(self.cpus),
+            "numaNodes": len(self.numa_nodes),
+        }
+
+    def to_raw(self) -> dict[str, Any]:
+        """``status.topology``."""
+        sockets: dict[str, Any] = {str(s): {"cpus": sorted(cpus), "cores": {}} for s, cpus in self.sockets.items()}
+        for core in self.cores:
+            sockets[str(core.socket)]["cores"][str(core.number)] = {"cpus": sorted(core.cpus)}
+        raw: dict[str, Any] = {
+            "cpus": sorted(self.cpus),
+            "offlineCPUs": format_cpu_list(self.offline),
+            "sockets": sockets,
+            "numaNodes": {str(node): {"cpus": sorted(cpus)} for node, cpus in self.numa_nodes.items()},
+        }
+        if self.caches:
+            raw["caches"] = [
+                {"level": c.level, "cpus": format_cpu_list(c.cpus)}
+                | ({} if c.size_bytes is None else {"sizeBytes": c.size_bytes})
+                for c in self.caches
+            ]
+        if self.core_kinds:
+            raw["coreKinds"] = [{"name": n, "cpus": format_cpu_list(cpus)} for n, cpus in self.core_kinds.items()]
+        return raw
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """``status.topology`` as the API server has it."""
+        cores = [
+            Core(int(socket), int(number), frozenset(core["cpus"]))
+            for socket, package in raw["sockets"].items()
+            for number, core in package["cores"].items()
+        ]
+        return cls(
+            tuple(sorted(cores, key=lambda c: (c.socket, c.number))),
+            {int(n): frozenset(node["cpus"]) for n, node in sorted(raw["numaNodes"].items(), key=lambda i: int(i[0]))},
+            tuple(Cache(c["level"], parse_cpu_list(c["cpus"]), c.get("sizeBytes")) for c in raw.get("caches") or ()),
+            {kind["name"]: parse_cpu_list(kind["cpus"]) for kind in raw.get("coreKinds") or ()},
+            parse_cpu_list(raw.get("offlineCPUs", "")),
+        )
+
+
+@dataclass(frozen=True)
+class CPUPools:
+    """Who holds the online CPUs.
+
+    Attributes:
+        reserved: never given to a pod of its own; pods without a binding may run there.
+        kubelet_exclusive: given to pods by kubelet's static CPU manager.
+        allocated: given to pods by a PodCPUBinding.
+        shared: where pods without a binding run.
+    """
+
+    reserved: frozenset[int] = frozenset()
+    kubelet_exclusive: frozenset[int] = frozenset()
+    allocated: frozenset[int] = frozenset()
+    shared: frozenset[int] = frozenset()
+
+    def to_raw(self) -> dict[str, str]:
+        """``status.pools``."""
+        return {
+            "allocated": format_cpu_list(self.allocated),
+            "shared": format_cpu_list(self.shared),
+            "reserved": format_cpu_list(self.reserved),
+            "kubeletExclusive": format_cpu_list(self.kubelet_exclusive),
+        }
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """``status.pools`` as the API server has it."""
+        return cls(
+            *(parse_cpu_list(raw.get(name, "")) for name in ("reserved", "kubeletExclusive", "allocated", "shared"))
+        )
+
+
+@dataclass(frozen=True)
+class NodeCPUTopology:
+    """One node's object.
+
+    Attributes:
+        name: the node's.
+        topology: its CPUs; None until its agent has published them.
+        pools: who holds them.
+    """
+
+    name: str
+    topology: CPUTopology | None
+    pools: CPUPools
+
+    @classmethod
+    def from_raw(cls, obj: Raw) -> Self:
+        """The object as the API server has it.
+
+        Raises:
+            ValueError: its status is none that the CRD lets through.
+        """
+        status = obj.get("status") or {}
+        topology = status.get("topology")
+        return cls(
+            obj["metadata"]["name"],
+            None if topology is None else CPUTopology.from_raw(topology),
+            CPUPools.from_raw(status.get("pools") or {}),
+        )

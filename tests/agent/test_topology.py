@@ -1,0 +1,146 @@
+from pathlib import Path
+
+import pytest
+import sysfs_trees as trees
+from node_trees import write
+
+from concerto.api.cpulist import format_cpu_list
+from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
+from concerto.kube.resources import NODE_CPU_TOPOLOGIES
+from concerto_agent.topology import KubeletCPUs, fingerprint, read_kubelet, read_topology
+from concerto_agent.topology_publisher import build_topology_status
+from concerto_agent.writer import build_object
+from crd_schemas import problems
+
+# machine: (sockets, cores, CPUs, memory nodes), CPUs of the first core, shared caches
+SHAPES = {
+    "one CPU": (trees.SINGLE, (1, 1, 1, 1), "0", []),
+    "a laptop with SMT": (trees.LAPTOP, (1, 4, 8, 1), "0,4", [(3, "0-7")]),
+    "the seed's two sockets": (trees.SEED, (2, 10, 20, 2), "0,10", [(3, "0-4,10-14"), (3, "5-9,15-19")]),
+    "sub-NUMA clusters": (trees.SUB_NUMA, (2, 16, 32, 4), "0,16", [(3, "0-7,16-23"), (3, "8-15,24-31")]),
+    "AMD's core complexes": (
+        trees.CCX, (1, 16, 32, 1), "0,16", [(3, "0-3,16-19"), (3, "4-7,20-23"), (3, "8-11,24-27"), (3, "12-15,28-31")],
+    ),
+    "fast and frugal cores": (trees.HYBRID, (1, 12, 16, 1), "0-1", [(2, "8-11"), (2, "12-15"), (3, "0-15")]),
+    "siblings offline": (trees.OFFLINE, (1, 4, 6, 1), "0,4", [(3, "0-4,6")]),
+    "core numbers that start again in each die": (trees.DIES, (1, 4, 4, 1), "0", []),
+    "Arm, which tells no package": (trees.ARM, (1, 4, 4, 1), "0", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "counts", "core", "caches"), SHAPES.values(), ids=SHAPES)
+def test_a_machine_is_read_as_it_is(tmp_path, shape, counts, core, caches):
+    reading = read_topology(trees.build(tmp_path, shape))
+    topology = reading.topology
+    assert tuple(topology.counts().values()) == counts
+    assert format_cpu_list(topology.cores[0].cpus) == core
+    assert [(c.level, format_cpu_list(c.cpus)) for c in topology.caches] == caches
+    assert len({(c.socket, c.number) for c in topology.cores}) == len(topology.cores)
+    assert reading.problems == ()
+
+
+@pytest.mark.parametrize("shape", [row[0] for row in SHAPES.values()], ids=list(SHAPES))
+def test_what_is_published_is_valid_and_reads_back_the_same(tmp_path, shape):
+    reading = read_topology(trees.build(tmp_path, shape))
+    status = build_topology_status({}, reading, KubeletCPUs(), 1e9)
+    obj = build_object(NODE_CPU_TOPOLOGIES, {"metadata": {"name": "n", "uid": "u"}}) | {"status": status}
+    assert problems(obj) == []
+    read = NodeCPUTopology.from_raw(obj)
+    assert read.topology == reading.topology
+    assert read.pools.shared == reading.topology.cpus
+
+
+def test_offline_cpus_are_those_present_and_not_those_that_could_be_plugged_in(tmp_path):
+    assert read_topology(trees.build(tmp_path, trees.OFFLINE)).topology.offline == {5, 7}
+
+
+def test_kinds_of_cores_are_told_only_where_there_are_several(tmp_path):
+    def kinds(name: str, shape: trees.Shape) -> dict[str, str]:
+        found = read_topology(trees.build(tmp_path / name, shape)).topology.core_kinds
+        return {kind: format_cpu_list(cpus) for kind, cpus in found.items()}
+
+    assert kinds("laptop", trees.LAPTOP) == {}
+    assert kinds("hybrid", trees.HYBRID) == {"atom": "8-15", "core": "0-7"}
+    assert kinds("arm", trees.ARM) == {"capacity-446": "0-1", "capacity-1024": "2-3"}
+
+
+def test_a_cpu_whose_topology_is_hidden_is_a_core_of_its_own_and_told(tmp_path):
+    write(tmp_path / "devices/system/cpu/online", "0-1\n")
+    reading = read_topology(tmp_path)
+    assert [format_cpu_list(c.cpus) for c in reading.topology.cores] == ["0", "1"]
+    assert reading.topology.numa_nodes == {0: {0, 1}}
+    (problem,) = reading.problems
+    assert "0, 1" in problem
+    conditions = build_topology_status({}, reading, KubeletCPUs(), 1e9)["conditions"]
+    assert {c["type"]: (c["status"], c["reason"]) for c in conditions}["Ready"] == ("False", "Incomplete")
+
+
+def test_a_node_that_has_a_part_of_the_machine_sees_that_part():
+    whole = CPUTopology.from_raw(
+        {
+            "cpus": [0, 1, 2, 3],
+            "sockets": {"0": {"cpus": [0, 1, 2, 3], "cores": {"0": {"cpus": [0, 2]}, "1": {"cpus": [1, 3]}}}},
+            "numaNodes": {"0": {"cpus": [0, 1, 2, 3]}},
+            "caches": [{"level": 3, "cpus": "0-3"}],
+        }
+    )
+    part = whole.only({0, 2})
+    assert part.counts() == {"sockets": 1, "cores": 1, "cpus": 2, "numaNodes": 1}
+    assert part.caches == (), "nobody is left to share it with"
+
+
+# Kubelet's files: state, configuration, (exclusive, reserved), words of the problems
+KUBELET = {
+    "the static policy, with two pods": (
+        '{"policyName":"static","defaultCpuSet":"0,4-7","entries":{"uid-1":{"a":"1-2"},"uid-2":{"b":"3"}},"checksum":1}',
+        "kind: KubeletConfiguration\nreservedSystemCPUs: 0,4\n",
+        ({1, 2, 3}, {0, 4}),
+        [],
+    ),
+    "the policy none": ('{"policyName":"none","defaultCpuSet":"","checksum":1}', "{}", (set(), set()), []),
+    "a kubelet that has not started, and has flags only": (None, None, (set(), set()), []),
+    "a state that is half written": ('{"policyName":"sta', "{}", (set(), set()), ["static CPU manager"]),
+    "a configuration that is none": ("{}", "reservedSystemCPUs: some\n", (set(), set()), ["reserves"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "config", "expected", "words"), KUBELET.values(), ids=KUBELET)
+def test_what_kubelet_keeps_is_read_from_its_files(tmp_path, state, config, expected, words):
+    for name, text in (("cpu_manager_state", state), ("config.yaml", config)):
+        if text is not None:
+            write(tmp_path / name, text)
+    found = read_kubelet(tmp_path / "cpu_manager_state", tmp_path / "config.yaml")
+    assert (found.exclusive, found.reserved) == expected
+    assert len(found.problems) == len(words)
+    assert all(word in problem for word, problem in zip(words, found.problems, strict=True))
+
+
+def test_files_of_kubelet_that_are_not_shown_to_the_agent_are_told_and_not_taken_for_none(tmp_path):
+    found = read_kubelet(Path("/nowhere/cpu_manager_state"), Path("/nowhere/config.yaml"))
+    assert len(found.problems) == 1
+    status = build_topology_status({}, read_topology(trees.build(tmp_path, trees.SINGLE)), found, 1e9)
+    assert {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}["Ready"] == ("False", "KubeletUnknown")
+
+
+def test_reserved_cpus_are_the_specs_before_kubelets(tmp_path):
+    reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
+    kubelet = KubeletCPUs(exclusive=frozenset({2, 6}), reserved=frozenset({0}))
+    status = build_topology_status({}, reading, kubelet, 1e9)
+    assert status["pools"] == {"allocated": "", "shared": "0-1,3-5,7", "reserved": "0", "kubeletExclusive": "2,6"}
+    obj = {"metadata": {"generation": 3}, "spec": {"nodeName": "n", "reservedCPUs": "1,99"}}
+    status = build_topology_status(obj, reading, kubelet, 1e9)
+    assert (status["pools"]["reserved"], status["observedGeneration"]) == ("1", 3)
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "ReservedOffline")
+    assert "99" in ready["message"]
+
+
+def test_a_cpu_that_goes_offline_changes_the_fingerprint(tmp_path):
+    trees.build(tmp_path, trees.LAPTOP)
+    state = tmp_path / "cpu_manager_state"
+    before = fingerprint(tmp_path, state)
+    assert fingerprint(tmp_path, state) == before
+    write(tmp_path / "devices/system/cpu/online", "0-6\n")
+    gone = fingerprint(tmp_path, state)
+    write(state, "{}")
+    assert len({before, gone, fingerprint(tmp_path, state)}) == 3

@@ -1,0 +1,23 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_a_list_reads_back_as_the_same_set(numbers):
+    assert parse_cpu_list(format_cpu_list(numbers)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [((), ""), ((0,), "0"), ((3, 1, 2), "1-3"), ((0, 1, 4, 6, 7), "0-1,4,6-7")]
+)
+def test_a_list_is_written_as_short_as_can_be(numbers, text):
+    assert format_cpu_list(numbers) == text
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "0-x", "0;1"])
+def test_what_is_no_list_is_refused_by_quoting_it(text):
+    with pytest.raises(ValueError, match="not a list of CPUs"):
+        parse_cpu_list(text)
