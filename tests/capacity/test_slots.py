@@ -61,7 +61,7 @@ def test_half_of_a_node_that_others_use_leaves_half_of_the_slots():
 
 def test_nothing_is_believed_before_a_pod_has_lived():
     law = run(SlotLaw(1), 10, pods=2, load=0.0, used=0.0, ends_per_second=0.0)
-    assert law.window[0] == pytest.approx(2.0 + 0.4 * 10)
+    assert law.window[0] == pytest.approx(2.0 + 0.5 * 10)
 
 
 def test_load_stops_a_blind_start():

@@ -148,18 +148,18 @@ class SlotSettings:
         shows: runnable threads of pods per CPU from which their load shows.
     """
 
-    head_room: float = 1.4
+    head_room: float = 1.65
     adaptation: float = 2.0
     idle: float = 0.05
-    turnaround_seconds: float = 4.0
+    turnaround_seconds: float = 2.5
     extra_pods: float = 0.5
     growth: float = 3.0
     pace: float = 1.5
-    burst: float = 0.5
+    burst: float = 0.4
     memory_seconds: float = 10.0
     memory_lives: float = 1.0
     first_share: float = 0.2
-    blind_per_second: float = 0.4
+    blind_per_second: float = 0.5
     full: float = 0.9
     shows: float = 0.2
 
