@@ -20,6 +20,7 @@ COMMANDS = {
     "operator": _Command("concerto.controllers.operator", "run the control plane: aggregation, scheduling"),
     "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
     "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster"),
+    "classify": _Command("concerto.classify", "say which workload type a program is, from measured times"),
 }
 
 

@@ -1,0 +1,99 @@
+"""A node's topology laid out for set arithmetic: a set of CPUs is an int whose bit n stands for CPU n.
+
+A 256-CPU set then is one number, and whether two of them meet is one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from concerto.api.nodecputopology import CPUTopology
+
+Level = Literal["None", "CPU", "Core", "Socket", "NUMA"]
+"""What a binding keeps others from (004 §6.1)."""
+
+_LAST_LEVEL_CACHE = 3
+
+
+def to_mask(cpus: Iterable[int]) -> int:
+    """The set as bits."""
+    mask = 0
+    for cpu in cpus:
+        mask |= 1 << cpu
+    return mask
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers in the set, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _largest(groups: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    return max(group.bit_count() for group in groups), groups
+
+
+@dataclass(frozen=True)
+class TopologyIndex:
+    """Which CPUs go together; all sets are bits.
+
+    Attributes:
+        online: all online CPUs.
+        cores: CPUs of each core, by the lowest of them.
+        sockets: CPUs of each socket, by its number.
+        numa: number and CPUs of each memory node.
+        domains: groups of CPUs that are near each other, the smaller kind first: those that share a last-level cache,
+            a memory node (with sub-NUMA clustering smaller than the cache), a socket, the whole node.
+    """
+
+    online: int
+    cores: tuple[int, ...]
+    sockets: tuple[int, ...]
+    numa: tuple[tuple[int, int], ...]
+    domains: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def build(cls, topology: CPUTopology) -> Self:
+        """The index of a topology; to be kept as long as the topology is."""
+        online = to_mask(topology.cpus)
+        sockets = tuple(to_mask(cpus) for _, cpus in sorted(topology.sockets.items()))
+        numa = tuple((number, to_mask(cpus)) for number, cpus in sorted(topology.numa_nodes.items()))
+        caches = tuple(to_mask(c.cpus) for c in topology.caches if c.level >= _LAST_LEVEL_CACHE)
+        kinds = (caches, tuple(mask for _, mask in numa), sockets, (online,))
+        return cls(
+            online,
+            tuple(sorted((to_mask(core.cpus) for core in topology.cores), key=lambda core: core & -core)),
+            sockets,
+            numa,
+            tuple(sorted({level for level in kinds if level}, key=_largest)),
+        )
+
+    def groups(self, level: Level) -> tuple[int, ...]:
+        """What is taken whole at a level: cores, sockets or memory nodes; single CPUs at None and CPU."""
+        if level == "Core":
+            return self.cores
+        if level == "Socket":
+            return self.sockets
+        if level == "NUMA":
+            return tuple(mask for _, mask in self.numa)
+        return tuple(1 << cpu for cpu in bits(self.online))
+
+    def closure(self, cpus: int, level: Level) -> int:
+        """What a binding of ``cpus`` at this level keeps from others: nothing at None, whole groups above CPU."""
+        if level == "None":
+            return 0
+        if level == "CPU":
+            return cpus
+        closed = 0
+        for group in self.groups(level):
+            if group & cpus:
+                closed |= group
+        return closed
+
+    def mems(self, cpus: int) -> frozenset[int]:
+        """The memory nodes that the CPUs belong to."""
+        return frozenset(number for number, mask in self.numa if mask & cpus)

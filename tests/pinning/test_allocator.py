@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from topologies import machine, occupancies
+
+from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.pinning.allocator import Features, Occupancy, allocatable, allocate, default_level, normalise, score
+from concerto.pinning.conflicts import Claim, conflict, shared_pool
+from concerto.pinning.topology import TopologyIndex, bits, to_mask
+
+SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
+SUB_NUMA = machine(2, 8, 2, numa_per_socket=2)
+CCX = machine(1, 16, 2, l3_cores=4)
+PLAIN = Features()
+PHYSICAL = Features(physical_cores=True)
+WORKLOADS = ["cpu-bound", "memory-bound", "io-bound", "best-effort"]
+
+
+def occupancy(topology, *claims: tuple[str, str], reserved: str = "", kubelet: str = "") -> Occupancy:
+    return Occupancy(
+        TopologyIndex.build(topology),
+        to_mask(parse_cpu_list(reserved)),
+        to_mask(parse_cpu_list(kubelet)),
+        tuple(Claim(to_mask(parse_cpu_list(cpus)), level) for cpus, level in claims),
+    )
+
+
+def placed(node: Occupancy, workload: str, threads: int, features: Features = PLAIN) -> str | None:
+    found = allocate(node, workload, threads, features)
+    return None if found is None else format_cpu_list(bits(found.cpus))
+
+
+# workload, threads, features, the node, CPUs
+PLACEMENTS = {
+    "cpu-bound: a core each, in one socket": ("cpu-bound", 4, PLAIN, occupancy(SEED), "0-3"),
+    "cpu-bound: the socket that fits best": ("cpu-bound", 3, PLAIN, occupancy(SEED, ("0-1", "CPU")), "2-4"),
+    "cpu-bound: another socket rather than two": ("cpu-bound", 4, PLAIN, occupancy(SEED, ("0-1", "CPU")), "5-8"),
+    "cpu-bound: two sockets if none has room": ("cpu-bound", 7, PLAIN, occupancy(SEED), "0-6"),
+    "cpu-bound: siblings only when no core is idle": ("cpu-bound", 12, PLAIN, occupancy(SEED), "0-11"),
+    "cpu-bound: one core complex": ("cpu-bound", 4, PLAIN, occupancy(CCX, ("0", "CPU")), "4-7"),
+    "cpu-bound: one sub-NUMA cluster": ("cpu-bound", 4, PLAIN, occupancy(SUB_NUMA, ("1", "None")), "4-7"),
+    "cpu-bound: a reserved CPU's core is not idle": ("cpu-bound", 2, PLAIN, occupancy(SEED, reserved="0"), "1-2"),
+    "cpu-bound: kubelet's CPUs are left alone": ("cpu-bound", 2, PHYSICAL, occupancy(SEED, kubelet="10"), "1-2"),
+    "cpu-bound: more threads than physical cores": ("cpu-bound", 11, PHYSICAL, occupancy(SEED), None),
+    "memory-bound: alternately on both memory nodes": ("memory-bound", 4, PLAIN, occupancy(SEED), "0-1,5-6"),
+    "memory-bound: the odd thread where most is idle": (
+        "memory-bound", 3, PLAIN, occupancy(SEED, ("0", "CPU")), "1,5-6",
+    ),
+    "memory-bound: siblings once the cores are out": ("memory-bound", 12, PLAIN, occupancy(SEED), "0-10,15"),
+    "memory-bound: a socket of its own, of one": (
+        "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(CCX), None,
+    ),
+    "memory-bound: a socket of its own, of two": (
+        "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(SEED), "5-6",
+    ),
+    "memory-bound: all sockets that nobody is on": (
+        "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(machine(3, 2, 2), ("0", "CPU")),
+        "2,4",
+    ),
+    "io-bound: both threads of a core": ("io-bound", 2, PLAIN, occupancy(SEED), "0,10"),
+    "io-bound: then the next": ("io-bound", 3, PLAIN, occupancy(SEED), "0-1,10"),
+    "io-bound: the half core that is left": ("io-bound", 1, PLAIN, occupancy(SEED, ("2", "CPU")), "12"),
+    "best-effort: one CPU for all threads": ("best-effort", 8, PLAIN, occupancy(SEED), "0"),
+    "best-effort: beside the busy before an idle core": ("best-effort", 1, PLAIN, occupancy(SEED, ("7", "CPU")), "17"),
+    "nothing is left for the others": ("cpu-bound", 20, PLAIN, occupancy(SEED), None),
+    "all but one CPU": ("cpu-bound", 19, PLAIN, occupancy(SEED), "0-18"),
+    "reserved CPUs are enough for the others": ("cpu-bound", 18, PLAIN, occupancy(SEED, reserved="0,10"), "1-9,11-19"),
+    "one CPU, which the others need": ("cpu-bound", 1, PLAIN, occupancy(machine(1, 1, 1)), None),
+    "a whole machine is somebody's": ("io-bound", 1, PLAIN, occupancy(SEED, ("0,5", "Socket")), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("workload", "threads", "features", "node", "expected"), PLACEMENTS.values(), ids=PLACEMENTS)
+def test_threads_go_where_their_kind_does_best(workload, threads, features, node, expected):
+    assert placed(node, workload, threads, features) == expected
+
+
+def test_the_default_exclusiveness_is_the_features():
+    assert [default_level(w, PLAIN) for w in WORKLOADS] == ["CPU"] * 4
+    assert [default_level(w, PHYSICAL) for w in WORKLOADS] == ["Core"] * 4
+    every = Features(True, True, True)
+    assert [default_level(w, every) for w in WORKLOADS] == ["Core", "Socket", "Core", "None"]
+
+
+def test_best_effort_pods_share_a_cpu_with_each_other_and_with_nobody_else():
+    features = Features(best_effort_shared_cpus=True)
+    node = occupancy(SEED, ("0", "None"))
+    first = allocate(node, "best-effort", 1, features)
+    assert first is not None
+    claim = Claim(first.cpus, first.level, best_effort=True)
+    assert first.cpus & to_mask({0}) == 0, "0 is not a best-effort pod's"
+    assert allocate(Occupancy(node.index, claims=(*node.claims, claim)), "best-effort", 1, features) == first
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[str, int, Features]:
+    features = Features(draw(st.booleans()), draw(st.booleans()), draw(st.booleans()))
+    return draw(st.sampled_from(WORKLOADS)), draw(st.integers(1, 12)), features
+
+
+@given(occupancies(), st.lists(st.tuples(requests(), st.booleans()), max_size=12))
+def test_whatever_comes_and_goes_nobody_meets_another_and_the_others_have_a_cpu(node, steps):
+    claims: list[Claim] = []
+    for (workload, threads, features), goes in steps:
+        if goes and claims:
+            claims.pop(0)
+        now = Occupancy(node.index, node.reserved, node.kubelet_exclusive, tuple(claims))
+        found = allocate(now, workload, threads, features)
+        assert allocate(now, workload, threads, features) == found
+        if found is None:
+            continue
+        assert found.cpus & (node.reserved | node.kubelet_exclusive) == 0
+        assert found.cpus & ~node.index.online == 0
+        assert found.cpus.bit_count() == (1 if workload == "best-effort" else threads)
+        assert found.mems == node.index.mems(found.cpus)
+        claim = Claim(found.cpus, found.level, workload == "best-effort")
+        assert not any(conflict(node.index, claim, other) for other in claims)
+        closed = node.index.closure(found.cpus, found.level)
+        assert closed & node.kubelet_exclusive == 0
+        claims.append(claim)
+        assert shared_pool(node.index, node.kubelet_exclusive, claims)
+
+
+@given(occupancies(), st.lists(requests(), max_size=6), st.integers(1, 12), st.booleans())
+def test_a_cpu_bound_pod_shares_no_core_while_an_idle_one_exists(node, others, threads, physical):
+    node = _filled(node, others)
+    found = allocate(node, "cpu-bound", threads, Features(physical_cores=physical))
+    if found is None:
+        return
+    busy = node.taken() | node.reserved
+    idle = [c for c in node.index.cores if c & node.candidates(found.level) and not c & busy]
+    left = [core for core in idle if not core & found.cpus]
+    shares = any(
+        (core & found.cpus).bit_count() > 1 or (core & found.cpus and core & busy) for core in node.index.cores
+    )
+    # One idle core may have to stay as the last of the shared pool
+    assert not shares or len(left) <= (0 if shared_pool_without(node, left, found) else 1)
+
+
+def shared_pool_without(node: Occupancy, cores: list[int], found) -> int:
+    claims = (*node.claims, Claim(found.cpus, found.level), *(Claim(core, "CPU") for core in cores))
+    return shared_pool(node.index, node.kubelet_exclusive, claims)
+
+
+@given(occupancies(), st.lists(requests(), max_size=6), st.integers(1, 12))
+def test_a_memory_bound_pods_threads_differ_by_one_between_nodes_that_have_room(node, others, threads):
+    node = _filled(node, others)
+    found = allocate(node, "memory-bound", threads, PLAIN)
+    if found is None:
+        return
+    free = node.candidates(found.level) & ~found.cpus
+    counts = [(cpus & found.cpus).bit_count() for _, cpus in node.index.numa]
+    # A node with fewer has nothing left, but for the one CPU that the shared pool may need
+    roomy = [n for n, (_, cpus) in zip(counts, node.index.numa) if (free & cpus).bit_count() > 1]
+    assert all(max(counts) - count <= 1 for count in roomy)
+
+
+def _filled(node: Occupancy, others) -> Occupancy:
+    claims: list[Claim] = []
+    for workload, threads, features in others:
+        now = Occupancy(node.index, node.reserved, node.kubelet_exclusive, tuple(claims))
+        if found := allocate(now, workload, threads, features):
+            claims.append(Claim(found.cpus, found.level, workload == "best-effort"))
+    return Occupancy(node.index, node.reserved, node.kubelet_exclusive, tuple(claims))
+
+
+# workload, features, node, (allocatable, total), score
+SCORES = {
+    "memory-bound counts sockets": ("memory-bound", PLAIN, occupancy(SEED), (2, 2), 102),
+    "of which one may be full": (
+        "memory-bound", Features(memory_bound_exclusive_sockets=True), occupancy(SEED, ("0", "CPU")), (1, 2), 51,
+    ),
+    "cpu-bound counts cores": ("cpu-bound", PHYSICAL, occupancy(SEED, ("0", "CPU")), (9, 10), 99),
+    "io-bound counts cores": ("io-bound", PLAIN, occupancy(SEED, ("0,10", "CPU")), (9, 10), 99),
+    "best-effort counts CPUs": ("best-effort", PLAIN, occupancy(SEED, ("0", "CPU")), (19, 20), 114),
+    "best-effort counts cores, too": ("best-effort", PHYSICAL, occupancy(SEED, ("0", "CPU")), (9, 10), 99),
+    "rounded up": ("cpu-bound", PHYSICAL, occupancy(machine(1, 3, 1), ("0", "CPU")), (2, 3), 69),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("workload", "features", "node", "counts", "expected"), SCORES.values(), ids=SCORES)
+def test_a_node_scores_by_what_it_could_take(workload, features, node, counts, expected):
+    assert allocatable(node, workload, features) == counts
+    assert score(*counts) == expected
+
+
+def test_scores_are_normalised_and_reversed_to_fill_nodes_up():
+    assert normalise([102, 51, 0], "Balanced") == [100.0, 50.0, 0.0]
+    assert normalise([102, 51, 0], "MaximumUtilization") == [0.0, 50.0, 100.0]
+    assert normalise([0, 0], "Balanced") == [0.0, 0.0]
+    assert normalise([], "Balanced") == []

@@ -1,0 +1,47 @@
+import pytest
+
+from concerto.cli import main
+
+# The seed's table 8.1, as times with a vanilla one of 1: three rows of each class in it
+CSV = "workload,vanilla,packed,spread\ncanneal-2,100,78,159\nstream-4,1,1.44,0.94\nfreqmine-4,1,0.96,0.95\n"
+
+
+def told(tmp_path, capsys, text, *flags):
+    path = tmp_path / "times.csv"
+    path.write_text(text)
+    status = main(["classify", str(path), *flags])
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err
+
+
+def test_each_workload_gets_its_slowdowns_class_and_label(tmp_path, capsys):
+    status, lines, _ = told(tmp_path, capsys, CSV)
+    assert status == 0
+    assert [line.split() for line in lines] == [
+        ["canneal-2", "packed", "0.78", "spread", "1.59", "PackedFriendly", "concerto.dev/workload-type=cpu-bound"],
+        ["stream-4", "packed", "1.44", "spread", "0.94", "SpreadFriendly", "concerto.dev/workload-type=memory-bound"],
+        ["freqmine-4", "packed", "0.96", "spread", "0.95", "Agnostic", "concerto.dev/workload-type=cpu-bound"],
+    ]
+
+
+def test_repetitions_are_averaged_without_the_warm_up(tmp_path, capsys):
+    text = "workload,vanilla,packed,spread\na,100,900,100\na,10,8,10\na,10,10,11\n"
+    assert "packed 0.90  spread 1.05" in told(tmp_path, capsys, text, "--warm-up", "1")[1][0]
+    assert "IsolationFriendly" in told(tmp_path, capsys, "workload,vanilla,packed,spread\na,10,9,9\n")[1][0]
+    status, _, error = told(tmp_path, capsys, text, "--warm-up", "3")
+    assert (status, "a: no repetition is left" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workload,vanilla,packed\n", "no column spread"),
+        ("workload,vanilla,packed,spread\na,1,x,1\n", "line 2: 'x' is no number"),
+        ("workload,vanilla,packed,spread\na,0,1,1\n", "line 2: '0' is not a positive number"),
+        ("workload,vanilla,packed,spread\na,1\n", "line 2: '' is no number"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_with_its_line(tmp_path, capsys, text, says):
+    status, _, error = told(tmp_path, capsys, text)
+    assert status == 2
+    assert says in error
