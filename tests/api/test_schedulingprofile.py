@@ -1,10 +1,21 @@
 from pathlib import Path
 
+import pytest
 import yaml
 
-from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.schedulingprofile import (
+    LoadSettings,
+    LoadVariationRiskBalancingArgs,
+    LowRiskOverCommitmentArgs,
+    NodeResourcesFitArgs,
+    ProfileSettings,
+    ScoreSettings,
+    ShapePoint,
+    TargetLoadPackingArgs,
+)
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.registry import FILTERS, SCORES
+from crd_schemas import stored_spec
 
 CRD = Path(__file__).parents[2] / "crds" / "schedulingprofiles.yaml"
 
@@ -17,6 +28,7 @@ def spec_schema():
 def test_what_is_left_out_takes_the_default_of_the_crd():
     schema = spec_schema()
     defaults = {name: field["default"] for name, field in schema.items() if "default" in field}
+    defaults["load"] = {n: f["default"] for n, f in schema["load"]["properties"].items()}
     defaults["reservations"] = {n: f["default"] for n, f in schema["reservations"]["properties"].items()}
     assert ProfileSettings.from_raw({"schedulerName": "x"}) == ProfileSettings.from_raw(
         {"schedulerName": "x"} | defaults
@@ -47,3 +59,55 @@ def test_a_profile_has_the_plugins_that_its_spec_lists_in_that_order():
     settings = made.settings
     assert (settings.metrics_policy, settings.stale_after_seconds, settings.admit_fraction) == ("Avoid", 90.0, 0.5)
     assert (settings.max_units_per_namespace, settings.unbound_ttl_seconds) == (5, 120.0)
+
+
+ARGUMENTS = {
+    "TargetLoadPacking": ("targetLoadPacking", TargetLoadPackingArgs),
+    "LoadVariationRiskBalancing": ("loadVariationRiskBalancing", LoadVariationRiskBalancingArgs),
+    "LowRiskOverCommitment": ("lowRiskOverCommitment", LowRiskOverCommitmentArgs),
+    "NodeResourcesFit": ("nodeResourcesFit", NodeResourcesFitArgs),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_that_are_left_out_take_the_defaults_of_the_crd(name):
+    field, args = ARGUMENTS[name]
+    stored = stored_spec("SchedulingProfile", {"schedulerName": "x", "scores": [{"name": name, field: {}}]})
+    assert args.from_raw(stored["scores"][0][field]) == args() == args.from_raw({})
+    assert ProfileSettings.from_raw(stored).scores == (ScoreSettings(name),)
+
+
+def test_every_argument_is_read():
+    score = {
+        "name": "any",
+        "weight": 9,
+        "targetLoadPacking": {"targetUtilization": 60},
+        "loadVariationRiskBalancing": {
+            "formula": "Upstream",
+            "safeVarianceMargin": "1500m",
+            "safeVarianceSensitivity": 2,
+        },
+        "lowRiskOverCommitment": {"smoothingWindowSize": 1, "limitRiskWeightPercent": 25},
+        "nodeResourcesFit": {
+            "strategy": "RequestedToCapacityRatio",
+            "resources": [{"name": "example.com/gpu", "weight": 5}, {"name": "cpu"}],
+            "shape": [{"utilization": 100, "score": 10}, {"utilization": 0, "score": 0}],
+        },
+    }
+    assert ScoreSettings.from_raw(score) == ScoreSettings(
+        "any",
+        9,
+        TargetLoadPackingArgs(60),
+        LoadVariationRiskBalancingArgs("Upstream", 1.5, 2.0),
+        LowRiskOverCommitmentArgs(1, 0.25),
+        NodeResourcesFitArgs(
+            "RequestedToCapacityRatio", (("example.com/gpu", 5), ("cpu", 1)), (ShapePoint(0, 0), ShapePoint(100, 10))
+        ),
+    )
+    load = {"window": "15m", "requestMultiplier": 2, "defaultCPURequest": "500m", "bestEffortCPURequest": "10m"}
+    assert LoadSettings.from_raw(load) == LoadSettings("15m", 2.0, 500.0, 10.0)
+
+
+def test_a_ratio_without_a_shape_is_an_error():
+    with pytest.raises(ValueError, match="shape"):
+        NodeResourcesFitArgs.from_raw({"strategy": "RequestedToCapacityRatio"})

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from concerto.api.node import NodeView, Taint
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.scheduling.plugin import Filter, Query
+from concerto.scheduling.plugin import Filter, Query, Score
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.snapshot import Snapshot
 
@@ -62,6 +62,7 @@ def capacity(
     version: int = 1,
     at: float = NOW,
     instance: str = "first",
+    windows: tuple[Window, ...] = (),
 ) -> NodeCapacity:
     """A NodeCapacity whose agent published `value` at `at`; None: it has not published."""
     status = None
@@ -79,8 +80,26 @@ def capacity(
             young_pods=0,
             observed_pod_uids=observed,
             settle_time_seconds=1.0,
+            windows=windows,
         )
     return NodeCapacity(name, f"ncap-{name}", str(version), 1, CapacitySettings(), status)
+
+
+def load(
+    cpu: tuple[float, float] | None, memory: tuple[float, float] | None = (0.0, 0.0), covered: int = 300
+) -> tuple[Window, ...]:
+    """Windows of 5 minutes with these means and deviations; None: not measured."""
+    both = {"cpu": cpu, "memory": memory}
+    return tuple(Window(r, "5m", of[0], of[1], of[0], covered) for r, of in both.items() if of is not None)
+
+
+def scores(plugin: Score, asked: Query) -> dict[str, float]:
+    """Scores by node without those it abstains on; asked in whole and row by row, which must agree."""
+    rows = np.arange(asked.snapshot.size)
+    whole = plugin.score(asked, slice(0, asked.snapshot.size))
+    np.testing.assert_array_equal([plugin.score(asked, rows[i : i + 1])[0] for i in rows], whole)
+    given = plugin.normalise(asked, whole)
+    return {name: given[row] for name, row in asked.snapshot.row_of.items() if not np.isnan(given[row])}
 
 
 def snapshot(
@@ -109,7 +128,7 @@ def query(
     units = np.zeros(cluster.size)
     for name, held in (reserved or {}).items():
         units[cluster.row_of[name]] = held
-    return Query(p, cluster, basis, units, chosen.admit_fraction)
+    return Query(p, cluster, basis, units, chosen.admit_fraction, chosen.load)
 
 
 def passes(plugin: Filter, asked: Query) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from concerto.api.conditions import find_condition
 from concerto.api.quantities import resource_amount
+
+_MEASURED = ("cpu", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class NodeView:
         taints: its taints, in the object's order.
         unschedulable: whether it has been cordoned.
         ready: whether its Ready condition is True; a node that never said so is not ready.
+        capacity: amounts of cpu and memory that the machine has, of which usage is measured as a part.
     """
 
     name: str
@@ -50,6 +53,7 @@ class NodeView:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: bool = True
+    capacity: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_raw(cls, obj: Mapping[str, Any]) -> Self:
@@ -66,6 +70,7 @@ class NodeView:
             taints=tuple(Taint(t["key"], t.get("value", ""), t["effect"]) for t in spec.get("taints") or ()),
             unschedulable=bool(spec.get("unschedulable")),
             ready=ready is not None and ready.get("status") == "True",
+            capacity={r: resource_amount(r, v) for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
         )
 
 
@@ -80,6 +85,7 @@ def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
         "spec": {k: spec[k] for k in ("taints", "unschedulable") if k in spec},
         "status": {
             "allocatable": status.get("allocatable") or {},
+            "capacity": {r: v for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
             "conditions": [{"type": "Ready", "status": ready.get("status")}] if ready is not None else [],
         },
     }

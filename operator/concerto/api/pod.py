@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from concerto.api.node import Taint
 from concerto.api.quantities import parse_quantity
@@ -106,6 +106,22 @@ class AntiAffinityTerm:
         return self.selector.matches(labels)
 
 
+class CpuPrediction(NamedTuple):
+    """A pod's predicted cpu use, as amounts that settings multiply (seed 001; algorithms section 5).
+
+    Attributes:
+        known: millicores of limits and overhead, taken as they are.
+        requested: millicores of requests of containers without a limit.
+        unsaid: how many containers have neither; 0 in a BestEffort pod.
+        best_effort: 1 for a BestEffort pod, else 0.
+    """
+
+    known: int
+    requested: int
+    unsaid: int
+    best_effort: int
+
+
 @dataclass(frozen=True, slots=True)
 class PodShape:
     """All that the pods of one template share and placement looks at.
@@ -118,6 +134,7 @@ class PodShape:
         nonzero_cpu_millicores: cpu request with 100m for each container that has none.
         nonzero_memory_bytes: memory request with 200Mi for each container that has none.
         limits: amounts by resource, as ``requests``.
+        predicted_cpu: what its cpu use is predicted from; see ``CpuPrediction``.
         qos: the QoS class.
         tolerations: taints it does not mind.
         node_selector: where it may run.
@@ -132,6 +149,7 @@ class PodShape:
     nonzero_cpu_millicores: int = field(compare=False)
     nonzero_memory_bytes: int = field(compare=False)
     limits: Mapping[str, int] = field(compare=False)
+    predicted_cpu: CpuPrediction = field(compare=False)
     qos: QoS = field(compare=False)
     tolerations: tuple[Toleration, ...] = field(compare=False)
     node_selector: NodeSelector = field(compare=False)
@@ -165,6 +183,7 @@ class PodView:
         owner_kind: kind of its controlling owner; empty without one.
         mirror: whether it is the API's image of a static pod.
         gates: names of its scheduling gates; with one it is not to be considered.
+        started: when its node's kubelet took it over, seconds since the epoch; None before.
     """
 
     namespace: str
@@ -182,6 +201,7 @@ class PodView:
     owner_kind: str
     mirror: bool
     gates: tuple[str, ...]
+    started: float | None = None
 
     @property
     def key(self) -> str:
@@ -213,6 +233,7 @@ class PodView:
         resized = _resized_requests(spec, status)
         owner = next((o["kind"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
         created = metadata.get("creationTimestamp")
+        started = status.get("startTime")
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -229,6 +250,7 @@ class PodView:
             owner_kind=owner,
             mirror=_MIRROR in (metadata.get("annotations") or ()),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
+            started=parse_timestamp(started) if started else None,
         )
 
 
@@ -247,7 +269,7 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     claims = [{k: v[k] for k in ("name", *_CLAIMS) if k in v} for v in spec.get("volumes") or () if _is_claim(v)]
     if claims:
         kept["volumes"] = claims
-    kept_status: dict[str, Any] = {k: status[k] for k in ("phase", "resources", "allocatedResources") if k in status}
+    kept_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
         resized = [
             {k: s[k] for k in _CONTAINER_STATUS if k in s} for s in status.get(statuses) or () if "resources" in s
@@ -268,6 +290,7 @@ _SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef",
 )  # fmt: skip
+_STATUS = ("phase", "startTime", "resources", "allocatedResources")
 _CONTAINER = ("name", "resources", "ports", "restartPolicy")
 _CONTAINER_STATUS = ("name", "resources", "allocatedResources")
 _CLAIMS = ("persistentVolumeClaim", "ephemeral")
@@ -316,6 +339,7 @@ def _shape(key: bytes) -> PodShape:
     limits |= _pod_level(pod.get("limits"))
     _add(limits, {r: v for r, v in (overhead or {}).items() if limits.get(r)})
     counted = _counted(nonzero)
+    qos = _qos(mains, [i for i, _ in begins], pod)
     unsupported = (
         ("required pod affinity", bool((affinity.get("podAffinity") or {}).get(_REQUIRED))),
         ("required pod anti-affinity", bool(anti)),
@@ -330,7 +354,8 @@ def _shape(key: bytes) -> PodShape:
         nonzero_cpu_millicores=counted.get("cpu", 0),
         nonzero_memory_bytes=counted.get("memory", 0),
         limits=_counted(limits),
-        qos=_qos(mains, [i for i, _ in begins], pod),
+        predicted_cpu=_predicted_cpu([*mains, *(i for i, stays in begins if stays)], pod, overhead or {}, qos),
+        qos=qos,
         tolerations=tuple(
             Toleration(t.get("key", ""), t.get("operator", ""), t.get("value", ""), t.get("effect", ""))
             for t in tolerations or ()
@@ -430,6 +455,26 @@ def _qos(mains: Sequence[Raw], inits: Sequence[Raw], pod: Raw) -> QoS:
     if not requests and not limits:
         return "BestEffort"
     return "Guaranteed" if guaranteed and requests == limits else "Burstable"
+
+
+def _predicted_cpu(containers: Sequence[Raw], pod: Raw, overhead: Raw, qos: QoS) -> CpuPrediction:
+    """From the limit, else the request, of each container, or of the pod as a whole where that has one."""
+    limits, requests, unsaid = Decimal(0), Decimal(0), 0
+    whole = any("cpu" in (pod.get(kind) or {}) for kind in ("limits", "requests"))
+    for resources in [pod] if whole else containers:
+        if (limit := (resources.get("limits") or {}).get("cpu")) is not None:
+            limits += parse_quantity(limit)
+        elif (request := (resources.get("requests") or {}).get("cpu")) is not None:
+            requests += parse_quantity(request)
+        else:
+            unsaid += 1
+    best_effort = qos == "BestEffort"
+    known = limits + parse_quantity(overhead.get("cpu", "0"))
+    return CpuPrediction(_millicores(known), _millicores(requests), 0 if best_effort else unsaid, int(best_effort))
+
+
+def _millicores(cores: Decimal) -> int:
+    return int((cores * 1000).to_integral_value(ROUND_CEILING))
 
 
 def _compute(resources: Raw | None) -> Raw:

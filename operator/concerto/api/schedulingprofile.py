@@ -13,11 +13,187 @@ from concerto.api.quantities import parse_duration, parse_quantity
 
 MetricsPolicy = Literal["FallbackToRequests", "Avoid"]
 TieBreaking = Literal["Random", "FirstByName"]
+LoadWindow = Literal["5m", "10m", "15m"]
+RiskFormula = Literal["KEP", "Upstream"]
+FitStrategy = Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"]
 
 DEFAULT_FILTERS = (
     "NodeName", "NodeUnschedulable", "NodeReady", "TaintToleration", "NodeAffinity", "NodeResources", "NodePorts",
     "UnsupportedConstraints", "PodCapacity",
 )  # fmt: skip
+
+
+def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
+    return float(parse_quantity(raw[key])) if key in raw else default
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """How the load of a node is told, by measurement and by prediction (seed 001; algorithms section 5).
+
+    Attributes:
+        window: over which load is averaged: ``5m``, ``10m`` or ``15m``.
+        request_multiplier: predicted cpu of a container without a limit, over its request.
+        default_cpu_millicores: predicted cpu of a container with neither limit nor request.
+        best_effort_cpu_millicores: predicted cpu of a BestEffort pod.
+    """
+
+    window: LoadWindow = "5m"
+    request_multiplier: float = 1.5
+    default_cpu_millicores: float = 1000.0
+    best_effort_cpu_millicores: float = 1.0
+
+    @classmethod
+    def from_raw(cls, spec: Mapping[str, Any]) -> Self:
+        """``spec.load``."""
+        return cls(
+            window=spec.get("window", cls.window),
+            request_multiplier=_number(spec, "requestMultiplier", cls.request_multiplier),
+            default_cpu_millicores=1000 * _number(spec, "defaultCPURequest", cls.default_cpu_millicores / 1000),
+            best_effort_cpu_millicores=1000
+            * _number(spec, "bestEffortCPURequest", cls.best_effort_cpu_millicores / 1000),
+        )
+
+
+@dataclass(frozen=True)
+class TargetLoadPackingArgs:
+    """Arguments of TargetLoadPacking.
+
+    Attributes:
+        target_utilization: X: up to this percentage of cpu nodes are filled, and above it load is spread.
+    """
+
+    target_utilization: int = 40
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """``targetLoadPacking`` of a score."""
+        return cls(raw.get("targetUtilization", cls.target_utilization))
+
+
+@dataclass(frozen=True)
+class LoadVariationRiskBalancingArgs:
+    """Arguments of LoadVariationRiskBalancing.
+
+    Attributes:
+        formula: ``KEP`` (seed 001) or ``Upstream``, which the plugin in use elsewhere has.
+        safe_variance_margin: how many standard deviations are kept free (the KEP's ita).
+        safe_variance_sensitivity: root that is taken of the deviation; ``Upstream`` only.
+    """
+
+    formula: RiskFormula = "KEP"
+    safe_variance_margin: float = 1.0
+    safe_variance_sensitivity: float = 1.0
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """``loadVariationRiskBalancing`` of a score."""
+        return cls(
+            raw.get("formula", cls.formula),
+            _number(raw, "safeVarianceMargin", cls.safe_variance_margin),
+            _number(raw, "safeVarianceSensitivity", cls.safe_variance_sensitivity),
+        )
+
+
+@dataclass(frozen=True)
+class LowRiskOverCommitmentArgs:
+    """Arguments of LowRiskOverCommitment.
+
+    Attributes:
+        smoothing_window: samples that metrics are smoothed over: their variance is taken to be that many times larger.
+        limit_risk_weight: weight of the risk by limits, 0 to 1; the risk by load has the rest.
+    """
+
+    smoothing_window: int = 5
+    limit_risk_weight: float = 0.5
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """``lowRiskOverCommitment`` of a score."""
+        percent = raw.get("limitRiskWeightPercent")
+        return cls(
+            raw.get("smoothingWindowSize", cls.smoothing_window),
+            cls.limit_risk_weight if percent is None else percent / 100,
+        )
+
+
+@dataclass(frozen=True)
+class ShapePoint:
+    """A point of RequestedToCapacityRatio's shape.
+
+    Attributes:
+        utilization: percent that is requested.
+        score: 0 to 10.
+    """
+
+    utilization: int
+    score: int
+
+
+@dataclass(frozen=True)
+class NodeResourcesFitArgs:
+    """Arguments of NodeResourcesFit.
+
+    Attributes:
+        strategy: what is better.
+        resources: (name, weight) of what is counted.
+        shape: for RequestedToCapacityRatio, by rising utilisation; empty for the others.
+    """
+
+    strategy: FitStrategy = "LeastAllocated"
+    resources: tuple[tuple[str, int], ...] = (("cpu", 1), ("memory", 1))
+    shape: tuple[ShapePoint, ...] = ()
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """``nodeResourcesFit`` of a score.
+
+        Raises:
+            ValueError: RequestedToCapacityRatio without a shape (the CRD refuses it).
+        """
+        resources = raw.get("resources")
+        shape = tuple(ShapePoint(p["utilization"], p["score"]) for p in raw.get("shape") or ())
+        strategy: FitStrategy = raw.get("strategy", cls.strategy)
+        if strategy == "RequestedToCapacityRatio" and not shape:
+            raise ValueError("nodeResourcesFit.shape is missing, which RequestedToCapacityRatio needs")
+        return cls(
+            strategy,
+            cls.resources if resources is None else tuple((r["name"], r.get("weight", 1)) for r in resources),
+            tuple(sorted(shape, key=lambda p: p.utilization)),
+        )
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """A score of a profile. Of the arguments only its own mean something.
+
+    Attributes:
+        name: of the plugin.
+        weight: what its score is multiplied by.
+        target_load_packing: arguments of TargetLoadPacking.
+        load_variation_risk_balancing: arguments of LoadVariationRiskBalancing.
+        low_risk_over_commitment: arguments of LowRiskOverCommitment.
+        node_resources_fit: arguments of NodeResourcesFit.
+    """
+
+    name: str
+    weight: int = 1
+    target_load_packing: TargetLoadPackingArgs = TargetLoadPackingArgs()
+    load_variation_risk_balancing: LoadVariationRiskBalancingArgs = LoadVariationRiskBalancingArgs()
+    low_risk_over_commitment: LowRiskOverCommitmentArgs = LowRiskOverCommitmentArgs()
+    node_resources_fit: NodeResourcesFitArgs = NodeResourcesFitArgs()
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """An item of ``spec.scores``."""
+        return cls(
+            raw["name"],
+            raw.get("weight", cls.weight),
+            TargetLoadPackingArgs.from_raw(raw.get("targetLoadPacking") or {}),
+            LoadVariationRiskBalancingArgs.from_raw(raw.get("loadVariationRiskBalancing") or {}),
+            LowRiskOverCommitmentArgs.from_raw(raw.get("lowRiskOverCommitment") or {}),
+            NodeResourcesFitArgs.from_raw(raw.get("nodeResourcesFit") or {}),
+        )
 
 
 @dataclass(frozen=True)
@@ -27,7 +203,7 @@ class ProfileSettings:
     Attributes:
         scheduler_name: the pods it is for: those with this ``spec.schedulerName``.
         filters: names of the filters, in the order in which they run.
-        scores: (name, weight) of the scores.
+        scores: the scores, with their weights and arguments.
         metrics_policy: what happens to a node whose telemetry is missing or older than ``stale_after_seconds``.
         stale_after_seconds: age up to which a silent node's last telemetry is still used.
         heartbeats_missed: heartbeats without a word after which a node counts as silent.
@@ -35,11 +211,12 @@ class ProfileSettings:
         tie_breaking: which of several best nodes is taken.
         max_units_per_namespace: most units that the standing reservations of one namespace may hold together.
         unbound_ttl_seconds: time after which a placement that could not be carried out is given up.
+        load: how load-aware scores are told the load of a node.
     """
 
     scheduler_name: str
     filters: tuple[str, ...] = DEFAULT_FILTERS
-    scores: tuple[tuple[str, int], ...] = (("Capacity", 1),)
+    scores: tuple[ScoreSettings, ...] = (ScoreSettings("Capacity"),)
     metrics_policy: MetricsPolicy = "FallbackToRequests"
     stale_after_seconds: float = 600.0
     heartbeats_missed: int = 3
@@ -47,6 +224,7 @@ class ProfileSettings:
     tie_breaking: TieBreaking = "Random"
     max_units_per_namespace: int = 100
     unbound_ttl_seconds: float = 60.0
+    load: LoadSettings = LoadSettings()
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -55,7 +233,7 @@ class ProfileSettings:
         return cls(
             scheduler_name=spec["schedulerName"],
             filters=tuple(f["name"] for f in spec["filters"]) if "filters" in spec else cls.filters,
-            scores=tuple((s["name"], s.get("weight", 1)) for s in spec["scores"]) if "scores" in spec else cls.scores,
+            scores=tuple(ScoreSettings.from_raw(s) for s in spec["scores"]) if "scores" in spec else cls.scores,
             metrics_policy=spec.get("metricsPolicy", cls.metrics_policy),
             stale_after_seconds=parse_duration(spec["staleAfter"]) if "staleAfter" in spec else cls.stale_after_seconds,
             heartbeats_missed=spec.get("heartbeatsMissed", cls.heartbeats_missed),
@@ -63,4 +241,5 @@ class ProfileSettings:
             tie_breaking=spec.get("tieBreaking", cls.tie_breaking),
             max_units_per_namespace=reservations.get("maxUnitsPerNamespace", cls.max_units_per_namespace),
             unbound_ttl_seconds=parse_duration(reservations.get("unboundTTL", "60s")),
+            load=LoadSettings.from_raw(spec.get("load") or {}),
         )

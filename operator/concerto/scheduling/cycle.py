@@ -128,7 +128,7 @@ def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey 
 def _query(snapshot: Snapshot, pod: PodView, profile: Profile, reservation: ReservationKey | None, now: float) -> Query:
     settings = profile.settings
     basis = snapshot.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
-    return Query(pod, snapshot, basis, reserved(snapshot, reservation), settings.admit_fraction)
+    return Query(pod, snapshot, basis, reserved(snapshot, reservation), settings.admit_fraction, settings.load)
 
 
 def _decide(pod: PodView, template: Template, row: int, score: float) -> Decision:

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import LoadSettings
+from concerto.scheduling.load import RESOURCES
 from concerto.scheduling.snapshot import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
 
 
@@ -28,6 +30,7 @@ class Query:
         basis: by row, what it takes part by: MEASURED, BY_REQUESTS or AVOIDED.
         reserved: by row, units that a standing reservation holds for this pod.
         admit_fraction: room that a node must have left to be given one more pod, in pods.
+        load: how nodes' load is told.
     """
 
     pod: PodView
@@ -35,6 +38,7 @@ class Query:
     basis: NDArray[np.int8]
     reserved: Floats
     admit_fraction: float
+    load: LoadSettings
 
     def available(self, rows: Rows) -> Floats:
         """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
@@ -49,6 +53,28 @@ class Query:
         """Which nodes take part by requests, as their telemetry is missing or too old."""
         by_requests: Bools = self.basis[rows] == BY_REQUESTS
         return by_requests
+
+    def mean_load(self, resource: str, rows: Rows) -> Floats:
+        """The mean over the window (else the latest measurement) and what the window cannot contain yet, as fractions.
+
+        0 or more, in parts of the machine; NaN where telemetry is missing, unusable or too old.
+        """
+        load = self.snapshot.load
+        mean = load.measured(resource, "average", self.load, rows)
+        mean = np.where(np.isnan(mean), load.measured(resource, "latest", self.load, rows), mean)
+        mean = np.where(self.is_measured(rows), mean, np.nan)
+        return mean + self.part(resource, load.recent(resource, self.load, rows), rows)
+
+    def deviation(self, resource: str, rows: Rows) -> Floats:
+        """The standard deviation over the window, as a fraction of the machine; NaN as for `mean_load`."""
+        deviation = self.snapshot.load.measured(resource, "deviation", self.load, rows)
+        return np.where(self.is_measured(rows), deviation, np.nan)
+
+    def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
+        """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""
+        machine = self.snapshot.machine[RESOURCES.index(resource), : self.snapshot.size][rows]
+        amounts = np.broadcast_to(np.asarray(amount, dtype=np.float64), machine.shape)
+        return np.divide(amounts, machine, out=np.where(amounts > 0, 1.0, 0.0), where=machine > 0)
 
 
 class Filter(Protocol):
@@ -79,18 +105,30 @@ class Score(Protocol):
     Attributes:
         name: as in SchedulingProfile.
         normalised: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
+        measured: whether it abstains for want of a metric; others do where they have nothing to say about the pod.
     """
 
     name: ClassVar[str]
     normalised: ClassVar[bool]
+    measured: ClassVar[bool]
 
     def score(self, query: Query, rows: Rows) -> Floats:
-        """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains, for want of a metric."""
+        """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains."""
         ...
 
     def normalise(self, query: Query, scores: Floats) -> Floats:
         """From the scores of all rows to 0 to 100; NaN, where it abstains or the pod can't go, stays NaN."""
         ...
+
+
+class Local:
+    """Base of scores whose ``score`` is on the scale of 0 to 100 already, whatever the other nodes are like."""
+
+    normalised: ClassVar[bool] = False
+
+    def normalise(self, query: Query, scores: Floats) -> Floats:
+        """As they are."""
+        return scores
 
 
 def rounded(scores: Floats) -> Floats:

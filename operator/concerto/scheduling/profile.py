@@ -34,5 +34,5 @@ class Profile:
         return cls(
             settings,
             tuple(FILTERS[name]() for name in settings.filters),
-            tuple((SCORES[name](), weight) for name, weight in settings.scores),
+            tuple((SCORES[score.name](score), score.weight) for score in settings.scores),
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from concerto.api.schedulingprofile import ScoreSettings
 from concerto.scheduling.filters.node_affinity import NodeAffinity
 from concerto.scheduling.filters.node_name import NodeName
 from concerto.scheduling.filters.node_ports import NodePorts
@@ -13,6 +16,13 @@ from concerto.scheduling.filters.taint_toleration import TaintToleration
 from concerto.scheduling.filters.unsupported_constraints import UnsupportedConstraints
 from concerto.scheduling.plugin import Filter, Score
 from concerto.scheduling.scores.capacity import Capacity
+from concerto.scheduling.scores.load_variation_risk_balancing import LoadVariationRiskBalancing
+from concerto.scheduling.scores.low_risk_over_commitment import LowRiskOverCommitment
+from concerto.scheduling.scores.node_affinity import NodeAffinity as PreferredNodeAffinity
+from concerto.scheduling.scores.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
+from concerto.scheduling.scores.node_resources_fit import NodeResourcesFit
+from concerto.scheduling.scores.taint_toleration import TaintToleration as PreferredTaintToleration
+from concerto.scheduling.scores.target_load_packing import TargetLoadPacking
 
 FILTERS: dict[str, type[Filter]] = {
     f.name: f
@@ -28,4 +38,13 @@ FILTERS: dict[str, type[Filter]] = {
         PodCapacity,
     )
 }
-SCORES: dict[str, type[Score]] = {s.name: s for s in (Capacity,)}
+SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
+    Capacity.name: lambda _: Capacity(),
+    TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing),
+    LoadVariationRiskBalancing.name: lambda s: LoadVariationRiskBalancing(s.load_variation_risk_balancing),
+    LowRiskOverCommitment.name: lambda s: LowRiskOverCommitment(s.low_risk_over_commitment),
+    NodeResourcesFit.name: lambda s: NodeResourcesFit(s.node_resources_fit),
+    NodeResourcesBalancedAllocation.name: lambda _: NodeResourcesBalancedAllocation(),
+    PreferredNodeAffinity.name: lambda _: PreferredNodeAffinity(),
+    PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
+}

@@ -21,6 +21,7 @@ from concerto.api.podreservation import Assignment, ReservationKey, StandingRese
 from concerto.api.schedulingprofile import MetricsPolicy
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from concerto.scheduling.ledger import Ledger
+from concerto.scheduling.load import RESOURCES, Load
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -96,6 +97,9 @@ class Snapshot:
         available: ``capacity`` less what is committed (algorithms section 4); NaN without a status.
         heard_at: when its last status came, seconds; NaN without one.
         nonzero_used: cpu millicores and memory bytes requested on it, with kube-scheduler's defaults; shape (2, size).
+        limits: cpu millicores and memory bytes that its pods are limited to, each at least its request; (2, size).
+        machine: cpu millicores and memory bytes that it has, allocatable or not; shape (2, size).
+        load: what is measured of it, and what cannot be measured yet.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
@@ -110,6 +114,9 @@ class Snapshot:
         self.available: Floats = np.zeros(0)
         self.heard_at: Floats = np.zeros(0)
         self.nonzero_used: Ints = np.zeros((2, 0), dtype=np.int64)
+        self.limits: Ints = np.zeros((2, 0), dtype=np.int64)
+        self.machine: Ints = np.zeros((2, 0), dtype=np.int64)
+        self.load = Load()
         self._allocatable: Ints = np.zeros((0, 0), dtype=np.int64)
         self._used: Ints = np.zeros((0, 0), dtype=np.int64)
         self._resources: dict[str, int] = {}
@@ -174,6 +181,11 @@ class Snapshot:
     def by_taints(self, accepts: Callable[[tuple[Taint, ...]], bool], rows: Rows) -> Bools:
         """Which rows' taints are accepted; asked once for each distinct list of taints in the cluster."""
         answer: Bools = np.array([accepts(taints) for taints in self._taint_sets])[self._taints[rows]]
+        return answer
+
+    def of_taints(self, count: Callable[[tuple[Taint, ...]], int], rows: Rows) -> Floats:
+        """A number for each row's taints; asked once for each distinct list of taints in the cluster."""
+        answer: Floats = np.array([float(count(taints)) for taints in self._taint_sets])[self._taints[rows]]
         return answer
 
     def taint_lists(self, rows: Ints) -> list[tuple[tuple[Taint, ...], int]]:
@@ -249,6 +261,7 @@ class Snapshot:
         for resource, amount in node.allocatable.items():
             index = self._resource(resource)  # may make new columns
             self._allocatable[index, row] = amount
+        self.machine[:, row] = [node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES]
         return Change.NODE
 
     def remove_node(self, name: str) -> Change:
@@ -259,6 +272,7 @@ class Snapshot:
         del self._nodes[row]
         self.exists[row] = self.unschedulable[row] = self.ready[row] = False
         self._allocatable[:, row] = 0
+        self.machine[:, row] = 0
         self._taints[row] = 0
         for column in self._labels.values():
             column.put(row, None)
@@ -274,6 +288,7 @@ class Snapshot:
             placed = self._placed.get(pod.uid)
             if placed is not None and self.names[placed.row] == pod.node_name and placed.requests == pod.requests:
                 placed.bound = True
+                self.load.begin(pod)
             else:
                 change |= self._lift(pod.uid)
                 self._drop(pod, pod.node_name, bound=True)
@@ -285,13 +300,18 @@ class Snapshot:
 
     def set_capacity(self, capacity: NodeCapacity, now: float) -> Change:
         """A NodeCapacity as the API server has it now; see ``Ledger.set_capacity``."""
-        self._row(capacity.name)
-        return self._follow(lambda: self.ledger.set_capacity(capacity, now))
+        row = self._row(capacity.name)
+        before = self.ledger.status(capacity.name)
+        change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
+        if (status := self.ledger.status(capacity.name)) is not before:
+            self.load.measure(row, status, self.ledger.heard_at(capacity.name))
+        return change
 
     def remove_capacity(self, node: str) -> Change:
         """The node's NodeCapacity is gone: it takes part by requests or not at all."""
         change = self._follow(lambda: self.ledger.remove_capacity(node))
         if node in self.row_of:
+            self.load.measure(self.row_of[node], None, None)
             self._tidy(self.row_of[node])
         return change | Change.CAPACITY
 
@@ -389,9 +409,10 @@ class Snapshot:
 
         for attribute in (
             "exists", "unschedulable", "ready", "capacity", "available", "heard_at", "nonzero_used", "_allocatable",
-            "_used", "_taints",
+            "limits", "machine", "_used", "_taints",
         ):  # fmt: skip
             setattr(self, attribute, wider(getattr(self, attribute)))
+        self.load.grow(width)
         for labels in self._labels.values():
             labels.codes = wider(labels.codes, -1).astype(np.int64)
 
@@ -441,6 +462,7 @@ class Snapshot:
         self._placed[pod.uid] = placed = _Placed(row, pod.requests, pod.shape, pod.namespace, bound)
         self._pods_on[row] += 1
         self._count(placed, 1)
+        self.load.place(pod, row)
         for port in pod.shape.host_ports:
             self._ports.setdefault((port.protocol, port.port), {}).setdefault(row, []).append(port)
         for term in pod.shape.anti_affinity:
@@ -455,6 +477,7 @@ class Snapshot:
         row = placed.row
         self._pods_on[row] -= 1
         self._count(placed, -1)
+        self.load.lift(uid)
         for port in placed.shape.host_ports:
             at = self._ports[port.protocol, port.port]
             at[row].remove(port)
@@ -478,3 +501,6 @@ class Snapshot:
         self._used[self._resources[PODS], row] += sign
         self.nonzero_used[0, row] += sign * shape.nonzero_cpu_millicores
         self.nonzero_used[1, row] += sign * shape.nonzero_memory_bytes
+        for index, resource in enumerate(RESOURCES):
+            limit = max(shape.limits.get(resource, 0), placed.requests.get(resource, 0))
+            self.limits[index, row] += sign * limit

@@ -35,6 +35,7 @@ class Capacity:
 
     name: ClassVar[str] = "Capacity"
     normalised: ClassVar[bool] = True
+    measured: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """Pods that the nodes can still take."""

@@ -1,0 +1,66 @@
+"""The regularised incomplete beta function over arrays: the distribution function of a beta distribution.
+
+scipy has it, and is the tests' oracle; importing scipy.special costs the operator some 30 MiB and 0.3 s for this alone.
+Source: the continued fraction of DLMF 8.17.22, evaluated by Lentz's method (Thompson and Barnett 1986).
+"""
+
+from __future__ import annotations
+
+from math import lgamma
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_TINY = 1e-300
+_PRECISION = 1e-14
+_MOST_STEPS = 5_000
+
+_ln_gamma = np.vectorize(lgamma, otypes=[np.float64])
+
+
+def beta_cdf(x: Floats, a: Floats, b: Floats) -> Floats:
+    """P(X <= x) for X ~ Beta(a, b); elementwise, all of one shape.
+
+    Args:
+        x: in [0, 1].
+        a: above 0.
+        b: above 0.
+    """
+    if not x.size:
+        return np.zeros(0)
+    # The fraction converges fast below the mean; above it, the other tail is computed
+    swap = x > (a + 1.0) / (a + b + 2.0)
+    x, rest = np.where(swap, 1.0 - x, x), np.where(swap, x, 1.0 - x)
+    a, b = np.where(swap, b, a), np.where(swap, a, b)
+    with np.errstate(divide="ignore", under="ignore"):
+        log_front = a * np.log(x) + b * np.log(rest) + _ln_gamma(a + b) - _ln_gamma(a) - _ln_gamma(b)
+        tail = np.exp(log_front) / (a * _fraction(x, a, b))
+    tail = np.where(x <= 0.0, 0.0, tail)
+    cdf: Floats = np.clip(np.where(swap, 1.0 - tail, tail), 0.0, 1.0)
+    return cdf
+
+
+def _fraction(x: Floats, a: Floats, b: Floats) -> Floats:
+    """1 + d1/(1 + d2/(1 + ...)) with the coefficients of DLMF 8.17.23."""
+
+    def not_zero(values: Floats) -> Floats:
+        return np.where(np.abs(values) < _TINY, _TINY, values)
+
+    value = np.ones_like(x)
+    c = np.ones_like(x)
+    d = np.zeros_like(x)
+    for step in range(1, _MOST_STEPS):
+        m = step // 2
+        if step % 2:
+            coefficient = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            coefficient = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1.0 / not_zero(1.0 + coefficient * d)
+        c = not_zero(1.0 + coefficient / c)
+        factor = c * d
+        value = value * factor
+        if np.abs(factor - 1.0).max() < _PRECISION:
+            break
+    return value
