@@ -354,6 +354,8 @@ async def _batch(
     limit = asyncio.Semaphore(8)
     twins = [(s, twin) for s in found for twin in ("real", "ours")]
     await asyncio.gather(*(create(session, namespace, s, twin, limit) for s, twin in twins))
+    # Both watch pods: one that has not yet heard of a deletion may scale up, and then rightly stays there
+    await asyncio.sleep(2 * SYNC_SECONDS)
     for s, twin in twins:
         kind, resource = ("HorizontalPodAutoscaler", HPAS) if twin == "real" else ("PredictiveHPA", PREDICTIVE_HPAS)
         reference = {"apiVersion": "e2e.concerto.dev/v1", "kind": "Target", "name": f"{s.name}-{twin}"}

@@ -113,11 +113,17 @@ def forecast(
     """
     count, length = series.shape
     steps = horizon_seconds / settings.step_seconds
+    known = np.isfinite(series)
     # Early on the history is shorter than the horizon: judge by a nearer one rather than not at all.
-    tested = np.clip(np.round(np.minimum(steps, max(2, length // 2))), 1, None).astype(int)
+    span = np.where(known.any(axis=1), length - np.argmax(known, axis=1), 0)
+    tested = np.clip(np.round(np.minimum(steps, np.maximum(2, span // 2))), 1, None).astype(int)
     fractile = critical_fractile(horizon_seconds, settings.shortage_seconds)
 
     candidates = list(_candidates(series, steps, tested, settings, models, seasons, now))
+    if not candidates:
+        # Seasonal alone, before a season is over: a warm-up, not an error
+        silent = np.full(series.shape, np.nan)
+        candidates = [_Candidate(models[0], silent, silent[:, -1], np.zeros(series.shape, dtype=bool))]
     actual = _ahead(series, tested)
     age = np.arange(length)[::-1]
     weights, recency = 0.5 ** (age / settings.half_life), 0.5 ** (age / settings.margin_half_life)
@@ -135,7 +141,6 @@ def forecast(
     rows = np.arange(count)
     error = np.array(errors)[best, rows]
 
-    known = np.isfinite(series)
     warm = known.sum(axis=1) >= settings.least_samples
     ceiling = np.fmax(np.max(np.where(known, series, 0.0), axis=1), 0.0 if highest is None else highest)
     upper = np.minimum(np.array(uppers)[best, rows], settings.plausible * ceiling + 1.0)

@@ -80,16 +80,26 @@ class Sync:
 
 
 class Policy(Protocol):
-    """Gives each replicate a floor for this sync (or None)."""
+    """Gives each replicate a floor for this sync (or None).
+
+    Attributes:
+        name: for tables.
+        reactive: whether the metrics of now are asked, too.
+        start_up_aware: whether CPU of starting pods is recognised however long they take.
+    """
 
     name: str
     reactive: bool
+    start_up_aware: bool
 
     def start(self, experiment: Experiment) -> None:
         """Forget everything; the traffics may hold history from before the start."""
 
     def floors(self, sync: Sync) -> list[Floor | None]:
         """One for each replicate."""
+
+    def bounds(self, bounds: Bounds, row: int) -> Bounds:
+        """What applies to that replicate, after `floors` was asked."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +211,8 @@ def _sync(
         before = int(current[row])
         combined = _reactive(outcome, before, policy)
         asked = combined if needs_metrics(e.bounds, before) else None
-        decision = decide(e.bounds, memory, current=before, metrics=asked, floor=floor, now=now)
+        bounds = policy.bounds(e.bounds, row)
+        decision = decide(bounds, memory, current=before, metrics=asked, floor=floor, now=now)
         if decision.rescale:
             plant.scale(row, decision.replicas)
         after.append(carried_out(decision.memory, e.bounds, before=before, after=decision.replicas, now=now))
@@ -218,8 +229,9 @@ def _proposal(
     e: Experiment, policy: Policy, current: int, pods: list[PodView], samples: dict[str, Sample], now: float
 ) -> Proposal | Failure:
     settings = e.bounds.controller
-    if getattr(policy, "aware", False):
-        settings = replace(settings, cpu_initialization_seconds=max(300.0, 2 * e.plant.startup_seconds))
+    if policy.start_up_aware:
+        longest = max(settings.cpu_initialization_seconds, 2 * e.plant.startup_seconds)
+        settings = replace(settings, cpu_initialization_seconds=longest)
     try:
         return resource_utilization_replicas(
             current,

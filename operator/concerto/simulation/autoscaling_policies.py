@@ -1,0 +1,258 @@
+"""What the autoscaling experiments compare: no scaling, autoscaling/v2, the seed's rule as written, and our models.
+
+`Forecasting` keeps the histories that the controller keeps, and asks `autoscaling.prediction` what the controller asks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.autoscaling.decision import Floor
+from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.history import Ring, season_step
+from concerto.autoscaling.prediction import MODELS, HoldSettings, Outlook, Subject, predict, with_hold
+from concerto.autoscaling.settings import Bounds
+from concerto.simulation.autoscaling import Experiment, Sync
+from concerto.simulation.autoscaling_plant import Floats
+
+HISTORY_SECONDS = 72 * 3600.0
+FINE = Ring(15, 240)
+ORIGIN_SECONDS = 20 * HISTORY_SECONDS
+"""Rings count from 1970: an experiment's zero has to lie after its history."""
+
+
+class Reactive:
+    """autoscaling/v2 alone."""
+
+    name = "HPA v2"
+    reactive = True
+    start_up_aware = False
+
+    def start(self, experiment: Experiment) -> None:
+        """Nothing is remembered."""
+        self._rows = len(experiment.traffics)
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """None at all."""
+        return [None] * self._rows
+
+    def bounds(self, bounds: Bounds, row: int) -> Bounds:
+        """As they are."""
+        return bounds
+
+
+class Static(Reactive):
+    """As many replicas as the traffic needs on average (002 §5.3.1), all the time."""
+
+    name = "static"
+    reactive = False
+
+    def start(self, experiment: Experiment) -> None:
+        """Know the traffic."""
+        super().start(experiment)
+        whole = np.arange(0.0, experiment.seconds, 15.0)
+        self._replicas = np.ceil(experiment.demand(whole).mean(axis=1)).astype(int)
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """Always the same."""
+        return [Floor(int(n), self.name, replaces=True) for n in self._replicas]
+
+
+class Perfect(Reactive):
+    """Knows the traffic: what is needed at any time until a pod made now would be ready. The bound for forecasts."""
+
+    name = "perfect forecast"
+    start_up_aware = True
+
+    def __init__(self, hold: HoldSettings | None = None) -> None:
+        """``hold``: as for `Forecasting`."""
+        self._hold = hold or HoldSettings()
+
+    def start(self, experiment: Experiment) -> None:
+        """Know the traffic."""
+        super().start(experiment)
+        self._experiment = experiment
+        self._outlook = _certain(experiment.plant.startup_seconds + _half_sync(experiment))
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """The most that will be needed within the horizon."""
+        ahead = sync.now + np.linspace(0.0, self._outlook.horizon_seconds, 32)
+        most = self._experiment.demand(ahead).max(axis=1)
+        return [Floor(math.ceil(need - 1e-9), self.name) for need in most]
+
+    def bounds(self, bounds: Bounds, row: int) -> Bounds:
+        """With the hold of a forecast that has a say."""
+        return with_hold(bounds, self._outlook, self._hold, None)
+
+
+class Seed(Reactive):
+    """002 §3.5.2 and §4.2 as written: a line through the last three minutes of mean utilisation; slope <= 0: reactive.
+
+    The Kubernetes of its time waited three minutes after a rescale before growing again, and five before shrinking
+    (§3.4.1); both rules stay, as the seed's own evaluation had them.
+    """
+
+    name = "seed 002"
+    reactive = False
+    up_seconds = 180.0
+    down_seconds = 300.0
+    window_seconds = 180.0
+    multiplier = 20.0
+
+    def start(self, experiment: Experiment) -> None:
+        """Forget everything."""
+        super().start(experiment)
+        self._tolerance = experiment.bounds.tolerances.scale_up
+        self._seen: list[tuple[float, Floats]] = []
+        self._rescaled = np.full(self._rows, -math.inf)
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """Replicas by the line, within the waits after a rescale."""
+        span = min(self.multiplier * sync.initialisation, self.window_seconds)
+        utilisation = sync.demand / np.maximum(sync.current, 1)
+        self._seen = [(at, u) for at, u in self._seen if at >= sync.now - span] + [(sync.now, utilisation)]
+        future = self._extrapolated(sync.now + sync.initialisation, utilisation)
+        wanted = np.ceil(future * sync.current - 1e-9)
+        wanted = np.where(np.abs(future - 1.0) <= self._tolerance, sync.current, wanted)
+        wait = np.where(wanted > sync.current, self.up_seconds, self.down_seconds)
+        allowed = np.isfinite(wanted) & (sync.now - self._rescaled >= wait)
+        chosen = np.where(allowed, wanted, sync.current).astype(int)
+        self._rescaled = np.where(chosen != sync.current, sync.now, self._rescaled)
+        return [Floor(int(n), self.name, replaces=True) for n in chosen]
+
+    def bounds(self, bounds: Bounds, row: int) -> Bounds:
+        """Without the windows that came after the seed."""
+        return replace(bounds, controller=replace(bounds.controller, downscale_stabilization_seconds=0.0))
+
+    def _extrapolated(self, at: float, now: Floats) -> Floats:
+        times = np.array([t for t, _ in self._seen])
+        values = np.stack([u for _, u in self._seen])
+        known = np.isfinite(values)
+        count = np.maximum(known.sum(axis=0), 1)
+        x = np.where(known, times[:, None], 0.0)
+        mean_x, mean_y = x.sum(axis=0) / count, np.where(known, values, 0.0).sum(axis=0) / count
+        dx = np.where(known, times[:, None] - mean_x, 0.0)
+        variance = (dx**2).sum(axis=0)
+        slope = (dx * np.where(known, values - mean_y, 0.0)).sum(axis=0) / np.where(variance > 0, variance, 1.0)
+        return np.where(slope > 0, mean_y + slope * (at - mean_x), now)
+
+
+@dataclass
+class _Row:
+    """One replicate's histories."""
+
+    fine: Ring
+    coarse: Ring
+
+
+class Forecasting(Reactive):
+    """PredictiveHPA: the metrics of now, and a forecast that has earned its say."""
+
+    start_up_aware = True
+
+    def __init__(
+        self,
+        name: str = "Auto",
+        models: tuple[str, ...] = MODELS,
+        settings: ForecastSettings | None = None,
+        hold: HoldSettings | None = None,
+        *,
+        replaces: bool = False,
+    ) -> None:
+        """Args:
+        name: for tables.
+        models: to choose from.
+        settings: constants of the models.
+        hold: how long recommendations hold while a forecast has a say.
+        replaces: decision Predictive.
+        """
+        self.name = name
+        self._models = models
+        self._settings = settings or ForecastSettings()
+        self._hold = hold or HoldSettings()
+        self._replaces = replaces
+
+    def start(self, experiment: Experiment) -> None:
+        """Begin with the history that the traffics bring along, as an object of some days' age would have it."""
+        super().start(experiment)
+        self._experiment = experiment
+        self._rows_: list[_Row] = [self._with_history(experiment, row) for row in range(self._rows)]
+        self._outlooks: list[Outlook] = []
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """Add what is seen now to the histories, and ask what they say."""
+        offset = ORIGIN_SECONDS
+        subjects = []
+        for row, (demand, certain) in enumerate(zip(sync.demand, sync.saturated, strict=True)):
+            kept = self._rows_[row]
+            if np.isfinite(demand) and not certain:
+                at = sync.observed_at + offset
+                kept.fine, kept.coarse = kept.fine.add(at, float(demand)), kept.coarse.add(at, float(demand))
+            subjects.append(
+                Subject(
+                    kept.fine,
+                    kept.coarse,
+                    sync.initialisation + _half_sync(self._experiment),
+                    sync.observed_at + offset,
+                    float(demand) if certain and np.isfinite(demand) else 0.0,
+                    self._models,
+                    shortage_seconds=self._settings.shortage_seconds,
+                )
+            )
+        self._outlooks = predict(subjects, sync.now + offset, self._settings, stale_seconds=math.inf)
+        bounds = self._experiment.bounds
+        return [outlook.floor(bounds, replaces=self._replaces) for outlook in self._outlooks]
+
+    def bounds(self, bounds: Bounds, row: int) -> Bounds:
+        """With the hold that the controller would take."""
+        return with_hold(bounds, self._outlooks[row], self._hold, None)
+
+    def _with_history(self, experiment: Experiment, row: int) -> _Row:
+        traffic, offset = experiment.traffics[row], ORIGIN_SECONDS
+        step = season_step(HISTORY_SECONDS)
+        kept = _Row(FINE, Ring(step, int(HISTORY_SECONDS // step)))
+        known = min(traffic.start - float(traffic.times[0]), HISTORY_SECONDS)
+        at = np.arange(-known, 0.0, FINE.step)
+        if not len(at):
+            return kept
+        demand = traffic.rate(traffic.start + at) / experiment.rate_per_replica
+        noise = np.random.default_rng((experiment.seed, row)).normal(size=len(at))
+        requests = np.maximum(demand * experiment.rate_per_replica * FINE.step, 1.0)
+        # Exponential work of a Poisson number of requests has twice the variance of their number
+        seen = np.maximum(demand * (1.0 + noise * np.sqrt(2.0 / requests)), 0.0)
+        first = int((at[0] + offset) // FINE.step)
+        fine = replace(FINE, last=first + len(at) - 1, values=_milli(seen[-FINE.length :]), count=1)
+        buckets = ((at + offset) // step).astype(int)
+        means = [float(seen[buckets == b].mean()) for b in range(buckets[0], buckets[-1] + 1)]
+        values = _milli(np.array(means)[-kept.coarse.length :])
+        return _Row(fine, replace(kept.coarse, last=int(buckets[-1]), values=values, count=1))
+
+
+def all_policies() -> list[Reactive]:
+    """In the order of the tables."""
+    return [
+        Static(),
+        Reactive(),
+        Seed(),
+        Forecasting("Linear", ("Linear",)),
+        Forecasting("Holt", ("Holt",)),
+        Forecasting("Seasonal", ("Seasonal",)),
+        Forecasting("Auto"),
+        Perfect(),
+    ]
+
+
+def _milli(values: NDArray[np.float64]) -> tuple[int, ...]:
+    return tuple(int(v) for v in np.round(values * 1000.0))
+
+
+def _half_sync(experiment: Experiment) -> float:
+    return experiment.bounds.controller.sync_seconds / 2
+
+
+def _certain(horizon_seconds: float) -> Outlook:
+    return Outlook("HasASay", "perfect", 0.0, 0.0, horizon_seconds)
