@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,15 @@ from concerto.api.podreservation import Assignment, StandingReservation, build_b
 from concerto.capacity.subspace import Subspace
 from concerto.controllers.binder import build_binding
 from concerto.controllers.cluster_model import build_cluster_status
-from concerto.controllers.profiles import build_profile_status, ready_condition
+from concerto.controllers.profiles import build_profile_status, metrics_condition, ready_condition
 from concerto.controllers.reservations import build_standing_status
 from concerto.controllers.scheduler import ProfileCounts, scheduled_note
+from concerto.scheduling.cycle import Decision
 from concerto.scheduling.ledger import StandingState
+from concerto.scheduling.registry import SCORES
+from concerto.scheduling.template import Ranked
 from crd_schemas import problems
+from scheduling.scheduling_builders import pod
 
 NOW = "2026-03-01T12:00:00Z"
 META = {"name": "x", "namespace": "default", "uid": "u1", "generation": 2, "creationTimestamp": NOW}
@@ -86,12 +92,24 @@ def test_a_profile_says_whether_it_is_in_use(sentence, wrong, winner, expected):
         "metadata": {k: v for k, v in META.items() if k != "namespace"},
         "spec": {"schedulerName": "concerto"},
     }
-    status = build_profile_status(obj, ready_condition(wrong, "mine", winner), ProfileCounts(5, 2, 1), NOW)
+    counts = ProfileCounts(5, 2, 1).plus_abstentions("TargetLoadPacking", 3).plus_abstentions("TargetLoadPacking", 4)
+    status = build_profile_status(obj, ready_condition(wrong, "mine", winner), metrics_condition(1, 3), counts, NOW)
     assert by_type(status)["Ready"] == expected, sentence
     assert by_type(status)["Stalled"][0] == ("True" if expected[0] == "False" else "False")
     assert (status["decisions"], status["unschedulable"], status["fallbacks"]) == (5, 2, 1)
+    assert status["abstentions"] == [{"plugin": "TargetLoadPacking", "count": 7}]
+    assert by_type(status)["MetricsComplete"] == ("False", "SomeMissing")
     assert status["observedGeneration"] == 2
     assert problems({**obj, "status": status}) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "nodes", "expected"),
+    [(0, 3, ("True", "Measured")), (1, 3, ("False", "SomeMissing")), (3, 3, ("False", "AllMissing"))],
+)
+def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expected):
+    condition = metrics_condition(missing, nodes)
+    assert (condition.status, condition.reason) == expected
 
 
 def test_the_cluster_model_is_written_as_the_agents_read_it():
@@ -123,7 +141,35 @@ def test_a_binding_carries_the_uid_so_that_no_other_pod_of_that_name_can_be_boun
     assert body["target"]["name"] == "n1"
 
 
+def decision(assignment=ASSIGNMENT, **more):
+    return Decision(pod("p"), assignment, 87.0, 3, **more)
+
+
 def test_the_scheduled_event_begins_as_kube_schedulers_and_says_what_was_measured():
-    assert scheduled_note(ASSIGNMENT) == (
+    assert scheduled_note(decision()) == (
         "Successfully assigned default/p to n1, which could take 3.2 more pods by its measured capacity"
     )
+
+
+def test_the_scheduled_event_names_the_best_nodes_with_their_scores():
+    top = (
+        Ranked("n1", 87.0, (("Capacity", 100.0), ("TargetLoadPacking", 74.0))),
+        Ranked("n2", 50.4, ()),
+        Ranked("n3", 12.5, (("Capacity", 25.0), ("TargetLoadPacking", 0.0))),
+    )
+    assert scheduled_note(decision(top=top)).endswith(
+        "measured capacity. Best nodes: n1 87 (Capacity 100, TargetLoadPacking 74); n2 50 (no score); "
+        "n3 12 (Capacity 25, TargetLoadPacking 0)"
+    )
+
+
+def test_the_scheduled_event_says_when_requests_had_to_decide():
+    note = scheduled_note(decision(replace(ASSIGNMENT, basis="Requests"), by_allocation=True))
+    assert "by its requests: it has no recent measurement; no score had a metric of any node" in note
+
+
+def test_an_event_is_never_longer_than_the_api_server_takes():
+    plugins = tuple((name, 100.0) for name in SCORES)
+    top = tuple(Ranked("n" * 253, 100.0, plugins) for _ in range(3))
+    note = scheduled_note(decision(top=top))
+    assert 500 < len(note) <= 1024

@@ -1,11 +1,12 @@
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scheduling_builders import NOW, capacity, node, pod, profile, snapshot
+from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.podreservation import StandingReservation
-from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.schedulingprofile import ProfileSettings, ScoreSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
@@ -178,6 +179,7 @@ class Fixed:
 
     name: ClassVar[str] = "Fixed"
     normalised: ClassVar[bool] = False
+    measured: ClassVar[bool] = False
     given: tuple[tuple[str, float], ...]
 
     def score(self, query, rows):
@@ -231,3 +233,76 @@ class TestScores:
         share = OfGreatest((("a", 1.0), ("b", 2.0), ("full", 50.0)))
         assert self.choose(nodes, (share, 1)) == ("b", 100.0)
         assert self.choose(nodes, (share, 1), (Fixed((("c", 100.0), ("b", 90.0))), 1)) == ("c", 100.0)
+
+
+class TestLoadAwareScores:
+    SCORES = (
+        ScoreSettings("TargetLoadPacking", 2),
+        ScoreSettings("LoadVariationRiskBalancing"),
+        ScoreSettings("NodeResourcesFit"),
+    )
+    LOAD_ONLY = SCORES[:2]
+
+    def cluster(self, *, loads=None, **requests):
+        """Nodes a, b, c with room; `requests` are of pods that ran before, `loads` (mean, deviation) of cpu."""
+        nodes = [node(n) for n in "abc"]
+        there = [
+            pod(f"r{n}", requests={"cpu": r}, nodeName=n, created="1970-01-01T00:00:01Z") for n, r in requests.items()
+        ]
+        statuses = [
+            capacity(n, 50.0, observed=(f"uid-r{n}",), windows=load((loads or {})[n]) if n in (loads or {}) else ())
+            for n in "abc"
+        ]
+        return snapshot(nodes, there, statuses)
+
+    def test_a_burst_does_not_pile_up_on_the_node_that_was_best_before_it(self):
+        cluster = self.cluster(loads={"a": (0.05, 0.0), "b": (0.0, 0.0), "c": (0.0, 0.0)})
+        waiting = [pod(f"p{i}", requests={"cpu": "400m"}) for i in range(9)]  # 15 % of a node each, as predicted
+        result = decide(cluster, waiting, profile(scores=(ScoreSettings("TargetLoadPacking"),)))
+        counts = Counter(d.assignment.node for d in result.decisions)
+        assert counts == {"a": 3, "b": 3, "c": 3}
+
+    def test_a_node_without_metrics_is_scored_by_what_is_known_of_it(self):
+        cluster = self.cluster(loads={"a": (0.9, 0.05), "b": (0.85, 0.05)}, a="3", b="3", c="3")
+        (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.SCORES)).decisions
+        assert decision.assignment.node == "c"
+        by_node = {r.node: dict(r.by_plugin) for r in decision.top}
+        assert set(by_node["c"]) == {"NodeResourcesFit"}
+        assert set(by_node["a"]) == {s.name for s in self.SCORES}
+
+    def test_abstentions_are_counted_by_plugin_once_for_each_kind_of_pod(self):
+        cluster = self.cluster(loads={"a": (0.1, 0.0)})
+        waiting = [pod(f"p{i}", requests={"cpu": r}) for i, r in enumerate(("100m", "100m", "200m"))]
+        result = decide(cluster, waiting, profile(scores=self.SCORES))
+        assert result.abstentions == {
+            ("concerto", "TargetLoadPacking"): 4,
+            ("concerto", "LoadVariationRiskBalancing"): 4,
+        }
+
+    def test_with_no_metric_of_any_node_the_one_with_most_left_by_requests_is_taken(self):
+        cluster = self.cluster(a="3", b="1", c="2")
+        result = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.LOAD_ONLY))
+        (decision,) = result.decisions
+        assert (decision.assignment.node, decision.by_allocation) == ("b", True)
+        assert decision.score == 83  # (cpu 71 + memory 95) / 2
+
+    def test_with_some_metric_it_is_not(self):
+        cluster = self.cluster(loads={"c": (0.2, 0.0)}, a="3", b="1", c="2")
+        (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.LOAD_ONLY)).decisions
+        assert (decision.assignment.node, decision.by_allocation) == ("c", False)
+
+    def test_the_chosen_node_comes_first_and_the_next_best_after_it(self):
+        cluster = self.cluster(loads={"a": (0.3, 0.0), "b": (0.1, 0.0), "c": (0.2, 0.0)})
+        (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.LOAD_ONLY)).decisions
+        assert [r.node for r in decision.top] == ["a", "c", "b"]
+        assert decision.top[0].score == decision.score
+
+    def test_two_profiles_read_the_same_nodes_each_in_its_own_way(self):
+        cluster = self.cluster(loads={"a": (0.3, 0.0), "b": (0.1, 0.0), "c": (0.0, 0.0)})
+        packing = profile(scores=(ScoreSettings("TargetLoadPacking"),))
+        spreading = profile("spread", scores=(ScoreSettings("LoadVariationRiskBalancing"),))
+        heads = [pod("p", requests={"cpu": "100m"}), pod("q", schedulerName="spread", requests={"cpu": "100m"})]
+        result = schedule(
+            cluster, heads, {"concerto": packing, "spread": spreading}, now=NOW, generator=np.random.default_rng(0)
+        )
+        assert [d.assignment.node for d in result.decisions] == ["a", "c"]

@@ -39,7 +39,7 @@ class ProfileController:
         self._session = session
         self._scheduler = scheduler
         self._known: dict[str, _Known] = {}
-        self._told: dict[str, ProfileCounts] = {}
+        self._told: dict[str, tuple[ProfileCounts, tuple[int, int]]] = {}
 
     async def load(self) -> None:
         """Put every profile in use before anything is decided."""
@@ -69,13 +69,18 @@ class ProfileController:
         while True:
             await asyncio.sleep(_COUNTS_EVERY_SECONDS)
             for known in list(self._known.values()):
-                if known.settings and self._told.get(known.name) != self._scheduler.counts(
-                    known.settings.scheduler_name
-                ):
+                if known.settings and self._told.get(known.name) != self._state(known):
                     try:
                         await self._write(known)
                     except KubeError as error:
                         logger.info("SchedulingProfile %s: %s", known.name, error)
+
+    def _state(self, known: _Known) -> tuple[ProfileCounts, tuple[int, int]]:
+        """What was done for its pods, and of how many nodes out of all it has no usable telemetry."""
+        if known.settings is None:
+            return ProfileCounts(), (0, 0)
+        name = known.settings.scheduler_name
+        return self._scheduler.counts(name), self._scheduler.without_metrics(name)
 
     def _in_use(self, scheduler_name: str) -> _Known | None:
         rivals = [k for k in self._known.values() if k.settings and k.settings.scheduler_name == scheduler_name]
@@ -93,14 +98,13 @@ class ProfileController:
             if obj["metadata"]["uid"] != known.uid or obj["metadata"].get("generation") != known.generation:
                 return  # another change is on its way to us
             winner = self._in_use(known.settings.scheduler_name) if known.settings else None
-            counts = self._scheduler.counts(known.settings.scheduler_name) if known.settings else ProfileCounts()
-            status = build_profile_status(
-                obj, ready_condition(known.wrong, known.name, winner.name if winner else ""), counts, wall_timestamp()
-            )
+            counts, missing = state = self._state(known)
+            ready = ready_condition(known.wrong, known.name, winner.name if winner else "")
+            status = build_profile_status(obj, ready, metrics_condition(*missing), counts, wall_timestamp())
             if status != obj.get("status"):
                 patch = {"metadata": {"uid": known.uid}, "status": status}
                 await self._session.patch(SCHEDULING_PROFILES.path(name=known.name, subresource="status"), patch)
-            self._told[known.name] = counts
+            self._told[known.name] = state
         except NotFound:
             self._told.pop(known.name, None)
 
@@ -141,12 +145,27 @@ def ready_condition(wrong: str, name: str, winner: str) -> Condition:
     return Condition("Ready", "True", "InUse", "Pods with its schedulerName are placed by this profile.")
 
 
-def build_profile_status(obj: Object, ready: Condition, counts: ProfileCounts, now: str) -> Object:
+def metrics_condition(missing: int, nodes: int) -> Condition:
+    """Whether there is usable telemetry of every node."""
+    if not missing:
+        return Condition("MetricsComplete", "True", "Measured", f"Telemetry of all {nodes} nodes is usable.")
+    reason = "SomeMissing" if missing < nodes else "AllMissing"
+    return Condition(
+        "MetricsComplete",
+        "False",
+        reason,
+        f"Telemetry of {missing} of {nodes} nodes is missing, unusable or older than spec.staleAfter; "
+        "spec.metricsPolicy says what becomes of them. `kubectl get ncap` shows which agents are silent.",
+    )
+
+
+def build_profile_status(obj: Object, ready: Condition, metrics: Condition, counts: ProfileCounts, now: str) -> Object:
     """The status of a profile.
 
     Args:
         obj: the object as it is, for its generation and conditions.
         ready: see `ready_condition`.
+        metrics: see `metrics_condition`.
         counts: what the scheduler did for its schedulerName since it started.
         now: RFC 3339 time of this look.
     """
@@ -154,6 +173,7 @@ def build_profile_status(obj: Object, ready: Condition, counts: ProfileCounts, n
     stalled = ready.status == "False"
     conditions = [
         ready,
+        metrics,
         Condition("Reconciling", "False", ready.reason, "Nothing is left to do."),
         Condition("Stalled", "True" if stalled else "False", ready.reason, ready.message),
     ]
@@ -162,6 +182,7 @@ def build_profile_status(obj: Object, ready: Condition, counts: ProfileCounts, n
         "decisions": counts.decisions,
         "unschedulable": counts.unschedulable,
         "fallbacks": counts.fallbacks,
+        "abstentions": [{"plugin": p, "count": c} for p, c in sorted(counts.abstentions.items())],
         "conditions": merge_conditions(
             (obj.get("status") or {}).get("conditions") or (), conditions, now=now, observed_generation=generation
         ),

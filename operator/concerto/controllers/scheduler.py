@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -27,7 +27,8 @@ from concerto.kube.events import EventRecorder
 from concerto.scheduling.cycle import CycleResult, Decision, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.snapshot import Change, Snapshot
+from concerto.scheduling.scores.capacity import Capacity
+from concerto.scheduling.snapshot import MEASURED, Change, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +60,26 @@ class ProfileCounts:
         decisions: pods placed.
         unschedulable: attempts that found no node.
         fallbacks: pods placed by requests, for want of a measurement.
+        abstentions: by plugin, how often it had no opinion on a node for want of a metric.
     """
 
     decisions: int = 0
     unschedulable: int = 0
     fallbacks: int = 0
+    abstentions: Mapping[str, int] = field(default_factory=dict)
 
     def plus(self, decisions: int = 0, unschedulable: int = 0, fallbacks: int = 0) -> ProfileCounts:
         """The counts after some more."""
-        return ProfileCounts(self.decisions + decisions, self.unschedulable + unschedulable, self.fallbacks + fallbacks)
+        return ProfileCounts(
+            self.decisions + decisions,
+            self.unschedulable + unschedulable,
+            self.fallbacks + fallbacks,
+            self.abstentions,
+        )
+
+    def plus_abstentions(self, plugin: str, count: int) -> ProfileCounts:
+        """The counts after that many more nodes on which a plugin abstained."""
+        return replace(self, abstentions={**self.abstentions, plugin: self.abstentions.get(plugin, 0) + count})
 
 
 class Scheduler:
@@ -213,6 +225,22 @@ class Scheduler:
         """What was done for the pods of that scheduler name."""
         return self._counts.get(scheduler_name, ProfileCounts())
 
+    def without_metrics(self, scheduler_name: str) -> tuple[int, int]:
+        """Nodes of which that scheduler name's profile has no usable telemetry now, and nodes in all."""
+        profile = self._profiles.get(scheduler_name)
+        if profile is None:
+            return 0, 0
+        snapshot, settings = self.snapshot, profile.settings
+        basis = snapshot.basis(
+            self._clock(), stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
+        )
+        rows = slice(0, snapshot.size)
+        missing = basis != MEASURED
+        if any(score.measured and score.name != Capacity.name for score, _ in profile.scores):
+            missing |= np.isnan(snapshot.load.measured("cpu", "latest", settings.load, rows))
+        exists = snapshot.exists[rows]
+        return int(np.count_nonzero(missing & exists)), int(np.count_nonzero(exists))
+
     def reservation_limits(self) -> tuple[int, float]:
         """Most units of standing reservations in a namespace, and the age up to which telemetry is good for them.
 
@@ -277,11 +305,15 @@ class Scheduler:
             self._queue.remove(decision.pod.uid)
             self._reporter.forget(decision.pod.uid)
             self._metrics.decisions.labels(decision.assignment.basis.lower()).inc()
-            self._count(decision.pod, decisions=1, fallbacks=int(decision.assignment.basis == "Requests"))
+            by_requests = decision.assignment.basis == "Requests" or decision.by_allocation
+            self._count(decision.pod, decisions=1, fallbacks=int(by_requests))
         for failure in result.unschedulable:
             self._queue.park(failure.pod.uid, failure.diagnosis.helped_by, now)
             self._reporter.note(failure.pod, failure.diagnosis.message)
             self._count(failure.pod, unschedulable=1)
+        for (scheduler_name, plugin), nodes in result.abstentions.items():
+            self._metrics.abstentions.labels(plugin).inc(nodes)
+            self._counts[scheduler_name] = self.counts(scheduler_name).plus_abstentions(plugin, nodes)
         self._metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
         self._metrics.pending.set(len(self._queue))
 
@@ -327,7 +359,7 @@ class Scheduler:
             self.snapshot.confirm(pod.uid)
             self._metrics.scheduling_seconds.observe(self._clock() - self._first_seen.get(pod.uid, self._clock()))
             self._recorder.record(
-                pod_reference(pod), reason="Scheduled", action="Binding", note=scheduled_note(decision.assignment)
+                pod_reference(pod), reason="Scheduled", action="Binding", note=scheduled_note(decision)
             )
         elif outcome.result is BindResult.REFUSED:
             self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")
@@ -368,6 +400,7 @@ class Scheduler:
                     self._forget_batch(name)
             self._metrics.batches.set(len(self._stored))
             self._metrics.events_dropped.set(self._recorder.dropped)
+            self._metrics.rejected_metrics.set(self.snapshot.load.rejected)
 
     # --- inside
 
@@ -448,9 +481,25 @@ def pod_reference(pod: PodView) -> Object:
     }
 
 
-def scheduled_note(assignment: Assignment) -> str:
-    """What the Scheduled event says: kube-scheduler's words, and what the decision was based on."""
+_NOTE_MOST_BYTES = 1024
+"""What the API server takes as an event's note."""
+
+
+def scheduled_note(decision: Decision) -> str:
+    """What the Scheduled event says: kube-scheduler's words, what the decision was based on, and the best nodes."""
+    assignment = decision.assignment
     text = f"Successfully assigned {assignment.namespace}/{assignment.name} to {assignment.node}"
     if assignment.basis == "Capacity":
-        return f"{text}, which could take {assignment.available:.1f} more pods by its measured capacity"
-    return f"{text}, by its requests: it has no recent measurement"
+        text += f", which could take {assignment.available:.1f} more pods by its measured capacity"
+    else:
+        text += ", by its requests: it has no recent measurement"
+    if decision.by_allocation:
+        text += "; no score had a metric of any node, so the one with most left by requests was taken"
+    separator = ". Best nodes: "
+    for ranked in decision.top:
+        plugins = ", ".join(f"{name} {score:.0f}" for name, score in ranked.by_plugin) or "no score"
+        more = f"{separator}{ranked.node} {ranked.score:.0f} ({plugins})"
+        if len(text) + len(more) > _NOTE_MOST_BYTES:
+            break
+        text, separator = text + more, "; "
+    return text

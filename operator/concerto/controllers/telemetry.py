@@ -27,6 +27,17 @@ class Metrics:
         self.decisions = Counter(
             "concerto_scheduling_decisions_total", "Decisions, by outcome and basis.", ["result"], registry=r
         )
+        self.abstentions = Counter(
+            "concerto_score_abstentions_total",
+            "Nodes that a score had no metric of, counted once for each kind of pod in a cycle.",
+            ["plugin"],
+            registry=r,
+        )
+        self.rejected_metrics = Gauge(
+            "concerto_rejected_metrics",
+            "Metrics of nodes that were no numbers from 0 to 1, since the start.",
+            registry=r,
+        )
         self.bindings = Counter("concerto_bindings_total", "Bindings, by outcome.", ["result"], registry=r)
         self.scheduling_seconds = Histogram(
             "concerto_pod_scheduling_seconds", "Pod seen pending to pod bound.", buckets=_SECONDS, registry=r

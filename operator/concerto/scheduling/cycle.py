@@ -6,6 +6,7 @@ snapshot, so that the next pod sees it. What the decisions become, and what happ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,10 +19,12 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose
 from concerto.scheduling.scores.capacity import pods_by_requests
 from concerto.scheduling.snapshot import MEASURED, Snapshot
-from concerto.scheduling.template import Template, reserved
+from concerto.scheduling.template import Ranked, Template, reserved
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
+RANKED = 3
+"""Nodes that a decision tells the scores of."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,16 @@ class Decision:
         assignment: the placement, as it is to be stored.
         score: the node's weighted score, 0 to 100.
         feasible: how many nodes were feasible.
+        top: the node and the next best ones, with the scores that each plugin gave them.
+        by_allocation: whether every score abstained on every node, so that requests decided.
     """
 
     pod: PodView
     assignment: Assignment
     score: float
     feasible: int
+    top: tuple[Ranked, ...] = ()
+    by_allocation: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,14 @@ class CycleResult:
         decisions: placements, in the order in which they were decided; at most the limit.
         unschedulable: pods without a node.
         left: pods that were not looked at, as the limit was reached.
+        abstentions: by (scheduler name, plugin), nodes on which it had no opinion for want of a metric; a node counts
+            once for each kind of pod.
     """
 
     decisions: list[Decision] = field(default_factory=list)
     unschedulable: list[Unschedulable] = field(default_factory=list)
     left: list[PodView] = field(default_factory=list)
+    abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def schedule(
@@ -103,7 +113,9 @@ def schedule(
             continue
         if key not in templates:
             query = _query(snapshot, pod, profile, reservation, now)
-            templates[key] = Template(query, profile, reservation, touched)
+            templates[key] = template = Template(query, profile, reservation, touched)
+            for plugin, count in template.abstentions.items():
+                result.abstentions[pod.scheduler_name, plugin] += count
         template = templates[key]
         template.update()
         best = template.best(generator)
@@ -147,4 +159,11 @@ def _decide(pod: PodView, template: Template, row: int, score: float) -> Decisio
         available=float(available[0]),
         reservation=template.reservation if query.reserved[row] > 0 else None,
     )
-    return Decision(pod, assignment, score, int(np.count_nonzero(template.feasible)))
+    return Decision(
+        pod,
+        assignment,
+        score,
+        int(np.count_nonzero(template.feasible)),
+        template.top(row, RANKED),
+        template.by_allocation,
+    )

@@ -7,16 +7,22 @@ again: within a cycle nothing happens to the cluster but the cycle's own placeme
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from concerto.api.podreservation import ReservationKey
+from concerto.api.schedulingprofile import NodeResourcesFitArgs
 from concerto.scheduling.plugin import Filter, Query
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.scores.node_resources_fit import NodeResourcesFit
 from concerto.scheduling.snapshot import Bools, Floats, Ints, Rows, Snapshot
 
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
+
+_BY_ALLOCATION = NodeResourcesFit(NodeResourcesFitArgs())
+"""What decides where no score has a metric of any node (seed 001: "best fit based on allocations")."""
 
 
 def reserved(snapshot: Snapshot, reservation: ReservationKey | None) -> Floats:
@@ -27,6 +33,21 @@ def reserved(snapshot: Snapshot, reservation: ReservationKey | None) -> Floats:
     return units
 
 
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A feasible node and why it stands where it does.
+
+    Attributes:
+        node: its name.
+        score: its weighted score, 0 to 100.
+        by_plugin: (plugin, score) for each that did not abstain.
+    """
+
+    node: str
+    score: float
+    by_plugin: tuple[tuple[str, float], ...]
+
+
 class Template:
     """Feasible nodes and their scores for one kind of pod.
 
@@ -35,6 +56,11 @@ class Template:
         profile: filters and scores.
         reservation: the standing reservation that holds units for it.
         touched: rows that the cycle has placed pods on, in order; the cycle appends to it.
+
+    Attributes:
+        feasible: by row, whether every filter lets it pass.
+        abstentions: feasible nodes on which each score abstained for want of a metric, at the first look.
+        by_allocation: whether at the last look every score abstained everywhere, so that requests had to decide.
     """
 
     def __init__(
@@ -47,14 +73,19 @@ class Template:
         self._seen = len(touched)
         self._changing = tuple(f for f in profile.filters if not f.fixed)
         self._local = tuple((s, float(w)) for s, w in profile.scores if not s.normalised)
+        self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.measured)
         self._normalised = tuple((s, float(w)) for s, w in profile.scores if s.normalised)
         size = query.snapshot.size
         self.feasible = query.snapshot.exists[:size].copy()
+        self.abstentions: dict[str, int] = {}
+        self.by_allocation = False
+        self._totals: Floats = np.zeros(0)
         self._abstained = False
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
         self._raw = np.full((len(self._normalised), size), np.nan)  # the others, as `normalise` takes them
         self._look(slice(0, size), profile.filters)
+        self._count_abstentions()
 
     def update(self) -> None:
         """Look again at the rows that have changed."""
@@ -71,11 +102,16 @@ class Template:
         for (plugin, weight), raw in zip(self._normalised, self._raw):
             scores = plugin.normalise(self.query, raw)
             weighted, weights = self._add(weighted, weights, scores, weight)
-        if self._abstained:
+        candidates = self._candidates()
+        self.by_allocation = self._abstained and bool(self._metric_scores) and not (weights[candidates] > 0).any()
+        if self.by_allocation:
+            means = _BY_ALLOCATION.score(self.query, slice(0, len(weights)))
+        elif self._abstained:
             means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
         else:
             means = weighted / weights
-        return np.where(self._candidates(), means, -np.inf)
+        self._totals = np.where(candidates, means, -np.inf)
+        return self._totals
 
     def best(self, generator: np.random.Generator) -> tuple[int, float] | None:
         """The row to take and its score, None if there is none; of several best ones as tie-breaking says."""
@@ -91,6 +127,46 @@ class Template:
         else:
             row = ties[generator.integers(len(ties))]
         return int(row), float(greatest)
+
+    def top(self, chosen: int, count: int) -> tuple[Ranked, ...]:
+        """The chosen row and the next best ones as `best` saw them, with what each plugin that had a say gave them.
+
+        Of a profile with one score there is nothing to tell apart, and nothing is computed.
+        """
+        if len(self._local) + len(self._normalised) < 2:
+            return ()
+        totals = self._totals.copy()
+        totals[chosen] = np.inf
+        others = min(count, len(totals))
+        rows: Ints = np.argpartition(totals, -others)[-others:]
+        rows = rows[np.argsort(-totals[rows])]
+        rows = rows[self._totals[rows] > -np.inf]
+        names = self.query.snapshot.names
+        by_plugin = self.by_plugin(rows)
+        return tuple(
+            Ranked(
+                names[row],
+                float(self._totals[row]),
+                tuple((name, float(s[i])) for name, s in by_plugin.items() if not np.isnan(s[i])),
+            )
+            for i, row in enumerate(rows)
+        )
+
+    def by_plugin(self, rows: Ints) -> dict[str, Floats]:
+        """What each score gives these rows, 0 to 100; NaN where it abstains."""
+        given = {s.name: s.score(self.query, rows) for s, _ in self._local}
+        for (plugin, _), raw in zip(self._normalised, self._raw):
+            given[plugin.name] = plugin.normalise(self.query, raw)[rows]
+        return given
+
+    def _count_abstentions(self) -> None:
+        if not self._abstained:
+            return
+        rows = np.flatnonzero(self.feasible)
+        for name, scores in self.by_plugin(rows).items():
+            missing = int(np.count_nonzero(np.isnan(scores)))
+            if missing and name in self._metric_scores:
+                self.abstentions[name] = missing
 
     def _candidates(self) -> Bools:
         """The feasible nodes; if a standing reservation holds a unit for the pod on some of them, those alone."""
