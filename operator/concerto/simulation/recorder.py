@@ -74,6 +74,7 @@ class Recorder:
     def begin(self, now: float, fleet: NodeFleet) -> None:
         """The scenario's time zero: averages count from here."""
         self._begun_at = self._since = now
+        self.trace_times = [at - now for at in self.trace_times]  # what was before is below zero
         self._busy_at_begin = float(fleet.busy_core_seconds(now).sum())
 
     def created(self, pod: SimPod, now: float) -> None:
