@@ -260,6 +260,43 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "unknown field",
     ),
     (
+        "a target of 100 %",
+        "SchedulingProfile",
+        {**PROFILE, "scores": [{"name": "TargetLoadPacking", "targetLoadPacking": {"targetUtilization": 100}}]},
+        "spec.scores[0].targetLoadPacking.targetUtilization",
+        "less than or equal to 99",
+    ),
+    (
+        "another score's arguments",
+        "SchedulingProfile",
+        {**PROFILE, "scores": [{"name": "Capacity", "targetLoadPacking": {}}]},
+        "spec.scores[0]",
+        "beside that name",
+    ),
+    (
+        "a ratio without a shape",
+        "SchedulingProfile",
+        {
+            **PROFILE,
+            "scores": [{"name": "NodeResourcesFit", "nodeResourcesFit": {"strategy": "RequestedToCapacityRatio"}}],
+        },
+        "spec.scores[0].nodeResourcesFit",
+        "give both or neither",
+    ),
+    (
+        "a margin without end",
+        "SchedulingProfile",
+        {
+            **PROFILE,
+            "scores": [
+                {"name": "LoadVariationRiskBalancing", "loadVariationRiskBalancing": {"safeVarianceMargin": 101}}
+            ],
+        },
+        "spec.scores[0].loadVariationRiskBalancing.safeVarianceMargin",
+        "between 0 and 100",
+    ),
+    ("a window of an hour", "SchedulingProfile", {**PROFILE, "load": {"window": "1h"}}, "spec.load.window", '"15m"'),
+    (
         "a weight of a thousand",
         "SchedulingProfile",
         {**PROFILE, "scores": [{"name": "Capacity", "weight": 1000}]},

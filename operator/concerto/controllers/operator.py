@@ -32,6 +32,7 @@ from concerto.controllers.reconciler import Reconciler
 from concerto.controllers.reservations import ReservationController
 from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
+from concerto.controllers.watcher import Watcher
 from concerto.kube import ClusterConfig, ConfigError, KubeError, Reflector, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
@@ -56,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto operator`."""
     parser.add_argument("--kubeconfig", help="kubeconfig to use; by default the pod's service account")
     parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
-    parser.add_argument("--bind", default="0.0.0.0:8080", help="where /metrics, /healthz and /readyz are served")
+    parser.add_argument(
+        "--bind", default="0.0.0.0:8080", help="where /metrics, /healthz, /readyz and /watcher are served"
+    )
     lease = LeaseSettings()
     for name, default, help_ in (
         ("lease-duration", lease.lease_duration_seconds, "how long others leave a Lease alone that is not renewed"),
@@ -276,7 +279,7 @@ class Operator:
         self._spawn("leader", elect())
         self._spawn("stand-by", stand_by())
         self._health.alive["tasks"] = self._ended_task
-        self._web = await serve(self._bind, self._metrics, self._health)
+        self._web = await serve(self._bind, self._metrics, self._health, Watcher(scheduler.snapshot, clock).routes())
         logger.info("%s started; metrics and health on %s", self._identity, self._bind)
 
     def _ended_task(self) -> str | None:

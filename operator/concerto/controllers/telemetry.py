@@ -5,7 +5,7 @@ Nothing is labelled by pod or by node, so the number of series does not grow wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -72,8 +72,8 @@ class Health:
     ready: dict[str, Callable[[], str | None]] = field(default_factory=dict)
 
 
-async def serve(bind: str, metrics: Metrics, health: Health) -> web.AppRunner:
-    """Serve /metrics, /healthz and /readyz on ``host:port``; the caller cleans the runner up."""
+async def serve(bind: str, metrics: Metrics, health: Health, routes: Iterable[web.RouteDef] = ()) -> web.AppRunner:
+    """Serve /metrics, /healthz, /readyz and more on ``host:port``; the caller cleans the runner up."""
 
     def probe(checks: dict[str, Callable[[], str | None]]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
@@ -89,6 +89,7 @@ async def serve(bind: str, metrics: Metrics, health: Health) -> web.AppRunner:
     app.router.add_get("/metrics", render)
     app.router.add_get("/healthz", probe(health.alive))
     app.router.add_get("/readyz", probe(health.ready))
+    app.router.add_routes(routes)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     host, _, port = bind.rpartition(":")

@@ -1,0 +1,201 @@
+"""The load-watcher API: what the agents measured, in the form in which Trimaran's plugins read it.
+
+``GET /watcher``, ``/watcher/{host}`` and ``?host=`` answer as load-watcher does today (``data.NodeMetricsMap``), so
+that a kube-scheduler with Trimaran can have Concerto as its ``watcherAddress``; ``?format=kep`` is seed 001's form.
+``?window=`` chooses 5m, 10m or 15m. Read-only, rate limited, and made afresh at most every few seconds: a scheduler
+asks for all nodes at once, and 5,000 of them take some 50 ms to write down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiohttp import web
+
+from concerto.api.nodecapacity import NodeCapacityStatus, Window
+from concerto.capacity.windows import WINDOW_SECONDS
+from concerto.scheduling.snapshot import Snapshot
+
+Form = Literal["today", "kep"]
+
+_TYPES = {"cpu": "CPU", "memory": "Memory"}
+_SOURCE = "Concerto"
+_NODES_BETWEEN_BREATHS = 200
+"""Nodes written down before whatever else waits on the event loop gets its turn."""
+
+
+@dataclass(frozen=True)
+class WatcherSettings:
+    """How the API is held back.
+
+    Attributes:
+        stale_after_seconds: age from which a node's metrics are not told any more (seed 001: 5 minutes).
+        keep_seconds: how long an answer about all nodes is given again.
+        requests_per_second: how many requests are answered in the long run.
+        burst: how many are answered at once.
+    """
+
+    stale_after_seconds: float = 300.0
+    keep_seconds: float = 5.0
+    requests_per_second: float = 10.0
+    burst: int = 20
+
+
+class Watcher:
+    """The handlers; reads the scheduler's snapshot, in a standby, too."""
+
+    def __init__(self, snapshot: Snapshot, clock: Callable[[], float], settings: WatcherSettings | None = None) -> None:
+        """Nothing is kept yet.
+
+        Args:
+            snapshot: the cluster; only read.
+            clock: seconds since the epoch, never jumping.
+            settings: limits.
+        """
+        self._snapshot = snapshot
+        self._clock = clock
+        self._settings = settings or WatcherSettings()
+        self._tokens = float(self._settings.burst)
+        self._tokens_at = clock()
+        self._kept: dict[tuple[Form, str], tuple[float, bytes]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        """What to serve; aiohttp answers HEAD as well, and 405 to all else."""
+        return [
+            web.get("/watcher", self._all),
+            web.get("/watcher/health", self._health),
+            web.get("/watcher/{host}", self._one),
+        ]
+
+    async def _all(self, request: web.Request) -> web.Response:
+        if "host" in request.query:
+            return self._answer(request, request.query["host"])
+        form, window = self._asked(request)
+        kept = self._kept.get((form, window))
+        now = self._clock()
+        if kept is None or now - kept[0] > self._settings.keep_seconds:
+            self._kept[form, window] = kept = (now, await self._render(form, window, now))
+        return _json(kept[1])
+
+    async def _one(self, request: web.Request) -> web.Response:
+        return self._answer(request, request.match_info["host"])
+
+    async def _health(self, request: web.Request) -> web.Response:
+        fresh = next(self._fresh(self._clock()), None) is not None
+        text = "ok" if fresh else f"no node's agent was heard for {self._settings.stale_after_seconds:.0f} s"
+        return web.Response(text=text, status=200 if fresh else 503)
+
+    def _answer(self, request: web.Request, host: str) -> web.Response:
+        form, window = self._asked(request)
+        now = self._clock()
+        status = self._status(host, now)
+        metrics = build_metrics(status, form, window) if status is not None else []
+        if status is None or not metrics:
+            raise web.HTTPNotFound(text=f"no metrics of {host}: no agent was heard there of late")
+        head = build_head(window, timestamp=now, end=status.observed_at)
+        return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(build_node(metrics))}"]))
+
+    def _asked(self, request: web.Request) -> tuple[Form, str]:
+        """What is asked for; every answer but health's costs a token."""
+        now = self._clock()
+        settings = self._settings
+        self._tokens = min(settings.burst, self._tokens + (now - self._tokens_at) * settings.requests_per_second)
+        self._tokens_at = now
+        if self._tokens < 1.0:
+            raise web.HTTPTooManyRequests(text="too many requests", headers={"Retry-After": "1"})
+        self._tokens -= 1.0
+        window = request.query.get("window", "15m")
+        if window not in WINDOW_SECONDS:
+            raise web.HTTPBadRequest(text=f"window must be one of {', '.join(WINDOW_SECONDS)}")
+        form = request.query.get("format", "today")
+        if form not in ("today", "kep"):
+            raise web.HTTPBadRequest(text="format must be kep, or left out")
+        return ("kep" if form == "kep" else "today"), window
+
+    async def _render(self, form: Form, window: str, now: float) -> bytes:
+        nodes: list[str] = []
+        end = 0.0
+        for count, (name, status) in enumerate(list(self._fresh(now)), 1):
+            if metrics := build_metrics(status, form, window):
+                nodes.append(f"{json.dumps(name)}:{json.dumps(build_node(metrics))}")
+                end = max(end, status.observed_at)
+            if count % _NODES_BETWEEN_BREATHS == 0:
+                await asyncio.sleep(0)
+        if not nodes:
+            raise web.HTTPNotFound(text="no metrics of any node: no agent was heard of late")
+        return _document(build_head(window, timestamp=now, end=end), form, nodes)
+
+    def _fresh(self, now: float) -> Iterator[tuple[str, NodeCapacityStatus]]:
+        for name in sorted(self._snapshot.row_of):
+            if (status := self._status(name, now)) is not None:
+                yield name, status
+
+    def _status(self, host: str, now: float) -> NodeCapacityStatus | None:
+        row = self._snapshot.row_of.get(host)
+        heard = self._snapshot.ledger.heard_at(host)
+        if row is None or heard is None or not self._snapshot.exists[row]:
+            return None
+        return self._snapshot.ledger.status(host) if now - heard <= self._settings.stale_after_seconds else None
+
+
+def build_metrics(status: NodeCapacityStatus, form: Form, window: str) -> list[dict[str, Any]]:
+    """A node's metrics in percent of the machine; what could not have been measured is left out."""
+    found: list[dict[str, Any]] = []
+    for measured in status.windows:
+        if measured.window == window and measured.resource in _TYPES and measured.covered_seconds > 0:
+            found += _metrics(measured, form)
+    return found
+
+
+def _metrics(measured: Window, form: Form) -> Iterator[dict[str, Any]]:
+    values = {"AVG": measured.average, "STD": measured.standard_deviation, "Latest": measured.latest}
+    for operator, value in values.items():
+        if not 0.0 <= value <= 1.0:
+            continue
+        name = f"host.{measured.resource}.utilisation"
+        if form == "today":
+            yield {
+                "name": name,
+                "type": _TYPES[measured.resource],
+                "operator": operator,
+                "rollup": measured.window,
+                "value": round(100.0 * value, 3),
+            }
+        elif operator != "Latest":
+            # The KEP's schema has whole numbers, and the operator where today's form has the window
+            yield {"name": name, "type": measured.resource, "rollup": operator, "value": round(100.0 * value)}
+
+
+def build_node(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """One node's entry."""
+    return {"metrics": metrics, "tags": {}, "metadata": {}}
+
+
+def build_head(window: str, *, timestamp: float, end: float) -> dict[str, Any]:
+    """All but the data; the same in both forms.
+
+    Args:
+        window: 5m, 10m or 15m.
+        timestamp: when this is said, seconds since the epoch.
+        end: the latest measurement: what was placed after it is in no metric.
+    """
+    return {
+        "timestamp": int(timestamp),
+        "window": {"duration": window, "start": int(end) - WINDOW_SECONDS[window], "end": int(end)},
+        "source": _SOURCE,
+    }
+
+
+def _document(head: dict[str, Any], form: Form, nodes: list[str]) -> bytes:
+    data = "{" + ",".join(nodes) + "}"
+    if form == "today":
+        data = f'{{"NodeMetricsMap":{data}}}'
+    return f'{json.dumps(head)[:-1]},"data":{data}}}'.encode()
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
