@@ -2,7 +2,7 @@ from decimal import Decimal
 
 import pytest
 
-from concerto.api.quantities import milli, parse_duration, parse_quantity, resource_amount, whole
+from concerto.api.quantities import MOST_AMOUNT, milli, parse_duration, parse_quantity, resource_amount, whole
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,26 @@ def test_durations():
     for bad in ("", "5", "5 s", "s", "5x"):
         with pytest.raises(ValueError, match="is not a duration"):
             parse_duration(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e999999999", 2**63 - 1),
+        ("-1e999999999", -(2**63) + 1),
+        ("1e99999999999999999999999", 2**63 - 1),
+        ("0e99999999999999999999999", 0),
+        ("1e-99999999999999999999999", 0),
+        ("9" * 400, 2**63 - 1),
+        ("8Ei", 2**63 - 1),
+    ],
+)
+def test_no_quantity_is_larger_than_kubernetes_has_them(text, value):
+    assert parse_quantity(text) == value
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory", "example.com/device"])
+def test_a_thousand_of_the_largest_amounts_still_fit_into_a_column(resource):
+    assert resource_amount(resource, "9223372036854775807") == MOST_AMOUNT
+    assert resource_amount(resource, "-9223372036854775807") == -MOST_AMOUNT
+    assert 1000 * MOST_AMOUNT < 2**63

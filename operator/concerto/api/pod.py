@@ -13,12 +13,12 @@ from __future__ import annotations
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Self
 
 from concerto.api.node import Taint
-from concerto.api.quantities import parse_quantity
+from concerto.api.quantities import counted, parse_quantity
 from concerto.api.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
 from concerto.api.timestamps import parse_timestamp
 
@@ -338,7 +338,7 @@ def _shape(key: bytes) -> PodShape:
     limits = _total([m.get("limits") for m in mains], [(i.get("limits"), s) for i, s in begins])
     limits |= _pod_level(pod.get("limits"))
     _add(limits, {r: v for r, v in (overhead or {}).items() if limits.get(r)})
-    counted = _counted(nonzero)
+    filled = _counted(nonzero)
     qos = _qos(mains, [i for i, _ in begins], pod)
     unsupported = (
         ("required pod affinity", bool((affinity.get("podAffinity") or {}).get(_REQUIRED))),
@@ -351,8 +351,8 @@ def _shape(key: bytes) -> PodShape:
     return PodShape(
         key=key,
         requests=_counted(requests),
-        nonzero_cpu_millicores=counted.get("cpu", 0),
-        nonzero_memory_bytes=counted.get("memory", 0),
+        nonzero_cpu_millicores=filled.get("cpu", 0),
+        nonzero_memory_bytes=filled.get("memory", 0),
         limits=_counted(limits),
         predicted_cpu=_predicted_cpu([*mains, *(i for i, stays in begins if stays)], pod, overhead or {}, qos),
         qos=qos,
@@ -437,9 +437,7 @@ def _nonzero(
 
 def _counted(amounts: Mapping[str, Decimal]) -> dict[str, int]:
     """Millicores for cpu, whole units for all else, rounded up."""
-    return {
-        r: int((v * 1000 if r == "cpu" else v).to_integral_value(ROUND_CEILING)) for r, v in amounts.items() if v > 0
-    }
+    return {r: counted(r, v) for r, v in amounts.items() if v > 0}
 
 
 def _qos(mains: Sequence[Raw], inits: Sequence[Raw], pod: Raw) -> QoS:

@@ -18,6 +18,10 @@ _SUFFIXES = {
     "Ei": Decimal(2**60),
 }  # fmt: skip
 _QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
+_LARGEST = Decimal(2**63 - 1)
+"""Where Kubernetes caps quantities."""
+MOST_AMOUNT = 2**53
+"""Where amounts are capped that are added up: a thousand of them still fit into the 64 bits of a column."""
 _DURATION = re.compile(r"(\d+(?:\.\d*)?)(ms|us|h|m|s)")
 _DURATION_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -26,6 +30,8 @@ _DURATION_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 def parse_quantity(value: str | int | float) -> Decimal:
     """The exact value of a quantity such as ``500m``, ``1.5Gi``, ``2e3`` or a bare number.
 
+    As in Kubernetes nothing is larger than 2^63 - 1, of either sign.
+
     Raises:
         ValueError: it is not a quantity; the message quotes it.
     """
@@ -33,7 +39,21 @@ def parse_quantity(value: str | int | float) -> Decimal:
     if match is None:
         raise ValueError(f"{value!r} is not a quantity (examples: 500m, 2, 1.5Gi)")
     number, exponent, suffix = match.groups()
-    return Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+    if exponent and len(exponent.lstrip("eE+-0")) > 4:  # Decimal itself gives up on some of these
+        if not Decimal(number) or exponent[1] == "-":
+            return Decimal(0)
+        return _LARGEST.copy_sign(Decimal(number))
+    exact = Decimal(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+    return max(-_LARGEST, min(exact, _LARGEST))
+
+
+def counted(resource: str, amount: Decimal) -> int:
+    """An amount in the unit that scheduling counts in: millicores for ``cpu``, whole units for all else, rounded up.
+
+    It is capped, so that sums of amounts stay numbers: whoever asks for so much gets a node to himself, or none.
+    """
+    most = Decimal(MOST_AMOUNT)
+    return int(max(-most, min(amount * 1000 if resource == "cpu" else amount, most)).to_integral_value(ROUND_CEILING))
 
 
 def milli(value: str | int | float) -> int:
@@ -47,8 +67,8 @@ def whole(value: str | int | float) -> int:
 
 
 def resource_amount(resource: str, value: str | int | float) -> int:
-    """A resource amount in the unit that scheduling counts in: millicores for ``cpu``, whole units for all else."""
-    return milli(value) if resource == "cpu" else whole(value)
+    """A quantity of a resource, as `counted`."""
+    return counted(resource, parse_quantity(value))
 
 
 @lru_cache(maxsize=1024)
