@@ -142,6 +142,15 @@ def test_failing_alone_in_its_template_it_comes_back_awake():
     assert heads(q, NOW + 1) == ["a"]
 
 
+def test_a_pod_that_went_while_it_backed_off_hides_nobody_behind_it():
+    q = queue(pod("a"), pod("b"))
+    q.retry("uid-a", NOW)
+    q.remove("uid-a")
+    at = q.retry("uid-b", NOW + 0.3)
+    assert q.next_ready() == at
+    assert heads(q, at) == ["b"]
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Against a list that is sorted anew each time, for pods of several kinds that come, change, fail and go."""
 

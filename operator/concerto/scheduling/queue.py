@@ -165,7 +165,9 @@ class Queue:
     def next_ready(self) -> float | None:
         """When a pod or group becomes active by the mere passing of time; None if none does."""
         times = [g.parked_at + self._settings.flush_seconds for g in self._groups.values() if g.parked_at is not None]
-        times += [at for at, uid in self._backoff[:1] if uid in self._waiting]
+        while self._backoff and not self._is_backing_off(*self._backoff[0]):
+            heapq.heappop(self._backoff)  # its pod has gone: it must not hide those behind it
+        times += [at for at, _ in self._backoff[:1]]
         return min(times, default=None)
 
     def _group(self, key: _GroupKey) -> _Group:
@@ -180,14 +182,18 @@ class Queue:
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:
             at, uid = heapq.heappop(self._backoff)
-            waiting = self._waiting.get(uid)
-            if waiting is not None and waiting.ready_at == at:
+            if self._is_backing_off(at, uid):
+                waiting = self._waiting[uid]
                 waiting.ready_at = None
                 waiting.group = self._group(waiting.group.key)
                 insort(waiting.group.places, waiting.place)
         for group in self._groups.values():
             if group.parked_at is not None and group.parked_at + self._settings.flush_seconds <= now:
                 group.parked_at = None
+
+    def _is_backing_off(self, ready_at: float, uid: str) -> bool:
+        waiting = self._waiting.get(uid)
+        return waiting is not None and waiting.ready_at == ready_at
 
     def _leave(self, waiting: _Waiting) -> None:
         group = waiting.group
