@@ -472,7 +472,7 @@ def _predicted_cpu(containers: Sequence[Raw], pod: Raw, overhead: Raw, qos: QoS)
 
 
 def _millicores(cores: Decimal) -> int:
-    return int((cores * 1000).to_integral_value(ROUND_CEILING))
+    return counted("cpu", cores)
 
 
 def _compute(resources: Raw | None) -> Raw:

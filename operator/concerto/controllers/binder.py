@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from concerto.kube import ApiError, Conflict, NotFound, Object, OutcomeUnknown, Session, TooManyRequests, Unreachable
+from concerto.kube import ApiError, KubeError, NotFound, Object, Session, TooManyRequests
 from concerto.kube.resources import PODS
 
 
@@ -102,21 +102,20 @@ async def bind(
             return BindOutcome(BindResult.GONE, error.message)
         except TooManyRequests as error:
             wait = max(wait, error.retry_after or 0.0)
-        except Conflict as error:
-            refusal = error
-        except (OutcomeUnknown, Unreachable):
-            pass
         except ApiError as error:
-            return BindOutcome(BindResult.REFUSED, error.message)
+            # A conflict may mean "already ours", and any other refusal may be that of a second attempt
+            refusal = error
+        except KubeError:
+            pass  # outcome unknown, or unreachable
         try:
             outcome = await _read_back(session, namespace, name, uid, node)
-        except (ApiError, OutcomeUnknown, Unreachable):
+        except KubeError:
             pass  # nothing can be learned now: say it again
         else:
             if outcome is not None:
                 return outcome
             if refusal is not None:
-                # Unbound, and yet a conflict: it is being deleted, or has scheduling gates again
+                # Known to be unbound, and refused. With a conflict it is being deleted, or has scheduling gates again
                 return BindOutcome(BindResult.REFUSED, refusal.message)
             if time.monotonic() - began > settings.give_up_after_seconds:
                 return BindOutcome(BindResult.REFUSED, "the API server did not take the binding in time")

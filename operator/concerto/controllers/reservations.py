@@ -5,6 +5,7 @@ The operator never deletes a person's object: one that has expired says so and h
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.ledger import StandingState
 from concerto.scheduling.standing import place
+
+logger = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 5.0
 """A reservation that lacks room, or holds some, is looked at that often: nodes come and go, and capacity moves."""
@@ -39,8 +42,13 @@ class ReservationController:
         """Make every reservation known, with what its status says, before anything is decided."""
         listed = await self._session.list(POD_RESERVATIONS.path(), label_selector="!concerto.dev/in-flight")
         for obj in listed["items"]:
-            if "podSelector" in obj["spec"]:
+            if "podSelector" not in obj["spec"]:
+                continue
+            try:
                 self._scheduler.snapshot.set_standing(StandingReservation.from_raw(obj))
+            except Exception:
+                # One that can't be read holds nothing; its turn to be reconciled says so, again and again
+                logger.exception("PodReservation %(namespace)s/%(name)s is not usable", obj["metadata"])
 
     async def reconcile(self, key: tuple[str, str], obj: Object | None) -> float | None:
         """Hold what can be held, and write the status if it says something new."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -32,6 +33,8 @@ from concerto.scheduling.snapshot import MEASURED, Change, Snapshot
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_HOUSEKEEPING_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class SchedulerSettings:
@@ -43,6 +46,7 @@ class SchedulerSettings:
         most_waiting_bindings: stored decisions that wait for their binding, beyond which no new cycle starts.
         housekeeping_seconds: how often batches are released.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
+        farewell_seconds: how long bindings under way get when it ends.
     """
 
     least_cycle_interval_seconds: float = 0.05
@@ -50,6 +54,7 @@ class SchedulerSettings:
     most_waiting_bindings: int = 250
     housekeeping_seconds: float = 0.5
     binding_timeout_seconds: float = 4.0
+    farewell_seconds: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ class Scheduler:
         self._session = session
         self._namespace = namespace
         self._instance = identity.rpartition("_")[2]
+        self._storing = ""  # name of the batch whose storing is under way
         self._recorder = recorder
         self._metrics = metrics
         self._clock = clock
@@ -139,6 +145,7 @@ class Scheduler:
         self._sequence = count(1)
         self._slots = asyncio.Semaphore(self._settings.concurrent_bindings)
         self._binding: set[asyncio.Task[None]] = set()
+        self._broken: asyncio.Future[None]
         self._room = asyncio.Event()
         self._room.set()
 
@@ -154,10 +161,17 @@ class Scheduler:
 
     def on_node(self, old: Object | None, new: Object | None) -> None:
         """A Node appeared, changed or went."""
-        if new is not None:
-            self._helped(self.snapshot.set_node(NodeView.from_raw(new)))
-        elif old is not None:
-            self._helped(self.snapshot.remove_node(old["metadata"]["name"]))
+        if new is None:
+            if old is not None:
+                self._helped(self.snapshot.remove_node(old["metadata"]["name"]))
+            return
+        try:
+            node = NodeView.from_raw(new)
+        except Exception:
+            self._unreadable("Node", new)
+            self._helped(self.snapshot.remove_node(new["metadata"]["name"]))
+            return
+        self._helped(self.snapshot.set_node(node))
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod that has not ended appeared or changed; or it ended or went."""
@@ -167,7 +181,13 @@ class Scheduler:
                 self._helped(self.snapshot.remove_pod(uid))
                 self._drop_pending(uid)
             return
-        pod = PodView.from_raw(new)
+        try:
+            pod = PodView.from_raw(new)
+        except Exception:
+            # What was known of it goes on counting; it is not placed as long as it reads like this
+            self._unreadable("Pod", new)
+            self._drop_pending(new["metadata"]["uid"])
+            return
         self._helped(self.snapshot.set_pod(pod, self._clock()))
         if pod.node_name or pod.terminal or pod.deleting:
             self._drop_pending(pod.uid)
@@ -185,9 +205,9 @@ class Scheduler:
             return
         try:
             capacity = NodeCapacity.from_raw(new)
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception:
             # Half a status tells less than none: the node takes part as one without telemetry
-            logger.warning("NodeCapacity %s is not usable: %s", new["metadata"]["name"], error)
+            self._unreadable("NodeCapacity", new)
             self._helped(self.snapshot.remove_capacity(new["metadata"]["name"]))
             return
         self._helped(self.snapshot.set_capacity(capacity, self._clock()))
@@ -199,7 +219,11 @@ class Scheduler:
                 self._forget_batch(old["metadata"]["name"])
             return
         metadata = new["metadata"]
-        assignments = tuple(Assignment.from_raw(a) for a in new["spec"].get("assignments") or ())
+        try:
+            assignments = tuple(Assignment.from_raw(a) for a in new["spec"].get("assignments") or ())
+        except Exception:
+            self._unreadable("PodReservation", new)
+            return
         self._found[metadata["name"]] = StoredBatch(
             metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments
         )
@@ -264,13 +288,20 @@ class Scheduler:
 
     async def run(self) -> None:
         """Decide and bind until cancelled; only the leader does, and only after every reflector was refreshed."""
-        for batch in self._found.values():
-            self.snapshot.ledger.adopt_batch(batch.name, batch.assignments)
-            self._stored[batch.name] = batch
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._decide())
-            group.create_task(self._keep_house())
-            group.create_task(self._reporter.run())
+        self._broken = asyncio.get_running_loop().create_future()
+        self._adopt_late()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._decide())
+                group.create_task(self._keep_house())
+                group.create_task(self._reporter.run())
+                await self._broken
+        finally:
+            # What is stored is bound by us, who still lead, rather than found and decided again by a successor
+            if self._binding:
+                await asyncio.wait(self._binding, timeout=self._settings.farewell_seconds)
+            for task in self._binding:
+                task.cancel()
 
     async def _decide(self) -> None:
         while True:
@@ -320,13 +351,17 @@ class Scheduler:
     async def _carry_out(self, decisions: Sequence[Decision]) -> None:
         """Store the intent, then start the bindings; what the API server would not store is taken back."""
         by_uid = {d.pod.uid: d for d in decisions}
-        name = f"cycle-{self._instance}-{next(self._sequence):06d}"
+        name = self._storing = f"cycle-{self._instance}-{next(self._sequence):06d}"
         if not self._may_write():
             await asyncio.Event().wait()  # a process that slept through its Lease ends before it says another word
-        stored, refused = await store(self._session, self._namespace, name, [d.assignment for d in decisions])
+        stored, refused = await store(
+            self._session, self._namespace, name, [d.assignment for d in decisions], may_write=self._may_write
+        )
         for batch in stored:
             self._stored[batch.name] = batch
             self.snapshot.ledger.open_batch(batch.name, batch.assignments)
+        self._storing = ""
+        for batch in stored:
             for assignment in batch.assignments:
                 if assignment.reservation is not None:
                     self.on_consumed(*assignment.reservation)
@@ -364,22 +399,29 @@ class Scheduler:
         elif outcome.result is BindResult.REFUSED:
             self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")
         else:
-            self._helped(self.snapshot.forget(pod.uid))
+            # Its end, or its node, is about to be told by the watch; should that not come, it is looked at again
+            self._try_later(decision)
 
     def _bound(self, task: asyncio.Task[None]) -> None:
         self._binding.discard(task)
         if len(self._binding) <= self._settings.most_waiting_bindings:
             self._room.set()
         if not task.cancelled() and (error := task.exception()) is not None:
+            # Nobody knows what has become of that pod: whoever starts afresh reads it from the API server
             logger.error("a binding ended by an error of ours", exc_info=error)
+            if not self._broken.done():
+                self._broken.set_exception(error)
 
     def _give_back(self, decision: Decision, note: str) -> None:
         """The placement did not come about, and the pod is known to be unbound: it is decided afresh, later."""
+        self._recorder.record(
+            pod_reference(decision.pod), type="Warning", reason="FailedScheduling", action="Binding", note=note
+        )
+        self._try_later(decision)
+
+    def _try_later(self, decision: Decision) -> None:
         pod = decision.pod
         self._helped(self.snapshot.forget(pod.uid))
-        self._recorder.record(
-            pod_reference(pod), type="Warning", reason="FailedScheduling", action="Binding", note=note
-        )
         if pod.uid in self._pending:
             self._queue.set(self._pending[pod.uid])
             self._queue.retry(pod.uid, self._clock())
@@ -387,10 +429,12 @@ class Scheduler:
 
     async def _keep_house(self) -> None:
         """Delete the batches that nothing is waited for any more; say what has been waited for too long."""
+        wait = self._settings.housekeeping_seconds
         while True:
-            await asyncio.sleep(self._settings.housekeeping_seconds)
+            await asyncio.sleep(wait)
             self._tell_overdue()
             self._tell_silent()
+            self._adopt_late()
             released = self.snapshot.ledger.releasable()
             gone = await asyncio.gather(
                 *(discard(self._session, self._namespace, self._stored[n]) for n in released if n in self._stored)
@@ -398,11 +442,21 @@ class Scheduler:
             for name, done in zip([n for n in released if n in self._stored], gone):
                 if done:
                     self._forget_batch(name)
+            # What could not be deleted (a right that is missing, say) is not asked for twice a second for ever
+            wait = self._settings.housekeeping_seconds if all(gone) else min(2 * wait, _LONGEST_HOUSEKEEPING_SECONDS)
             self._metrics.batches.set(len(self._stored))
             self._metrics.events_dropped.set(self._recorder.dropped)
             self._metrics.rejected_metrics.set(self.snapshot.load.rejected)
 
     # --- inside
+
+    def _unreadable(self, kind: str, obj: Object) -> None:
+        """Called while handling what reading an object raised: one such object must not keep all others waiting."""
+        metadata = obj["metadata"]
+        key = "/".join(part for part in (metadata.get("namespace"), metadata["name"]) if part)
+        error = sys.exception()
+        logger.warning("%s %s is not usable, and is left out: %s: %s", kind, key, type(error).__name__, error)
+        self._metrics.unreadable.labels(kind).inc()
 
     def _tell_overdue(self) -> None:
         """Bound pods that no agent has counted for long: they keep their unit, and somebody should know why."""
@@ -449,6 +503,17 @@ class Scheduler:
 
     def _count(self, pod: PodView, **more: int) -> None:
         self._counts[pod.scheduler_name] = self.counts(pod.scheduler_name).plus(**more)
+
+    def _adopt_late(self) -> None:
+        """Take over batches that are there and nobody sees to.
+
+        They are of a process before this one, whose last write may have come true long after its end; or of this one,
+        which was refused what it had asked for a second time.
+        """
+        for batch in self._found.values():
+            if batch.name not in self._stored and not (self._storing and batch.name.startswith(self._storing)):
+                self.snapshot.ledger.adopt_batch(batch.name, batch.assignments)
+                self._stored[batch.name] = batch
 
     def _forget_batch(self, name: str) -> None:
         self._found.pop(name, None)

@@ -52,6 +52,9 @@ class Metrics:
         self.reconciles = Counter(
             "concerto_reconciles_total", "Reconciles, by kind and outcome.", ["kind", "result"], registry=r
         )
+        self.unreadable = Counter(
+            "concerto_unreadable_objects_total", "Objects left out as they could not be read.", ["kind"], registry=r
+        )
         self.events_dropped = Gauge("concerto_events_dropped", "Events given up for want of room.", registry=r)
 
     def render(self) -> bytes:

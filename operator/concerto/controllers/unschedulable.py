@@ -83,6 +83,8 @@ class UnschedulableReporter:
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
             for waiting in self._due():
+                if self._waiting.get(waiting.pod.uid) is not waiting:
+                    continue  # it has found a node while others were reported on
                 waiting.told, waiting.told_at = waiting.message, self._clock()
                 await self._report(waiting)
 

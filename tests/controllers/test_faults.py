@@ -1,0 +1,205 @@
+"""What the API server may answer while a cycle is stored and bound, and objects that nobody can read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from concerto.api.podreservation import Assignment, build_batch
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.controllers.batches import StoredBatch, discard, store
+from concerto.controllers.binder import BinderSettings, BindResult, bind
+from concerto.controllers.scheduler import Scheduler
+from concerto.controllers.telemetry import Metrics
+from concerto.kube.events import EventRecorder
+from concerto.scheduling.profile import Profile
+from kube.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
+
+QUICK = BinderSettings(timeout_seconds=1.0, first_backoff_seconds=0.001, longest_backoff_seconds=0.01)
+NOW = "2026-03-01T12:00:00Z"
+
+
+def assignments(count: int) -> list[Assignment]:
+    return [Assignment("default", f"p{i}", f"uid-{i}", "n1", "Capacity", "42", 9.0) for i in range(count)]
+
+
+def stored(count: int) -> dict[str, object]:
+    body = build_batch("concerto-system", "b", assignments(count))
+    return body | {"metadata": body["metadata"] | {"uid": "batch", "resourceVersion": "7"}}
+
+
+def pod(node: str = "", uid: str = "uid-0", phase: str = "Pending") -> dict[str, object]:
+    spec = {"schedulerName": "concerto", "containers": [{"name": "c"}]} | ({"nodeName": node} if node else {})
+    metadata = {"namespace": "default", "name": "p0", "uid": uid, "creationTimestamp": NOW, "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def posts(server: Faulty) -> int:
+    return sum(line.startswith("POST") for line in server.seen)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "script", "result", "most_posts"),
+    [
+        ("lost, and done", [resets, says(200, pod("n1"))], BindResult.BOUND, 1),
+        ("lost, and not done", [hangs_up, says(200, pod()), says(201)], BindResult.BOUND, 2),
+        ("500, and done", [refuses(500, "InternalError"), says(200, pod("n1"))], BindResult.BOUND, 1),
+        ("not JSON, then done", [says(201, "<html>"), says(200, "<html>"), says(201)], BindResult.BOUND, 2),
+        ("429", [refuses(429, "TooManyRequests"), says(200, pod()), says(201)], BindResult.BOUND, 2),
+        ("409, and ours", [refuses(409, "Conflict"), says(200, pod("n1"))], BindResult.BOUND, 1),
+        ("409, another's", [refuses(409, "Conflict"), says(200, pod("n2"))], BindResult.ELSEWHERE, 1),
+        ("409, and gone", [refuses(409, "Conflict"), refuses(404, "NotFound")], BindResult.GONE, 1),
+        ("409, another pod", [refuses(409, "Conflict"), says(200, pod(uid="new"))], BindResult.GONE, 1),
+        ("409, and unbound", [refuses(409, "Conflict"), says(200, pod())], BindResult.REFUSED, 1),
+        ("404", [refuses(404, "NotFound")], BindResult.GONE, 1),
+        ("403", [refuses(403, "Forbidden"), says(200, pod())], BindResult.REFUSED, 1),
+        (
+            "done unheard, and the second attempt is forbidden",
+            [hangs_up, says(200, pod()), refuses(403, "Forbidden"), says(200, pod("n1"))],
+            BindResult.BOUND,
+            2,
+        ),
+    ],
+)
+async def test_a_binding_ends_as_the_pod_says(sentence, script, result, most_posts):
+    async with faulty(script) as server:
+        outcome = await bind(server.session, "default", "p0", "uid-0", "n1", QUICK)
+        assert outcome.result is result, sentence
+        assert posts(server) == most_posts
+
+
+@pytest.mark.parametrize(
+    ("sentence", "script", "confirmed", "most_posts"),
+    [
+        ("done, unheard", [resets, says(200, stored(4))], 4, 1),
+        ("lost", [hangs_up, refuses(404, "NotFound"), says(201, stored(4))], 4, 2),
+        ("not JSON at all", [says(201, "<html>"), says(200, "<html>"), says(201, stored(4))], 4, 2),
+        ("too many requests", [refuses(429, "TooManyRequests")] * 3 + [says(201, stored(4))], 4, 4),
+        ("the namespace is gone", [refuses(404, "NotFound")], 0, 1),
+        ("no right", [refuses(403, "Forbidden")], 0, 1),
+        ("no longer known", [refuses(401, "Unauthorized")], 0, 1),
+        ("one is bad, and found by halves", [refuses(422, "Invalid")] * 3 + [says(201, stored(1))], 3, 7),
+    ],
+)
+async def test_a_batch_is_stored_or_refused_and_the_server_is_not_overrun(
+    sentence, script, confirmed, most_posts, monkeypatch
+):
+    monkeypatch.setattr("concerto.controllers.batches._RETRY_SECONDS", 0.01)
+    async with faulty(script) as server:
+        batches, refused = await store(server.session, "concerto-system", "b", assignments(4))
+        assert sum(len(b.assignments) for b in batches) == confirmed, sentence
+        assert len(refused) == 4 - confirmed
+        assert posts(server) <= most_posts
+
+
+async def test_a_process_that_no_longer_leads_stores_nothing():
+    leads = [True, False]
+    async with faulty([hangs_up, refuses(404, "NotFound")]) as server:
+        work = store(server.session, "concerto-system", "b", assignments(1), may_write=lambda: leads.pop(0))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await work
+        assert posts(server) == 1
+
+
+@pytest.mark.parametrize("answer", [says(200, "<html>"), refuses(403, "Forbidden"), refuses(503, "ServiceUnavailable")])
+async def test_a_batch_that_can_not_be_deleted_now_is_kept_for_later(answer):
+    batch = StoredBatch("b", "batch", "7", tuple(assignments(1)))
+    async with faulty([refuses(409, "Conflict"), answer]) as server:
+        assert await discard(server.session, "concerto-system", batch) is False
+
+
+def scheduler(server: Faulty) -> Scheduler:
+    recorder = EventRecorder(server.session, component="c", instance="i")
+    made = Scheduler(server.session, "concerto-system", "host_me", recorder, Metrics(), lambda: 1000.0)
+    made.set_profile("concerto", Profile.build(ProfileSettings.from_raw({"schedulerName": "concerto"})))
+    return made
+
+
+def node(name: str, **allocatable: object) -> dict[str, object]:
+    ready = {"type": "Ready", "status": "True"}
+    return {
+        "metadata": {"name": name, "uid": name, "resourceVersion": "1"},
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"} | allocatable, "conditions": [ready]},
+    }
+
+
+BROKEN_POD = pod(uid="uid-x") | {"spec": {"schedulerName": "concerto", "containers": [{"resources": {"requests": {"cpu": "?"}}}]}}  # fmt: skip # noqa: E501
+
+
+async def test_one_object_that_nobody_can_read_does_not_keep_the_others_waiting():
+    async with faulty([refuses(500, "InternalError")]) as server:
+        made = scheduler(server)
+        made.on_node(None, node("n1"))
+        made.on_node(None, node("n2"))
+        made.on_node(node("n2"), node("n2", cpu="?"))
+        made.on_pod(None, BROKEN_POD)
+        made.on_pod(None, pod("n1", uid="uid-y"))
+        made.on_capacity(None, {"metadata": {"name": "n1", "resourceVersion": "1"}, "status": {"observedAt": 7}})
+        made.on_batch(None, {"metadata": {"name": "b"}, "spec": {"assignments": [{"uid": "?"}]}})
+        assert [n for n in ("n1", "n2") if made.snapshot.exists[made.snapshot.row_of.get(n, -1)]] == ["n1"]
+        assert "uid-x" not in made._queue
+        made.on_pod(BROKEN_POD, pod(uid="uid-x"))
+        assert "uid-x" in made._queue, "mended, and waiting like any other"
+        text = made._metrics.render().decode()
+        for kind in ("Node", "Pod", "NodeCapacity", "PodReservation"):
+            assert f'concerto_unreadable_objects_total{{kind="{kind}"}} 1.0' in text
+
+
+@pytest.mark.parametrize("amount", ["9223372036854775807", "-9223372036854775807"])
+async def test_the_largest_amounts_that_the_api_server_takes_break_nothing(amount):
+    huge = [{"name": "c", "resources": {"requests": {"cpu": amount, "memory": amount, "a.b/c": amount}}}]
+    async with faulty([refuses(500, "InternalError")]) as server:
+        made = scheduler(server)
+        made.on_node(None, node("n1", cpu=amount, memory=amount))
+        for number in range(500):
+            bound = pod("n1", uid=f"uid-{number}")
+            made.on_pod(None, bound | {"spec": bound["spec"] | {"containers": huge}})
+        made.on_node(None, node("n2"))
+        made.on_pod(None, pod(uid="waits"))
+        assert "waits" in made._queue
+        assert not made._metrics.render().decode().count("unreadable_objects_total{kind=")
+
+
+async def test_a_batch_that_came_true_after_the_end_of_its_process_is_taken_over_and_deleted():
+    deleted = asyncio.Event()
+
+    async def delete(request):
+        if request.method == "DELETE" and request.path.endswith("cycle-dead-000007"):
+            deleted.set()
+        return await says(200)(request)
+
+    async with faulty([delete]) as server:
+        made = scheduler(server)
+        running = asyncio.create_task(made.run())
+        await asyncio.sleep(0.05)
+        made.on_pod(None, pod())
+        made.on_batch(None, stored(1) | {"metadata": {"name": "cycle-dead-000007", "uid": "u", "resourceVersion": "9"}})
+        async with asyncio.timeout(10):
+            await deleted.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_binding_that_ends_by_an_error_of_ours_ends_the_run():
+    """Else its pod would stay promised for ever."""
+
+    async def answer(request):
+        if request.method == "POST" and request.path.endswith("podreservations"):
+            return await says(201, stored(1))(request)
+        return await says(200, json.dumps({"metadata": {}}) if request.method == "GET" else "")(request)
+
+    async with faulty([answer]) as server:
+        made = scheduler(server)
+
+        async def broken(*_, **__):
+            raise RuntimeError("ours")
+
+        made._bind = broken
+        made.on_node(None, node("n1"))
+        made.on_pod(None, pod())
+        async with asyncio.timeout(10):
+            with pytest.raises(ExceptionGroup):
+                await made.run()
