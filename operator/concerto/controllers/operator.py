@@ -26,6 +26,7 @@ from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
 from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
+from concerto.controllers.podcpubinding import PodCPUBindingController
 from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
 from concerto.controllers.profiles import ProfileController
 from concerto.controllers.reconciler import Reconciler
@@ -33,12 +34,14 @@ from concerto.controllers.reservations import ReservationController
 from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
 from concerto.controllers.watcher import Watcher
-from concerto.kube import ClusterConfig, ConfigError, KubeError, Reflector, Session
+from concerto.kube import ClusterConfig, ConfigError, KubeError, Object, Reflector, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
     NODE_CAPACITIES,
+    NODE_CPU_TOPOLOGIES,
     NODES,
+    POD_CPU_BINDINGS,
     POD_RESERVATIONS,
     PODS,
     SCHEDULING_PROFILES,
@@ -166,7 +169,7 @@ class Operator:
         async def stop(**_: Any) -> None:
             await self._close()
 
-        for resource in (SCHEDULING_PROFILES, POD_RESERVATIONS):
+        for resource in (SCHEDULING_PROFILES, POD_RESERVATIONS, POD_CPU_BINDINGS):
 
             @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id="changed")
             async def changed(name: str, namespace: str | None, plural: str = resource.plural, **_: Any) -> None:
@@ -197,23 +200,35 @@ class Operator:
         )
         profiles = ProfileController(session, scheduler)
         reservations = ReservationController(session, scheduler, recorder, clock)
+        topologies = Reflector(session, NODE_CPU_TOPOLOGIES, on_change=lambda old, new: bindings.on_topology(old, new))
+
+        def on_pod(old: Object | None, new: Object | None) -> None:
+            scheduler.on_pod(old, new)
+            bindings.on_pod(old, new)
+
+        pods = Reflector(
+            session,
+            PODS,
+            field_selector="status.phase!=Succeeded,status.phase!=Failed",
+            on_change=on_pod,
+            trim=scheduler.trim_pod,
+        )
+        binding_events = EventRecorder(session, component="podcpubinding-controller", instance=self._identity)
+        bindings = PodCPUBindingController(session, binding_events, pods.store, topologies.store)
         self._reconcilers = {
             r.plural: Reconciler(session, r, reconcile, self._metrics, label_selector=selector)
             for r, reconcile, selector in (
                 (SCHEDULING_PROFILES, profiles.reconcile, None),
                 (POD_RESERVATIONS, reservations.reconcile, f"!{IN_FLIGHT_LABEL}"),
+                (POD_CPU_BINDINGS, bindings.reconcile, None),
             )
         }
+        bindings.mark = self._reconcilers[POD_CPU_BINDINGS.plural].mark
         scheduler.on_consumed = self._reconcilers[POD_RESERVATIONS.plural].mark
         reflectors = {
             "nodes": Reflector(session, NODES, on_change=scheduler.on_node, trim=scheduler.trim_node),
-            "pods": Reflector(
-                session,
-                PODS,
-                field_selector="status.phase!=Succeeded,status.phase!=Failed",
-                on_change=scheduler.on_pod,
-                trim=scheduler.trim_pod,
-            ),
+            "pods": pods,
+            "nodecputopologies": topologies,
             "nodecapacities": Reflector(session, NODE_CAPACITIES, on_change=scheduler.on_capacity),
             "subspacesnapshots": Reflector(session, SUBSPACE_SNAPSHOTS, on_change=model.on_snapshot),
             "podreservations": Reflector(
@@ -227,6 +242,7 @@ class Operator:
         for name, reflector in reflectors.items():
             self._health.ready[name] = not_yet(reflector)
         self._spawn("events", recorder.run())
+        self._spawn("binding events", binding_events.run())
         scaling_events = EventRecorder(session, component="concerto-autoscaler", instance=self._identity)
         self._spawn("scaling events", scaling_events.run())
         autoscaler = PredictiveHPAController(session, scaling_events, clock, self._metrics, self._autoscaling)
@@ -255,7 +271,7 @@ class Operator:
 
         async def lead() -> None:
             self._metrics.leader.set(1)
-            await asyncio.gather(read_afresh(), insist(profiles.load), insist(reservations.load))
+            await asyncio.gather(read_afresh(), insist(profiles.load), insist(reservations.load), insist(bindings.load))
             async with asyncio.TaskGroup() as group:
                 group.create_task(model.run())
                 group.create_task(scheduler.run())

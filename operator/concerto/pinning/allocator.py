@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from concerto.api.podcpubinding import Level
 from concerto.pinning.conflicts import Claim, shared_pool
-from concerto.pinning.topology import Level, TopologyIndex, bits
+from concerto.pinning.topology import TopologyIndex, bits
 
 WorkloadType = Literal["cpu-bound", "memory-bound", "io-bound", "best-effort"]
 Policy = Literal["Balanced", "MaximumUtilization"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from concerto.pinning.topology import Level, TopologyIndex
+from concerto.api.podcpubinding import Level
+from concerto.pinning.topology import TopologyIndex
 
 
 @dataclass(frozen=True)

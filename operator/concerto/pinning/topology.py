@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from concerto.api.nodecputopology import CPUTopology
-
-Level = Literal["None", "CPU", "Core", "Socket", "NUMA"]
-"""What a binding keeps others from (004 §6.1)."""
+from concerto.api.podcpubinding import Level
 
 _LAST_LEVEL_CACHE = 3
 

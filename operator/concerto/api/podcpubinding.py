@@ -1,0 +1,82 @@
+"""PodCPUBinding: the CPUs that a pod is to run on, and how far others are kept from them.
+
+Source: 004 listings 6.2 to 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+Level = Literal["None", "CPU", "Core", "Socket", "NUMA"]
+"""What a binding keeps others from (004 §6.1)."""
+ResourceStatus = Literal[
+    "Pending",
+    "Validated",
+    "Applied",
+    "InvalidCPUSet",
+    "PodNotFound",
+    "NodeTopologyNotFound",
+    "CPUSetAllocationFailed",
+    "Failed",
+]
+BindingKey = tuple[str, str]
+"""Namespace and name."""
+
+FOREIGN_FINALIZERS = frozenset(
+    f"{group}/pod-cpu-binding-finalizer" for group in ("cslab.ece.ntua.gr", "csllab.ece.ntua.gr")
+)
+"""The finalizer of 004's manifests (in both spellings of its listings), which nobody else would ever remove."""
+
+
+@dataclass(frozen=True)
+class PodCPUBinding:
+    """What a person, or the operator, asks for.
+
+    Attributes:
+        namespace: its namespace, and the pod's.
+        name: its name.
+        uid: its UID.
+        created: creation time, RFC 3339 in whole seconds: in order as text.
+        pod_name: the pod.
+        cpus: numbers of the CPUs.
+        level: what others are kept from.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    pod_name: str
+    cpus: frozenset[int]
+    level: Level = "None"
+
+    @property
+    def key(self) -> BindingKey:
+        """Namespace and name."""
+        return (self.namespace, self.name)
+
+    @property
+    def pod_key(self) -> tuple[str, str]:
+        """Namespace and name of the pod."""
+        return (self.namespace, self.pod_name)
+
+    @property
+    def age_order(self) -> tuple[str, str, str]:
+        """Sorts the older first; of two of the same second, by namespace and name."""
+        return (self.created, self.namespace, self.name)
+
+    @classmethod
+    def from_raw(cls, obj: Mapping[str, Any]) -> Self:
+        """The object as the API server has it."""
+        metadata, spec = obj["metadata"], obj["spec"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            created=metadata["creationTimestamp"],
+            pod_name=spec["podName"],
+            cpus=frozenset(item["cpuID"] for item in spec["cpuSet"]),
+            level=spec.get("exclusivenessLevel", "None"),
+        )

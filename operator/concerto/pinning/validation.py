@@ -1,0 +1,143 @@
+"""Which of the bindings of a node hold their CPUs: a function of the objects alone, so that a restart changes nothing.
+
+Bindings are looked at from the oldest to the youngest; each that can be had beside those before it is Validated. What
+an older one is edited to can take CPUs from a younger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from concerto.api.cpulist import format_cpu_list
+from concerto.api.nodecputopology import NodeCPUTopology
+from concerto.api.podcpubinding import BindingKey, PodCPUBinding, ResourceStatus
+from concerto.pinning.conflicts import Claim, conflict, shared_pool
+from concerto.pinning.topology import TopologyIndex, bits, to_mask
+
+
+@dataclass(frozen=True)
+class BoundPod:
+    """The pod that a binding names.
+
+    Attributes:
+        uid: its UID.
+        node: where it is; empty while it is on no node.
+    """
+
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a binding stands.
+
+    Attributes:
+        status: ``resourceStatus``.
+        reason: why, CamelCase.
+        message: why, and what to do.
+        node: the pod's node; empty if there is none.
+        pod_uid: the pod's UID; empty if there is none.
+        cpus: the CPUs it holds, as a list; empty unless Validated.
+        mems: the memory nodes they belong to, as a list.
+        loses_to: the older binding that is in the way.
+    """
+
+    status: ResourceStatus
+    reason: str
+    message: str
+    node: str = ""
+    pod_uid: str = ""
+    cpus: str = ""
+    mems: str = ""
+    loses_to: BindingKey | None = None
+
+
+def judge_unplaced(binding: PodCPUBinding, pod: BoundPod | None) -> Verdict:
+    """The verdict on a binding whose pod is on no node: it holds nothing."""
+    name = f"{binding.namespace}/{binding.pod_name}"
+    if pod is None:
+        text = f"There is no pod {name} that waits or runs; the binding holds nothing until there is one."
+        return Verdict("PodNotFound", "PodNotFound", text)
+    return Verdict("Pending", "PodNotScheduled", f"Pod {name} is on no node yet.", pod_uid=pod.uid)
+
+
+def judge_node(
+    name: str, node: NodeCPUTopology | None, bindings: Iterable[tuple[PodCPUBinding, BoundPod]]
+) -> dict[BindingKey, Verdict]:
+    """The verdicts on all bindings whose pods are on a node.
+
+    Args:
+        name: the node's.
+        node: its topology; None if there is none.
+        bindings: all of them, in any order, each with its pod.
+    """
+    ordered = sorted(bindings, key=lambda each: each[0].age_order)
+    if node is None or node.topology is None:
+        text = f"NodeCPUTopology {name} has no status: is the agent of the node running?"
+        return {b.key: Verdict("NodeTopologyNotFound", "NoTopology", text, name, pod.uid) for b, pod in ordered}
+    index = TopologyIndex.build(node.topology)
+    held: list[tuple[PodCPUBinding, Claim]] = []
+    verdicts: dict[BindingKey, Verdict] = {}
+    for binding, pod in ordered:
+        claim = Claim(to_mask(binding.cpus), binding.level)
+        verdict = _refusal(index, node, binding, claim, held, pod)
+        if verdict is None:
+            held.append((binding, claim))
+            mems = index.mems(claim.cpus)
+            text = f"CPUSet {_brackets(binding.cpus)}, MemSet {_brackets(mems)}"
+            verdict = Verdict(
+                "Validated", "Validated", f"CPU binding is validated: {text}", name, pod.uid,
+                format_cpu_list(binding.cpus), format_cpu_list(mems),
+            )  # fmt: skip
+        verdicts[binding.key] = verdict
+    return verdicts
+
+
+def _refusal(
+    index: TopologyIndex,
+    node: NodeCPUTopology,
+    binding: PodCPUBinding,
+    claim: Claim,
+    held: list[tuple[PodCPUBinding, Claim]],
+    pod: BoundPod,
+) -> Verdict | None:
+    def refuse(status: ResourceStatus, reason: str, message: str, loses_to: PodCPUBinding | None = None) -> Verdict:
+        return Verdict(status, reason, message, node.name, pod.uid, loses_to=loses_to.key if loses_to else None)
+
+    if missing := set(bits(claim.cpus & ~index.online)):
+        text = f"CPUs {_brackets(missing)} do not exist in node {node.name}"
+        if node.topology and (offline := missing & node.topology.offline):
+            text += f" (switched off: {format_cpu_list(offline)})"
+        return refuse("InvalidCPUSet", "CPUsNotFound", text + ".")
+    if reserved := binding.cpus & node.pools.reserved:
+        text = f"CPUs {_brackets(reserved)} of node {node.name} are reserved and never given to a pod."
+        return refuse("InvalidCPUSet", "CPUsReserved", text)
+    exclusive = to_mask(node.pools.kubelet_exclusive)
+    if met := (claim.cpus | index.closure(claim.cpus, claim.level)) & exclusive:
+        text = f"CPUs {_brackets(bits(met))} of node {node.name} are held by pods of kubelet's static CPU manager."
+        return refuse("CPUSetAllocationFailed", "KubeletExclusive", text)
+    for other, its in held:
+        if other.pod_name == binding.pod_name and other.namespace == binding.namespace:
+            text = f"PodCPUBinding {_name(other)} is older and binds the same pod: delete one of the two."
+            return refuse("Failed", "PodBoundTwice", text, other)
+        if conflict(index, claim, its):
+            met = index.closure(claim.cpus, claim.level) & its.cpus | index.closure(its.cpus, its.level) & claim.cpus
+            text = (
+                f"CPUs {_brackets(bits(met))} of node {node.name} are held by PodCPUBinding {_name(other)} "
+                f"(exclusiveness {its.level}), which is older. This one is tried again when that one goes."
+            )
+            return refuse("CPUSetAllocationFailed", "Conflict", text, other)
+    if not shared_pool(index, exclusive, [its for _, its in held] + [claim]) and claim.level != "None":
+        text = f"No CPU of node {node.name} would be left to pods without a binding."
+        return refuse("CPUSetAllocationFailed", "SharedPoolEmpty", text)
+    return None
+
+
+def _name(binding: PodCPUBinding) -> str:
+    return f"{binding.namespace}/{binding.name}"
+
+
+def _brackets(numbers: Iterable[int]) -> str:
+    return f"[{' '.join(map(str, sorted(numbers)))}]"

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from topologies import machine, topologies
+
+from concerto.api.cpulist import parse_cpu_list
+from concerto.api.nodecputopology import CPUPools, CPUTopology, NodeCPUTopology
+from concerto.api.podcpubinding import PodCPUBinding
+from concerto.pinning.conflicts import Claim, conflict
+from concerto.pinning.topology import TopologyIndex, to_mask
+from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
+
+SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
+LEVELS = ["None", "CPU", "Core", "Socket", "NUMA"]
+
+
+def binding(name: str, cpus: str, level: str = "None", created: int = 0, pod: str = "") -> PodCPUBinding:
+    time = f"2026-03-01T12:00:{created:02}Z"
+    return PodCPUBinding("default", name, f"uid-{name}", time, pod or f"pod-{name}", parse_cpu_list(cpus), level)
+
+
+def judged(*bindings: PodCPUBinding, topology: CPUTopology | None = SEED, **pools: str) -> dict[str, Verdict]:
+    held = CPUPools(**{name: parse_cpu_list(cpus) for name, cpus in pools.items()})
+    node = NodeCPUTopology("node-4", topology, held)
+    found = judge_node("node-4", node, [(each, BoundPod(f"uid-{each.pod_name}", "node-4")) for each in bindings])
+    return {name: verdict for (_, name), verdict in found.items()}
+
+
+def test_a_binding_that_can_be_had_says_its_sets_as_listing_6_3_does():
+    verdict = judged(binding("a", "0,2,4,6", "Core"))["a"]
+    assert verdict == Verdict(
+        "Validated", "Validated", "CPU binding is validated: CPUSet [0 2 4 6], MemSet [0 1]", "node-4", "uid-pod-a",
+        "0,2,4,6", "0-1",
+    )  # fmt: skip
+
+
+# the binding, pools, (status, reason), words of the message
+REFUSED = {
+    "a CPU that is not there": (binding("a", "0,26"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [26] do not exist in node node-4"),  # noqa: E501
+    "a reserved CPU": (binding("a", "0-2"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0]"),
+    "a CPU of kubelet's": (
+        binding("a", "3"), {"kubelet_exclusive": "3"}, ("CPUSetAllocationFailed", "KubeletExclusive"), "CPUs [3]",
+    ),
+    "an exclusive core, a thread of which is kubelet's": (
+        binding("a", "3", "Core"), {"kubelet_exclusive": "13"}, ("CPUSetAllocationFailed", "KubeletExclusive"), "[13]",
+    ),
+    "all there is": (
+        binding("a", "0-19", "CPU"), {}, ("CPUSetAllocationFailed", "SharedPoolEmpty"), "pods without a binding",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "pools", "expected", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_binding_that_can_not_be_had_says_which_cpus_are_in_the_way(asked, pools, expected, words):
+    verdict = judged(asked, **pools)["a"]
+    assert (verdict.status, verdict.reason) == expected
+    assert words in verdict.message
+    assert verdict.cpus == verdict.mems == ""
+
+
+def test_cpus_that_are_switched_off_are_told_from_those_that_never_were():
+    topology = CPUTopology(SEED.cores, SEED.numa_nodes, offline=frozenset({20}))
+    message = judged(binding("a", "20,26"), topology=topology)["a"].message
+    assert message == "CPUs [20 26] do not exist in node node-4 (switched off: 20)."
+
+
+def test_the_older_wins_and_the_younger_says_to_whom_it_lost_and_which_cpus():
+    old, young = binding("z", "0", "Core", created=1), binding("a", "10,11", created=2)
+    for order in ((old, young), (young, old)):
+        verdicts = judged(*order)
+        assert verdicts["z"].status == "Validated"
+        assert (verdicts["a"].status, verdicts["a"].loses_to) == ("CPUSetAllocationFailed", ("default", "z"))
+        assert (
+            "CPUs [10] of node node-4 are held by PodCPUBinding default/z (exclusiveness Core)" in verdicts["a"].message
+        )
+    assert judged(young)["a"].status == "Validated", "once the older one is gone"
+
+
+def test_of_two_of_the_same_second_the_first_by_name_wins():
+    verdicts = judged(binding("b", "0", "CPU"), binding("a", "0", "CPU"))
+    assert {name: v.status for name, v in verdicts.items()} == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+
+
+def test_a_loser_is_in_nobodys_way():
+    verdicts = judged(
+        binding("a", "0", "CPU", created=1), binding("b", "0-1", "CPU", created=2), binding("c", "1", "CPU", created=3)
+    )
+    assert [verdicts[name].status for name in "abc"] == ["Validated", "CPUSetAllocationFailed", "Validated"]
+
+
+def test_a_pod_has_one_binding():
+    verdicts = judged(binding("a", "0", pod="p", created=1), binding("b", "1", pod="p", created=2))
+    assert (verdicts["b"].status, verdicts["b"].loses_to) == ("Failed", ("default", "a"))
+
+
+def test_without_a_topology_nothing_is_validated():
+    assert judged(binding("a", "0"), topology=None)["a"].status == "NodeTopologyNotFound"
+    pod = BoundPod("u", "node-4")
+    assert judge_node("node-4", None, [(binding("a", "0"), pod)])["default", "a"].status == "NodeTopologyNotFound"
+
+
+def test_a_binding_waits_for_its_pod():
+    assert judge_unplaced(binding("a", "0"), None).status == "PodNotFound"
+    waiting = judge_unplaced(binding("a", "0"), BoundPod("u", ""))
+    assert (waiting.status, waiting.reason, waiting.pod_uid) == ("Pending", "PodNotScheduled", "u")
+
+
+@given(topologies(), st.data())
+def test_those_validated_never_meet_whatever_is_asked_in_whatever_order(topology, data):
+    cpus = st.sets(st.sampled_from(sorted(topology.cpus)), min_size=1, max_size=4)
+    asked = data.draw(st.lists(st.tuples(cpus, st.sampled_from(LEVELS), st.integers(0, 3)), max_size=8))
+    bindings = [
+        PodCPUBinding("d", f"b{i}", "u", f"2026-03-01T12:00:0{created}Z", f"p{i}", frozenset(c), level)
+        for i, (c, level, created) in enumerate(asked)
+    ]
+    node = NodeCPUTopology("n", topology, CPUPools())
+    pairs = [(each, BoundPod("u", "n")) for each in bindings]
+    verdicts = judge_node("n", node, pairs)
+    assert judge_node("n", node, data.draw(st.permutations(pairs))) == verdicts
+    index = TopologyIndex.build(topology)
+    held = [Claim(to_mask(b.cpus), b.level) for b in bindings if verdicts[b.key].status == "Validated"]
+    assert not any(conflict(index, a, b) for a, b in itertools.combinations(held, 2))
+    for each in bindings:
+        if (winner := verdicts[each.key].loses_to) is not None:
+            assert verdicts[winner].status == "Validated", "nobody loses to one that holds nothing"
