@@ -53,7 +53,9 @@ def main() -> int:
     """Run and write build/bench.json."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only")
-    parser.add_argument("--only", choices=["throughput", "arrivals", "python"], help="just one part")
+    parser.add_argument(
+        "--only", choices=["throughput", "through", "arrivals", "steady", "python"], help="just one part"
+    )
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
     results: dict[str, object] = {"machine": machine()}
@@ -68,8 +70,13 @@ def main() -> int:
                 results["throughput"] = {
                     f"{nodes} nodes": throughput.compare(control_plane, nodes, pods, say) for nodes, pods in sizes
                 }
-            if arguments.only in (None, "arrivals") and not arguments.quick:
-                results["arrivals"] = throughput.arrivals(control_plane, 1000, 50.0, 1500, say)
+            if arguments.only in (None, "through"):
+                results["run through, 100 nodes"] = throughput.run_through(control_plane, 100, 1000, say)
+            if arguments.only in (None, "arrivals"):
+                results["arrivals, 1000 nodes"] = throughput.arrivals(control_plane, 1000, 50.0, 1500, say)
+            if arguments.only in (None, "steady"):
+                for nodes in (1000,) if arguments.quick else (1000, 5000):
+                    results[f"steady, {nodes} nodes"] = throughput.steady(control_plane, nodes, 60.0, say)
     RESULTS.write_text(json.dumps(results, indent=2))
     say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 0

@@ -12,18 +12,25 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from concerto.api.node import NodeView
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.schedulingprofile import ProfileSettings, ScoreSettings
 from concerto.scheduling.cycle import CycleResult, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
+from concerto.scheduling.registry import SCORES as REGISTRY
 from concerto.scheduling.snapshot import Change, Snapshot
 
 pytestmark = pytest.mark.bench
 
 NOW = 1000.0
 PROFILES = {"concerto": Profile.build(ProfileSettings("concerto"))}
+WINDOWS = tuple(Window(r, w, 0.3, 0.1, 0.3, 300) for r in ("cpu", "memory") for w in ("5m", "10m", "15m"))
+SCORES = {
+    "no score": (),
+    "the default": (ScoreSettings("Capacity"),),
+    "every score": tuple(ScoreSettings(name) for name in REGISTRY),
+}
 DEFAULT_TOLERATIONS = [
     {"effect": "NoExecute", "key": f"node.kubernetes.io/{k}", "operator": "Exists", "tolerationSeconds": 300}
     for k in ("not-ready", "unreachable")
@@ -56,7 +63,9 @@ def pods(count: int, templates: int = 1) -> list[PodView]:
 
 def capacity(name: str, value: float, version: int = 1, observed: tuple[str, ...] = ()) -> NodeCapacity:
     agent = AgentInfo("0.1.0", "a", "Machine", "Inotify")
-    status = NodeCapacityStatus(NOW + version, 1, agent, value, "Quiet", 1.0, 1.0, 0.1, 0, 0, observed, 1.0)
+    status = NodeCapacityStatus(
+        NOW + version, 1, agent, value, "Quiet", 1.0, 1.0, 0.1, 0, 0, observed, 1.0, windows=WINDOWS
+    )
     return NodeCapacity(name, "uid", str(version), 1, CapacitySettings(), status)
 
 
@@ -91,6 +100,32 @@ def test_cycle(benchmark: BenchmarkFixture, nodes: int, count: int, templates: i
     assert len(result.decisions) == count
     if benchmark.stats is not None:  # None with --benchmark-disable
         benchmark.extra_info["decisions per second"] = round(count / benchmark.stats.stats.median)
+
+
+@pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
+def test_scores(benchmark: BenchmarkFixture, scores: tuple[ScoreSettings, ...]) -> None:
+    """250 pods of 20 templates on 5,000 nodes, on which 20,000 pods have just begun."""
+    snapshot = cluster(5000)
+    for i in range(20_000):
+        raw = raw_pod(1_000_000 + i, i % 20)
+        raw["spec"]["nodeName"] = f"node-{i % 5000}"
+        snapshot.set_pod(PodView.from_raw(raw), NOW)
+    for i in range(5000):
+        snapshot.set_capacity(capacity(f"node-{i}", 50.0, version=2), NOW)
+    waiting = pods(250, 20)
+    profiles = {"concerto": Profile.build(ProfileSettings("concerto", scores=scores))}
+
+    def empty() -> None:
+        for pod in waiting:
+            snapshot.forget(pod.uid)
+
+    def cycle() -> CycleResult:
+        return schedule(snapshot, waiting, profiles, now=NOW, generator=np.random.default_rng(0))
+
+    result = benchmark.pedantic(cycle, setup=empty, rounds=5)
+    assert len(result.decisions) == 250
+    if benchmark.stats is not None:
+        benchmark.extra_info["decisions per second"] = round(250 / benchmark.stats.stats.median)
 
 
 def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from concerto.api.timestamps import parse_timestamp
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import NAMESPACES, POD_RESERVATIONS, PODS
 from e2e.clusters import LocalControlPlane
 from e2e.processes import NAMESPACE, cpu_seconds, operator_process, rss_mib
+from e2e.recorder import Recorder
 from e2e.system import hollow_nodes
 
 Say = Callable[[str], None]
@@ -53,14 +56,19 @@ class Throughput:
     left_behind: int = 0
 
 
+# Of simulated nodes' pods: seed 000's pi-2000, about 2 s of waiting and 4.1 core-seconds of work in one thread
+PI_2000 = {"hollow.concerto.dev/wait-seconds": "2", "hollow.concerto.dev/core-seconds": "4.1"}
+
+
 def pod(namespace: str, name: str, scheduler: str) -> dict[str, Any]:
     """A pod without requests that any node will do for."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"namespace": namespace, "name": name, "labels": {"app": "bench"}},
+        "metadata": {"namespace": namespace, "name": name, "labels": {"app": "bench"}, "annotations": PI_2000},
         "spec": {
             "schedulerName": scheduler,
+            "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "c", "image": "none.invalid/none"}],
@@ -208,6 +216,105 @@ def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -
     cpu = ours.cpu_ms_per_pod / kube.cpu_ms_per_pod
     say(f"  => {ratio:.2f} x kube-scheduler's pods/s at {cpu:.2f} x its CPU per pod (goal: >= 1.50 at <= 0.50)")
     return {"kube": asdict(kube), "concerto": asdict(ours), "throughput_ratio": ratio, "cpu_ratio": cpu}
+
+
+def run_through(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -> dict[str, Any]:
+    """The same pods placed and run to their end by both, on simulated nodes that measure themselves.
+
+    Every pod must succeed; of Concerto's placements an independent recorder recomputes each.
+    """
+    say(f"{pods} pods run through on {nodes} simulated, measured nodes of 4 cores (pi-2000; 2-3 min)")
+    figures: dict[str, Any] = {}
+    with hollow_nodes(control_plane, nodes):
+        for name, scheduler_name in (("kube-scheduler", "default-scheduler"), ("concerto", "concerto")):
+            operator = operator_process(control_plane, control_plane.logs, "operator-through")
+            if name == "concerto":
+                operator.start()
+                operator.wait_ready(60)
+            else:
+                control_plane.start_scheduler()
+            time.sleep(8)  # capacities are published and known
+            recorder = Recorder(str(control_plane.kubeconfig)).start()
+            pid = operator.pid if name == "concerto" else control_plane.children["kube-scheduler"].pid
+            cpu_before = cpu_seconds(pid)
+            try:
+                took, completions = asyncio.run(_run_through(control_plane, f"through-{name}", scheduler_name, pods))
+                cpu, rss = cpu_seconds(pid) - cpu_before, rss_mib(pid)
+            finally:
+                recorder.stop()
+                operator.stop() if name == "concerto" else control_plane.stop_scheduler()
+            figures[name] = {
+                "pods_succeeded": len(completions),
+                "jct_s": took,
+                "pct_mean_s": statistics.fmean(completions),
+                "pct_std_s": statistics.pstdev(completions),
+                "cpu_ms_per_pod": 1000 * cpu / pods,
+                "rss_mib": rss,
+            }
+            said = (
+                f"  {name:<15} all {len(completions)} succeeded in {took:.1f} s, pod completion "
+                f"{figures[name]['pct_mean_s']:.1f} ± {figures[name]['pct_std_s']:.1f} s, "
+                f"{1000 * cpu / pods:.2f} ms CPU/pod, {rss:.0f} MiB"
+            )
+            if name == "concerto":
+                verdict = recorder.verify()
+                figures[name]["not_allowed"] = len(verdict.violations)
+                said += f"; {verdict.assignments} assignments, {len(verdict.violations)} not allowed"
+            say(said)
+    return figures
+
+
+async def _run_through(
+    control_plane: LocalControlPlane, namespace: str, scheduler: str, pods: int
+) -> tuple[float, list[float]]:
+    """Seconds until the last pod has succeeded, and each pod's from its start to its end (whole seconds)."""
+    async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await session.create(NAMESPACES.path(), body)
+        began = time.monotonic()
+        await create_pods(session, namespace, scheduler, pods)
+        params = {"fieldSelector": "status.phase!=Succeeded", "limit": "1", "resourceVersion": "0"}
+        while (await session.get(PODS.path(namespace), params=params))["items"]:
+            if time.monotonic() - began > 400:
+                raise TimeoutError("pods are left that have not succeeded after 400 s")
+            await asyncio.sleep(0.2)
+        took = time.monotonic() - began
+        listed = await session.list(PODS.path(namespace))
+        ends = [p["status"]["containerStatuses"][0]["state"]["terminated"] for p in listed["items"]]
+        await remove(session, namespace)
+    return took, [parse_timestamp(e["finishedAt"]) - parse_timestamp(e["startedAt"]) for e in ends]
+
+
+def steady(control_plane: LocalControlPlane, nodes: int, seconds: float, say: Say) -> dict[str, Any]:
+    """What an idle cluster of publishing nodes costs the operator and the API server."""
+    say(f"{nodes} publishing nodes with nothing to do, {seconds:.0f} s")
+    with hollow_nodes(control_plane, nodes):
+        operator = operator_process(control_plane, control_plane.logs, "operator-steady").start()
+        try:
+            operator.wait_ready(120)
+            time.sleep(30)  # the nodes warm up
+            cpu, writes, began = cpu_seconds(operator.pid), _writes(control_plane), time.monotonic()
+            time.sleep(seconds)
+            took = time.monotonic() - began
+            figures = {
+                "operator_cpu_percent": 100 * (cpu_seconds(operator.pid) - cpu) / took,
+                "operator_rss_mib": rss_mib(operator.pid),
+                "capacity_and_subspace_writes_per_second": (_writes(control_plane) - writes) / took,
+            }
+        finally:
+            operator.stop()
+    say(
+        f"  operator {figures['operator_cpu_percent']:.1f} % of a core, {figures['operator_rss_mib']:.0f} MiB; "
+        f"{figures['capacity_and_subspace_writes_per_second']:.1f} status writes/s of all agents and the operator"
+    )
+    return figures
+
+
+def _writes(control_plane: LocalControlPlane) -> float:
+    """Writes of our telemetry kinds that the API server has counted."""
+    counted = re.compile(r'apiserver_request_total\{.*resource="(nodecapacities|subspacesnapshots)".*verb="PATCH"')
+    lines = control_plane.kubectl("get", "--raw", "/metrics").splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if counted.match(line))
 
 
 def arrivals(control_plane: LocalControlPlane, nodes: int, per_second: float, pods: int, say: Say) -> dict[str, Any]:
