@@ -18,6 +18,7 @@ from typing import Any
 from concerto.api.timestamps import parse_timestamp
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import NAMESPACES, POD_RESERVATIONS, PODS
+from e2e.bench.profile import Profiler
 from e2e.clusters import LocalControlPlane
 from e2e.processes import NAMESPACE, cpu_seconds, operator_process, rss_mib
 from e2e.recorder import Recorder
@@ -212,10 +213,33 @@ def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -
         ours = asyncio.run(
             measure(control_plane, nodes, pods, "concerto", "concerto", start_concerto, operator.stop, say)
         )
+        where: dict[str, float] = {}
+        short = ours.pods_per_second < 1.5 * kube.pods_per_second or ours.cpu_ms_per_pod > 0.5 * kube.cpu_ms_per_pod
+        if short and nodes >= 1000:
+            profiler: list[Profiler] = []
+
+            def start_profiled() -> int:
+                operator.start()
+                profiler.append(Profiler(operator.pid, control_plane.work_dir / "py-spy.txt"))
+                return operator.pid
+
+            def stop_profiled() -> None:
+                where.update(profiler[0].stop())
+                operator.stop()
+
+            asyncio.run(
+                measure(control_plane, nodes, pods, "concerto-profiled", "concerto", start_profiled, stop_profiled, say)
+            )
     ratio = ours.pods_per_second / kube.pods_per_second
     cpu = ours.cpu_ms_per_pod / kube.cpu_ms_per_pod
     say(f"  => {ratio:.2f} x kube-scheduler's pods/s at {cpu:.2f} x its CPU per pod (goal: >= 1.50 at <= 0.50)")
-    return {"kube": asdict(kube), "concerto": asdict(ours), "throughput_ratio": ratio, "cpu_ratio": cpu}
+    figures = {"kube": asdict(kube), "concerto": asdict(ours), "throughput_ratio": ratio, "cpu_ratio": cpu}
+    if where:
+        say("  where the operator's time goes (a second run, with py-spy): ")
+        for name, share in where.items():
+            say(f"    {100 * share:4.0f} %  {name}")
+        figures["operator_time"] = where
+    return figures
 
 
 def run_through(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -> dict[str, Any]:
