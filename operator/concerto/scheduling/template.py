@@ -80,7 +80,7 @@ class Template:
         self.abstentions: dict[str, int] = {}
         self.by_allocation = False
         self._totals: Floats = np.zeros(0)
-        self._abstained = False
+        self._abstained = not profile.scores
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
         self._raw = np.full((len(self._normalised), size), np.nan)  # the others, as `normalise` takes them

@@ -50,12 +50,18 @@ def risk_of_load(
     m, v = mu[fitted], variance[fitted]
     k = m * (1.0 - m) / v - 1.0
     alpha, beta = m * k, (1.0 - m) * k
-    below[fitted] = beta_cdf(threshold[fitted], alpha, beta)
     bounded = limited < 1.0
     possible = np.ones_like(mu)
+    conditioned = fitted & bounded
+    # Both in one call: for the few rows that a placement has changed, calls are what costs
+    n = len(m)
     inside = bounded[fitted]
-    among = np.flatnonzero(fitted)[inside]
-    possible[among] = beta_cdf(np.clip(limited[among], 0.0, 1.0), alpha[inside], beta[inside])
+    cdf = beta_cdf(
+        np.concatenate([threshold[fitted], np.clip(limited[conditioned], 0.0, 1.0)]),
+        np.concatenate([alpha, alpha[inside]]),
+        np.concatenate([beta, beta[inside]]),
+    )
+    below[fitted], possible[conditioned] = cdf[:n], cdf[n:]
     below = np.divide(below, possible, out=below, where=possible > 0.0)
     below = np.where(bounded & (limited <= 0.0), 1.0, np.clip(below, 0.0, 1.0))
     return np.where(np.isnan(mean) | np.isnan(deviation), np.nan, 1.0 - below)
@@ -71,27 +77,30 @@ class LowRiskOverCommitment(Local):
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu or the memory is not measured."""
-        risk = np.maximum.reduce([self._risk(query, resource, rows) for resource in RESOURCES])
+        columns = [self._columns(query, resource, rows) for resource in RESOURCES]
+        requests, limits, allocatable, used, limited, mean, deviation = (np.concatenate(c) for c in zip(*columns))
+        there_is = np.maximum(allocatable, 1.0)
+        of_limits = risk_of_limits(np.minimum(requests, allocatable), limits, allocatable)
+        of_load = risk_of_load(
+            mean,
+            deviation,
+            np.minimum(used, allocatable) / there_is,
+            limited / there_is,
+            self.args.smoothing_window,
+        )
+        weight = self.args.limit_risk_weight
+        risk = (weight * of_limits + (1.0 - weight) * of_load).reshape(len(RESOURCES), -1).max(axis=0)
         if query.pod.shape.qos == "BestEffort":
             return np.where(np.isnan(risk), np.nan, 0.0)
         return rounded(100.0 * (1.0 - risk))
 
-    def _risk(self, query: Query, resource: str, rows: Rows) -> Floats:
+    def _columns(self, query: Query, resource: str, rows: Rows) -> tuple[Floats, ...]:
+        """Requests and limits with the pod, allocatable, requests and limits without it, mean and deviation."""
         snapshot, shape = query.snapshot, query.pod.shape
         allocatable = snapshot.allocatable(resource, rows).astype(np.float64)
         used = snapshot.used(resource, rows).astype(np.float64)
-        limits = snapshot.limits[RESOURCES.index(resource), : snapshot.size][rows].astype(np.float64)
+        limited = snapshot.limits[RESOURCES.index(resource), : snapshot.size][rows].astype(np.float64)
         request = shape.requests.get(resource, 0)
         limit = max(shape.limits.get(resource, 0), request)
-        of_limits = risk_of_limits(np.minimum(used + request, allocatable), limits + limit, allocatable)
-        there_is = np.maximum(allocatable, 1.0)
-        of_load = risk_of_load(
-            query.mean_load(resource, rows),
-            query.deviation(resource, rows),
-            np.minimum(used, allocatable) / there_is,
-            limits / there_is,
-            self.args.smoothing_window,
-        )
-        weight = self.args.limit_risk_weight
-        risk: Floats = weight * of_limits + (1.0 - weight) * of_load
-        return risk
+        mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)
+        return used + request, limited + limit, allocatable, used, limited, mean, deviation
