@@ -45,3 +45,16 @@ def test_what_is_wrong_with_the_file_is_said_with_its_line(tmp_path, capsys, tex
     status, _, error = told(tmp_path, capsys, text)
     assert status == 2
     assert says in error
+
+
+def test_repetitions_that_lie_too_far_apart_are_told(tmp_path, capsys):
+    text = "workload,vanilla,packed,spread\na,10,8,10\na,10,{},10\n"
+    assert len(told(tmp_path, capsys, text.format("8.4"))[1]) == 1
+    assert "lie 20% apart" in told(tmp_path, capsys, text.format("9.8"))[1][1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["times.csv", "--run", "true"], ["--run", "true", "--repeat", "0"]])
+def test_what_makes_no_sense_is_refused(arguments):
+    with pytest.raises(SystemExit) as refused:
+        main(["classify", *arguments])
+    assert refused.value.code == 2

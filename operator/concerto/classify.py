@@ -1,15 +1,21 @@
-"""`concerto classify`: which workload type a program is, from times that were measured in three configurations."""
+"""`concerto classify`: which workload type a program is, from times in three configurations that are given or taken."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import shlex
 import sys
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
+from concerto.api.cpulist import format_cpu_list
+from concerto.pinning.allocator import Features, Occupancy, allocate
 from concerto.pinning.classification import LABEL, THRESHOLD, WORKLOAD_TYPES, Class, Slowdowns, classify
+from concerto.pinning.topology import TopologyIndex, bits
+from concerto.timed_runs import Cpuset, CpusetError
+from concerto_agent.topology import read_topology
 
 _CONFIGURATIONS = ("vanilla", "packed", "spread")
 _SHOWN = Decimal("0.01")
@@ -17,11 +23,18 @@ _SHOWN = Decimal("0.01")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto classify`."""
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
         "csv",
+        nargs="?",
         help="file (- for standard input) with the columns workload, vanilla, packed and spread: times, in any one "
         "unit; lines of the same workload are its repetitions",
     )
+    source.add_argument(
+        "--run", dest="measured", metavar="COMMAND", help="measure this command on this machine; needs root"
+    )
+    parser.add_argument("--threads", type=_count, default=2, help="threads of the command (default: %(default)s)")
+    parser.add_argument("--repeat", type=_count, default=5, help="measured repetitions of it (default: %(default)s)")
     parser.add_argument(
         "--threshold", type=_decimal, default=THRESHOLD, help="slowdowns this near are the same (default: %(default)s)"
     )
@@ -33,19 +46,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one line a workload."""
     try:
-        if args.csv == "-":
+        if args.measured is not None:
+            times = measure(shlex.split(args.measured), args.threads, args.repeat + args.warm_up)
+        elif args.csv == "-":
             times = read_times(sys.stdin)
         else:
             with Path(args.csv).open(newline="") as file:
                 times = read_times(file)
         found = {name: slowdowns(each[args.warm_up :], name) for name, each in times.items()}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CpusetError) as error:
         print(f"concerto classify: {error}", file=sys.stderr)
         return 2
     width = max((len(name) for name in found), default=0)
     for name, each in found.items():
         print(line(name.ljust(width), each, classify(each, args.threshold)))
+        if (apart := noise(times[name][args.warm_up :])) > args.threshold:
+            print(f"{' ' * width}  repetitions lie {apart:.0%} apart, more than the threshold: the class may be chance")
     return 0
+
+
+def measure(command: list[str], threads: int, times: int) -> dict[str, list[tuple[Decimal, ...]]]:
+    """Times of a command on all CPUs, on near ones and on spread ones, in turn so that a slow minute hits all three.
+
+    Raises:
+        CpusetError: the CPUs can't be had, or the command fails.
+        ValueError: there are too few CPUs, or there is no command.
+    """
+    if not command:
+        raise ValueError("--run needs a command")
+    with Cpuset() as cpuset:
+        index = TopologyIndex.build(read_topology(Path("/sys")).topology.only(cpuset.available()))
+        configurations = [index.online]
+        for kind in ("cpu-bound", "memory-bound"):
+            # Exclusive of nobody: all CPUs may be taken, as nothing else has to run meanwhile
+            placement = allocate(Occupancy(index), kind, threads, Features(), level="None")
+            if placement is None:
+                raise ValueError(f"{threads} threads do not fit on {index.online.bit_count()} CPUs")
+            configurations.append(placement.cpus)
+        shown = [format_cpu_list(bits(cpus)) for cpus in configurations]
+        if len(set(configurations)) == 1:
+            raise ValueError(f"all configurations are CPUs {shown[0]} here: nothing to compare; try fewer threads")
+        print(f"vanilla on CPUs {shown[0]}, packed on {shown[1]}, spread on {shown[2]}; {times} runs of each")
+        if configurations[1] == configurations[2]:
+            print("packed and spread are the same here: only what pinning as such does can be seen")
+        measured = []
+        for _ in range(times):
+            took = {c: cpuset.seconds(command, bits(c), index.mems(c)) for c in dict.fromkeys(configurations)}
+            measured.append(tuple(Decimal(f"{took[c]:.6f}") for c in configurations))
+    return {Path(command[0]).name: measured}
+
+
+def noise(times: list[tuple[Decimal, ...]]) -> Decimal:
+    """How far repetitions of one configuration lie apart, at most, as a share of their mean."""
+    return max((max(each) - min(each)) * len(each) / sum(each) for each in zip(*times))
 
 
 def read_times(lines: Iterable[str]) -> dict[str, list[tuple[Decimal, ...]]]:
@@ -87,6 +140,13 @@ def line(name: str, found: Slowdowns, kind: Class) -> str:
         label += ", exclusiveness Core"
     shown = f"packed {found.packed.quantize(_SHOWN)}  spread {found.spread.quantize(_SHOWN)}"
     return f"{name}  {shown}  {kind:<17}  {label}"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
 
 
 def _decimal(text: str) -> Decimal:
