@@ -112,7 +112,7 @@ def schedule(
             result.unschedulable.append(Unschedulable(pod, failed[key]))
             continue
         if key not in templates:
-            query = _query(snapshot, pod, profile, reservation, now)
+            query = query_for(snapshot, pod, profile, reservation, now)
             templates[key] = template = Template(query, profile, reservation, touched)
             for plugin, count in template.abstentions.items():
                 result.abstentions[pod.scheduler_name, plugin] += count
@@ -137,7 +137,10 @@ def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey 
     return (pod.scheduler_name, pod.shape, reservation, refusable)
 
 
-def _query(snapshot: Snapshot, pod: PodView, profile: Profile, reservation: ReservationKey | None, now: float) -> Query:
+def query_for(
+    snapshot: Snapshot, pod: PodView, profile: Profile, reservation: ReservationKey | None, now: float
+) -> Query:
+    """What plugins are asked about a pod under its profile, as of now."""
     settings = profile.settings
     basis = snapshot.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
     return Query(pod, snapshot, basis, reserved(snapshot, reservation), settings.admit_fraction, settings.load)

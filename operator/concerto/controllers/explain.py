@@ -1,0 +1,121 @@
+"""`concerto explain pod NAMESPACE/NAME`: what every filter and score says of every node, and what was decided.
+
+What was decided, and the best nodes then, is in the pod's events. The table is computed from the API server's objects
+as they are now, by the code that schedules, so it needs neither the operator nor anything that it would have to keep.
+Of a pod that runs it says how things would stand were it to be placed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from concerto.api.node import NodeView
+from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.pod import PodView
+from concerto.api.podreservation import StandingReservation
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
+from concerto.kube.resources import EVENTS, NODE_CAPACITIES, NODES, POD_RESERVATIONS, PODS, SCHEDULING_PROFILES
+from concerto.scheduling.explain import NodeVerdict, explain
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.snapshot import Snapshot
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `concerto explain`."""
+    parser.add_argument("kind", choices=["pod"])
+    parser.add_argument("pod", metavar="NAMESPACE/NAME")
+    parser.add_argument("--kubeconfig", help="kubeconfig to use")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation; 1 if there is none."""
+    namespace, slash, name = args.pod.partition("/")
+    if not slash:
+        namespace, name = "default", args.pod
+    try:
+        print(asyncio.run(_explain(ClusterConfig.load(args.kubeconfig), namespace, name)))
+    except NotFound:
+        print(f"concerto explain: there is no pod {namespace}/{name}", file=sys.stderr)
+        return 1
+    except (ConfigError, KubeError, LookupError) as error:
+        print(f"concerto explain: {error.args[0] if isinstance(error, LookupError) else error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _explain(config: ClusterConfig, namespace: str, name: str) -> str:
+    async with await Session.open(config) as session:
+        raw = await session.get(PODS.path(namespace, name))
+        kinds = (NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES)
+        lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
+        events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
+    nodes, pods, capacities, reservations, profiles = ([*listed["items"]] for listed in lists)
+    pod = PodView.from_raw(raw)
+    now = time.time()
+    snapshot = build_snapshot(
+        nodes, [p for p in pods if p["metadata"]["uid"] != pod.uid], capacities, reservations, now
+    )
+    profile = find_profile(profiles, pod.scheduler_name)
+    verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
+    told = [e["note"] for e in events["items"] if e.get("reason") in ("Scheduled", "FailedScheduling")]
+    return render(pod, told, verdicts)
+
+
+def build_snapshot(
+    nodes: Sequence[Object],
+    pods: Sequence[Object],
+    capacities: Sequence[Object],
+    reservations: Sequence[Object],
+    now: float,
+) -> Snapshot:
+    """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not."""
+    snapshot = Snapshot()
+    for raw in nodes:
+        snapshot.set_node(NodeView.from_raw(raw))
+    for raw in pods:
+        snapshot.set_pod(PodView.from_raw(raw), now)
+    for raw in capacities:
+        snapshot.set_capacity(NodeCapacity.from_raw(raw), now)
+    for raw in reservations:
+        if "podSelector" in raw["spec"]:
+            snapshot.set_standing(StandingReservation.from_raw(raw))
+    return snapshot
+
+
+def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
+    """The profile in use for a scheduler name.
+
+    Raises:
+        LookupError: there is none.
+    """
+    rivals = [p for p in profiles if p["spec"].get("schedulerName") == scheduler_name]
+    if not rivals:
+        raise LookupError(
+            f"no SchedulingProfile has spec.schedulerName {scheduler_name}, the pod's: Concerto does not place it"
+        )
+    oldest = min(rivals, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))
+    return Profile.build(ProfileSettings.from_raw(oldest["spec"]))
+
+
+def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict]) -> str:
+    """Text for a terminal: the pod, what was said of it, and a table of nodes; - where a plugin abstains."""
+    where = f"on {pod.node_name}" if pod.node_name else "waiting"
+    lines = [f"Pod {pod.key}, {where}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in events), ""]
+    plugins = list(next((v.scores for v in verdicts if v.scores), {}))
+    rows = [["NODE", "BASIS", "TOTAL", *plugins, ""]]
+    for v in verdicts:
+        mark = "*" if v.node == pod.node_name else ""
+        if v.refused_by:
+            rows.append([v.node + mark, v.basis, "-", *("" for _ in plugins), f"{v.refused_by}: {v.reason}"])
+        else:
+            scores = ["-" if (score := v.scores[p]) is None else f"{score:.0f}" for p in plugins]
+            rows.append([v.node + mark, v.basis, f"{v.total:.1f}", *scores, ""])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join(lines)
