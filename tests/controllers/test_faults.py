@@ -11,6 +11,7 @@ from concerto.api.podreservation import Assignment, build_batch
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.batches import StoredBatch, discard, store
 from concerto.controllers.binder import BinderSettings, BindResult, bind
+from concerto.controllers.operator import missing_kinds
 from concerto.controllers.scheduler import Scheduler
 from concerto.controllers.telemetry import Metrics
 from concerto.kube.events import EventRecorder
@@ -203,3 +204,25 @@ async def test_a_binding_that_ends_by_an_error_of_ours_ends_the_run():
         async with asyncio.timeout(10):
             with pytest.raises(ExceptionGroup):
                 await made.run()
+
+
+ALL_KINDS = [
+    "nodecapacities", "nodecputopologies", "podcpubindings", "podreservations", "predictivehpas", "schedulingprofiles",
+    "subspacesnapshots",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (refuses(404, "NotFound"), "kubectl apply -k crds"),
+        (says(200, {"resources": [{"name": n} for n in ALL_KINDS[1:]]}), "does not serve nodecapacities.concerto.dev"),
+        (hangs_up, "the API server does not answer"),
+        (refuses(503, "ServiceUnavailable"), "the API server does not answer"),
+        (says(200, {"resources": [{"name": n} for n in ALL_KINDS]}), None),
+    ],
+)
+async def test_what_the_operator_waits_for_is_said_in_words(answer, expected):
+    async with faulty([answer]) as server:
+        said = await missing_kinds(server.session)
+        assert said is None if expected is None else expected in said

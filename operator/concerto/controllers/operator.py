@@ -34,7 +34,7 @@ from concerto.controllers.reservations import ReservationController
 from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
 from concerto.controllers.watcher import Watcher
-from concerto.kube import ClusterConfig, ConfigError, KubeError, Object, Reflector, Session
+from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Reflector, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
@@ -44,6 +44,7 @@ from concerto.kube.resources import (
     POD_CPU_BINDINGS,
     POD_RESERVATIONS,
     PODS,
+    PREDICTIVE_HPAS,
     SCHEDULING_PROFILES,
     SUBSPACE_SNAPSHOTS,
 )
@@ -53,6 +54,7 @@ logger = logging.getLogger(__name__)
 LEASE_NAME = "concerto-operator"
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
+_LOOK_FOR_KINDS_SECONDS = 1.0
 IN_FLIGHT_LABEL = "concerto.dev/in-flight"
 
 
@@ -163,7 +165,12 @@ class Operator:
 
         @kopf.on.startup(registry=registry, id="start")
         async def start(**_: Any) -> None:
-            await self._start()
+            try:
+                await self._start()
+            except Exception as error:
+                # A second start beside what is left of the first would be two leaders under one name
+                self.failed = True
+                raise kopf.PermanentError(f"cannot start: {error}") from error
 
         @kopf.on.cleanup(registry=registry, id="stop")
         async def stop(**_: Any) -> None:
@@ -241,6 +248,10 @@ class Operator:
         }
         for name, reflector in reflectors.items():
             self._health.ready[name] = not_yet(reflector)
+        self._health.ready["kinds"] = lambda: "not asked yet"
+        self._web = await serve(self._bind, self._metrics, self._health, Watcher(scheduler.snapshot, clock).routes())
+        logger.info("%s started; metrics and health on %s", self._identity, self._bind)
+        await self._wait_for_kinds(session)
         self._spawn("events", recorder.run())
         self._spawn("binding events", binding_events.run())
         scaling_events = EventRecorder(session, component="concerto-autoscaler", instance=self._identity)
@@ -295,8 +306,18 @@ class Operator:
         self._spawn("leader", elect())
         self._spawn("stand-by", stand_by())
         self._health.alive["tasks"] = self._ended_task
-        self._web = await serve(self._bind, self._metrics, self._health, Watcher(scheduler.snapshot, clock).routes())
-        logger.info("%s started; metrics and health on %s", self._identity, self._bind)
+
+    async def _wait_for_kinds(self, session: Session) -> None:
+        """Return when there is something to work on: kopf looks for kinds once, and gives up where nobody answers."""
+        said: str | None = "not asked yet"
+        self._health.ready["kinds"] = lambda: said
+        while said is not None:
+            now = await missing_kinds(session)
+            if now not in (said, None):
+                logger.warning("waiting: %s", now)
+            said = now
+            if said is not None:
+                await asyncio.sleep(_LOOK_FOR_KINDS_SECONDS)
 
     def _ended_task(self) -> str | None:
         ended = [t.get_name() for t in self._tasks if t.done()]
@@ -331,6 +352,30 @@ class Operator:
 def binding_timeout_seconds(lease: LeaseSettings) -> float:
     """How long one binding may take: over before anyone can succeed a leader that lost its Lease while it was sent."""
     return 0.8 * (lease.lease_duration_seconds - lease.renew_deadline_seconds)
+
+
+async def missing_kinds(session: Session) -> str | None:
+    """What is missing before the operator can begin, in words for a person; None when nothing is."""
+    group, version = SCHEDULING_PROFILES.group, SCHEDULING_PROFILES.version
+    wanted = (
+        NODE_CAPACITIES,
+        NODE_CPU_TOPOLOGIES,
+        POD_CPU_BINDINGS,
+        POD_RESERVATIONS,
+        PREDICTIVE_HPAS,
+        SCHEDULING_PROFILES,
+        SUBSPACE_SNAPSHOTS,
+    )
+    try:
+        served = await session.request("GET", f"/apis/{group}/{version}", attempts=1)
+    except NotFound:
+        served = {}
+    except KubeError as error:
+        return f"the API server does not answer: {error}"
+    names = {item["name"] for item in served.get("resources") or ()}
+    if missing := [f"{resource.plural}.{group}" for resource in wanted if resource.plural not in names]:
+        return f"the API server does not serve {', '.join(missing)} yet: kubectl apply -k crds"
+    return None
 
 
 async def insist(load: Callable[[], Coroutine[Any, Any, None]]) -> None:
