@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 KEEP ?=
 
-.PHONY: help setup demo demo-down test e2e bench lint image lock
+.PHONY: help setup demo demo-down test e2e bench evaluate lint image lock
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
@@ -32,6 +32,9 @@ e2e: setup ## run only what needs an API server or nodes
 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
 	@$(PY) -m e2e.bench
+
+evaluate: .venv/.installed ## simulate: the control law against its peers, with every fault; tables in docs/evaluation.md (1 h)
+	@$(PY) -m concerto.simulation.evaluate
 
 lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linter
 	@.venv/bin/ruff check .
