@@ -94,11 +94,12 @@ def install(cluster: Cluster) -> None:
 
 def agent_on(system_cluster: Cluster, node: RealNode, logs: Path) -> Process:
     """The agent of a real node: in the node's cgroup, measuring just that (nodes share this machine)."""
+    scope = ["--scope", "cgroup", "--cgroup", node.cgroup]
     return agent_process(
         system_cluster,
         logs,
         node.name,
-        ["--scope", "cgroup", "--cgroup", node.cgroup, "--memory-capacity", str(node.spec.memory_bytes)],
+        [*scope, "--memory-capacity", str(node.spec.memory_bytes), *node.kubelet_flags],
         wrap=node.in_cgroup,
     )
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from e2e.agent_helpers import Object, condition, eventually, pod_spec
-from e2e.clusters import Cluster, LocalControlPlane
+from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNodes, real_nodes_available
-from e2e.processes import Process, agent_process
+from e2e.processes import NAMESPACE, Process, agent_process
+from e2e.system import agent_on
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "agent"))
 import sysfs_trees as trees
@@ -128,6 +129,19 @@ def test_an_object_that_came_by_gitops_stays_as_it_was_applied_and_a_deleted_one
     assert again["status"]["pools"]["reserved"] == "", "with the spec went what it reserved"
 
 
+def test_an_agent_can_not_write_the_cpus_of_another_node(concerto_cluster: Cluster, node: str, agent: Process):
+    agent.start()
+    published(concerto_cluster, node)
+    concerto_cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"{node}-other"}})
+    token = concerto_cluster.token_kubeconfig(NAMESPACE, "concerto-agent", bound_node=f"{node}-other")
+    patch = '{"status": {"pools": {"shared": ""}}}'
+    with pytest.raises(ClusterError, match=f"may write only the objects named {node}-other"):
+        concerto_cluster.kubectl(
+            f"--kubeconfig={token}", "patch", "ncpu", node, "--subresource=status", "--type=merge", "-p", patch
+        )
+    concerto_cluster.kubectl("delete", "node", f"{node}-other", "--wait=false")
+
+
 REAL = "cpus-real"
 
 
@@ -147,12 +161,7 @@ def test_a_real_kubelets_reserved_and_exclusive_cpus_are_published(
         if len(node.cpus) < 2:
             pytest.skip("the static policy has nothing to give away on one CPU")
         node.import_image(build_image(concerto_cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
-        state = Path(f"/proc/{node.init}/root/var/lib/kubelet/cpu_manager_state")
-        config = tmp_path / "kubelet.yaml"
-        config.write_text(json.dumps(kubelet))
-        flags = ["--scope", "cgroup", "--cgroup", node.cgroup, "--kubelet-state", str(state)]
-        flags += ["--kubelet-config", str(config)]
-        agent = agent_process(concerto_cluster, tmp_path, REAL, flags, wrap=node.in_cgroup).start()
+        agent = agent_on(concerto_cluster, node, tmp_path).start()
         try:
             before = published(concerto_cluster, REAL)["status"]
             assert before["topology"]["cpus"] == sorted(node.cpus)

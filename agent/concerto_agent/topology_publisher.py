@@ -83,6 +83,7 @@ class TopologyPublisher:
     async def _publish(self) -> None:
         await self._reflector.synced.wait()
         seen: object = None
+        failed = False
         while True:
             self._wake.clear()
             obj = self._object
@@ -94,8 +95,11 @@ class TopologyPublisher:
                     written = await self._look_and_write(obj)
                     metadata = written["metadata"]
                     seen = (now[0], metadata["uid"], metadata["generation"])
+                    failed = False
                 except (KubeError, NodeMissing, OSError, ValueError) as error:
-                    log.warning("topology not published: %s", error)
+                    if not failed:
+                        log.warning("topology not published: %s", error)
+                    failed = True
                     wait = self._settings.retry_seconds
             try:
                 await asyncio.wait_for(self._wake.wait(), wait)

@@ -61,6 +61,13 @@ class RealNode:
     def address(self) -> str:
         return self._run.slot.address(self.spec.index)
 
+    @property
+    def kubelet_flags(self) -> list[str]:
+        """Where an agent that runs on the machine finds the files of the node's kubelet."""
+        state = self._run.slot.node_state(self.spec)
+        files = {"--kubelet-state": "varlib/kubelet/cpu_manager_state", "--kubelet-config": "kubelet.yaml"}
+        return [part for flag, path in files.items() for part in (flag, str(state / path))]
+
     def cgroup_path(self, controller: str) -> Path:
         """The node's directory of ``controller`` (``cpuacct``, ``memory``, ``unified``, ...) on the machine."""
         return self._run.machine.controller_path(self.cgroup, controller)
