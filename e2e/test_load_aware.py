@@ -1,0 +1,191 @@
+"""Load-aware scheduling on a real API server with 200 simulated nodes: with metrics, with some, and with none."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from e2e.clusters import Cluster
+from e2e.processes import Process, concerto_command, operator_process
+from e2e.system import hollow_nodes
+from e2e.test_scheduling import condition, events, eventually, node_of, pod
+from e2e.watcher_client import Load, WatcherClient
+
+NODES = 200
+PREFIX = "load"
+SCORES = [
+    {"name": "Capacity"},
+    {"name": "TargetLoadPacking", "targetLoadPacking": {"targetUtilization": 50}},
+    {"name": "LoadVariationRiskBalancing", "loadVariationRiskBalancing": {"formula": "Upstream"}},
+    {"name": "LowRiskOverCommitment"},
+    {"name": "NodeResourcesFit", "nodeResourcesFit": {"strategy": "MostAllocated"}},
+    {"name": "NodeResourcesBalancedAllocation"},
+    {"name": "NodeAffinity"},
+    {"name": "TaintToleration"},
+]
+WINDOWS = [
+    {"resource": r, "window": w, "average": 0.2, "standardDeviation": 0.05, "latest": 0.25, "coveredSeconds": 300}
+    for r in ("cpu", "memory")
+    for w in ("5m", "10m", "15m")
+]
+NORMALISED = ("Capacity", "NodeAffinity", "TaintToleration")  # told of last
+RESOURCES = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}}
+
+
+@pytest.fixture(scope="module")
+def operator(concerto_cluster: Cluster) -> Iterator[Process]:
+    """An operator with a profile of every score, and one of load-aware scores alone."""
+    profiles = [profile("every-score", SCORES), profile("load-only", SCORES[1:3])]
+    concerto_cluster.apply(*profiles)
+    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-load").start()
+    try:
+        process.wait_ready()
+        yield process
+    finally:
+        process.stop()
+        concerto_cluster.kubectl("delete", "sprof", "every-score", "load-only")
+
+
+@pytest.fixture(scope="module")
+def nodes(concerto_cluster: Cluster, operator: Process) -> Iterator[None]:
+    """200 nodes that stay Ready; what their agents say is written here, so that they can fall silent one by one."""
+    # Windows are told of once; the test is over long before they are stale
+    with hollow_nodes(concerto_cluster, NODES, "--api-only", "--prefix", PREFIX):
+        listed = concerto_cluster.get("ncap")
+        for capacity in listed["items"]:
+            capacity["status"] |= {"observedAt": now(), "windows": WINDOWS}
+        concerto_cluster.kubectl(
+            "replace", "--subresource=status", "-f", "-", stdin=json.dumps(listed), timeout_seconds=120
+        )
+        yield
+        concerto_cluster.kubectl("delete", "ncap", "--all", timeout_seconds=120)
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def profile(name: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SchedulingProfile",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": name, "scores": scores},
+    }
+
+
+def place(cluster: Cluster, namespace: str, name: str, scheduler: str) -> str:
+    """Create a pod and return what its Scheduled event says."""
+    containers = [{"name": "c", "image": "none.invalid/none", "resources": RESOURCES}]
+    cluster.apply(pod(namespace, name, schedulerName=scheduler, containers=containers))
+    eventually(lambda: node_of(cluster, namespace, name), f"{name} is bound")
+    return str(eventually(lambda: events(cluster, namespace, name, "Scheduled"), "the event")[0])
+
+
+def test_a_client_written_from_the_published_form_reads_every_node(operator, nodes):
+    client = WatcherClient(f"http://{operator.health}")
+
+    def everybody() -> Any:
+        metrics = client.all() if healthy(operator) else None
+        return metrics if metrics and len(metrics.loads) == NODES else None
+
+    metrics = eventually(everybody, f"metrics of {NODES} nodes", 60)
+    assert metrics.duration == "15m"
+    assert metrics.end - metrics.start == 900
+    assert abs(metrics.end - time.time()) < 60
+    for load in metrics.loads.values():
+        assert set(load) == {"CPU", "Memory"}
+        assert load["CPU"] == Load(20.0, 5.0, 25.0)
+    name = sorted(metrics.loads)[0]
+    one = client.host(name)
+    assert one is not None and set(one.loads) == {name}
+    assert client.host("nobody") is None
+
+
+def healthy(operator: Process) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{operator.health}/watcher/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_every_score_has_a_say_and_the_event_says_what_each_gave(concerto_cluster, operator, nodes, namespace):
+    said = place(concerto_cluster, namespace, "every", "every-score")
+    best = said.split("Best nodes: ")[1].split("; ")
+    assert len(best) == 3
+    assert len(said) <= 1024
+    told = {name for name, _ in re.findall(r"(\w+) (\d+)", best[0].split("(")[1])}
+    assert told == {s["name"] for s in SCORES} - {"NodeAffinity"}  # the pod prefers no node
+    assert best[0].startswith(node_of(concerto_cluster, namespace, "every"))
+
+
+def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespace):
+    place(concerto_cluster, namespace, "why", "every-score")
+    where = node_of(concerto_cluster, namespace, "why")
+    command = concerto_command("explain", "pod", f"{namespace}/why", "--kubeconfig", str(concerto_cluster.kubeconfig))
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    assert lines[0] == f"Pod {namespace}/why, on {where}, schedulerName every-score"
+    assert lines[1].strip().startswith(f"Successfully assigned {namespace}/why to {where}")
+    table = [line.split() for line in lines[3:]]
+    assert table[0] == [
+        "NODE",
+        "BASIS",
+        "TOTAL",
+        *(s["name"] for s in SCORES if s["name"] not in NORMALISED),
+        *NORMALISED,
+    ]
+    assert {row[0].rstrip("*") for row in table[1:]} == {
+        n["metadata"]["name"] for n in concerto_cluster.get("nodes")["items"]
+    }
+    assert [row[0] for row in table if row[0].endswith("*")] == [f"{where}*"]
+
+
+def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, namespace):
+    assert "no score had a metric" not in place(concerto_cluster, namespace, "before", "load-only")
+    capacities = sorted(c["metadata"]["name"] for c in concerto_cluster.get("ncap")["items"])
+    for name in capacities[:3]:
+        concerto_cluster.kubectl("delete", "ncap", name)
+        place(concerto_cluster, namespace, f"after-{name}", "load-only")
+    some = eventually(lambda: metrics_condition(concerto_cluster, "SomeMissing"), "some metrics are missing", 45)
+    assert "3 of " in some["message"]
+    concerto_cluster.kubectl("delete", "ncap", "--all", timeout_seconds=120)
+    eventually(lambda: "no score had a metric" in place_again(concerto_cluster, namespace), "requests decide")
+    eventually(lambda: metrics_condition(concerto_cluster, "AllMissing"), "no metrics are left", 45)
+
+    def counted() -> Any:
+        status = concerto_cluster.get("sprof", "load-only")["status"]
+        return status if status["fallbacks"] else None
+
+    status = eventually(counted, "the status counts it", 45)
+    assert {a["plugin"] for a in status["abstentions"]} == {"TargetLoadPacking", "LoadVariationRiskBalancing"}
+    assert not healthy(operator)
+    with urllib.request.urlopen(f"http://{operator.health}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert re.search(r'concerto_score_abstentions_total\{plugin="TargetLoadPacking"\} [1-9]', text)
+
+
+def place_again(cluster: Cluster, namespace: str) -> str:
+    return place(cluster, namespace, f"fallback-{time.monotonic_ns()}", "load-only")
+
+
+def metrics_condition(cluster: Cluster, reason: str) -> dict[str, Any] | None:
+    found = condition(cluster.get("sprof", "load-only"), "MetricsComplete")
+    return found if found and found["reason"] == reason else None
+
+
+def test_an_edit_is_in_use_without_a_restart_and_the_status_says_which(concerto_cluster, operator, namespace):
+    concerto_cluster.apply(profile("load-only", [SCORES[0], SCORES[4]]))
+    generation = concerto_cluster.get("sprof", "load-only")["metadata"]["generation"]
+    eventually(
+        lambda: concerto_cluster.get("sprof", "load-only")["status"].get("observedGeneration") == generation, "seen"
+    )
+    assert "NodeResourcesFit" in place(concerto_cluster, namespace, "edited", "load-only")
