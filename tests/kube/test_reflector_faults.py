@@ -115,6 +115,22 @@ async def test_after_a_watch_that(ending: Any, asked_next: str) -> None:
         assert has("a", "c")(reflector)  # b is not in the list: it is gone
 
 
+async def test_a_collection_in_which_nothing_happens_is_watched_without_a_pause() -> None:
+    """Else what happens first after a long quiet would be heard of half a minute late."""
+    settings = ReflectorSettings(inactivity_seconds=0.1, first_backoff_seconds=5.0)
+    quiet = [streams(b" ", then=for_ever)] * 6
+    async with faulty([page(5), *quiet, streams(event("ADDED", thing("a", 6)), then=for_ever)]) as server:
+        reflector = Reflector(server.session, THINGS, settings=settings)
+        task = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(4):
+                await server.asked(8)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
 async def test_a_list_that_breaks_off_is_begun_again_and_nothing_of_it_is_believed() -> None:
     answers = [
         page(5, thing("a", 1), more="token"),

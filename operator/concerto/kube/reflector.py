@@ -209,7 +209,12 @@ class Reflector:
             params["labelSelector"] = self._label_selector
         if self._field_selector:
             params["fieldSelector"] = self._field_selector
-        before = self.events
+        before, began = self.events, asyncio.get_running_loop().time()
+
+        def was_quiet() -> bool:
+            # A collection in which nothing has ever happened gets no bookmarks either: silence is no failure
+            return asyncio.get_running_loop().time() - began >= self._settings.inactivity_seconds
+
         try:
             async with self._session.stream(
                 self._path, params=params, inactivity_seconds=self._settings.inactivity_seconds
@@ -228,7 +233,12 @@ class Reflector:
             raise _Relist(str(error), at_once=False) from error
         except ApiError as error:
             raise _Relist(str(error), at_once=False) from error
-        if self.events == before:
+        except Unreachable as error:
+            if not was_quiet():
+                raise
+            logger.debug("%s: watching anew: %s", self._path, error)
+            return
+        if self.events == before and not was_quiet():
             # Ended at once, and without a word: a proxy or a server on its way down. Do not spin.
             raise Unreachable("the watch ended without an event")
 
