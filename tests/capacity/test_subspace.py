@@ -245,3 +245,15 @@ def turned(degrees, sigma=0.5):
 )
 def test_what_is_worth_a_write(case, current, moved):
     assert has_moved(turned(30), current, sigma_share=0.02, angle_degrees=1.0) is moved, case
+
+
+@pytest.mark.parametrize("merge", ["Exact", "Streaming"])
+@pytest.mark.parametrize("strength", [1e200, 1e17, float("inf"), float("nan")])
+def test_one_nodes_immense_model_is_refused_and_leaves_no_trace(merge, strength):
+    model = cluster_model(merge, 2)
+    model.update("honest", np.eye(2), np.array([0.5, 0.1]))
+    before = model.subspace().sigma.copy()
+    with pytest.raises(ValueError, match=r"finite|no node uses more"):
+        model.update("liar", np.eye(2), np.array([strength, 0.1]))
+    model.remove("liar")
+    assert model.subspace().sigma == pytest.approx(before)

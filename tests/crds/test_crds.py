@@ -250,7 +250,7 @@ def _models(draw):
         observed_at=draw(moments),
         observed_generation=draw(st.integers(0, 9)),
         resources=tuple(draw(st.lists(names, min_size=m, max_size=m))),
-        sigma=tuple(sorted(draw(st.lists(finite, min_size=r, max_size=r)), reverse=True)),
+        sigma=tuple(sorted(draw(st.lists(st.floats(0, 10), min_size=r, max_size=r)), reverse=True)),
         directions=tuple(tuple(draw(st.lists(unit, min_size=m, max_size=m))) for _ in range(r)),
         batches=draw(st.integers(0, 2**40)),
         nodes=draw(st.none() | st.integers(0, 5000)),

@@ -19,6 +19,9 @@ from concerto.api.nodecapacity import MergeKind
 
 Floats = NDArray[np.float64]
 
+MOST_STRENGTH = 10.0
+"""No honest model has a sigma beyond it: usage is at most a whole node, and resources are at most eight. A sum that has
+once held an immense or infinite term stays wrong when the term is taken out again."""
 _REBUILD_AFTER_UPDATES = 10_000
 """Updates after which the running sum is added up afresh: each errs by some 1e-16, so 1e-12 is never reached."""
 
@@ -133,10 +136,10 @@ class ClusterModel:
         return node in self._moments
 
     def update(self, node: str, directions: Floats, sigma: Floats) -> None:
-        """Take a node's new model (m, r), (r,) in the place of its old one. One that is not finite is refused.
+        """Take a node's new model (m, r), (r,) in the place of its old one.
 
         Raises:
-            ValueError: shapes do not fit, or a number is not finite.
+            ValueError: shapes do not fit, or a number is not finite or beyond ``MOST_STRENGTH``; nothing has changed.
         """
         self.update_moments([node], _checked(directions, sigma, len(self._sum))[None])
 
@@ -238,4 +241,6 @@ def _checked(directions: Floats, sigma: Floats, m: int) -> Floats:
                          f"{directions.shape} and {sigma.shape}")  # fmt: skip
     if not (np.isfinite(directions).all() and np.isfinite(sigma).all()):
         raise ValueError("a model must be finite")
+    if max(np.abs(directions).max(initial=0.0), np.abs(sigma).max(initial=0.0)) > MOST_STRENGTH:
+        raise ValueError(f"no node uses more than {MOST_STRENGTH:.0f} times what it has")
     return second_moment(directions, sigma)
