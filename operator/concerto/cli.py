@@ -19,6 +19,7 @@ class _Command:
 COMMANDS = {
     "operator": _Command("concerto.controllers.operator", "run the control plane: aggregation, scheduling"),
     "explain": _Command("concerto.controllers.explain", "say why a pod is where it is, node by node"),
+    "top": _Command("concerto.controllers.top", "show what nodes can take and how loaded they are"),
     "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
     "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster"),
     "classify": _Command("concerto.classify", "say which workload type a program is, from measured times"),

@@ -1,0 +1,127 @@
+"""`concerto top`: what nodes can take and how loaded they are, and the mu-sigma plot of seed 001.
+
+Each node is a point at the mean and the standard deviation of its load. Above the line sigma = 1 - mu, load is likely to
+exceed the node: good placement moves points below it and together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from concerto.api.nodecapacity import NodeCapacity, Window
+from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
+from concerto.kube.resources import NODE_CAPACITIES
+
+_RESOURCES = ("cpu", "memory")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `concerto top`."""
+    parser.add_argument("--kubeconfig", help="kubeconfig to use")
+    parser.add_argument("--window", choices=["5m", "10m", "15m"], default="5m", help="over which load is averaged")
+    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot (PNG, SVG or PDF)")
+    parser.add_argument(
+        "--before",
+        metavar="DUMP",
+        type=Path,
+        help="draw these as well: what `kubectl get ncap -o json` printed earlier",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, and draw if asked to."""
+    try:
+        before = read_dump(args.before) if args.before else []
+        capacities = asyncio.run(_fetch(ClusterConfig.load(args.kubeconfig)))
+    except (ConfigError, KubeError, OSError, ValueError, KeyError) as error:
+        print(f"concerto top: {error}", file=sys.stderr)
+        return 1
+    print(table(capacities, args.window, time.time()))
+    if args.plot:
+        try:
+            plot(args.plot, args.window, capacities, before)
+        except ImportError:
+            print("concerto top: --plot needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+            return 1
+        print(f"\n{args.plot}")
+    return 0
+
+
+async def _fetch(config: ClusterConfig) -> list[NodeCapacity]:
+    async with await Session.open(config) as session:
+        listed = await session.list(NODE_CAPACITIES.path())
+    return [NodeCapacity.from_raw(obj) for obj in listed["items"]]
+
+
+def read_dump(path: Path) -> list[NodeCapacity]:
+    """NodeCapacities as `kubectl get ncap -o json` prints them.
+
+    Raises:
+        ValueError, KeyError: it is something else.
+    """
+    return [NodeCapacity.from_raw(obj) for obj in json.loads(path.read_text())["items"]]
+
+
+def loads(capacity: NodeCapacity, window: str) -> dict[str, Window]:
+    """What was measured of a node over a window, by resource."""
+    windows = capacity.status.windows if capacity.status else ()
+    return {w.resource: w for w in windows if w.window == window and w.resource in _RESOURCES and w.covered_seconds > 0}
+
+
+def table(capacities: Sequence[NodeCapacity], window: str, now: float) -> str:
+    """One line for each node; load as mean and standard deviation, in percent of the node."""
+    rows = [["NODE", "CAN TAKE", "PODS", "CPU", "MEMORY", "HEARD"]]
+    for capacity in sorted(capacities, key=lambda c: c.name):
+        status = capacity.status
+        if status is None:
+            rows.append([capacity.name, "-", "-", "-", "-", "never"])
+            continue
+        found = loads(capacity, window)
+        cells = [_cell(found.get(resource)) for resource in _RESOURCES]
+        heard = f"{max(0.0, now - status.observed_at):.0f}s ago"
+        rows.append([capacity.name, f"{status.capacity:.1f}", str(status.pod_count), *cells, heard])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _cell(window: Window | None) -> str:
+    return "-" if window is None else f"{100 * window.average:.0f}% ± {100 * window.standard_deviation:.0f}"
+
+
+def plot(path: Path, window: str, now: Sequence[NodeCapacity], before: Sequence[NodeCapacity]) -> None:
+    """Write the mu-sigma plot; hollow points are from before.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for capacities, when, filled in ((before, "before", False), (now, "now", True)):
+        for resource, colour in zip(_RESOURCES, ("tab:blue", "tab:orange")):
+            points = [found[resource] for c in capacities if resource in (found := loads(c, window))]
+            if points:
+                axes.scatter(
+                    [p.average for p in points],
+                    [p.standard_deviation for p in points],
+                    s=24,
+                    edgecolors=colour,
+                    facecolors=colour if filled else "none",
+                    label=f"{resource}, {when}" if before else resource,
+                )
+    axes.plot([0, 1], [1, 0], color="grey", linewidth=1, label="σ = 1 - μ")
+    axes.set(
+        xlim=(0, 1), ylim=(0, 1), xlabel="μ: mean of load", ylabel="σ: standard deviation", title=f"{window} windows"
+    )
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
