@@ -1,7 +1,7 @@
 """`concerto top`: what nodes can take and how loaded they are, and the mu-sigma plot of seed 001.
 
-Each node is a point at the mean and the standard deviation of its load. Above the line sigma = 1 - mu, load is likely to
-exceed the node: good placement moves points below it and together.
+Each node is a point at the mean and the standard deviation of its load. Above the line sigma = 1 - mu, load is likely
+to exceed the node: good placement moves points below it and together.
 """
 
 from __future__ import annotations
