@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ from concerto.kube import Conflict, KubeError, NotFound, Object, Session
 from concerto.kube.resources import SUBSPACE_SNAPSHOTS
 
 logger = logging.getLogger(__name__)
+
+_MOST_RESOURCES = 8
+"""What the status of a SubspaceSnapshot can hold; the ones that fewest nodes measure are left out."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class ClusterModelPublisher:
         self._settings = settings or ClusterModelSettings()
         self._snapshots: dict[str, SubspaceStatus] = {}
         self._heard_at: dict[str, float] = {}
+        self._names: set[str] = set()
         self._resources: tuple[str, ...] = ()
         self._model = cluster_model(self._settings.merge, 0)
         self._batches = 0
@@ -85,7 +90,7 @@ class ClusterModelPublisher:
             elif known.observed_at != status.observed_at:
                 self._heard_at[name] = self._clock()
             self._snapshots[name] = status
-            if set(status.resources) <= set(self._resources):
+            if set(status.resources) <= self._names:
                 self._take(name, status)
             else:
                 self._begin_anew()
@@ -93,16 +98,20 @@ class ClusterModelPublisher:
 
     def _parsed(self, name: str, raw: Object) -> SubspaceStatus | None:
         try:
-            return SubspaceSnapshot.from_raw(raw).status
-        except (KeyError, TypeError, ValueError) as error:
+            status = SubspaceSnapshot.from_raw(raw).status
+        except Exception as error:  # whatever is wrong with it, the others' models go on counting
             logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
             return None
+        return status if status is not None and status.resources else None
 
     def _begin_anew(self) -> None:
         """A resource nobody had before: all models get a row for it."""
-        names = {r for s in self._snapshots.values() for r in s.resources}
+        nodes_with = Counter(r for s in self._snapshots.values() for r in set(s.resources))
+        self._names = set(nodes_with)
         first = ("cpu", "memory")
-        self._resources = (*(r for r in first if r in names), *sorted(names.difference(first)))
+        most = sorted(nodes_with, key=lambda r: (first.index(r) if r in first else len(first), -nodes_with[r], r))
+        kept = most[:_MOST_RESOURCES]
+        self._resources = (*(r for r in first if r in kept), *sorted(set(kept).difference(first)))
         self._model = cluster_model(self._settings.merge, len(self._resources))
         for name, status in self._snapshots.items():
             self._take(name, status)
@@ -111,11 +120,13 @@ class ClusterModelPublisher:
         if self._clock() - self._heard_at[name] > self._settings.stale_after_seconds:
             self._model.remove(name)
             return
-        rows = [self._resources.index(r) for r in status.resources]
+        known = {r: i for i, r in enumerate(status.resources) if r in self._resources}
         directions = np.zeros((len(self._resources), len(status.sigma)))
         try:
             # A resource that a node does not measure has a zero row: it neither adds nor hides load
-            directions[rows, :] = np.array(status.directions, dtype=float).T
+            rows = [self._resources.index(r) for r in known]
+            theirs = np.array(status.directions, dtype=float).reshape(len(status.sigma), len(status.resources))
+            directions[rows, :] = theirs.T[list(known.values())]
             self._model.update(name, directions, np.array(status.sigma, dtype=float))
         except ValueError as error:
             logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
@@ -126,6 +137,7 @@ class ClusterModelPublisher:
     async def run(self) -> None:
         """Publish until cancelled; only the leader does."""
         await self._ensure_exists()
+        self._dirty.set()
         while True:
             await self._dirty.wait()
             self._dirty.clear()

@@ -284,12 +284,12 @@ class Operator:
             self._metrics.leader.set(1)
             await asyncio.gather(read_afresh(), insist(profiles.load), insist(reservations.load), insist(bindings.load))
             async with asyncio.TaskGroup() as group:
-                group.create_task(model.run())
                 group.create_task(scheduler.run())
-                group.create_task(autoscaler.run())
+                group.create_task(keep_running("cluster model", model.run))
+                group.create_task(keep_running("autoscaler", autoscaler.run))
                 for reconciler in self._reconcilers.values():
-                    group.create_task(reconciler.run())
-                group.create_task(profiles.run())
+                    group.create_task(keep_running(reconciler.kind, reconciler.run))
+                group.create_task(keep_running("profiles", profiles.run))
 
         election = LeaderElection(
             session,
@@ -376,6 +376,16 @@ async def missing_kinds(session: Session) -> str | None:
     if missing := [f"{resource.plural}.{group}" for resource in wanted if resource.plural not in names]:
         return f"the API server does not serve {', '.join(missing)} yet: kubectl apply -k crds"
     return None
+
+
+async def keep_running(name: str, run: Callable[[], Coroutine[Any, Any, None]], pause_seconds: float = 5.0) -> None:
+    """Run for ever what pods can be placed without: an error in it costs a pause, and not the scheduler."""
+    while True:
+        try:
+            return await run()
+        except Exception:
+            logger.exception("%s: ended by an error of ours; again in %.0f s", name, pause_seconds)
+            await asyncio.sleep(pause_seconds)
 
 
 async def insist(load: Callable[[], Coroutine[Any, Any, None]]) -> None:
