@@ -73,8 +73,8 @@ class Query:
     def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
         """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""
         machine = self.snapshot.machine[RESOURCES.index(resource), : self.snapshot.size][rows]
-        amounts = np.broadcast_to(np.asarray(amount, dtype=np.float64), machine.shape)
-        return np.divide(amounts, machine, out=np.where(amounts > 0, 1.0, 0.0), where=machine > 0)
+        parts: Floats = amount / np.maximum(machine, 1)
+        return np.where(machine > 0, parts, np.minimum(parts, 1.0))
 
 
 class Filter(Protocol):
