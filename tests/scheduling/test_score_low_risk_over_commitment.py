@@ -61,6 +61,27 @@ def test_a_metric_that_is_missing_is_not_a_risk():
     assert np.isnan(risk_of_load(some, nan, some, some, 1)).all()
 
 
+# Requests and limits with the pod, the same without it, capacity, mean; the risk: upstream's computeRisk test
+UPSTREAM = {
+    "cpu within limits, and used more than requested": (2000, 3000, 1000, 2000, 4000, 0.80, 0.5),
+    "memory above limits, and nothing there before": (2048, 6144, 0, 0, 4096, 0.25, 0.25),
+    "cpu all requested, limits above": (4000, 5000, 3000, 4000, 4000, 0.80, 1.0),
+    "memory above limits, and used more than requested": (1024, 7168, 512, 6144, 4096, 0.25, 0.75),
+}
+
+
+@pytest.mark.parametrize(
+    ("request_", "limit", "requested", "limited", "there", "mean", "risk"), UPSTREAM.values(), ids=UPSTREAM
+)
+def test_upstreams_risks(request_, limit, requested, limited, there, mean, risk):
+    def one(x):
+        return np.array([float(x)])
+
+    of_limits = risk_of_limits(one(request_), one(limit), one(there))
+    of_load = risk_of_load(one(mean), one(0), one(requested / there), one(limited / there), 5)
+    assert 0.5 * of_limits + 0.5 * of_load == pytest.approx([risk])
+
+
 def burstable(name, request, limit, **over):
     resources = {"requests": {"cpu": request}, "limits": {"cpu": limit}}
     return pod(name, containers=[{"name": "main", "resources": resources}], **over)
