@@ -110,7 +110,7 @@ async def test_todays_form_is_the_default(serve):
     assert nodes["12"]["metrics"] == [
         {"name": f"host.{r}.utilisation", "type": t, "operator": o, "rollup": "15m", "value": v}
         for r, t, average in (("cpu", "CPU", 20.04), ("memory", "Memory", 30.0))
-        for o, v in (("AVG", average), ("STD", 5.0), ("Latest", 50.0))
+        for o, v in (("Latest", 50.0), ("AVG", average), ("STD", 5.0))
     ]
 
 

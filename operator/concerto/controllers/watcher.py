@@ -152,7 +152,8 @@ def build_metrics(status: NodeCapacityStatus, form: Form, window: str) -> list[d
 
 
 def _metrics(measured: Window, form: Form) -> Iterator[dict[str, Any]]:
-    values = {"AVG": measured.average, "STD": measured.standard_deviation, "Latest": measured.latest}
+    # Of Latest and AVG, Trimaran's TargetLoadPacking takes whichever comes last
+    values = {"Latest": measured.latest, "AVG": measured.average, "STD": measured.standard_deviation}
     for operator, value in values.items():
         if not 0.0 <= value <= 1.0:
             continue
