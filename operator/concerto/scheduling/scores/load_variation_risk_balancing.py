@@ -22,12 +22,15 @@ def kep_score(mean: Floats, deviation: Floats, request: Floats, margin: float) -
 def upstream_score(mean: Floats, deviation: Floats, request: Floats, margin: float, sensitivity: float) -> Floats:
     """Upstream's ``computeScore``: 100 * (1 - (mu + sigma) / 2).
 
-    mu is M + r; sigma is margin * V ** (1 / sensitivity), and with sensitivity 0 it is 0 unless V is 1; both are
-    clamped to [0, 1].
+    mu is M + r; sigma is margin * V ** (1 / sensitivity), with sensitivity 0 it is 0 unless V is 1, and a negative
+    sensitivity leaves V as it is. M, V, mu and sigma are each clamped to [0, 1].
     """
-    mu = np.clip(mean + request, 0.0, 1.0)
+    mu = np.clip(np.clip(mean, 0.0, 1.0) + request, 0.0, 1.0)
     spread = np.clip(deviation, 0.0, 1.0)
-    spread = spread ** (1.0 / sensitivity) if sensitivity > 0 else np.where(spread < 1.0, spread * 0.0, spread)
+    if sensitivity > 0:
+        spread = spread ** (1.0 / sensitivity)
+    elif sensitivity == 0:
+        spread = np.where(spread < 1.0, spread * 0.0, spread)  # NaN stays NaN
     score: Floats = 100.0 * (1.0 - (mu + np.clip(margin * spread, 0.0, 1.0)) / 2.0)
     return score
 
