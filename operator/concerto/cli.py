@@ -22,6 +22,9 @@ COMMANDS = {
     "top": _Command("concerto.controllers.top", "show what nodes can take and how loaded they are"),
     "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
     "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster"),
+    "evaluate-autoscaling": _Command(
+        "concerto.simulation.autoscaling_cli", "compare autoscaling policies over traffic patterns and start-up times"
+    ),
     "classify": _Command("concerto.classify", "say which workload type a program is, from measured times"),
 }
 

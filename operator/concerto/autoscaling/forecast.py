@@ -227,7 +227,7 @@ def _pinball(error: Floats, fractile: Floats, weights: Floats) -> Floats:
 def _wmape(error: Floats, actual: Floats) -> Floats:
     known = np.isfinite(error)
     load = np.where(known, actual, 0.0).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return np.asarray(100.0 * np.where(known, np.abs(error), 0.0).sum(axis=1) / load)
 
 

@@ -1,0 +1,158 @@
+"""All cells of evaluation.md's row on prediction: patterns and traces x start-up times x policies, and the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from concerto.simulation.autoscaling import Experiment, Result, run
+from concerto.simulation.autoscaling_plant import PlantSettings
+from concerto.simulation.autoscaling_policies import Reactive, all_policies
+from concerto.simulation.autoscaling_statistics import Floats, holm, tested, z_sum_differences
+from concerto.simulation.autoscaling_traffic import PHASES, Traffic, from_phases, from_trace
+
+STARTUPS_SECONDS = (5.0, 30.0, 135.0, 300.0)
+EXEMPT_SECONDS = 30.0
+"""Start-ups up to this are exempt on traces of five minutes, and shorter ones on all."""
+VIOLATIONS_GOAL = 0.5
+POD_MINUTES_GOAL = 1.10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        seeds: replicates of a pattern; of a trace, windows times replicates.
+        startups: seconds.
+        traces: CSV files.
+        trace_hours: length of a window of a trace.
+        trace_windows: windows of a trace.
+        patterns: names in `PHASES`.
+        target_percent: CPU utilisation target.
+    """
+
+    seeds: int = 20
+    startups: tuple[float, ...] = STARTUPS_SECONDS
+    traces: tuple[Path, ...] = ()
+    trace_hours: float = 3.0
+    trace_windows: int = 10
+    patterns: tuple[str, ...] = tuple(PHASES)
+    target_percent: int = 50
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One traffic at one start-up time: each policy's figures, and what is needed to test them."""
+
+    traffic: str
+    startup: float
+    step_seconds: float
+    results: dict[str, Result] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the goals are about it."""
+        if self.step_seconds >= 300 and self.startup <= EXEMPT_SECONDS:
+            return False
+        return self.startup >= EXEMPT_SECONDS
+
+
+def cells(plan: Plan, policies: Callable[[], Sequence[Reactive]] = all_policies) -> Iterable[Cell]:
+    """Run everything, a cell at a time."""
+    for traffics, step in _traffics(plan):
+        for startup in plan.startups:
+            cell = Cell(traffics[0].name, startup, step)
+            for policy in policies():
+                experiment = Experiment(traffics, PlantSettings(startup_seconds=startup), plan.target_percent)
+                cell.results[policy.name] = run(experiment, policy)
+            yield cell
+
+
+def _traffics(plan: Plan) -> Iterable[tuple[tuple[Traffic, ...], float]]:
+    for name in plan.patterns:
+        yield (from_phases(name, PHASES[name]),) * plan.seeds, 0.0
+    for path in plan.traces:
+        windows = from_trace(path, hours=plan.trace_hours, history_days=3.0, windows=plan.trace_windows)
+        each = max(1, plan.seeds // plan.trace_windows)
+        step = float(np.median(np.diff(windows[0].times)))
+        yield tuple(w for w in windows for _ in range(each)), step
+
+
+def figures(cell: Cell, reference: str = "HPA v2") -> dict[str, dict[str, Any]]:
+    """Figures of each policy in one cell, beside the reference's."""
+    base = cell.results[reference]
+    table: dict[str, dict[str, Any]] = {}
+    for name, result in cell.results.items():
+        difference = tested(z_sum_differences(result, base))
+        table[name] = {
+            "violationMinutes": float(result.violations.mean()),
+            "violationsRatio": _ratio(result.violations.mean(), base.violations.mean()),
+            "podMinutes": float(result.pod_minutes.mean()),
+            "podMinutesRatio": _ratio(result.pod_minutes.mean(), base.pod_minutes.mean()),
+            "meanLatencySeconds": float(result.mean.mean()),
+            "p99LatencySeconds": float(result.p99.mean()),
+            "zSum": difference.mean,
+            "zSumError": difference.error,
+            "pBetter": difference.p_better,
+            "pWorse": difference.p_worse,
+        }
+    return table
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a policy stands against the goals.
+
+    Attributes:
+        policy: its name.
+        short: cells that count and miss a goal, each with its two ratios.
+        p_pooled: probability of its pooled gain by chance.
+        worse: patterns on which it is significantly worse after Holm's correction.
+        violations_ratio: over all cells that count together.
+        pod_minutes_ratio: the same.
+    """
+
+    policy: str
+    short: list[tuple[str, float, float, float]]
+    p_pooled: float
+    worse: list[str]
+    violations_ratio: float
+    pod_minutes_ratio: float
+
+
+def verdict(done: Sequence[Cell], policy: str, reference: str = "HPA v2") -> Verdict:
+    """Judge one policy over all cells that count."""
+    counted = [c for c in done if c.counts]
+    short, by_traffic = [], dict[str, list[Floats]]()
+    totals = np.zeros(4)
+    for cell in counted:
+        ours, base = cell.results[policy], cell.results[reference]
+        pair = (ours.violations.mean(), base.violations.mean(), ours.pod_minutes.mean(), base.pod_minutes.mean())
+        totals += np.array(pair)
+        violations, pods = _ratio(pair[0], pair[1]), _ratio(pair[2], pair[3])
+        if violations > VIOLATIONS_GOAL or pods > POD_MINUTES_GOAL:
+            short.append((cell.traffic, cell.startup, violations, pods))
+        by_traffic.setdefault(cell.traffic, []).append(z_sum_differences(ours, base))
+    patterns = {name: tested(np.mean(list(d), axis=0)) for name, d in by_traffic.items()}
+    corrected = holm([d.p_worse for d in patterns.values()])
+    pooled = tested(np.concatenate([np.mean(list(d), axis=0) for d in by_traffic.values()]))
+    return Verdict(
+        policy,
+        short,
+        pooled.p_better,
+        [name for name, p in zip(patterns, corrected, strict=True) if p < 0.05],
+        _ratio(totals[0], totals[1]),
+        _ratio(totals[2], totals[3]),
+    )
+
+
+def _ratio(value: float, base: float) -> float:
+    """Nothing over nothing is no change; something over nothing has no ratio."""
+    if base > 0:
+        return float(value / base)
+    return 1.0 if value <= 0 else float("inf")

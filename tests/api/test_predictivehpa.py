@@ -1,0 +1,119 @@
+import pytest
+
+from concerto.api.predictivehpa import MetricSpec, PredictiveHPA, format_selector
+from concerto.api.selector_text import parse_selector
+from concerto.api.timestamps import parse_timestamp
+
+
+def phpa(**spec):
+    return {
+        "metadata": {"namespace": "n", "name": "web", "uid": "u", "generation": 3},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 9}
+        | spec,
+    }
+
+
+def test_what_is_left_out_takes_the_defaults_of_autoscaling_v2():
+    view = PredictiveHPA.from_raw(phpa())
+    assert (view.min_replicas, view.max_replicas) == (1, 9)
+    (metric,) = view.metrics
+    assert (metric.type, metric.name, metric.utilization) == ("Resource", "cpu", 80)
+    assert view.scale_up is None and view.scale_down is None
+    assert view.prediction.mode == "Auto"
+    assert view.prediction.horizon_seconds is None
+
+
+def test_a_behavior_of_one_direction_is_a_behavior_of_both():
+    view = PredictiveHPA.from_raw(phpa(behavior={"scaleUp": {"tolerance": "50m"}}))
+    assert view.scale_up.tolerance == 0.05
+    assert view.scale_down is not None and view.scale_down.policies is None
+
+
+def test_prediction_is_read_with_its_units():
+    season = {"length": "24h", "start": "2026-03-01T00:00:00Z"}
+    view = PredictiveHPA.from_raw(phpa(prediction={"horizon": "90s", "historyLength": "2h", "season": season}))
+    p = view.prediction
+    assert (p.horizon_seconds, p.history_seconds, p.season_seconds) == (90.0, 7200.0, 86400.0)
+    assert p.season_start == parse_timestamp("2026-03-01T00:00:00Z")
+
+
+METRICS = {
+    "a fractional target is kept in thousandths, not cut to a whole": (
+        {
+            "type": "Pods",
+            "pods": {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "1500m"}},
+        },
+        ("q", None, 1500, None),
+    ),
+    "an object and its value": (
+        {
+            "type": "Object",
+            "object": {
+                "metric": {"name": "r"},
+                "describedObject": {"kind": "Service", "name": "s", "apiVersion": "v1"},
+                "target": {"type": "Value", "value": "2k"},
+            },
+        },
+        ("r", None, None, 2_000_000),
+    ),
+    "one container": (
+        {
+            "type": "ContainerResource",
+            "containerResource": {
+                "name": "memory",
+                "container": "app",
+                "target": {"type": "AverageValue", "averageValue": "1Mi"},
+            },
+        },
+        ("memory", "app", 1048576000, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "want"), METRICS.values(), ids=METRICS)
+def test_metrics(raw, want):
+    metric = MetricSpec.from_raw(raw)
+    assert (metric.name, metric.container, metric.average_value, metric.value) == want
+    assert "target" not in metric.identity
+
+
+def test_a_target_that_is_no_quantity_is_an_error_that_quotes_it():
+    raw = {"type": "Pods", "pods": {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "NaN"}}}
+    with pytest.raises(ValueError, match="'NaN' is not a quantity"):
+        MetricSpec.from_raw(raw)
+
+
+SELECTORS = {
+    "app=web": [({"app": "web"}, True), ({"app": "x"}, False), ({}, False)],
+    "app==web,tier in (a, b)": [({"app": "web", "tier": "b"}, True), ({"app": "web", "tier": "c"}, False)],
+    "!canary,tier notin (a)": [({}, True), ({"canary": ""}, False), ({"tier": "a"}, False)],
+    "example.com/app,x!=1": [({"example.com/app": ""}, True), ({"example.com/app": "", "x": "1"}, False)],
+    "": [({"any": "thing"}, True)],
+}
+
+
+@pytest.mark.parametrize(("text", "cases"), SELECTORS.items(), ids=SELECTORS)
+def test_a_selector_in_words(text, cases):
+    selector = parse_selector(text)
+    for labels, want in cases:
+        assert selector.matches(labels) is want
+
+
+@pytest.mark.parametrize("text", ["a=b,,c", "in (a)", "a in b", "=x", "a=b c"])
+def test_what_is_no_selector_is_refused_with_its_text(text):
+    with pytest.raises(ValueError, match="is not part of a label selector"):
+        parse_selector(text)
+
+
+def test_a_selector_is_written_as_it_is_read():
+    raw = {
+        "matchLabels": {"app": "web"},
+        "matchExpressions": [
+            {"key": "tier", "operator": "In", "values": ["a", "b"]},
+            {"key": "canary", "operator": "DoesNotExist"},
+        ],
+    }
+    text = format_selector(raw)
+    assert text == "app=web,tier in (a,b),!canary"
+    assert parse_selector(text).matches({"app": "web", "tier": "a"})
+    assert format_selector(None) == ""

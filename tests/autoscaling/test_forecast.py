@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from concerto.autoscaling.forecast import ForecastSettings, critical_fractile, forecast
+from concerto.autoscaling.forecasters import Seasons, holt, linear, seasonal_peak
+
+SETTINGS = ForecastSettings()
+
+
+def of(series, horizon=120.0, **kw):
+    rows = np.atleast_2d(np.asarray(series, dtype=float))
+    return forecast(rows, np.full(len(rows), horizon), SETTINGS, **kw)
+
+
+def test_a_line_is_found_exactly_as_the_seed_writes_it():
+    x = np.arange(12.0)
+    y = np.array([3, 5, 4, 6, 8, 7, 9, 9, 11, 10, 12, 13.0])
+    slope = np.cov(x, y, bias=True)[0, 1] / np.var(x)
+    trend = linear(y[None], 12)
+    assert trend.slope[0, -1] == pytest.approx(slope)
+    assert trend.level[0, -1] == pytest.approx(y.mean() + slope * (x[-1] - x.mean()))
+
+
+def test_a_falling_line_promises_no_less_than_now():
+    trend = linear(np.linspace(9, 1, 20)[None], 20)
+    assert trend.slope[0, -1] < 0
+    assert trend.peak(np.array([50.0]), -1)[0] == pytest.approx(1.0)
+
+
+def test_a_line_is_drawn_out_no_further_than_it_is_long():
+    trend = linear(np.arange(40.0)[None], 20)
+    assert trend.peak(np.array([1000.0]), -1)[0] == pytest.approx(39 + 20)
+
+
+def test_missing_samples_leave_lines_and_levels_where_they_were():
+    y = np.arange(40.0)
+    y[[5, 17, 30, 31, 32]] = np.nan
+    assert linear(y[None], 20).slope[0, -1] == pytest.approx(1.0)
+    assert holt(y[None], 0.4, 0.15, 0.97).level[0, -1] == pytest.approx(39, abs=1.5)
+
+
+def test_a_season_foresees_what_a_trend_cannot():
+    day = 86400.0
+    buckets = np.arange(0, 2 * day, 300)
+    load = np.where((buckets % day) >= 43200, 10.0, 2.0)
+    seasons = Seasons(load[None], 0.0, 300.0, day)
+    noon = 2 * day + 43200
+    level = np.full((1, 3), 2.0)
+    at = noon - np.array([900.0, 600.0, 300.0])
+    assert seasonal_peak(level, at, np.array([[600.0]]), seasons)[0].tolist() == pytest.approx(
+        [2.0, 6.0, 10.0], abs=4.1
+    )
+    assert seasonal_peak(level, at, np.array([[900.0]]), seasons)[0, -1] == pytest.approx(10.0)
+
+
+def test_a_season_that_is_not_known_says_nothing():
+    seasons = Seasons(np.full((1, 10), np.nan), 0.0, 300.0, 86400.0)
+    assert np.isnan(seasonal_peak(np.ones((1, 1)), np.array([3000.0]), np.array([[300.0]]), seasons)).all()
+
+
+def test_too_few_samples_are_a_warm_up_never_a_zero():
+    got = of([np.nan] * 50 + [3.0] * 7)
+    assert not got.warm[0]
+    assert np.isnan(got.expected[0]) and np.isnan(got.upper[0])
+    assert not got.earned[0]
+
+
+def test_no_samples_at_all_are_a_warm_up_too():
+    assert not of([np.nan] * 60).warm[0]
+
+
+def test_a_steady_rise_is_foreseen_and_earns_its_say():
+    got = of(np.linspace(1, 10, 120))
+    assert got.earned[0]
+    assert got.expected[0] == pytest.approx(10 + 8 * 9 / 119, rel=0.1)
+    assert got.error_percent[0] < got.persistence_percent[0]
+
+
+def test_a_load_that_never_changes_gives_no_model_a_say():
+    got = of(np.full(120, 5.0))
+    assert got.warm[0]
+    assert not got.earned[0]
+    assert got.persistence_percent[0] == 0.0
+
+
+def test_a_forecast_is_clipped_to_what_history_makes_plausible():
+    series = np.r_[np.full(60, 1.0), np.linspace(1, 8, 20)]
+    assert of(series, horizon=3600.0).upper[0] <= SETTINGS.plausible * 8 + 1
+
+
+def test_after_a_drop_the_past_holds_nothing_up():
+    got = of(np.r_[np.full(100, 10.0), np.full(8, 1.0)], models=("Linear", "Holt"))
+    assert got.expected[0] <= 1.5
+
+
+def test_seasonal_alone_without_a_season_warms_up():
+    got = of(np.ones(100), models=("Seasonal",))
+    assert got.names == ("Seasonal",)
+    assert not got.warm[0]
+
+
+def test_a_missing_pod_weighs_more_the_sooner_it_could_have_been_there():
+    near, far = critical_fractile(np.array([30.0, 300.0]), 1200.0)
+    assert 0.5 < far < near < 1.0
+
+
+def test_objects_do_not_see_each_other():
+    rng = np.random.default_rng(7)
+    rows = np.abs(rng.normal(5, 1, (6, 120))) + np.linspace(0, 3, 120)
+    together = forecast(rows, np.linspace(30, 300, 6), SETTINGS)
+    for i in range(6):
+        alone = forecast(rows[i : i + 1], np.linspace(30, 300, 6)[i : i + 1], SETTINGS)
+        assert alone.upper[0] == pytest.approx(together.upper[i])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.one_of(st.floats(0, 1000), st.just(float("nan"))), min_size=1, max_size=80), st.floats(1, 3600))
+def test_whatever_the_history_a_forecast_is_a_number_or_nothing(values, horizon):
+    got = of(values, horizon)
+    if got.warm[0]:
+        assert got.expected[0] >= 0
+        assert np.isfinite(got.upper[0])
+        assert got.upper[0] <= SETTINGS.plausible * np.nanmax(values) + 1
+    else:
+        assert not got.earned[0]

@@ -1,0 +1,48 @@
+from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
+from concerto.autoscaling.pods import PodView
+
+SETTINGS = InitialisationSettings(default_seconds=60, remembered=5, trim=3, fresh=3)
+
+
+def pods(*seconds, revision="a", first=0.0):
+    return [
+        PodView(f"p{i}", created_at=first + 100 * i, ready_since=first + 100 * i + s, revision=revision)
+        for i, s in enumerate(seconds)
+    ]
+
+
+def learned(*batches):
+    known = Initialisation()
+    for batch in batches:
+        known = known.learn(batch, SETTINGS)
+    return known
+
+
+def test_before_the_first_pod_there_is_a_default():
+    assert Initialisation().typical(SETTINGS) == 60
+
+
+def test_an_outlier_does_not_count():
+    assert learned(pods(30, 31, 29, 900, 30)).typical(SETTINGS) == 30
+
+
+def test_only_the_latest_count():
+    assert learned(pods(90, 90, 90, 90, 90), pods(10, 10, 10, 10, 10, first=1000)).typical(SETTINGS) == 10
+
+
+def test_each_pod_counts_once():
+    assert learned(pods(30, 30), pods(30, 30)).seconds == (30, 30)
+
+
+def test_pods_that_are_not_ready_do_not_count():
+    waiting = [PodView("p", ready="False", created_at=0, ready_since=50)]
+    assert learned(waiting).seconds == ()
+
+
+def test_a_new_revision_starts_afresh_but_the_old_one_stands_in_until_it_is_known():
+    old = pods(30, 30, 30)
+    known = learned(old, pods(80, 80, revision="b", first=1000))
+    assert known.typical(SETTINGS) == 30
+    known = known.learn(pods(80, revision="b", first=2000), SETTINGS)
+    assert known.typical(SETTINGS) == 80
+    assert known.revision == "b"

@@ -1,0 +1,55 @@
+from concerto.api.timestamps import parse_timestamp
+from concerto.autoscaling.pod_reader import read_pod, trim_pod
+
+CREATED, STARTED, READY = "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z", "2026-03-01T12:00:30Z"
+RAW = {
+    "metadata": {
+        "namespace": "n",
+        "name": "p",
+        "uid": "u",
+        "creationTimestamp": CREATED,
+        "labels": {"pod-template-hash": "abc"},
+        "annotations": {"big": "x" * 1000},
+    },
+    "spec": {
+        "containers": [
+            {"name": "a", "image": "i", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}, "env": []}
+        ],
+        "initContainers": [
+            {"name": "once", "resources": {"requests": {"cpu": "9"}}},
+            {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "50m"}}},
+        ],
+    },
+    "status": {
+        "phase": "Running",
+        "startTime": STARTED,
+        "conditions": [
+            {"type": "Ready", "status": "True", "lastTransitionTime": READY},
+            {"type": "PodScheduled", "status": "True"},
+        ],
+    },
+}
+
+
+def test_a_pod_is_read_the_same_before_and_after_trimming():
+    view = read_pod(RAW)
+    assert read_pod(trim_pod(RAW)) == view
+    assert (view.name, view.phase, view.ready, view.revision) == ("p", "Running", "True", "abc")
+    assert view.ready_since - view.created_at == 30
+    assert view.started_at == parse_timestamp(STARTED)
+
+
+def test_restartable_init_containers_count_and_others_do_not():
+    assert [(c.name, c.requests) for c in read_pod(RAW).containers] == [("a", {"cpu": 100}), ("side", {"cpu": 50})]
+    assert read_pod(RAW).containers[0].limits == {"cpu": 1000}
+
+
+def test_pod_level_requests_and_overhead():
+    spec = RAW["spec"] | {"resources": {"requests": {"cpu": "1"}}, "overhead": {"cpu": "10m"}}
+    assert read_pod(RAW | {"spec": spec}).pod_requests == {"cpu": 1010}
+    assert read_pod(RAW).pod_requests is None
+
+
+def test_a_pod_that_nobody_has_seen_yet_is_pending():
+    view = read_pod({"metadata": {"name": "p", "creationTimestamp": CREATED}, "spec": {"containers": []}})
+    assert (view.phase, view.ready, view.started_at) == ("Pending", None, None)

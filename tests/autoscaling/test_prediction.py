@@ -1,0 +1,71 @@
+import math
+
+import numpy as np
+import pytest
+
+from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.history import Ring
+from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
+from concerto.autoscaling.settings import Bounds
+
+
+def subject(values, horizon=60.0, **kw):
+    fine, coarse = Ring(15, 240), Ring(300, 864)
+    for i, v in enumerate(values):
+        fine, coarse = fine.add(15.0 * i, v), coarse.add(15.0 * i, v)
+    return Subject(fine, coarse, horizon, 15.0 * (len(values) - 0.5), **kw)
+
+
+def look(*subjects, late=0.0):
+    now = max(s.observed_at for s in subjects) + late
+    return predict(subjects, now, ForecastSettings(), stale_seconds=120.0)
+
+
+def test_a_rise_asks_for_replicas_ahead_of_it():
+    (outlook,) = look(subject(np.linspace(1, 9, 100)))
+    assert outlook.has_a_say
+    floor = outlook.floor(Bounds(50), replaces=False)
+    assert floor is not None and floor.replicas >= 9
+    assert outlook.persistence_percent > outlook.error_percent
+
+
+def test_a_forecast_expires():
+    (outlook,) = look(subject(np.linspace(1, 9, 100)), late=500.0)
+    assert outlook.reason == "Expired"
+    assert outlook.floor(Bounds(50), replaces=False) is None
+
+
+def test_warming_up_is_a_reason_and_asks_for_nothing():
+    (outlook,) = look(subject([1.0, 1.0]))
+    assert (outlook.reason, outlook.expected, outlook.floor(Bounds(50), replaces=False)) == ("WarmingUp", None, None)
+
+
+def test_at_the_pods_limits_the_forecast_is_no_lower_than_what_is_certain():
+    (outlook,) = look(subject(np.full(60, 2.0), least_demand=7.0))
+    assert outlook.upper >= 7.0
+
+
+def test_subjects_of_different_settings_come_back_in_their_order():
+    rising, flat = np.linspace(1, 9, 100), np.full(100, 2.0)
+    got = look(subject(rising), subject(flat, models=("Holt",)), subject(rising, horizon=300.0), subject(flat))
+    assert [round(o.horizon_seconds) for o in got] == [60, 60, 300, 60]
+    assert got[0].expected > got[1].expected
+
+
+@pytest.mark.parametrize(("horizon", "seconds"), [(10, 60), (200, 90), (5000, 300)])
+def test_the_hold_grows_with_the_horizon_within_bounds(horizon, seconds):
+    assert HoldSettings(0.45, 60, 300).seconds(horizon) == seconds
+
+
+def test_without_a_say_the_ordinary_window_holds():
+    silent = Outlook("NotBetterThanNoChange", "Holt", 1.0, 1.0, 100.0)
+    bounds = Bounds(5)
+    assert with_hold(bounds, silent, HoldSettings(), None) is bounds
+    speaking = Outlook("HasASay", "Holt", 1.0, 1.0, 100.0)
+    assert with_hold(bounds, speaking, HoldSettings(), 42.0).controller.downscale_stabilization_seconds == 42.0
+
+
+def test_the_tolerance_is_used_up_before_a_replica_is_added():
+    outlook = Outlook("HasASay", "Holt", 2.0, 2.2, 100.0)
+    assert outlook.floor(Bounds(5), replaces=False).replicas == 2
+    assert math.isclose(Bounds(5).tolerances.scale_up, 0.1)

@@ -1,0 +1,221 @@
+"""PredictiveHPA without a server: what is remembered, found and said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from concerto.api.conditions import Condition
+from concerto.api.predictivehpa import PredictiveHPA
+from concerto.api.selector_text import parse_selector
+from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
+from concerto.autoscaling.decision import Decision, Failure
+from concerto.autoscaling.history import Ring
+from concerto.autoscaling.initialisation import Initialisation
+from concerto.autoscaling.prediction import Outlook
+from concerto.autoscaling.replicas import Proposal
+from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
+from concerto.controllers.phpa_spec import bounds_of, models_of
+from concerto.controllers.phpa_state import State, read_state, write_state
+from concerto.controllers.phpa_status import (
+    all_conditions,
+    explain,
+    forecast_status,
+    last_decision,
+    merge_patch,
+    metric_statuses,
+)
+from concerto.controllers.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.targets import scale_of
+from concerto.kube import Resource
+from crd_schemas import problems
+
+NOW = 1_772_366_400.0
+STAMP = "2026-03-01T12:00:00Z"
+
+
+def raw(**spec):
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PredictiveHPA",
+        "metadata": {"namespace": "n", "name": "web", "uid": "u", "generation": 2, "creationTimestamp": STAMP},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 9}
+        | spec,
+    }
+
+
+SPEC = PredictiveHPA.from_raw(raw())
+STATE = State(
+    Memory((Recommendation(NOW - 10.25, 4),), (ScaleEvent(NOW - 5.5, -2),)),
+    Initialisation((30.0, 31.0), "abc", (90.0, 95.0), NOW - 60),
+    Ring(15, 240).add(NOW - 20, 2.5).add(NOW, 3.25),
+    Ring(300, 864).add(NOW, 3.0),
+)
+OUTLOOK = Outlook("HasASay", "Holt", 4.2, 5.1, 67.5, 12.4, 40.0, 19.0, 96)
+
+
+def test_a_restart_forgets_nothing():
+    assert read_state(SPEC, write_state(STATE, 30.5)) == STATE
+
+
+def test_history_on_another_grid_begins_anew_and_the_rest_stays():
+    spec = PredictiveHPA.from_raw(raw(prediction={"historyLength": "1344h"}))
+    state = read_state(spec, write_state(STATE, 30.5))
+    assert state.coarse.values == ()
+    assert state.fine == STATE.fine and state.memory == STATE.memory
+
+
+def test_an_empty_status_is_an_empty_state():
+    assert read_state(SPEC, {}) == State()
+
+
+def decision(**kw):
+    conditions = (
+        Condition("AbleToScale", "True", "ReadyForNewScale", "recommended size matches current size"),
+        Condition("ScalingLimited", "False", "DesiredWithinRange", "the desired count is within the acceptable range"),
+        Condition("ScalingActive", "True", "ValidMetricFound", "it was"),
+    )
+    return replace(Decision(5, True, "cpu above target", conditions, Memory(), 4), **kw)
+
+
+def test_a_whole_status_fits_the_crd():
+    outcomes = [Proposal(4, "cpu", 3.5, average_value=71, average_utilization=71), Failure("FailedGetPodsMetric", "x")]
+    status = {
+        "observedGeneration": 2,
+        "currentReplicas": 3,
+        "desiredReplicas": 5,
+        "selector": "app=web",
+        "lastScaleTime": STAMP,
+        "currentMetrics": metric_statuses([*SPEC.metrics, *SPEC.metrics], outcomes),
+        "lastDecision": last_decision(None, decision(), "Scaled.", 5, now=NOW),
+        "conditions": all_conditions(decision().conditions, OUTLOOK, generation=2, old=(), now=STAMP),
+        "forecast": forecast_status(OUTLOOK, 5, now=NOW, expires_at=NOW + 120),
+        **write_state(STATE, 30.5),
+    }
+    assert problems(raw() | {"status": status}) == []
+    assert len(status["currentMetrics"]) == 1  # the broken one is left out, not null
+
+
+SENTENCES = {
+    "a rise by the forecast": (
+        decision(),
+        OUTLOOK,
+        5,
+        "Scaled from 3 to 5 replicas: the metrics of now ask for 4; Holt expects a load of 4.2 replicas within 68 s "
+        "and asks for 5.",
+    ),
+    "nothing to do": (
+        decision(replicas=3, rescale=False, metrics_replicas=3),
+        replace(OUTLOOK, reason="WarmingUp", expected=None),
+        None,
+        "Kept 3 replicas: the metrics of now ask for 3; the forecast has no say (WarmingUp).",
+    ),
+    "no answer": (
+        decision(replicas=3, rescale=False, metrics_replicas=None, error="cpu is gone"),
+        None,
+        None,
+        "Kept 3 replicas: cpu is gone.",
+    ),
+    "out of bounds": (
+        decision(replicas=9, metrics_replicas=None, reason="Current number of replicas above Spec.MaxReplicas"),
+        None,
+        None,
+        "Scaled from 3 to 9 replicas: Current number of replicas above Spec.MaxReplicas.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "outlook", "floor", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_the_last_decision_is_one_sentence(made, outlook, floor, sentence):
+    assert explain(made, 3, outlook, floor, carried_out=True) == sentence
+
+
+def test_a_preview_says_what_would_have_been_done():
+    assert explain(decision(), 3, None, None, carried_out=False).startswith("Would scale from 3 to 5 replicas")
+
+
+def test_a_decision_that_says_nothing_new_keeps_its_time():
+    first = last_decision(None, decision(), "Scaled.", 5, now=NOW)
+    assert last_decision(first, decision(), "Scaled.", 5, now=NOW + 60) == first
+    assert last_decision(first, decision(), "Kept.", 5, now=NOW + 60)["at"] != first["at"]
+
+
+def not_so(kind, reason):
+    return (Condition(kind, "False", reason, "why"),)
+
+
+READY = {
+    "all is well": ((), ("True", "Scaling"), "False"),
+    "asleep on purpose": (not_so("ScalingActive", "ScalingDisabled"), ("True", "ScalingDisabled"), "False"),
+    "no metric": (not_so("ScalingActive", "FailedGetPodsMetric"), ("False", "FailedGetPodsMetric"), "True"),
+    "no target": (not_so("AbleToScale", "FailedGetScale"), ("False", "FailedGetScale"), "True"),
+}
+
+
+@pytest.mark.parametrize(("decided", "ready", "stalled"), READY.values(), ids=READY)
+def test_what_kstatus_reads(decided, ready, stalled):
+    found = {c["type"]: c for c in all_conditions(decided, None, generation=1, old=(), now=STAMP)}
+    assert (found["Ready"]["status"], found["Ready"]["reason"]) == ready
+    assert found["Stalled"]["status"] == stalled
+    assert found["Forecasting"]["reason"] == "Off"
+
+
+def test_a_patch_says_null_for_what_is_gone_and_nothing_for_what_stays():
+    old = {"a": 1, "b": {"x": 1, "y": 2}, "c": [1]}
+    assert merge_patch(old, {"a": 1, "b": {"x": 3}, "c": [1, 2]}) == {"b": {"y": None, "x": 3}, "c": [1, 2]}
+    assert merge_patch(old, old) == {}
+
+
+def test_a_behavior_of_one_direction_gets_the_other_from_the_defaults():
+    spec = PredictiveHPA.from_raw(raw(behavior={"scaleUp": {"stabilizationWindowSeconds": 60}}))
+    behavior = bounds_of(spec, ControllerSettings()).behavior
+    assert behavior.scale_up.stabilization_seconds == 60
+    assert behavior.scale_down == DEFAULT_SCALE_DOWN
+    assert bounds_of(SPEC, ControllerSettings()).behavior is None
+
+
+def test_auto_chooses_among_all_models():
+    assert models_of(SPEC) == ("Linear", "Holt", "Seasonal")
+    assert models_of(PredictiveHPA.from_raw(raw(prediction={"model": "Holt"}))) == ("Holt",)
+
+
+def pod(name, **labels):
+    meta = {"namespace": "n", "name": name, "labels": labels, "creationTimestamp": STAMP}
+    return {"metadata": meta, "spec": {"containers": []}}
+
+
+def test_pods_are_found_by_any_selector_and_forgotten_when_gone():
+    index = PodIndex()
+    first, second = pod("a", app="web", tier="x"), pod("b", app="web")
+    index.on_change(None, first)
+    index.on_change(None, second)
+    assert [p.name for p in index.select("n", parse_selector("app=web"))] == ["a", "b"]
+    assert [p.name for p in index.select("n", parse_selector("!tier"))] == ["b"]
+    assert index.select("elsewhere", parse_selector("app=web")) == []
+    index.on_change(second, pod("b", app="db"))
+    index.on_change(first, None)
+    assert index.select("n", parse_selector("app=web")) == []
+    assert [p.name for p in index.select("n", parse_selector("app in (db)"))] == ["b"]
+
+
+def test_selectors_that_claim_the_same_pods_are_told_apart_from_those_that_do_not():
+    selectors = SelectorIndex()
+    selectors.put(("n", "one"), parse_selector("app=web"))
+    selectors.put(("n", "all"), parse_selector("tier"))
+    selectors.put(("m", "one"), parse_selector("app=web"))
+    assert selectors.claimants("n", [{"app": "web"}]) == [("n", "one")]
+    assert selectors.claimants("n", [{"app": "web", "tier": "x"}]) == [("n", "all"), ("n", "one")]
+    selectors.put(("n", "all"), None)
+    assert selectors.claimants("n", [{"app": "web", "tier": "x"}]) == [("n", "one")]
+
+
+def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():
+    workload = {
+        "metadata": {"namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}},
+        "status": {"replicas": 2},
+    }
+    scale = scale_of(Resource("apps", "v1", "deployments", "Deployment", True), workload)
+    assert (scale.replicas, scale.existing, scale.selector) == (3, 2, "app=web")
+    assert scale.raw["metadata"]["resourceVersion"] == "7"
