@@ -188,3 +188,11 @@ def test_pods_of_the_samples_ask_for_the_scheduler_that_the_default_profile_serv
         pod = job["spec"]["template"]["spec"]
         assert pod["schedulerName"] == served
         assert all("resources" not in container for container in pod["containers"])
+
+
+def test_the_watchers_service_reaches_the_operators_web_port():
+    service = objects()["Service", "concerto-watcher"]["spec"]
+    pod = objects()["Deployment", "concerto-operator"]["spec"]["template"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {p["name"] for c in pod["spec"]["containers"] for p in c["ports"]}
+    assert {p["targetPort"] for p in service["ports"]} <= ports
