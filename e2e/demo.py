@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from e2e.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.clusters.local import stop_left
+from e2e.clusters.process import stop_pid
 from e2e.recorder import Recorder
 from e2e.system import SAMPLES, System, can_run_real_nodes, hollow_system, install, real_system
 
@@ -167,6 +169,9 @@ def judge(system: System, recorder: Recorder) -> list[str]:
 
 def demo() -> int:
     """Run it; the exit status."""
+    if STATE.exists():
+        console.print(f"a demo is still running ({STATE}): `make demo-down` ends it")
+        return 1
     with ExitStack() as stack:
         work_dir = Path(tempfile.mkdtemp(prefix="concerto-cluster-")) if KEEP else None
         control_plane = LocalControlPlane(find_binaries(say), work_dir=work_dir, outlives_us=KEEP)
@@ -214,9 +219,12 @@ def down() -> int:
     if not STATE.exists():
         console.print("nothing is running")
         return 0
+    if STATE.stat().st_uid != os.getuid():
+        console.print(f"{STATE} is somebody else's: what it names is not ours to end")
+        return 1
     state = json.loads(STATE.read_text())
     for pid in state["pids"]:
-        subprocess.run(["kill", str(pid)], check=False, stderr=subprocess.DEVNULL)
+        stop_pid(pid, "concerto.cli")
     if state["nodes"]:
         subprocess.run([sys.executable, "-m", "e2e.nodes", "down"], check=False)
     else:
@@ -225,5 +233,15 @@ def down() -> int:
     return 0
 
 
+def main() -> int:
+    """Run or end it; an interruption (Ctrl-C, SIGTERM) ends everything that was started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return down() if sys.argv[1:] == ["down"] else demo()
+    except KeyboardInterrupt:
+        say("interrupted: everything that was started has been stopped")
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(down() if sys.argv[1:] == ["down"] else demo())
+    sys.exit(main())
