@@ -3,6 +3,7 @@ import pytest
 from scheduling_builders import NOW, capacity, node, pod, snapshot
 
 from concerto.api.podreservation import Assignment
+from concerto.api.selectors import NodeSelector, Requirement
 from concerto.scheduling.snapshot import AVOIDED, BY_REQUESTS, MEASURED, PODS, Change, Snapshot
 
 
@@ -147,3 +148,23 @@ def test_what_may_help_waiting_pods_is_told(act, change):
     there = [pod("p", nodeName="n"), pod("d", nodeName="n", owner="DaemonSet"), pod("f", nodeName="full")]
     cluster = snapshot([node("n"), node("full")], there, [capacity("n", 5.0), capacity("full", 0.5)])
     assert act(cluster) == change
+
+
+def test_what_nodes_were_and_what_pods_ask_for_does_not_pile_up():
+    cluster = Snapshot()
+    for number in range(3000):
+        cluster.set_node(
+            node("n", labels={"a": str(number)}, taints=[("DeletionCandidate", str(number), "NoSchedule")])
+        )
+        cluster.set_node(node("m", labels={"a": "same"}, taints=[("stays", "", "NoExecute")]))
+        wanted = NodeSelector((Requirement("a", "In", ("same",)), Requirement(f"l{number}", "DoesNotExist")))
+        assert cluster.selected(wanted, slice(0, cluster.size)).tolist() == [False, True]
+        assert cluster.free(("cpu", f"a.b/{number}"), slice(0, cluster.size)).tolist() == [[4000, 4000], [0, 0]]
+        assert cluster.by_taints(lambda taints: any(t.key == "stays" for t in taints), slice(0, 2)).tolist() == [
+            False,
+            True,
+        ]
+    assert len(cluster._taint_sets) < 600
+    assert len(cluster._labels) <= 256
+    assert max(len(column.code_of) for column in cluster._labels.values()) < 600
+    assert len(cluster._resources) < 10

@@ -36,6 +36,12 @@ PODS = "pods"
 """The resource under which a node's number of pods is counted."""
 
 
+_MOST_LABELS = 256
+"""Labels of which columns are kept; pods choose what they ask for."""
+_LEAST_VALUES_KEPT = 256
+"""Values of one label, and lists of taints, that are kept whatever has become of them."""
+
+
 class Change(Flag):
     """What an event may have made possible for pods that found no node."""
 
@@ -145,7 +151,10 @@ class Snapshot:
 
     def free(self, resources: Sequence[str], rows: Rows) -> Ints:
         """Allocatable less requested amounts, shape (resources, rows)."""
-        indices = [self._resource(r) for r in resources]  # an unknown one gets a column of zeros
+        indices = [self._resources.get(r) for r in resources]
+        if None in indices:  # one that no node has and no pod uses: pods that ask for it must not make columns
+            columns = [np.subtract(self.allocatable(r, rows), self.used(r, rows)) for r in resources]
+            return np.array(columns, dtype=np.int64)
         allocatable, used = self._allocatable[:, : self.size], self._used[:, : self.size]
         at = (indices, rows) if isinstance(rows, slice) else (np.array(indices)[:, None], rows)
         free: Ints = allocatable[at] - used[at]
@@ -257,6 +266,7 @@ class Snapshot:
         self._taints[row] = self._taint_sets.setdefault(node.taints, len(self._taint_sets))
         for key, column in self._labels.items():
             column.put(row, node.labels.get(key))
+        self._forget_values()
         self._allocatable[:, row] = 0
         for resource, amount in node.allocatable.items():
             index = self._resource(resource)  # may make new columns
@@ -376,10 +386,22 @@ class Snapshot:
     def _label(self, key: str) -> _Labels:
         column = self._labels.get(key)
         if column is None:
+            if len(self._labels) >= _MOST_LABELS:
+                del self._labels[next(iter(self._labels))]
             column = self._labels[key] = _Labels(len(self.exists))
             for row, node in self._nodes.items():
                 column.put(row, node.labels.get(key))
         return column
+
+    def _forget_values(self) -> None:
+        """Values of labels and lists of taints that were, in a cluster whose nodes come and go (some hold the time)."""
+        most = 2 * len(self._nodes) + _LEAST_VALUES_KEPT
+        for key in [key for key, column in self._labels.items() if len(column.code_of) > most]:
+            del self._labels[key]  # made anew when it is asked for
+        if len(self._taint_sets) > most:
+            self._taint_sets = {(): 0}
+            for row, node in self._nodes.items():
+                self._taints[row] = self._taint_sets.setdefault(node.taints, len(self._taint_sets))
 
     def _row(self, name: str) -> int:
         row = self.row_of.get(name)
