@@ -151,10 +151,11 @@ class Snapshot:
 
     def free(self, resources: Sequence[str], rows: Rows) -> Ints:
         """Allocatable less requested amounts, shape (resources, rows)."""
-        indices = [self._resources.get(r) for r in resources]
-        if None in indices:  # one that no node has and no pod uses: pods that ask for it must not make columns
+        if any(r not in self._resources for r in resources):
+            # No node has it and no pod uses it: pods that merely ask for it must not make columns
             columns = [np.subtract(self.allocatable(r, rows), self.used(r, rows)) for r in resources]
             return np.array(columns, dtype=np.int64)
+        indices = [self._resources[r] for r in resources]
         allocatable, used = self._allocatable[:, : self.size], self._used[:, : self.size]
         at = (indices, rows) if isinstance(rows, slice) else (np.array(indices)[:, None], rows)
         free: Ints = allocatable[at] - used[at]
