@@ -262,13 +262,15 @@ class TestLoadAwareScores:
         counts = Counter(d.assignment.node for d in result.decisions)
         assert counts == {"a": 3, "b": 3, "c": 3}
 
-    def test_a_node_without_metrics_is_scored_by_what_is_known_of_it(self):
-        cluster = self.cluster(loads={"a": (0.9, 0.05), "b": (0.85, 0.05)}, a="3", b="3", c="3")
+    def test_a_node_without_metrics_neither_gains_nor_loses_by_it(self):
+        cluster = self.cluster(loads={"a": (0.9, 0.05), "b": (0.5, 0.05)}, a="3", b="3", c="3")
         (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.SCORES)).decisions
-        assert decision.assignment.node == "c"
+        # Left out of its mean, c would have the score of its requests alone, and be the best of a busy cluster
+        assert [r.node for r in decision.top] == ["b", "c", "a"]
         by_node = {r.node: dict(r.by_plugin) for r in decision.top}
         assert set(by_node["c"]) == {"NodeResourcesFit"}
         assert set(by_node["a"]) == {s.name for s in self.SCORES}
+        assert decision.top[1].score == (decision.top[0].score + decision.top[2].score) / 2
 
     def test_abstentions_are_counted_by_plugin_once_for_each_kind_of_pod(self):
         cluster = self.cluster(loads={"a": (0.1, 0.0)})
@@ -289,7 +291,8 @@ class TestLoadAwareScores:
     def test_with_some_metric_it_is_not(self):
         cluster = self.cluster(loads={"c": (0.2, 0.0)}, a="3", b="1", c="2")
         (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.LOAD_ONLY)).decisions
-        assert (decision.assignment.node, decision.by_allocation) == ("c", False)
+        assert not decision.by_allocation
+        assert len({r.score for r in decision.top}) == 1  # of c alone there is something to say, so it is the mean
 
     def test_the_chosen_node_comes_first_and_the_next_best_after_it(self):
         cluster = self.cluster(loads={"a": (0.3, 0.0), "b": (0.1, 0.0), "c": (0.2, 0.0)})

@@ -21,16 +21,15 @@ def test_every_node_is_told_of_best_first():
     waiting = pod("p", requests={"cpu": "400m", "memory": "0"})
     verdicts = explain(cluster(), waiting, profile(scores=SCORES), NOW)
     assert [(v.node, v.refused_by, v.reason) for v in verdicts] == [
-        ("b", "", ""),
         ("a", "", ""),
+        ("b", "", ""),
         ("cordoned", "NodeUnschedulable", "node(s) were unschedulable"),
         ("full", "PodCapacity", "Insufficient measured capacity"),
     ]
     # a: 15 % of the cpu is predicted -> 62.5; 90 % of cpu and all of memory are left -> 95
-    assert verdicts[1].scores == {"TargetLoadPacking": 63, "NodeResourcesFit": 95}
-    assert verdicts[1].total == (63 + 2 * 95) / 3
-    assert verdicts[0].scores == {"TargetLoadPacking": None, "NodeResourcesFit": 95}
-    assert verdicts[0].total == 95
+    assert verdicts[0].scores == {"TargetLoadPacking": 63, "NodeResourcesFit": 95}
+    assert verdicts[1].scores == {"TargetLoadPacking": None, "NodeResourcesFit": 95}
+    assert verdicts[0].total == verdicts[1].total == (63 + 2 * 95) / 3
 
 
 def test_the_table_marks_the_pods_node_and_shows_abstentions_and_refusals():
@@ -42,8 +41,8 @@ def test_the_table_marks_the_pods_node_and_shows_abstentions_and_refusals():
             "  Successfully assigned default/p to a",
             "",
             "NODE      BASIS     TOTAL  TargetLoadPacking  NodeResourcesFit",
-            "b         Capacity  95.0   -                  95",
             "a*        Capacity  84.3   63                 95",
+            "b         Capacity  84.3   -                  95",
             "cordoned  Requests  -                                           NodeUnschedulable: "
             "node(s) were unschedulable",
             "full      Capacity  -                                           PodCapacity: "

@@ -72,9 +72,9 @@ class Template:
         self._touched = touched
         self._seen = len(touched)
         self._changing = tuple(f for f in profile.filters if not f.fixed)
-        self._local = tuple((s, float(w)) for s, w in profile.scores if not s.normalised)
+        self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.normalised or s.measured))
         self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.measured)
-        self._normalised = tuple((s, float(w)) for s, w in profile.scores if s.normalised)
+        self._whole = tuple((s, float(w)) for s, w in profile.scores if s.normalised or s.measured)
         size = query.snapshot.size
         self.feasible = query.snapshot.exists[:size].copy()
         self.abstentions: dict[str, int] = {}
@@ -83,7 +83,7 @@ class Template:
         self._abstained = not profile.scores
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
-        self._raw = np.full((len(self._normalised), size), np.nan)  # the others, as `normalise` takes them
+        self._raw = np.full((len(self._whole), size), np.nan)  # of the others, as `normalise` takes them
         self._look(slice(0, size), profile.filters)
         self._count_abstentions()
 
@@ -99,8 +99,10 @@ class Template:
     def totals(self) -> Floats:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
         weighted, weights = self._weighted, self._weights
-        for (plugin, weight), raw in zip(self._normalised, self._raw):
-            scores = plugin.normalise(self.query, raw)
+        for (plugin, weight), raw in zip(self._whole, self._raw):
+            scores = plugin.normalise(self.query, raw) if plugin.normalised else raw
+            if self._abstained and plugin.measured:
+                scores = _neutral(scores)
             weighted, weights = self._add(weighted, weights, scores, weight)
         candidates = self._candidates()
         self.by_allocation = self._abstained and bool(self._metric_scores) and not (weights[candidates] > 0).any()
@@ -133,7 +135,7 @@ class Template:
 
         Of a profile with one score there is nothing to tell apart, and nothing is computed.
         """
-        if len(self._local) + len(self._normalised) < 2:
+        if len(self._profile.scores) < 2:
             return ()
         totals = self._totals.copy()
         totals[chosen] = np.inf
@@ -154,9 +156,13 @@ class Template:
 
     def by_plugin(self, rows: Ints) -> dict[str, Floats]:
         """What each score gives these rows, 0 to 100; NaN where it abstains."""
-        given = {s.name: s.score(self.query, rows) for s, _ in self._local}
-        for (plugin, _), raw in zip(self._normalised, self._raw):
-            given[plugin.name] = plugin.normalise(self.query, raw)[rows]
+        given = {}
+        whole = iter(self._raw)
+        for plugin, _ in self._profile.scores:
+            if plugin.normalised:
+                given[plugin.name] = plugin.normalise(self.query, next(whole))[rows]
+            else:
+                given[plugin.name] = next(whole)[rows] if plugin.measured else plugin.score(self.query, rows)
         return given
 
     def _count_abstentions(self) -> None:
@@ -186,7 +192,7 @@ class Template:
                 self._abstained |= bool(np.isnan(scores).any())
                 weighted, weights = self._add(weighted, weights, scores, weight)
             self._weighted[rows], self._weights[rows] = weighted, weights
-        for raw, (scorer, _) in zip(self._raw, self._normalised):
+        for raw, (scorer, _) in zip(self._raw, self._whole):
             scores = scorer.score(self.query, rows)
             self._abstained |= bool(np.isnan(scores[mask]).any())
             raw[rows] = np.where(mask, scores, np.nan)
@@ -197,3 +203,13 @@ class Template:
             return weighted + scores * weight, weights + weight
         given = ~np.isnan(scores)
         return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight
+
+
+def _neutral(scores: Floats) -> Floats:
+    """The mean of the others where a metric is missing, so that a node gains and loses nothing by it.
+
+    Left out of its mean instead, a node that nobody measures would stand by its other scores alone, and on a busy
+    cluster, where scores by load are low, draw all pods.
+    """
+    missing = np.isnan(scores)
+    return scores if missing.all() else np.where(missing, scores[~missing].mean(), scores)
