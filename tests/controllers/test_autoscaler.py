@@ -25,6 +25,7 @@ from concerto.controllers.phpa_status import (
     last_decision,
     merge_patch,
     metric_statuses,
+    target_digest,
 )
 from concerto.controllers.pod_index import PodIndex, SelectorIndex
 from concerto.controllers.targets import scale_of
@@ -86,6 +87,7 @@ def test_a_whole_status_fits_the_crd():
         "currentReplicas": 3,
         "desiredReplicas": 5,
         "selector": "app=web",
+        "historyOf": target_digest(SPEC),
         "lastScaleTime": STAMP,
         "currentMetrics": metric_statuses([*SPEC.metrics, *SPEC.metrics], outcomes),
         "lastDecision": last_decision(None, decision(), "Scaled.", 5, now=NOW),

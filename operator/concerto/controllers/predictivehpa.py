@@ -76,7 +76,7 @@ class PredictiveHPASettings:
         initialisation: how start-up times are learned.
         hold: how long recommendations hold while a forecast has a say.
         concurrency: objects observed at a time.
-        stale_syncs: a forecast expires when its newest sample is older than so many sync periods.
+        stale_seconds: a forecast expires when its newest sample is older than this.
         quiet_seconds: a status that says nothing new is written this often, for the history in it.
     """
 
@@ -85,7 +85,7 @@ class PredictiveHPASettings:
     initialisation: InitialisationSettings = field(default_factory=InitialisationSettings)
     hold: HoldSettings = field(default_factory=HoldSettings)
     concurrency: int = 32
-    stale_syncs: float = 8.0
+    stale_seconds: float = 120.0
     quiet_seconds: float = 60.0
 
 
@@ -181,6 +181,8 @@ class PredictiveHPAController:
         if entry is None:
             spec, state = _understood(new, status)
             digest = target_digest(spec) if spec else ""
+            if status.get("historyOf", digest) != digest:
+                state = _without_history(state)
             entry = self._entries[key] = _Entry(new, spec, state, self._first_due(new), status=status, digest=digest)
             return
         changed = entry.obj["metadata"].get("generation") != meta.get("generation")
@@ -189,7 +191,7 @@ class PredictiveHPAController:
             spec, state = _understood(new, {**status, **write_state(entry.state, 0.0)})
             digest = target_digest(spec) if spec else ""
             if digest != entry.digest:
-                state = replace(state, fine=State().fine, coarse=replace(state.coarse, values=(), count=0))
+                state = _without_history(state)
             entry.spec, entry.state, entry.digest = spec, state, digest
             entry.due = self._clock()
 
@@ -370,9 +372,9 @@ class PredictiveHPAController:
                 state = replace(state, fine=state.fine.add(at, demand), coarse=state.coarse.add(at, demand))
                 s.entry.state = state
             subjects[index] = self._subject(s, at, certain)
-        stale = self.settings.stale_syncs * self.settings.controller.sync_seconds
         now = self._clock()
-        found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale)
+        stale_seconds = self.settings.stale_seconds
+        found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale_seconds)
         outlooks: list[Outlook | None] = [None] * len(seen)
         for index, outlook in zip(subjects, found, strict=True):
             outlooks[index] = outlook
@@ -436,6 +438,7 @@ class PredictiveHPAController:
             "desiredReplicas": decision.replicas,
             "selector": scale.selector[:4096],
             "currentMetrics": metric_statuses(spec.metrics, s.outcomes),
+            "historyOf": entry.digest,
             "lastDecision": last_decision(old.get("lastDecision"), decision, message, asked, now=s.now),
             "conditions": self._conditions(s, conditions, outlook),
             **self._remembered(entry),
@@ -446,7 +449,7 @@ class PredictiveHPAController:
             status["lastScaleTime"] = format_timestamp(s.now)
         elif "lastScaleTime" in old:
             status["lastScaleTime"] = old["lastScaleTime"]
-        expires = s.now + self.settings.stale_syncs * self.settings.controller.sync_seconds
+        expires = s.now + self.settings.stale_seconds
         if outlook and (forecast := forecast_status(outlook, asked, now=s.now, expires_at=expires)):
             status["forecast"] = forecast
         await self._write(entry, status, s.now)
@@ -531,6 +534,15 @@ def _understood(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA |
     except (ValueError, KeyError):
         # A status that somebody has spoilt costs the history, never the scaling
         return spec, State()
+
+
+def _without_history(state: State) -> State:
+    """With other targets, demand in replicas means something else."""
+    return replace(
+        state,
+        fine=replace(state.fine, values=(), count=0),
+        coarse=replace(state.coarse, values=(), count=0),
+    )
 
 
 def _complaint(obj: Object) -> str:

@@ -1,0 +1,147 @@
+"""What a thousand PredictiveHPAs cost one operator: the forecasts alone, and whole rounds on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.history import Ring
+from concerto.autoscaling.prediction import Subject, predict
+from concerto.autoscaling.settings import ControllerSettings
+from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.telemetry import Metrics
+from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
+from concerto.kube.resources import PODS, PREDICTIVE_HPAS
+from e2e.clusters import Cluster
+from e2e.metrics_api import MetricsAPI, Readings
+from e2e.metrics_api.readings import PodReading
+
+pytestmark = pytest.mark.bench
+
+OBJECTS = 1000
+SYNC_SECONDS = 15.0
+ROUNDS = 3
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
+OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench-phpa.json"
+
+
+def full_subjects() -> list[Subject]:
+    """Objects whose rings are full, each with a load of its own."""
+    rng = np.random.default_rng(1)
+    subjects = []
+    for _ in range(OBJECTS):
+        load = np.abs(rng.normal(5000, 500, 1104) + 3000 * np.sin(np.arange(1104) / rng.uniform(20, 80)))
+        values = tuple(int(v) for v in load)
+        fine = Ring(15, 240, last=1_000_000, values=values[:240], count=1)
+        coarse = Ring(300, 864, last=50_000, values=values[240:], count=1)
+        subjects.append(Subject(fine, coarse, float(rng.choice([30, 60, 135, 300])), 15_000_007.0))
+    return subjects
+
+
+def test_forecasts_of_a_thousand_objects(benchmark: BenchmarkFixture) -> None:
+    subjects = full_subjects()
+    benchmark(predict, subjects, 15_000_010.0, ForecastSettings(), stale_seconds=120.0)
+
+
+class CountingSession(Session):
+    """Counts what is asked."""
+
+    asked: Counter[str]
+
+    async def request(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
+        part = "status" if path.endswith("/status") else "scale" if path.endswith("/scale") else path.split("/")[2]
+        self.asked[f"{method} {part}"] += 1
+        return await super().request(method, path, **kwargs)
+
+
+@pytest.mark.timeout(900)
+async def test_rounds_of_a_thousand_objects(
+    concerto_cluster: Cluster, namespace: str, say: Callable[[str], None]
+) -> None:
+    config = ClusterConfig.from_kubeconfig(concerto_cluster.kubeconfig)
+    with MetricsAPI(concerto_cluster, concerto_cluster.work_dir) as api:
+        async with await CountingSession.open(config) as session:
+            session.asked = Counter()
+            await _populate(session, namespace, api)
+            settings = PredictiveHPASettings(controller=ControllerSettings(sync_seconds=SYNC_SECONDS))
+            recorder = EventRecorder(session, "concerto-autoscaler", "bench")
+            controller = PredictiveHPAController(session, recorder, time.time, Metrics(), settings)
+            running = asyncio.ensure_future(controller.run())
+            await asyncio.sleep(2 * SYNC_SECONDS)
+            session.asked.clear()
+            before, readers, cpu = time.monotonic(), dict(api.requests), time.thread_time()
+            await asyncio.sleep(ROUNDS * SYNC_SECONDS)
+            cpu, rounds = time.thread_time() - cpu, (time.monotonic() - before) / SYNC_SECONDS
+            assert not running.done(), running.result()
+            running.cancel()
+            lists = api.requests["metrics.k8s.io"] - readers.get("metrics.k8s.io", 0)
+    calls = {name: round(count / rounds, 1) for name, count in sorted(session.asked.items())}
+    figures = {
+        "objects": OBJECTS,
+        "cpuSecondsPerRound": round(cpu / rounds, 3),
+        "callsPerRound": calls,
+        "metricsListsPerRound": round(lists / rounds, 1),
+    }
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps(figures, indent=1))
+    say(f"1,000 PredictiveHPAs, per round of {SYNC_SECONDS:.0f} s: {json.dumps(figures)}")
+    assert all(count < 1.2 * OBJECTS for count in calls.values())
+
+
+async def _populate(session: Session, namespace: str, api: MetricsAPI) -> None:
+    limit = asyncio.Semaphore(16)
+    long_ago = "2026-01-01T00:00:00Z"
+
+    async def one(index: int) -> None:
+        name = f"t{index}"
+        container = {"name": "app", "image": "none.invalid/none", "resources": {"requests": {"cpu": "100m"}}}
+        labels = {"app": name}
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+            },
+        }
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name}
+        utilization = {"type": "Utilization", "averageUtilization": 50}
+        metrics = [{"type": "Resource", "resource": {"name": "cpu", "target": utilization}}]
+        scaler = {
+            "apiVersion": "concerto.dev/v1alpha1",
+            "kind": "PredictiveHPA",
+            "metadata": {"name": name},
+            "spec": {"scaleTargetRef": reference, "maxReplicas": 5, "metrics": metrics},
+        }
+        async with limit:
+            await session.create(REPLICA_SETS.path(namespace), body)
+            await session.create(PREDICTIVE_HPAS.path(namespace), scaler)
+
+    await asyncio.gather(*(one(i) for i in range(OBJECTS)))
+    pods: list[dict[str, Any]] = []
+    while len(pods) < OBJECTS:
+        await asyncio.sleep(1)
+        pods = (await session.list(PODS.path(namespace)))["items"]
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": long_ago}
+    status = {"status": {"phase": "Running", "startTime": long_ago, "conditions": [ready]}}
+
+    async def run(name: str) -> None:
+        async with limit:
+            await session.patch(PODS.path(namespace, name, "status"), status)
+
+    await asyncio.gather(*(run(p["metadata"]["name"]) for p in pods))
+    api.readings = Readings(
+        {(namespace, p["metadata"]["name"]): PodReading(p["metadata"]["labels"], {"app": {"cpu": "50m"}}) for p in pods}
+    )

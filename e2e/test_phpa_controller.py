@@ -1,0 +1,336 @@
+"""The autoscaler on a real API server, with the operator's own rights: what it scales, what not, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from concerto.autoscaling.settings import ControllerSettings
+from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.telemetry import Metrics
+from concerto.kube import ClusterConfig, EventRecorder, Session
+from e2e.clusters import Cluster
+from e2e.metrics_api import MetricsAPI, Readings
+from e2e.metrics_api.readings import PodReading
+
+SYNC_SECONDS = 1.0
+LOAD = {"app": {"cpu": "100m", "memory": "64Mi"}}
+
+
+@pytest.fixture(scope="module")
+def api(concerto_cluster: Cluster) -> Iterator[MetricsAPI]:
+    with MetricsAPI(concerto_cluster, concerto_cluster.work_dir) as served:
+        yield served
+
+
+@asynccontextmanager
+async def autoscaler(cluster: Cluster) -> AsyncIterator[PredictiveHPAController]:
+    """The autoscaler as the operator's service account, for as long as the context lasts."""
+    token = cluster.service_account_token("concerto-system", "concerto-operator")
+    admin = ClusterConfig.from_kubeconfig(cluster.kubeconfig)
+    config = ClusterConfig(
+        server=admin.server,
+        token=token,
+        certificate_authority=admin.certificate_authority,
+        certificate_authority_data=admin.certificate_authority_data,
+    )
+    settings = PredictiveHPASettings(
+        controller=ControllerSettings(sync_seconds=SYNC_SECONDS, downscale_stabilization_seconds=5.0)
+    )
+    async with await Session.open(config) as session:
+        recorder = EventRecorder(session, "concerto-autoscaler", "e2e")
+        controller = PredictiveHPAController(session, recorder, time.time, Metrics(), settings)
+        tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(recorder.run())]
+        try:
+            yield controller
+            for task in tasks:
+                assert not task.done(), task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def eventually(check: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """The first true result of a check that is repeated until it has one."""
+    deadline = time.monotonic() + seconds
+    while not (result := await asyncio.to_thread(check)):
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
+        await asyncio.sleep(0.3)
+    return result
+
+
+def deployment(name: str, replicas: int, requests: dict[str, str] | None = None) -> dict[str, Any]:
+    container = {"name": "app", "image": "none.invalid/none", "resources": {"requests": requests or {}}}
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def phpa(name: str, kind: str = "Deployment", target: str | None = None, **spec: Any) -> dict[str, Any]:
+    version = spec.pop("api_version", "apps/v1")
+    utilization = {"type": "Utilization", "averageUtilization": 50}
+    body = {
+        "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": target or name},
+        "maxReplicas": 10,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": utilization}}],
+        "prediction": {"mode": "Off"},
+    }
+    return {"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", "metadata": {"name": name}} | {
+        "spec": body | spec
+    }
+
+
+def apply(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
+    cluster.apply(*({**o, "metadata": {**o["metadata"], "namespace": namespace}} for o in objects))
+
+
+def running(cluster: Cluster, namespace: str, app: str, count: int) -> list[str]:
+    """Make the pods of a workload run, as a kubelet would; returns their names."""
+
+    def there() -> list[str]:
+        items = cluster.get("pods", "-n", namespace, "-l", f"app={app}")["items"]
+        return [p["metadata"]["name"] for p in items]
+
+    deadline = time.monotonic() + 30
+    while len(names := there()) < count:
+        assert time.monotonic() < deadline, f"{count} pods of {app} were not made"
+        time.sleep(0.3)
+    long_ago = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": long_ago}
+    for name in names:
+        status = {"status": {"phase": "Running", "startTime": long_ago, "conditions": [ready]}}
+        cluster.kubectl(
+            "patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", _json(status)
+        )
+    return names
+
+
+def _json(obj: Any) -> str:
+    import json
+
+    return json.dumps(obj)
+
+
+def reading(app: str, cpu: str) -> PodReading:
+    return PodReading({"app": app}, {"app": {"cpu": cpu, "memory": "64Mi"}})
+
+
+def replicas(cluster: Cluster, namespace: str, name: str) -> int:
+    return int(cluster.get("deployment", name, "-n", namespace)["spec"]["replicas"])
+
+
+def condition(cluster: Cluster, namespace: str, name: str, kind: str) -> tuple[str, str, str] | None:
+    status = cluster.get("phpa", name, "-n", namespace).get("status") or {}
+    found = next((c for c in status.get("conditions") or () if c["type"] == kind), None)
+    return (found["status"], found["reason"], found["message"]) if found else None
+
+
+async def test_a_deployment_is_scaled_up_and_down_and_both_are_explained(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}), phpa("web"))
+    names = await asyncio.to_thread(running, cluster, namespace, "web", 2)
+    api.readings = Readings({(namespace, n): reading("web", "100m") for n in names})
+    async with autoscaler(cluster):
+        await eventually(lambda: replicas(cluster, namespace, "web") == 4, "twice the target, twice the replicas")
+        said = cluster.get("phpa", "web", "-n", namespace)["status"]["lastDecision"]["message"]
+        assert "replicas: the metrics of now ask for" in said
+
+        def messages() -> list[str]:
+            found = cluster.get("events", "-n", namespace, "--field-selector", "reason=SuccessfulRescale")["items"]
+            return [e["message"] for e in found]
+
+        event = "New size: 4; reason: cpu resource utilization (percentage of request) above target"
+        assert event in await eventually(messages, "the event")
+        api.readings = Readings({(namespace, n): reading("web", "10m") for n in names})
+        await eventually(lambda: replicas(cluster, namespace, "web") == 1, "idle, one replica")
+    assert condition(cluster, namespace, "web", "Ready")[0] == "True"
+
+
+async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}))
+    names = await asyncio.to_thread(running, cluster, namespace, "web", 2)
+    api.readings = Readings({(namespace, n): reading("web", "50m") for n in names})
+    apply(cluster, namespace, phpa("web", prediction={"horizon": "2m"}))
+    # What an operator that is gone has left behind: minutes in which the load rose from half a replica to two
+    bucket = int(time.time() // 15)
+    values = [500 + 60 * i for i in range(26)]
+    history = [{"stepSeconds": 15, "last": bucket, "count": 1, "values": values}]
+    cluster.kubectl(
+        "patch", "phpa", "web", "-n", namespace, "--subresource=status", "--type=merge", "-p",
+        _json({"status": {"history": history}}),
+    )  # fmt: skip
+    async with autoscaler(cluster):
+        await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the forecast of a history it did not see")
+        status = cluster.get("phpa", "web", "-n", namespace)["status"]
+    assert condition(cluster, namespace, "web", "Forecasting")[:2] == ("True", "HasASay")
+    assert status["lastDecision"]["reactiveReplicas"] == 2
+    assert status["forecast"]["replicas"] > 2
+    assert status["forecast"]["backtest"]["errorPercent"] <= status["forecast"]["backtest"]["persistenceErrorPercent"]
+
+
+async def test_a_preview_says_what_it_would_do_and_does_nothing(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}), phpa("web", prediction={"mode": "Preview"}))
+    names = await asyncio.to_thread(running, cluster, namespace, "web", 2)
+    api.readings = Readings({(namespace, n): reading("web", "100m") for n in names})
+
+    def decided() -> Any:
+        status = cluster.get("phpa", "web", "-n", namespace).get("status") or {}
+        return status.get("lastDecision", {}).get("replicas") == 4 and status
+
+    async with autoscaler(cluster):
+        status = await eventually(decided, "a decision")
+        await asyncio.sleep(3 * SYNC_SECONDS)
+    assert status["lastDecision"]["message"].startswith("Would scale from 2 to 4 replicas")
+    assert replicas(cluster, namespace, "web") == 2
+
+
+NO_SELECTOR = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "bares.e2e.concerto.dev"},
+    "spec": {
+        "group": "e2e.concerto.dev",
+        "scope": "Namespaced",
+        "names": {"kind": "Bare", "plural": "bares", "singular": "bare"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                "subresources": {
+                    "status": {},
+                    "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+                },
+            }
+        ],
+    },
+}
+
+POD_METRIC = {
+    "type": "Pods",
+    "pods": {"metric": {"name": "unheard-of"}, "target": {"type": "AverageValue", "averageValue": "1"}},
+}
+EXTERNAL = {
+    "type": "External",
+    "external": {"metric": {"name": "queue"}, "target": {"type": "AverageValue", "averageValue": "1"}},
+}
+# Each: a deployment's requests, the PredictiveHPA, and the condition that says what is wrong
+BAD: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str, str]]] = {
+    "no-target": ({"cpu": "100m"}, phpa("x", target="nobody"), ("AbleToScale", "FailedGetScale", "nobody")),
+    "no-scale": (
+        {"cpu": "100m"},
+        phpa("x", "ConfigMap", target="kube-root-ca.crt", api_version="v1"),
+        ("AbleToScale", "FailedGetScale", ""),
+    ),
+    "no-kind": (
+        {"cpu": "100m"},
+        phpa("x", "Spaceship", api_version="example.org/v1"),
+        ("AbleToScale", "FailedGetScale", "Spaceship"),
+    ),
+    "no-selector": (
+        {"cpu": "100m"},
+        phpa("x", "Bare", target="bare", api_version="e2e.concerto.dev/v1"),
+        ("ScalingActive", "InvalidSelector", "missing a selector"),
+    ),
+    "no-requests": ({}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "missing request for cpu")),
+    "unknown-metric": (
+        {"cpu": "100m"},
+        phpa("x", metrics=[POD_METRIC]),
+        ("ScalingActive", "FailedGetPodsMetric", "unheard-of"),
+    ),
+    "no-series": (
+        {"cpu": "100m"},
+        phpa("x", metrics=[EXTERNAL]),
+        ("ScalingActive", "FailedGetExternalMetric", "no metrics returned"),
+    ),
+    "negative": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "less than nothing")),
+}
+
+
+async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    cluster.apply(NO_SELECTOR)
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/bares.e2e.concerto.dev")
+    apply(cluster, namespace, {"apiVersion": "e2e.concerto.dev/v1", "kind": "Bare", "metadata": {"name": "bare"}, "spec": {"replicas": 3}})  # fmt: skip # noqa: E501
+    pods: dict[tuple[str, str], PodReading] = {}
+    for name, (requests, obj, _) in BAD.items():
+        scaler = {**obj, "metadata": {"name": name}}
+        if scaler["spec"]["scaleTargetRef"]["name"] == "x":
+            reference = {**scaler["spec"]["scaleTargetRef"], "name": name}
+            scaler = {**scaler, "spec": {**scaler["spec"], "scaleTargetRef": reference}}
+        apply(cluster, namespace, deployment(name, 3, requests), scaler)
+        for pod in await asyncio.to_thread(running, cluster, namespace, name, 3):
+            pods[namespace, pod] = reading(name, "-50m" if name == "negative" else "300m")
+    api.readings = Readings(pods)
+
+    def wrong(name: str, kind: str) -> Any:
+        found = condition(cluster, namespace, name, kind)
+        return found if found and found[0] == "False" else None
+
+    async with autoscaler(cluster):
+        for name, (_, _, (kind, reason, words)) in BAD.items():
+            found = await eventually(lambda n=name, k=kind: wrong(n, k), f"{name}: condition {kind}")
+            assert found[1] == reason, (name, found)
+            assert words in found[2], (name, found)
+        await asyncio.sleep(3 * SYNC_SECONDS)
+    for name in BAD:
+        assert replicas(cluster, namespace, name) == 3, name
+        assert condition(cluster, namespace, name, "Ready")[0] == "False", name
+
+
+async def test_two_on_the_same_pods_both_stop_and_say_so(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    apply(
+        cluster, namespace, deployment("web", 2, {"cpu": "100m"}), phpa("one", target="web"), phpa("two", target="web")
+    )
+    names = await asyncio.to_thread(running, cluster, namespace, "web", 2)
+    api.readings = Readings({(namespace, n): reading("web", "300m") for n in names})
+    async with autoscaler(cluster):
+        for name in ("one", "two"):
+            await eventually(
+                lambda n=name: (
+                    (condition(cluster, namespace, n, "ScalingActive") or ("", ""))[1] == "AmbiguousSelector"
+                ),
+                f"{name}: AmbiguousSelector",
+            )
+        cluster.kubectl("delete", "phpa", "two", "-n", namespace)
+        await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the one that is left scales")
+
+
+async def test_a_metrics_api_that_is_broken_or_hangs_scales_nothing_down(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    apply(cluster, namespace, deployment("web", 3, {"cpu": "100m"}), phpa("web"))
+    names = await asyncio.to_thread(running, cluster, namespace, "web", 3)
+    fine = {(namespace, n): reading("web", "50m") for n in names}
+    api.readings = Readings(fine)
+
+    def active(status: str) -> Any:
+        found = condition(cluster, namespace, "web", "ScalingActive")
+        return found if found and found[0] == status else None
+
+    async with autoscaler(cluster):
+        await eventually(lambda: active("True"), "metrics")
+        for trouble in ({"broken": frozenset({"metrics.k8s.io"})}, {"hanging": frozenset({"metrics.k8s.io"})}):
+            api.readings = Readings({}, **trouble)
+            found = await eventually(lambda: active("False"), f"{trouble} is said", 40)
+            assert found[1] == "FailedGetResourceMetric"
+            api.readings = Readings(fine)
+            await eventually(lambda: active("True"), "it goes on when the API answers again", 40)
+    assert replicas(cluster, namespace, "web") == 3
