@@ -19,6 +19,7 @@ import numpy as np
 
 from concerto.api.conditions import merge_conditions
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
+from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.subspace import Subspace
@@ -229,8 +230,8 @@ class Agent:
                 node = await self._session.get(path)
                 pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
                 if pods is not None:
-                    self.measurement.allow(int(pods))
-            except KubeError as error:
+                    self.measurement.allow(allowed_pods(pods))
+            except (KubeError, ValueError) as error:
                 log.warning("not known how many pods the node takes: %s", error)
                 wait = self._settings.longest_backoff_seconds
             await asyncio.sleep(wait * self._rng.uniform(0.5, 1.5))
@@ -246,11 +247,16 @@ class Agent:
         self.measurement.census.working(uid, self._clock())
 
     def _cluster_changed(self, _: Object | None, new: Object | None) -> None:
-        status = None if new is None else SubspaceSnapshot.from_raw(new).status
         self._cluster = None
-        if status is not None and status.nodes and status.sigma:
-            directions = np.array(status.directions).T
-            self._cluster = Subspace(directions, np.array(status.sigma), status.nodes, status.resources)
+        try:
+            status = None if new is None else SubspaceSnapshot.from_raw(new).status
+            if status is not None and status.nodes and status.sigma:
+                directions = np.array(status.directions, dtype=float).T
+                self._cluster = Subspace(
+                    directions, np.array(status.sigma, dtype=float), status.nodes, status.resources
+                )
+        except (KeyError, TypeError, ValueError) as error:  # somebody wrote it by hand: the node's own model will do
+            log.warning("SubspaceSnapshot/%s is not usable: %s", CLUSTER_NAME, error)
 
     def _capacity_changed(self, _: Object | None, new: Object | None) -> None:
         if new is None:
@@ -403,3 +409,8 @@ class Agent:
         self.counters.published["Subspace"] += 1
         self._subspace_conditions = written["status"]["conditions"]
         self._published_subspace = PublishedSubspace(status, now)
+
+
+def allowed_pods(allocatable: str) -> int:
+    """``status.allocatable.pods`` of a Node: a quantity, so that 1,000 pods are ``1k``."""
+    return whole(allocatable)
