@@ -124,7 +124,7 @@ class PerResourceEstimator:
         self._drift(settings, pods[:, -1] == 0.0, measured[:, -1], elapsed_seconds)
 
     def cost_at(self, age: Ints, least_cost: Floats) -> Floats:
-        """(N, m) cost of pods older than the age, an (N,) index into SETTLE_AGES; the first guess until there were any."""
+        """(N, m) cost of pods older than the age, an (N,) index into SETTLE_AGES; the first guess until there are."""
         at = age[:, None, None]
         cost = np.take_along_axis(self._hu, at, axis=2) / np.take_along_axis(self._hh, at, axis=2)
         return np.clip(cost[:, :, 0], least_cost[:, None], 1.0)
