@@ -250,3 +250,41 @@ def test_what_was_applied_is_as_it_was(concerto_cluster, operator):
     from e2e.system import OVERLAY
 
     assert concerto_cluster.kubectl("diff", "-k", str(OVERLAY), check=False) == ""
+
+
+ENORMOUS = "9223372036854775807"
+
+
+def test_pods_that_ask_for_all_there_is_do_not_keep_others_waiting(concerto_cluster, operator, namespace):
+    """The API server takes them, from anyone who may create a pod, and bound to any node, be it there or not."""
+    huge = [{"name": "c", "image": "none.invalid/none", "resources": {"requests": {"cpu": ENORMOUS, "memory": "9E"}}}]
+    node = concerto_cluster.get("nodes")["items"][0]["metadata"]["name"]
+    for name, over in (
+        ("bound", {"nodeName": node}),
+        ("ghost", {"nodeName": "no-such-node"}),
+        ("waits", {}),
+        ("by-pod", {"resources": {"requests": {"cpu": ENORMOUS}}, "nodeName": node}),
+    ):
+        concerto_cluster.apply(pod(namespace, f"huge-{name}", **({"containers": huge} | over)))
+    concerto_cluster.apply(pod(namespace, "tiny", containers=[huge[0] | {"resources": {"requests": {"cpu": "1e-9"}}}]))
+    eventually(lambda: node_of(concerto_cluster, namespace, "tiny"), "bound")
+    said = eventually(lambda: events(concerto_cluster, namespace, "huge-waits", "FailedScheduling"), "the event")
+    assert "Insufficient cpu" in said[0]
+    assert operator.is_running()
+    concerto_cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--force", "--grace-period=0", check=False)
+
+
+def test_a_model_that_no_agent_of_ours_would_publish_ends_nobody(concerto_cluster, operator, namespace):
+    for name, status in (
+        ("odd-empty", {"resources": [], "sigma": [], "directions": []}),
+        ("odd-rankless", {"resources": ["cpu", "memory"], "sigma": [], "directions": []}),
+    ):
+        body = {"apiVersion": "concerto.dev/v1alpha1", "kind": "SubspaceSnapshot", "metadata": {"name": name}}
+        concerto_cluster.apply(body | {"spec": {}})
+        full = {"status": {"observedAt": "2026-03-01T12:00:00Z", "batches": 1} | status}
+        concerto_cluster.kubectl("patch", "sub", name, "--subresource=status", "--type=merge", "-p", json.dumps(full))
+    time.sleep(6)  # the model is looked at every 5 s at most
+    assert operator.is_running()
+    concerto_cluster.apply(pod(namespace, "after"))
+    eventually(lambda: node_of(concerto_cluster, namespace, "after"), "bound")
+    concerto_cluster.kubectl("delete", "sub", "odd-empty", "odd-rankless")
