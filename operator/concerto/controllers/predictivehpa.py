@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from concerto.api.conditions import Condition
-from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
+from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.selectors import LabelSelector
 from concerto.api.timestamps import format_timestamp
@@ -32,18 +33,12 @@ from concerto.autoscaling.decision import (
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.pod_reader import trim_pod
-from concerto.autoscaling.pods import MetricError, PodView, Sample
+from concerto.autoscaling.pods import PodView
 from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
-from concerto.autoscaling.replicas import (
-    Proposal,
-    average_value_replicas,
-    per_pod_replicas,
-    resource_utilization_replicas,
-    value_replicas,
-)
+from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.kinds import Kinds
-from concerto.controllers.metrics_sources import CustomMetrics, ResourceMetrics, external_metric
+from concerto.controllers.phpa_measure import Load, Look, Measurements, load_of
 from concerto.controllers.phpa_spec import bounds_of, models_of
 from concerto.controllers.phpa_state import State, read_state, write_state
 from concerto.controllers.phpa_status import (
@@ -137,9 +132,7 @@ class PredictiveHPAController:
         self._metrics = metrics
         kinds = Kinds(session, clock)
         self._targets = Targets(session, kinds)
-        sync = self.settings.controller.sync_seconds
-        self._usage = ResourceMetrics(session, clock, fresh_seconds=min(5.0, sync / 3))
-        self._custom = CustomMetrics(session, kinds)
+        self._measurements = Measurements(session, kinds, clock, self.settings.controller.sync_seconds)
         self._entries: dict[Key, _Entry] = {}
         self._pods = PodIndex()
         self._selectors = SelectorIndex()
@@ -196,11 +189,18 @@ class PredictiveHPAController:
             entry.due = self._clock()
 
     def _first_due(self, obj: Object) -> float:
-        """At once for what was never looked at; a known object keeps to its place within the period."""
-        if "status" not in obj:
-            return self._clock()
-        share = zlib.crc32(obj["metadata"]["uid"].encode()) / 2**32
-        return self._clock() + share * self.settings.controller.sync_seconds
+        """At once for what was never looked at; a known object waits for its place within the period."""
+        now = self._clock()
+        return now if "status" not in obj else self._next_due(obj, now - self.settings.controller.sync_seconds / 2)
+
+    def _next_due(self, obj: Object, now: float) -> float:
+        """The object's own place in the first period that is at least half a period away.
+
+        Places are spread over the period and do not move: looks that were late neither pile up nor drift together.
+        """
+        period = self.settings.controller.sync_seconds
+        place = period * zlib.crc32(obj["metadata"]["uid"].encode()) / 2**32
+        return (math.floor((now + period / 2 - place) / period) + 1) * period + place
 
     def _start_due(self) -> None:
         now = self._clock()
@@ -209,9 +209,7 @@ class PredictiveHPAController:
             return
         for entry in due:
             entry.busy = True
-            # From when it was due, not from now: late looks must not move the grid, nor pile up
-            period = self.settings.controller.sync_seconds
-            entry.due = max(entry.due + period, now + period / 2)
+            entry.due = self._next_due(entry.obj, now)
         task = asyncio.ensure_future(self._look(due))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -252,7 +250,7 @@ class PredictiveHPAController:
                 return seen
             if wrong is not None:
                 return replace(seen, combined=Combined(None, "", wrong, wrong.message))
-            outcomes = [await self._measure(entry, metric, seen) for metric in spec.metrics]
+            outcomes = await self._measure(seen)
         return replace(seen, outcomes=outcomes, combined=combine(outcomes, scale.replicas))
 
     def _selector(
@@ -278,76 +276,16 @@ class PredictiveHPAController:
             return selector, Condition("ScalingActive", "False", "AmbiguousSelector", message)
         return selector, None
 
-    async def _measure(self, entry: _Entry, metric: MetricSpec, seen: _Seen) -> Proposal | Failure:
-        try:
-            return await self._propose(entry, metric, seen)
-        except MetricError as error:
-            what = metric.container or metric.name
-            kind = {"Resource": "resource metric", "ContainerResource": "container metric", "Pods": "pods metric"}
-            label = {"Object": "object metric", "External": "external metric"} | kind
-            message = f"failed to get {what} {label[metric.type]} value: {error}"
-            self._event(entry, "Warning", metric.failure_reason, "Measuring", str(error))
-            return Failure(metric.failure_reason, message)
-
-    async def _propose(self, entry: _Entry, metric: MetricSpec, seen: _Seen) -> Proposal:
-        spec, scale, tolerances = seen.spec, seen.scale, seen.bounds.tolerances
-        assert scale is not None
+    async def _measure(self, seen: _Seen) -> list[Proposal | Failure]:
+        assert seen.scale is not None
+        entry, spec = seen.entry, seen.spec
         settings = self._start_up_aware(entry, spec)
-        if metric.type in ("Resource", "ContainerResource"):
-            usage = await self._usage.usage(spec.namespace)
-            names = {pod.name for pod in seen.pods}
-            read = {n: u.sample(metric.name, metric.container) for n, u in usage.items() if n in names}
-            samples: dict[str, Sample] = {name: sample for name, sample in read.items() if sample is not None}
-            if metric.utilization is not None:
-                return resource_utilization_replicas(
-                    scale.replicas,
-                    seen.pods,
-                    samples,
-                    resource=metric.name,
-                    container=metric.container,
-                    target_percent=metric.utilization,
-                    tolerances=tolerances,
-                    settings=settings,
-                    now=seen.now,
-                )
-            return average_value_replicas(
-                scale.replicas,
-                seen.pods,
-                samples,
-                metric=f"{metric.name} resource",
-                resource=metric.name,
-                container=metric.container,
-                target=_given(metric.average_value),
-                tolerances=tolerances,
-                settings=settings,
-                now=seen.now,
-            )
-        if metric.type == "Pods":
-            samples = await self._custom.of_pods(spec.namespace, metric.name, scale.selector, metric.selector)
-            return average_value_replicas(
-                scale.replicas,
-                seen.pods,
-                samples,
-                metric=f"pods metric {metric.name}",
-                target=_given(metric.average_value),
-                tolerances=tolerances,
-                settings=settings,
-                now=seen.now,
-            )
-        if metric.type == "Object":
-            assert metric.described is not None
-            value, _ = await self._custom.of_object(spec.namespace, metric.name, metric.described, metric.selector)
-            name = f"{metric.described.kind} metric {metric.name}"
-        else:
-            value, _ = await external_metric(self._session, spec.namespace, metric.name, metric.selector)
-            name = f"external metric {metric.name}({metric.selector})"
-        if metric.average_value is not None:
-            return per_pod_replicas(
-                scale.existing, value, metric=name, target=metric.average_value, tolerances=tolerances
-            )
-        return value_replicas(
-            scale.replicas, seen.pods, value, metric=name, target=_given(metric.value), tolerances=tolerances
-        )
+        look = Look(spec.namespace, seen.scale, seen.pods, seen.bounds.tolerances, settings, seen.now)
+        outcomes = [await self._measurements.measure(metric, look) for metric in spec.metrics]
+        for outcome in outcomes:
+            if isinstance(outcome, Failure):
+                self._event(entry, "Warning", outcome.reason, "Measuring", outcome.message)
+        return outcomes
 
     def _start_up_aware(self, entry: _Entry, spec: PredictiveHPA) -> ControllerSettings:
         """With forecasts, start-up work is not taken for load just because it takes longer than five minutes."""
@@ -367,11 +305,11 @@ class PredictiveHPAController:
             state = s.entry.state = self._learn(s)
             if s.spec.prediction.mode == "Off" or s.combined is None:
                 continue
-            demand, at, certain = _demand(s)
-            if demand is not None:
-                state = replace(state, fine=state.fine.add(at, demand), coarse=state.coarse.add(at, demand))
-                s.entry.state = state
-            subjects[index] = self._subject(s, at, certain)
+            load = load_of(s.outcomes, s.now)
+            if load.demand is not None:
+                fine, coarse = (r.add(load.observed_at, load.demand) for r in (state.fine, state.coarse))
+                s.entry.state = replace(state, fine=fine, coarse=coarse)
+            subjects[index] = self._subject(s, load)
         now = self._clock()
         stale_seconds = self.settings.stale_seconds
         found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale_seconds)
@@ -385,7 +323,7 @@ class PredictiveHPAController:
         learned = state.initialisation.learn(s.pods, self.settings.initialisation)
         return replace(state, initialisation=learned)
 
-    def _subject(self, s: _Seen, at: float, certain: float) -> Subject:
+    def _subject(self, s: _Seen, load: Load) -> Subject:
         prediction, state = s.spec.prediction, s.entry.state
         horizon = prediction.horizon_seconds
         if horizon is None:
@@ -396,8 +334,8 @@ class PredictiveHPAController:
             state.fine,
             state.coarse,
             horizon,
-            min(newest, at) if newest else at,
-            certain,
+            min(newest, load.observed_at) if newest else load.observed_at,
+            load.certain,
             models_of(s.spec),
             prediction.season_seconds,
             prediction.season_start,
@@ -553,26 +491,3 @@ def _complaint(obj: Object) -> str:
     except ValueError as error:
         return str(error)
     return "it is understood now"
-
-
-def _given(target: int | None) -> int:
-    if target is None:
-        raise MetricError("the metric has no target")
-    return target
-
-
-def _demand(s: _Seen) -> tuple[float | None, float, float]:
-    """(load in replicas for the history, middle of the readings' window, load that is certain).
-
-    The load is what the metric that asks for most sees. With any metric broken it is not known; at the pods' limits
-    only its least is.
-    """
-    proposals = [o for o in s.outcomes if isinstance(o, Proposal) and o.demand is not None]
-    if not proposals:
-        return None, s.now, 0.0
-    most = max(proposals, key=lambda p: p.demand or 0.0)
-    demand = most.demand or 0.0
-    at = s.now if most.observed_at is None else most.observed_at - most.window / 2
-    if most.saturated:
-        return None, at, demand
-    return (demand if len(proposals) == len(s.outcomes) else None), at, 0.0

@@ -1,0 +1,161 @@
+"""From one metric of a spec to the replicas it asks for: reads the metric and calls the pure rule for its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from concerto.api.predictivehpa import MetricSpec
+from concerto.autoscaling.decision import Failure
+from concerto.autoscaling.pods import MetricError, PodView, Sample
+from concerto.autoscaling.replicas import (
+    Proposal,
+    average_value_replicas,
+    per_pod_replicas,
+    resource_utilization_replicas,
+    value_replicas,
+)
+from concerto.autoscaling.settings import ControllerSettings, Tolerances
+from concerto.controllers.kinds import Kinds
+from concerto.controllers.metrics_sources import CustomMetrics, ResourceMetrics, external_metric
+from concerto.controllers.targets import Scale
+from concerto.kube import Session
+
+_CALLED = {
+    "Resource": "resource metric",
+    "ContainerResource": "container metric",
+    "Pods": "pods metric",
+    "Object": "object metric",
+    "External": "external metric",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """One object at one moment, as far as its metrics need to know.
+
+    Attributes:
+        namespace: of the target.
+        scale: the target's.
+        pods: the target's.
+        tolerances: of the object.
+        settings: of the controller, for this object.
+        now: seconds.
+    """
+
+    namespace: str
+    scale: Scale
+    pods: Sequence[PodView]
+    tolerances: Tolerances
+    settings: ControllerSettings
+    now: float
+
+
+class Measurements:
+    """Reads metrics of all kinds."""
+
+    def __init__(self, session: Session, kinds: Kinds, clock: Callable[[], float], sync_seconds: float) -> None:
+        """Nothing is asked yet."""
+        self._session = session
+        self._usage = ResourceMetrics(session, clock, fresh_seconds=min(5.0, sync_seconds / 3))
+        self._custom = CustomMetrics(session, kinds)
+
+    async def measure(self, metric: MetricSpec, look: Look) -> Proposal | Failure:
+        """What the metric asks for, or why it cannot be had."""
+        try:
+            match metric.type:
+                case "Resource" | "ContainerResource":
+                    return await self._resource(metric, look)
+                case "Pods":
+                    return await self._pods(metric, look)
+                case _:
+                    return await self._total(metric, look)
+        except MetricError as error:
+            what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
+            return Failure(metric.failure_reason, f"failed to get {what} value: {error}")
+
+    async def _resource(self, metric: MetricSpec, look: Look) -> Proposal:
+        usage = await self._usage.usage(look.namespace)
+        read = {p.name: usage[p.name].sample(metric.name, metric.container) for p in look.pods if p.name in usage}
+        samples: dict[str, Sample] = {name: sample for name, sample in read.items() if sample is not None}
+        if metric.utilization is None:
+            return self._average(metric, look, samples, f"{metric.name} resource", metric.name)
+        return resource_utilization_replicas(
+            look.scale.replicas,
+            look.pods,
+            samples,
+            resource=metric.name,
+            container=metric.container,
+            target_percent=metric.utilization,
+            tolerances=look.tolerances,
+            settings=look.settings,
+            now=look.now,
+        )
+
+    async def _pods(self, metric: MetricSpec, look: Look) -> Proposal:
+        samples = await self._custom.of_pods(look.namespace, metric.name, look.scale.selector, metric.selector)
+        return self._average(metric, look, samples, f"pods metric {metric.name}", None)
+
+    def _average(
+        self, metric: MetricSpec, look: Look, samples: dict[str, Sample], name: str, resource: str | None
+    ) -> Proposal:
+        return average_value_replicas(
+            look.scale.replicas,
+            look.pods,
+            samples,
+            metric=name,
+            resource=resource,
+            container=metric.container,
+            target=_given(metric.average_value),
+            tolerances=look.tolerances,
+            settings=look.settings,
+            now=look.now,
+        )
+
+    async def _total(self, metric: MetricSpec, look: Look) -> Proposal:
+        if metric.described is not None:
+            value, _ = await self._custom.of_object(look.namespace, metric.name, metric.described, metric.selector)
+            name = f"{metric.described.kind} metric {metric.name}"
+        else:
+            value, _ = await external_metric(self._session, look.namespace, metric.name, metric.selector)
+            name = f"external metric {metric.name}({metric.selector})"
+        tolerances = look.tolerances
+        if metric.average_value is not None:
+            target = metric.average_value
+            return per_pod_replicas(look.scale.existing, value, metric=name, target=target, tolerances=tolerances)
+        target = _given(metric.value)
+        return value_replicas(look.scale.replicas, look.pods, value, metric=name, target=target, tolerances=tolerances)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What forecasts are made of.
+
+    Attributes:
+        demand: in replicas at their target; None where it is not known.
+        observed_at: middle of the readings' window, seconds.
+        certain: demand that there is at least, where the pods are at their limits.
+    """
+
+    demand: float | None
+    observed_at: float
+    certain: float = 0.0
+
+
+def load_of(outcomes: Sequence[Proposal | Failure], now: float) -> Load:
+    """The load that the metric which asks for most sees; not known while any metric is broken."""
+    proposals = [o for o in outcomes if isinstance(o, Proposal) and o.demand is not None]
+    if not proposals:
+        return Load(None, now)
+    most = max(proposals, key=lambda p: p.demand or 0.0)
+    demand = most.demand or 0.0
+    at = now if most.observed_at is None else most.observed_at - most.window / 2
+    if most.saturated:
+        return Load(None, at, demand)
+    return Load(demand if len(proposals) == len(outcomes) else None, at)
+
+
+def _given(target: int | None) -> int:
+    if target is None:
+        raise MetricError("the metric has no target")
+    return target
