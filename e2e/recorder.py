@@ -253,7 +253,13 @@ def _holds(pod: PodHistory, at: Assignment) -> bool:
 
 
 def _still_assigned(earlier: Assignment, at: Assignment, pods: dict[str, PodHistory]) -> bool:
-    """Whether an earlier assignment to the same node still took its unit when `at` was written."""
+    """Whether an earlier assignment to the same node still took its unit when `at` was written.
+
+    What another process (an operator that was killed) had assigned and not bound is void: its successor decides those
+    pods afresh. Those that it had bound are found bound.
+    """
+    if earlier.batch.rpartition("-")[0] != at.batch.rpartition("-")[0]:
+        return False
     pod = pods.get(earlier.uid)
     if pod is not None and pod.ended is not None and pod.ended < at.created:
         return False
