@@ -165,7 +165,7 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
     apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}))
     names = await asyncio.to_thread(running, cluster, namespace, "web", 2)
     api.readings = Readings({(namespace, n): reading("web", "50m") for n in names})
-    apply(cluster, namespace, phpa("web", prediction={"horizon": "2m"}))
+    apply(cluster, namespace, phpa("web", prediction={"horizon": "2m", "reserveCapacity": True}))
     # What an operator that is gone has left behind: minutes in which the load rose from half a replica to two
     bucket = int(time.time() // 15)
     values = [500 + 60 * i for i in range(26)]
@@ -177,6 +177,8 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
     async with autoscaler(cluster):
         await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the forecast of a history it did not see")
         status = cluster.get("phpa", "web", "-n", namespace)["status"]
+    (reserved,) = cluster.get("pres", "-n", namespace)["items"]
+    assert reserved["spec"]["count"] == replicas(cluster, namespace, "web") - 2
     assert condition(cluster, namespace, "web", "Forecasting")[:2] == ("True", "HasASay")
     assert status["lastDecision"]["reactiveReplicas"] == 2
     assert status["forecast"]["replicas"] > 2

@@ -16,6 +16,7 @@ from concerto.autoscaling.initialisation import Initialisation
 from concerto.autoscaling.prediction import Outlook
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
+from concerto.controllers.phpa_reservation import build_reservation
 from concerto.controllers.phpa_spec import bounds_of, models_of
 from concerto.controllers.phpa_state import State, read_state, write_state
 from concerto.controllers.phpa_status import (
@@ -210,6 +211,16 @@ def test_selectors_that_claim_the_same_pods_are_told_apart_from_those_that_do_no
     assert selectors.claimants("n", [{"app": "web", "tier": "x"}]) == [("n", "all"), ("n", "one")]
     selectors.put(("n", "all"), None)
     assert selectors.claimants("n", [{"app": "web", "tier": "x"}]) == [("n", "one")]
+
+
+def test_room_for_a_rise_is_a_reservation_that_the_crd_takes():
+    selector = parse_selector("app=web,tier in (a,b),!canary")
+    made = build_reservation(SPEC, selector, count=3, horizon_seconds=67.5, now=NOW)
+    assert problems(made) == []
+    assert made["spec"]["count"] == 3
+    assert made["spec"]["ttlSeconds"] == 135
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert made["spec"]["podSelector"]["matchExpressions"][-1] == {"key": "canary", "operator": "DoesNotExist"}
 
 
 def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():

@@ -29,8 +29,8 @@ class HoldSettings:
     the horizon, so what is left to bridge is noise, and what it costs to be wrong: the time that pods take to start.
     """
 
-    share: float = 0.35
-    least_seconds: float = 45.0
+    share: float = 0.25
+    least_seconds: float = 30.0
     most_seconds: float = 300.0
 
     def seconds(self, horizon_seconds: float) -> float:

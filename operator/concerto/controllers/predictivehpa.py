@@ -39,6 +39,7 @@ from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.kinds import Kinds
 from concerto.controllers.phpa_measure import Load, Look, Measurements, load_of
+from concerto.controllers.phpa_reservation import build_reservation, reserve
 from concerto.controllers.phpa_spec import bounds_of, models_of
 from concerto.controllers.phpa_state import State, read_state, write_state
 from concerto.controllers.phpa_status import (
@@ -361,6 +362,8 @@ class PredictiveHPAController:
         live = spec.prediction.mode != "Preview"
         done, conditions = False, list(decision.conditions)
         if decision.rescale and live:
+            if floor is not None and floor.replicas > (decision.metrics_replicas or 0):
+                await self._reserve(s, decision.replicas - scale.replicas, floor.source, outlook)
             done, condition = await self._rescale(entry, scale, decision)
             conditions = [c for c in conditions if c.type != "AbleToScale"] + [condition]
         memory = decision.memory
@@ -391,6 +394,21 @@ class PredictiveHPAController:
         if outlook and (forecast := forecast_status(outlook, asked, now=s.now, expires_at=expires)):
             status["forecast"] = forecast
         await self._write(entry, status, s.now)
+
+    async def _reserve(self, s: _Seen, added: int, model: str, outlook: Outlook | None) -> None:
+        """Hold room for the pods of a rise that the forecast asks for, if the object wants that."""
+        if added <= 0 or outlook is None or not s.spec.prediction.reserve_capacity or s.scale is None:
+            return
+        selector = parse_selector(s.scale.selector)
+        horizon = outlook.horizon_seconds
+        reservation = build_reservation(s.spec, selector, count=added, horizon_seconds=horizon, now=s.now)
+        wrong = await reserve(self._session, reservation)
+        name = reservation["metadata"]["name"]
+        if wrong is None:
+            note = f"Reserved room for {added} pods that {model} expects ({name})"
+            self._event(s.entry, "Normal", "ReservedCapacity", "Reserving", note)
+        else:
+            self._event(s.entry, "Warning", "FailedReservation", "Reserving", f"{name}: {wrong}")
 
     async def _rescale(self, entry: _Entry, scale: Scale, decision: Decision) -> tuple[bool, Condition]:
         spec = entry.spec

@@ -1,0 +1,90 @@
+"""Room for pods that a forecast asks for, held before they are made (`spec.prediction.reserveCapacity`).
+
+One standing PodReservation for each rise: the pods that the rise makes use it up, and what they do not use is given up
+after the horizon, when it was wrong. What is used up or over is removed with the next rise, or with its PredictiveHPA.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from concerto.api.predictivehpa import PredictiveHPA
+from concerto.api.selectors import LabelSelector
+from concerto.kube import Conflict, KubeError, NotFound, Object, Session
+from concerto.kube.resources import POD_RESERVATIONS, PREDICTIVE_HPAS
+
+logger = logging.getLogger(__name__)
+
+OWNER_LABEL = "concerto.dev/predictivehpa"
+_OVER = ("Consumed", "Expired")
+
+
+def build_reservation(
+    spec: PredictiveHPA, selector: LabelSelector, *, count: int, horizon_seconds: float, now: float
+) -> Object:
+    """The reservation for one rise.
+
+    Args:
+        spec: whose target rises.
+        selector: of the target's pods.
+        count: pods that the rise adds.
+        horizon_seconds: by when they will be ready; kept for twice as long.
+        now: seconds; the name is made of it, so that a create whose outcome is unknown can be repeated.
+    """
+    expressions: list[dict[str, Any]] = []
+    for requirement in selector.requirements or ():
+        expression: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+        if requirement.values:
+            expression["values"] = list(requirement.values)
+        expressions.append(expression)
+    suffix = f"-forecast-{int(now)}"
+    return {
+        "apiVersion": POD_RESERVATIONS.api_version,
+        "kind": POD_RESERVATIONS.kind,
+        "metadata": {
+            "name": spec.name[: 253 - len(suffix)] + suffix,
+            "namespace": spec.namespace,
+            "labels": {OWNER_LABEL: spec.name[:63]},
+            "ownerReferences": [
+                {
+                    "apiVersion": PREDICTIVE_HPAS.api_version,
+                    "kind": PREDICTIVE_HPAS.kind,
+                    "name": spec.name,
+                    "uid": spec.uid,
+                }
+            ],
+        },
+        "spec": {
+            "podSelector": {"matchExpressions": expressions},
+            "count": min(count, 1000),
+            "ttlSeconds": max(1, math.ceil(2 * horizon_seconds)),
+        },
+    }
+
+
+async def reserve(session: Session, reservation: Object) -> str | None:
+    """Hold the room, and remove what earlier rises left behind; returns what went wrong, if anything did.
+
+    A rise never waits for its reservation to succeed: pods without reserved room are better than no pods.
+    """
+    namespace = reservation["metadata"]["namespace"]
+    try:
+        await session.create(POD_RESERVATIONS.path(namespace), reservation)
+    except Conflict:
+        pass  # it is there already
+    except KubeError as error:
+        return str(error)
+    selector = f"{OWNER_LABEL}={reservation['metadata']['labels'][OWNER_LABEL]}"
+    try:
+        listed = await session.list(POD_RESERVATIONS.path(namespace), label_selector=selector)
+        for old in listed["items"]:
+            if (old.get("status") or {}).get("phase") in _OVER:
+                meta = old["metadata"]
+                await session.delete(POD_RESERVATIONS.path(namespace, meta["name"]), uid=meta["uid"])
+    except (NotFound, Conflict):
+        pass  # somebody else was faster
+    except KubeError as error:
+        logger.warning("PodReservations of %s in %s cannot be tidied up: %s", selector, namespace, error)
+    return None
