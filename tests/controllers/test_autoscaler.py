@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from concerto.api.conditions import Condition
 from concerto.api.predictivehpa import PredictiveHPA
@@ -28,6 +29,7 @@ from concerto.controllers.phpa_status import (
     metric_statuses,
     target_digest,
 )
+from concerto.controllers.phpa_telemetry import ForecastMetrics
 from concerto.controllers.pod_index import PodIndex, SelectorIndex
 from concerto.controllers.targets import scale_of
 from concerto.kube import Resource
@@ -232,3 +234,15 @@ def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():
     scale = scale_of(Resource("apps", "v1", "deployments", "Deployment", True), workload)
     assert (scale.replicas, scale.existing, scale.selector) == (3, 2, "app=web")
     assert scale.raw["metadata"]["resourceVersion"] == "7"
+
+
+def test_a_forecasts_accuracy_is_a_metric_and_goes_with_its_object():
+    registry = CollectorRegistry()
+    told = ForecastMetrics(registry)
+    told.look("n", "web", OUTLOOK)
+    labels = {"namespace": "n", "name": "web"}
+    assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) == 12.4
+    assert registry.get_sample_value("concerto_phpa_forecast_has_a_say", labels) == 1.0
+    told.forget("n", "web")
+    told.forget("n", "never-seen")
+    assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) is None

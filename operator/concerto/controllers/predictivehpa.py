@@ -51,6 +51,7 @@ from concerto.controllers.phpa_status import (
     metric_statuses,
     target_digest,
 )
+from concerto.controllers.phpa_telemetry import ForecastMetrics
 from concerto.controllers.pod_index import PodIndex, SelectorIndex
 from concerto.controllers.targets import Scale, Targets
 from concerto.controllers.telemetry import Metrics
@@ -131,6 +132,7 @@ class PredictiveHPAController:
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
+        self._told = ForecastMetrics(metrics.registry)
         kinds = Kinds(session, clock)
         self._targets = Targets(session, kinds)
         self._measurements = Measurements(session, kinds, clock, self.settings.controller.sync_seconds)
@@ -168,6 +170,7 @@ class PredictiveHPAController:
         if new is None:
             self._entries.pop(key, None)
             self._selectors.put(key, None)
+            self._told.forget(*key)
             return
         self._wanted.set()
         entry = self._entries.get(key)
@@ -353,6 +356,7 @@ class PredictiveHPAController:
         bounds, floor = s.bounds, None
         if outlook is not None:
             bounds = with_hold(bounds, outlook, self.settings.hold, spec.prediction.downscale_stabilization_seconds)
+            self._told.look(spec.namespace, spec.name, outlook)
             floor = outlook.floor(bounds, replaces=spec.prediction.decision == "Predictive")
         decision = decide(
             bounds, entry.state.memory, current=scale.replicas, metrics=s.combined, floor=floor, now=s.now
@@ -420,6 +424,7 @@ class PredictiveHPAController:
             self._event(entry, "Warning", "FailedRescale", "Rescaling", f"{new_size}; error: {error}")
             return False, failed("FailedUpdateScale", "update the target scale", str(error))
         self._event(entry, "Normal", "SuccessfulRescale", "Rescaling", new_size)
+        self._told.rescaled(scale.replicas, decision.replicas)
         return True, rescaled(decision.replicas)
 
     async def _say_wrong(self, s: _Seen) -> None:

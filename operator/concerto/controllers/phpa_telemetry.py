@@ -1,0 +1,58 @@
+"""What the autoscaler says of its forecasts to Prometheus: one series per PredictiveHPA, gone with it."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from concerto.autoscaling.prediction import Outlook
+
+_LABELS = ("namespace", "name")
+
+
+class ForecastMetrics:
+    """Accuracy of each object's forecast, and how often targets were scaled."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Registers the series."""
+        self._gauges = {
+            "error_percent": Gauge(
+                "concerto_phpa_forecast_error_percent",
+                "Weighted mean absolute error of the forecast at its horizon, percent of the load.",
+                _LABELS,
+                registry=registry,
+            ),
+            "under_percent": Gauge(
+                "concerto_phpa_forecast_under_prediction_percent",
+                "Share of that error that was too low.",
+                _LABELS,
+                registry=registry,
+            ),
+            "has_a_say": Gauge(
+                "concerto_phpa_forecast_has_a_say",
+                "1 while the forecast may move replicas.",
+                _LABELS,
+                registry=registry,
+            ),
+        }
+        self.rescales = Counter(
+            "concerto_phpa_rescales_total", "Targets scaled, by direction.", ["direction"], registry=registry
+        )
+
+    def look(self, namespace: str, name: str, outlook: Outlook) -> None:
+        """One more look at an object."""
+        for attribute, gauge in self._gauges.items():
+            value = getattr(outlook, attribute)
+            if value is not None:
+                gauge.labels(namespace, name).set(float(value))
+
+    def rescaled(self, before: int, after: int) -> None:
+        """A target was scaled."""
+        self.rescales.labels("up" if after > before else "down").inc()
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The object is gone."""
+        for gauge in self._gauges.values():
+            try:
+                gauge.remove(namespace, name)
+            except KeyError:
+                pass  # it never had a forecast
