@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from concerto.autoscaling.prediction import Outlook
@@ -52,7 +54,5 @@ class ForecastMetrics:
     def forget(self, namespace: str, name: str) -> None:
         """The object is gone."""
         for gauge in self._gauges.values():
-            try:
+            with contextlib.suppress(KeyError):  # it may never have had a forecast
                 gauge.remove(namespace, name)
-            except KeyError:
-                pass  # it never had a forecast
