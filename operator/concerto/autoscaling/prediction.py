@@ -29,7 +29,7 @@ class HoldSettings:
     the horizon, so what is left to bridge is noise, and what it costs to be wrong: the time that pods take to start.
     """
 
-    share: float = 0.25
+    share: float = 0.4
     least_seconds: float = 30.0
     most_seconds: float = 300.0
 
