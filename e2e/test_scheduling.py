@@ -33,7 +33,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
             process.stop()
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+def eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true result of a check that is repeated until it has one."""
     deadline = time.monotonic() + seconds
     while not (result := check()):

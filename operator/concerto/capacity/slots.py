@@ -33,6 +33,8 @@ Ints = NDArray[np.intp]
 
 _FULLY_USED = 0.95
 """CPU utilisation from which a node without pressure readings has to be taken for overloaded."""
+_CONTENDED = (1.75, 1.9)
+"""Mean runnable threads per CPU over a pod's life between which head room is taken back."""
 _LEAST_BUSY_SECONDS = 1e-3
 _SEEN = 0.5
 """Completions, faded, from which a node has seen pods through."""
@@ -60,6 +62,7 @@ class SlotLaw:
         self._lived: Floats = np.zeros(n_nodes)  # ∫ n/D dt, forgetting
         self._worked: Floats = np.zeros(n_nodes)  # ∫ u dt, forgetting
         self._spare: Floats = np.ones(n_nodes)  # share of the CPUs that only pods use
+        self._load: Floats = np.zeros(n_nodes)  # of late
         self._room: Floats = np.ones(n_nodes)  # learned part of the head room
         self._mean_pods: Floats = np.zeros(n_nodes)
         self._completed: Floats = np.zeros(n_nodes)
@@ -133,8 +136,15 @@ class SlotLaw:
             ends = np.where(life > 0.0, slots / life, 0.0)
         self._seen_pods(life, present, elapsed_seconds)
         slots = np.minimum(slots, settings.growth * self._mean_pods + 1.0)
-        self._adapt(settings, proven & measured & (present >= self.window - _ROUNDED), work, life, elapsed_seconds)
-        learned = slots * settings.head_room * self._room
+        # Busy by demand and not by utilisation: CPUs that tasks wait for do not idle, whatever their ticks add up to
+        busy = np.where(known, np.minimum(demand, 1.0), 0.0).sum(axis=1) / count
+        self._adapt(settings, proven & measured & (present >= self.window - _ROUNDED), busy, life, elapsed_seconds)
+        self._load += (
+            np.minimum(1.0, elapsed_seconds / np.maximum(life, settings.memory_seconds))
+            * measured
+            * (load - self._load)
+        )
+        learned = slots * (1.0 + (settings.head_room * self._room - 1.0) * self._calm())
         learned += ends * settings.turnaround_seconds + settings.extra_pods
         first, blind, least = self._blind(settings, load, load * own_share, present, certain, settled, initial_cost)
         self.window = np.maximum(1.0, np.where(proven, learned, blind))
@@ -159,6 +169,14 @@ class SlotLaw:
     def mature_seconds(self) -> Floats:
         """(N,) age at which pods have taken what they take: most of a life; infinity while none has been seen."""
         return np.where(self._completed >= _SEEN, _MOST_OF_A_LIFE * self._life(), np.inf)
+
+    def _calm(self) -> Floats:
+        """1 where the CPUs can be told apart from overloaded ones, 0 where they have been full for a pod's life.
+
+        Demand is only known up to 2: beyond, n/D grows with n, and head room on top of it would let a node that is
+        overloaded (by others' load, say) creep up pod by pod.
+        """
+        return np.clip((_CONTENDED[1] - self._load) / (_CONTENDED[1] - _CONTENDED[0]), 0.0, 1.0)
 
     def _life(self) -> Floats:
         return self._lifetimes / np.maximum(self._completed, 1e-9)
