@@ -81,7 +81,7 @@ def test_busy_pods_fill_the_node_and_are_told_from_the_rest(
         cpu = now["resources"][0]
         return now if now["podCount"] == 3 * cpus and cpu["usage"] > 0.9 and now["capacity"] == 0 else None
 
-    after = eventually("the node is full", full)
+    after = eventually("the node is full", full, 90)
     cpu = after["resources"][0]
     say(
         f"agent: {cpus} CPUs, {3 * cpus} busy pods: cpu {before['resources'][0]['usage']} -> {cpu['usage']}, "

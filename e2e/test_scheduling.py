@@ -6,6 +6,7 @@ Nodes are mere API objects here, each of which says once that it is idle and can
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -66,6 +67,11 @@ def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[str
     return [e["message"] for e in found["items"]]
 
 
+def none_of_all(cluster: Cluster) -> str:
+    """How a FailedScheduling message begins; other tests' nodes may still be about, none of them ready."""
+    return f"0/{len(cluster.get('nodes')['items'])} nodes are available: "
+
+
 def condition(obj: dict[str, Any], kind: str) -> dict[str, Any] | None:
     return next((c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] == kind), None)
 
@@ -107,7 +113,7 @@ def test_a_hard_constraint_that_is_not_evaluated_is_named_and_the_pod_never_boun
         said = eventually(
             lambda i=i: events(concerto_cluster, namespace, f"hard-{i}", "FailedScheduling"), f"{kind}: an event"
         )
-        assert f"0/{NODES} nodes are available" in said[0]
+        assert said[0].startswith(none_of_all(concerto_cluster))
         assert any(word in said[0].lower() for word in kind.split()), f"{kind} is not named in: {said[0]}"
         found = concerto_cluster.get("pod", "-n", namespace, f"hard-{i}")
         assert "nodeName" not in found["spec"]
@@ -118,12 +124,16 @@ def test_a_hard_constraint_that_is_not_evaluated_is_named_and_the_pod_never_boun
 
 def test_reasons_are_counted_by_node_in_one_event(concerto_cluster, operator, namespace):
     names = [n["metadata"]["name"] for n in concerto_cluster.get("nodes")["items"]]
+    names = [name for name in names if name.startswith("sched-")]
     concerto_cluster.kubectl("cordon", names[0])
     try:
         concerto_cluster.apply(pod(namespace, "choosy", nodeSelector={"no-such": "label"}))
         said = eventually(lambda: events(concerto_cluster, namespace, "choosy", "FailedScheduling"), "FailedScheduling")
-        assert said == [f"0/{NODES} nodes are available: 1 node(s) were unschedulable, "
-                        f"{NODES - 1} node(s) didn't match Pod's node affinity/selector."]  # fmt: skip
+        assert len(said) == 1
+        assert said[0].startswith(none_of_all(concerto_cluster))
+        assert "1 node(s) were unschedulable" in said[0]
+        match = re.search(r"(\d+) node\(s\) didn't match Pod's node affinity/selector", said[0])
+        assert match and int(match[1]) >= NODES - 1
     finally:
         concerto_cluster.kubectl("uncordon", names[0])
 
@@ -161,7 +171,7 @@ def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_
     told = eventually(
         lambda: events(concerto_cluster, namespace, waiting[0], "FailedScheduling"), "why the rest waits", 30
     )
-    assert f"0/{NODES} nodes are available" in told[0]
+    assert told[0].startswith(none_of_all(concerto_cluster))
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "--wait=false", *[f"many-{i:02d}" for i in range(5)])
     eventually(lambda: node_of(concerto_cluster, namespace, waiting[-1]), "the rest is placed", 30)
 
