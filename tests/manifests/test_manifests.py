@@ -60,10 +60,14 @@ def test_every_object_has_a_kind_a_name_and_a_place(path):
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=path_id)
 def test_a_kustomization_names_every_file_beside_it_and_only_what_exists(path):
     (kustomization,) = documents(path)
-    resources = kustomization["resources"]
-    assert all((path.parent / resource).exists() for resource in resources)
-    beside = {other.name for other in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
-    assert beside <= set(resources)
+    used = [*kustomization.get("resources", []), *kustomization.get("components", [])]
+    used += [patch["path"] for patch in kustomization.get("patches", []) if "path" in patch]
+    for generator in kustomization.get("configMapGenerator", []):
+        used += [file.rpartition("=")[2] for file in generator["files"]]
+    assert used or kustomization.get("patches")
+    assert all((path.parent / file).exists() for file in used)
+    beside = {other.name for other in path.parent.glob("*.*")} - {"kustomization.yaml"}
+    assert beside <= set(used)
 
 
 def test_images_of_the_workloads_are_pinned_in_one_place():

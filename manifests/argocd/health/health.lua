@@ -1,0 +1,45 @@
+-- The health of an object of any of Concerto's kinds, for Argo CD: one script for all of them, as all have the conditions
+-- Ready, Reconciling and Stalled. Argo CD runs it without Lua's string library.
+
+-- Ready=False, and yet as it should be
+local fine = {
+  Warmup = "a node that has just come counts by a first guess until it is measured",
+  Expired = "a reservation has ended when its ttlSeconds said",
+}
+-- Ready=False until something comes that is on its way
+local waiting = {
+  PodNotFound = "the pod of a binding may be created later",
+  PodNotScheduled = "the pod of a binding is on no node yet",
+  NoCapacity = "room for a reservation comes when pods end",
+}
+
+local function say(status, message)
+  return { status = status, message = message }
+end
+
+local status = obj.status or {}
+local conditions = {}
+for _, condition in ipairs(status.conditions or {}) do
+  conditions[condition.type] = condition
+end
+local ready, stalled = conditions.Ready, conditions.Stalled
+local reconciling = conditions.Reconciling
+
+if ready == nil then
+  return say("Progressing", "Concerto has not looked at it yet: is its operator running?")
+end
+if status.observedGeneration ~= nil and status.observedGeneration < (obj.metadata.generation or 0) then
+  return say("Progressing", "Concerto has not looked at the latest edit yet.")
+end
+if ready.status ~= "True" and fine[ready.reason] == nil then
+  local moving = reconciling ~= nil and reconciling.status == "True"
+  local stuck = stalled ~= nil and stalled.status == "True"
+  if waiting[ready.reason] ~= nil or (moving and not stuck and status.resourceStatus == "Validated") then
+    return say("Progressing", ready.message)
+  end
+  return say("Degraded", ready.message)
+end
+if stalled ~= nil and stalled.status == "True" then
+  return say("Degraded", stalled.message)
+end
+return say("Healthy", ready.message)
