@@ -1,10 +1,10 @@
-"""The operator's part of a PodCPUBinding's status fits the CRD and never claims that a pod is pinned."""
+"""The operator's part of a PodCPUBinding's status fits the CRD and says what the node's agent has brought about."""
 
 from __future__ import annotations
 
 import pytest
 
-from concerto.controllers.podcpubinding import build_binding_status
+from concerto.controllers.podcpubinding_status import build_binding_status, is_stale, news
 from concerto.pinning.validation import Verdict
 from crd_schemas import problems
 
@@ -16,37 +16,144 @@ OBJECT = {
     "spec": {"podName": "p", "cpuSet": [{"cpuID": 0}], "exclusivenessLevel": "Core"},
 }
 VALID = Verdict("Validated", "Validated", "CPU binding is validated: ...", "n", "pod-uid", "0", "0")
+GRANTED = {"podUID": "pod-uid", "cpus": "0", "mems": "0", "at": NOW}
 
-# verdict, conditions
+
+def said(kind: str, status: str, reason: str, generation: int = 3) -> dict[str, object]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": f"{reason}.",
+        "observedGeneration": generation,
+        "lastTransitionTime": NOW,
+    }
+
+
+PREPARED = said("Prepared", "True", "Held")
+APPLIED = said("Applied", "True", "Applied")
+
+
+def with_agent(applied: dict[str, str] | None, *conditions: dict[str, object]) -> dict[str, object]:
+    status = {"conditions": list(conditions)} | ({} if applied is None else {"applied": applied})
+    return OBJECT | {"status": status}
+
+
+# object, verdict, resourceStatus, reason of Ready, conditions
+WAITING = {"Ready": "False", "Validated": "True", "Reconciling": "True", "Stalled": "False"}
+STUCK = {"Ready": "False", "Validated": "True", "Reconciling": "False", "Stalled": "True"}
+DONE = {"Ready": "True", "Validated": "True", "Reconciling": "False", "Stalled": "False"}
+LOST = {"Ready": "False", "Validated": "False", "Reconciling": "True", "Stalled": "False"}
 STATUSES = {
-    "valid, and not applied": (
+    "valid, and the agent has said nothing yet": (OBJECT, VALID, "Validated", "NotApplied", WAITING),
+    "valid, and what holds the agent up is told": (
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Waiting")),
         VALID,
-        {"Ready": "False", "Validated": "True", "Applied": "Unknown", "Reconciling": "False", "Stalled": "True"},
+        "CPUSetAllocationFailed",
+        "Waiting",
+        STUCK,
+    ),
+    "valid, and held before the pod is there": (
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "Unknown", "NoContainers")),
+        VALID,
+        "Validated",
+        "Prepared",
+        WAITING,
+    ),
+    "applied as it was granted": (with_agent(GRANTED, PREPARED, APPLIED), VALID, "Applied", "Applied", DONE),
+    "applied on other CPUs than were granted": (
+        with_agent(GRANTED | {"cpus": "1"}, PREPARED, APPLIED),
+        VALID,
+        "CPUSetAllocationFailed",
+        "NotAsGranted",
+        STUCK,
+    ),
+    "applied, but an edit since has not been": (
+        with_agent(GRANTED, said("Prepared", "True", "Held", 2), said("Applied", "True", "Applied", 2)),
+        VALID,
+        "Validated",
+        "NotApplied",
+        WAITING,
+    ),
+    "applied, but for the pod that had the name before": (
+        with_agent(GRANTED | {"podUID": "another"}, PREPARED, APPLIED),
+        VALID,
+        "Validated",
+        "NotApplied",
+        WAITING,
+    ),
+    "refused by the kernel": (
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Refused")),
+        VALID,
+        "CPUSetAllocationFailed",
+        "Refused",
+        STUCK,
+    ),
+    "of a pod that kubelet rules": (
+        with_agent({"podUID": "pod-uid"}, said("Prepared", "False", "KubeletConflict")),
+        VALID,
+        "CPUSetAllocationFailed",
+        "KubeletConflict",
+        STUCK,
     ),
     "lost to another": (
+        OBJECT,
         Verdict("CPUSetAllocationFailed", "Conflict", "Held.", "n", "pod-uid", loses_to=("default", "other")),
-        {"Ready": "False", "Validated": "False", "Reconciling": "True", "Stalled": "False"},
+        "CPUSetAllocationFailed",
+        "Conflict",
+        LOST,
     ),
-    "without a pod": (
-        Verdict("PodNotFound", "PodNotFound", "No pod."),
-        {"Ready": "False", "Validated": "False", "Reconciling": "True", "Stalled": "False"},
-    ),
+    "without a pod": (OBJECT, Verdict("PodNotFound", "PodNotFound", "No pod."), "PodNotFound", "PodNotFound", LOST),
     "of CPUs that are not there": (
+        OBJECT,
         Verdict("InvalidCPUSet", "CPUsNotFound", "No CPUs.", "n", "pod-uid"),
+        "InvalidCPUSet",
+        "CPUsNotFound",
         {"Ready": "False", "Validated": "False", "Reconciling": "False", "Stalled": "True"},
     ),
 }
 
 
-@pytest.mark.parametrize(("verdict", "conditions"), STATUSES.values(), ids=STATUSES)
-def test_a_status_fits_the_crd_and_says_what_is_so(verdict, conditions):
-    status = build_binding_status(OBJECT, verdict, NOW)
-    assert problems(OBJECT | {"status": status}) == []
+@pytest.mark.parametrize(("obj", "verdict", "reached", "reason", "conditions"), STATUSES.values(), ids=STATUSES)
+def test_a_status_fits_the_crd_and_says_what_is_so(obj, verdict, reached, reason, conditions):
+    status = build_binding_status(obj, verdict, NOW)
+    assert problems(obj | {"status": status}) == []
+    assert status["resourceStatus"] == reached
     assert {c["type"]: c["status"] for c in status["conditions"]} == conditions
+    assert next(c["reason"] for c in status["conditions"] if c["type"] == "Ready") == reason
     assert status["observedGeneration"] == 3
     assert ("conflictsWith" in status) == (verdict.loses_to is not None)
+
+
+def test_an_agent_that_does_not_answer_in_time_is_said_not_to_pin():
+    status = build_binding_status(OBJECT, VALID, NOW, patient=False)
+    assert {c["type"]: c["status"] for c in status["conditions"]} == STUCK
+    assert next(c["reason"] for c in status["conditions"] if c["type"] == "Stalled") == "AgentNotSupported"
+    assert status["resourceStatus"] == "Validated", "the CPUs are held against others all the same"
 
 
 def test_a_status_that_is_built_again_is_the_same_and_keeps_its_times():
     first = build_binding_status(OBJECT, VALID, NOW)
     assert build_binding_status(OBJECT | {"status": first}, VALID, "2026-03-01T13:00:00Z") == first
+
+
+def test_what_an_agent_said_of_another_pod_is_stale_and_what_it_said_of_this_one_is_not():
+    assert is_stale(with_agent(GRANTED, PREPARED, APPLIED), Verdict("PodNotFound", "PodNotFound", "No pod."))
+    assert not is_stale(with_agent(GRANTED, PREPARED, APPLIED), VALID)
+    assert not is_stale(OBJECT, VALID)
+
+
+def test_events_tell_of_validation_and_application_once_each_with_the_sets_of_the_listing():
+    validated = build_binding_status(OBJECT, VALID, NOW)
+    applied = build_binding_status(with_agent(GRANTED, PREPARED, APPLIED), VALID, NOW)
+    first, second = news({}, validated), news(validated, applied)
+    assert first is not None and (first.type, first.reason, first.note) == ("Normal", "Validated", VALID.message)
+    assert second is not None and (second.type, second.reason) == ("Normal", "Applied")
+    assert second.note == "Applied CPUSet [0], MemSet [0]"
+    assert news(applied, validated) is None, "an agent that starts anew is no news"
+    assert news(validated, validated) is None
+    refused = build_binding_status(
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Refused")), VALID, NOW
+    )
+    told = news(applied, refused)
+    assert told is not None and (told.type, told.reason, told.note) == ("Warning", "CPUSetAllocationFailed", "Refused.")

@@ -1,19 +1,28 @@
 """PodCPUBindings: validates each against its pod, the node's topology and the node's other bindings.
 
-Nothing is pinned by this: applying a valid binding is the agent's part, and a status says so as long as none does it.
+Applying a valid one is the part of the node's agent; how far that got follows from what the agent says in the status.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import find_condition
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.podcpubinding import FOREIGN_FINALIZERS, BindingKey, PodCPUBinding
 from concerto.controllers.clock import wall_timestamp
-from concerto.kube import Conflict, Invalid, NotFound, Object, Session, apply_status
+from concerto.controllers.podcpubinding_status import (
+    NOT_ANSWERED,
+    build_binding_status,
+    is_stale,
+    news,
+    own_part,
+    read_answer,
+)
+from concerto.kube import Conflict, Invalid, NotFound, Object, Session
+from concerto.kube.apply import build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_CPU_BINDINGS
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
@@ -22,12 +31,7 @@ logger = logging.getLogger(__name__)
 
 FIELD_MANAGER = "concerto-operator"
 
-_OWN_CONDITIONS = frozenset({"Ready", "Validated", "Applied", "Reconciling", "Stalled"})
-_OWN_FIELDS = (
-    "observedGeneration", "nodeName", "podUID", "resourceStatus", "cpus", "mems", "conflictsWith",
-)  # fmt: skip
-_FINAL = frozenset({"InvalidCPUSet", "Failed"})
-"""Statuses that only an edit changes; the others change with the pod, the node or another binding."""
+AGENT_FIELD_MANAGER = "concerto-agent"
 
 
 class PodCPUBindingController:
@@ -39,6 +43,8 @@ class PodCPUBindingController:
         recorder: EventRecorder,
         pods: Mapping[tuple[str, str], Object],
         topologies: Mapping[tuple[str, str], Object],
+        *,
+        patience_seconds: float = 20.0,
     ) -> None:
         """It writes statuses and events.
 
@@ -47,6 +53,7 @@ class PodCPUBindingController:
             recorder: for events.
             pods: all pods that have not ended, by namespace and name; kept up to date by somebody else.
             topologies: all NodeCPUTopologies, likewise.
+            patience_seconds: how long an agent may leave a valid binding unanswered before it is said not to pin.
         """
         self._session = session
         self._recorder = recorder
@@ -56,7 +63,12 @@ class PodCPUBindingController:
         self._views: dict[BindingKey, PodCPUBinding] = {}
         self._of_pod: dict[tuple[str, str], set[BindingKey]] = {}
         self._judged_on: dict[BindingKey, str] = {}  # the node whose other bindings it has a say in
+        self._asked: dict[BindingKey, tuple[int, str, float]] = {}  # generation, pod's UID, when first seen unanswered
+        self._patience_seconds = patience_seconds
         self.mark: Callable[[str | None, str], None] = lambda namespace, name: None
+        self.assigned: Callable[[tuple[str, str]], BoundPod | None] = lambda pod: None
+        """A pod, by namespace and name, and the node that it is about to be bound to; None if there is none. For the
+        scheduler to answer, from its durable assignments; it says `on_assignment` when the answer changes."""
 
     async def load(self) -> None:
         """Make every binding known before any is judged: a younger one must not win for want of the older."""
@@ -72,6 +84,11 @@ class PodCPUBindingController:
             for key in keys:
                 self.mark(*key)
 
+    def on_assignment(self, namespace: str, name: str) -> None:
+        """A pod that is on no node yet was assigned to one, or no longer is."""
+        for key in self._of_pod.get((namespace, name), ()):
+            self.mark(*key)
+
     def on_topology(self, old: Object | None, new: Object | None) -> None:
         """A NodeCPUTopology appeared, changed or went."""
         name = (new or old or {})["metadata"]["name"]
@@ -79,8 +96,8 @@ class PodCPUBindingController:
             if node == name:
                 self.mark(*key)
 
-    async def reconcile(self, key: BindingKey, obj: Object | None) -> None:
-        """Judge a binding, and with it all others on its node."""
+    async def reconcile(self, key: BindingKey, obj: Object | None) -> float | None:
+        """Judge a binding, and with it all others on its node; returns when to look whether its agent has answered."""
         before = self._judged_on.get(key, "")
         if obj is not None and "deletionTimestamp" in obj["metadata"]:
             await self._let_go(key, obj)
@@ -101,6 +118,10 @@ class PodCPUBindingController:
                 await self._write(each, verdict)
             if key not in verdicts:
                 self._judged_on.pop(key, None)
+        if key not in self._views:
+            self._asked.pop(key, None)
+        asked = self._asked.get(key)
+        return None if asked is None else max(self._patience_seconds - (time.monotonic() - asked[2]), 0.1)
 
     def _judge(self, node: str) -> dict[BindingKey, Verdict]:
         there = []
@@ -112,7 +133,27 @@ class PodCPUBindingController:
         return judge_node(node, None if raw is None else NodeCPUTopology.from_raw(raw), there)
 
     def _pod_of(self, view: PodCPUBinding) -> BoundPod | None:
-        return _bound(self._pods.get(view.pod_key))
+        pod = _bound(self._pods.get(view.pod_key))
+        if pod is not None and not pod.node:
+            assigned = self.assigned(view.pod_key)
+            if assigned is not None and assigned.uid == pod.uid:
+                return assigned
+        return pod
+
+    def _patient(self, key: BindingKey, obj: Object, verdict: Verdict) -> bool:
+        """Whether the agent may be expected to answer yet; each generation and each pod is a question of its own."""
+        if verdict.status != "Validated" or read_answer(obj, verdict) is not None:
+            self._asked.pop(key, None)
+            return True
+        question = (obj["metadata"].get("generation", 0), verdict.pod_uid)
+        asked = self._asked.get(key)
+        if asked is None or asked[:2] != question:
+            asked = self._asked[key] = (*question, time.monotonic())
+        status = obj.get("status") or {}
+        ready = find_condition(status.get("conditions"), "Ready") or {}
+        if ready.get("reason") == NOT_ANSWERED and (status.get("observedGeneration"), status.get("podUID")) == question:
+            return False  # said by this process or the one before: it is not unsaid by a restart
+        return time.monotonic() - asked[2] < self._patience_seconds
 
     def _put(self, key: BindingKey, obj: Object | None) -> None:
         if (old := self._views.pop(key, None)) is not None:
@@ -141,36 +182,37 @@ class PodCPUBindingController:
     async def _write(self, key: BindingKey, verdict: Verdict) -> None:
         obj = self._objects[key]
         before = obj.get("status") or {}
-        status = build_binding_status(obj, verdict, wall_timestamp())
-        if status == _own_part(before):
-            return
+        status = build_binding_status(obj, verdict, wall_timestamp(), patient=self._patient(key, obj, verdict))
         try:
-            written = await apply_status(
-                self._session,
-                POD_CPU_BINDINGS,
-                key[1],
-                status,
-                field_manager=FIELD_MANAGER,
-                namespace=key[0],
-                uid=obj["metadata"]["uid"],
-                force=True,
-            )
+            if status != own_part(before):
+                obj = await self._apply(key, obj, status, FIELD_MANAGER)
+                if (told := news(before, status)) is not None:
+                    self._recorder.record(obj, type=told.type, reason=told.reason, action="Validating", note=told.note)
+            if is_stale(obj, verdict):
+                await self._withdraw(key, obj)
         except NotFound:
             return  # that is on its way to us
         except (Invalid, Conflict):
             if await self._is_anew(key, obj["metadata"]["uid"]):
                 return
             raise
+
+    async def _apply(self, key: BindingKey, obj: Object, status: Object, field_manager: str) -> Object:
+        document = build_status(POD_CPU_BINDINGS, key[1], status, namespace=key[0], uid=obj["metadata"]["uid"])
+        if field_manager != FIELD_MANAGER:
+            document["metadata"]["resourceVersion"] = obj["metadata"]["resourceVersion"]
+        path = POD_CPU_BINDINGS.path(*key, "status")
+        written = await self._session.apply(path, document, field_manager=field_manager, force=True)
         if self._objects.get(key) is obj:
             self._objects[key] = written
-        if verdict.status != "Pending" and _told(before) != _told(status):
-            self._recorder.record(
-                obj,
-                type="Normal" if verdict.status == "Validated" else "Warning",
-                reason=verdict.status,
-                action="Validating",
-                note=verdict.message,
-            )
+        return written
+
+    async def _withdraw(self, key: BindingKey, obj: Object) -> None:
+        """Take back what an agent said of another pod: it may write no binding that is not of its node any more."""
+        try:
+            await self._apply(key, obj, {}, AGENT_FIELD_MANAGER)
+        except Conflict:
+            self.mark(*key)  # an agent has answered meanwhile: look again
 
     async def _is_anew(self, key: BindingKey, uid: str) -> bool:
         """Whether an object is no longer the one that was judged; the new one is on its way to us."""
@@ -187,55 +229,7 @@ def _bound(pod: Object | None) -> BoundPod | None:
     return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "")
 
 
-def _own_part(status: Mapping[str, Any]) -> Object:
-    """What of a status this controller has said."""
-    own = {name: status[name] for name in _OWN_FIELDS if name in status}
-    return own | {"conditions": [c for c in status.get("conditions") or () if c["type"] in _OWN_CONDITIONS]}
-
-
-def _told(status: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What an event is worth: the verdict, and whom it is about."""
-    validated = next((c for c in status.get("conditions") or () if c["type"] == "Validated"), {})
-    return status.get("resourceStatus"), status.get("podUID"), validated.get("message")
-
-
-def build_binding_status(obj: Object, verdict: Verdict, now: str) -> Object:
-    """The operator's part of a PodCPUBinding's status; the agent's is its own.
-
-    Args:
-        obj: the object as it is, for its generation and conditions.
-        verdict: how it stands.
-        now: RFC 3339 time of this look.
-    """
-    generation = obj["metadata"].get("generation", 0)
-    valid = verdict.status == "Validated"
-    final = verdict.status in _FINAL
-    conditions = [
-        Condition("Validated", "True" if valid else "False", verdict.reason, verdict.message),
-    ]
-    if valid:
-        text = "The CPUs are held against other bindings, but the agent does not write cpusets: the pod is not pinned."
-        conditions += [
-            Condition("Ready", "False", "NotApplied", text),
-            Condition("Applied", "Unknown", "AgentNotSupported", text),
-            Condition("Reconciling", "False", "NotApplied", "Validation is all that is done."),
-            Condition("Stalled", "True", "AgentNotSupported", text),
-        ]
-    else:
-        waiting = "Waiting for an edit." if final else "Looked at again with each change of pod, node or bindings."
-        conditions += [
-            Condition("Ready", "False", verdict.reason, verdict.message),
-            Condition("Reconciling", "False" if final else "True", verdict.reason, waiting),
-            Condition("Stalled", "True" if final else "False", verdict.reason, waiting),
-        ]
-    status: Object = {"observedGeneration": generation, "resourceStatus": verdict.status}
-    for name, value in (
-        ("nodeName", verdict.node), ("podUID", verdict.pod_uid), ("cpus", verdict.cpus), ("mems", verdict.mems),
-    ):  # fmt: skip
-        if value:
-            status[name] = value
-    if verdict.loses_to is not None:
-        status["conflictsWith"] = dict(zip(("namespace", "name"), verdict.loses_to, strict=True))
-    mine = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] in {c.type for c in conditions}]
-    status["conditions"] = merge_conditions(mine, conditions, now=now, observed_generation=generation)
-    return status
+def _bound(pod: Object | None) -> BoundPod | None:
+    if pod is None:
+        return None
+    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "")

@@ -86,7 +86,7 @@ def judge_node(
         if verdict is None:
             held.append((binding, claim))
             mems = index.mems(claim.cpus)
-            text = f"CPUSet {_brackets(binding.cpus)}, MemSet {_brackets(mems)}"
+            text = f"CPUSet {brackets(binding.cpus)}, MemSet {brackets(mems)}"
             verdict = Verdict(
                 "Validated", "Validated", f"CPU binding is validated: {text}", name, pod.uid,
                 format_cpu_list(binding.cpus), format_cpu_list(mems),
@@ -107,16 +107,16 @@ def _refusal(
         return Verdict(status, reason, message, node.name, pod.uid, loses_to=loses_to.key if loses_to else None)
 
     if missing := set(bits(claim.cpus & ~index.online)):
-        text = f"CPUs {_brackets(missing)} do not exist in node {node.name}"
+        text = f"CPUs {brackets(missing)} do not exist in node {node.name}"
         if node.topology and (offline := missing & node.topology.offline):
             text += f" (switched off: {format_cpu_list(offline)})"
         return refuse("InvalidCPUSet", "CPUsNotFound", text + ".")
     if reserved := binding.cpus & node.pools.reserved:
-        text = f"CPUs {_brackets(reserved)} of node {node.name} are reserved and never given to a pod."
+        text = f"CPUs {brackets(reserved)} of node {node.name} are reserved and never given to a pod."
         return refuse("InvalidCPUSet", "CPUsReserved", text)
     exclusive = to_mask(node.pools.kubelet_exclusive)
     if met := (claim.cpus | index.closure(claim.cpus, claim.level)) & exclusive:
-        text = f"CPUs {_brackets(bits(met))} of node {node.name} are held by pods of kubelet's static CPU manager."
+        text = f"CPUs {brackets(bits(met))} of node {node.name} are held by pods of kubelet's static CPU manager."
         return refuse("CPUSetAllocationFailed", "KubeletExclusive", text)
     for other, its in held:
         if other.pod_name == binding.pod_name and other.namespace == binding.namespace:
@@ -125,7 +125,7 @@ def _refusal(
         if conflict(index, claim, its):
             met = index.closure(claim.cpus, claim.level) & its.cpus | index.closure(its.cpus, its.level) & claim.cpus
             text = (
-                f"CPUs {_brackets(bits(met))} of node {node.name} are held by PodCPUBinding {_name(other)} "
+                f"CPUs {brackets(bits(met))} of node {node.name} are held by PodCPUBinding {_name(other)} "
                 f"(exclusiveness {its.level}), which is older. This one is tried again when that one goes."
             )
             return refuse("CPUSetAllocationFailed", "Conflict", text, other)
@@ -139,5 +139,6 @@ def _name(binding: PodCPUBinding) -> str:
     return f"{binding.namespace}/{binding.name}"
 
 
-def _brackets(numbers: Iterable[int]) -> str:
+def brackets(numbers: Iterable[int]) -> str:
+    """Numbers as the seed's events write them (004 listing 6.3)."""
     return f"[{' '.join(map(str, sorted(numbers)))}]"

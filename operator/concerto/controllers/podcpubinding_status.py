@@ -1,0 +1,181 @@
+"""What the operator says about a PodCPUBinding: its own verdict, and what follows from what the node's agent said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from concerto.api.conditions import Condition, find_condition, merge_conditions
+from concerto.api.cpulist import parse_cpu_list
+from concerto.api.podcpubinding import ResourceStatus
+from concerto.kube import Object
+from concerto.pinning.validation import Verdict, brackets
+
+OWN_CONDITIONS = frozenset({"Ready", "Validated", "Reconciling", "Stalled"})
+_OWN_FIELDS = (
+    "observedGeneration", "nodeName", "podUID", "resourceStatus", "cpus", "mems", "conflictsWith",
+)  # fmt: skip
+_FINAL = frozenset({"InvalidCPUSet", "Failed"})
+"""Statuses that only an edit changes; the others change with the pod, the node or another binding."""
+NOT_ANSWERED = "AgentNotSupported"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the node's agent says about the present generation of a binding and its present pod.
+
+    Attributes:
+        prepared: it knows the CPUs and keeps others from them.
+        applied: the pod's containers run on just the CPUs and memory nodes that were validated.
+        waiting: nothing is wrong, but there is no container yet.
+        reason: of what is in the way; empty if nothing is.
+        message: the sentence that goes with it.
+    """
+
+    prepared: bool = False
+    applied: bool = False
+    waiting: bool = True
+    reason: str = ""
+    message: str = ""
+
+
+def read_answer(obj: Mapping[str, Any], verdict: Verdict) -> Answer | None:
+    """The agent's answer; None if it has given none about this generation of the spec and this very pod."""
+    status = obj.get("status") or {}
+    applied = status.get("applied") or {}
+    conditions = status.get("conditions")
+    prepared, condition = (find_condition(conditions, kind) for kind in ("Prepared", "Applied"))
+    current = prepared is not None and prepared.get("observedGeneration") == obj["metadata"].get("generation", 0)
+    if prepared is None or not current or applied.get("podUID") != verdict.pod_uid:
+        return None
+    if prepared["status"] != "True":
+        return Answer(waiting=False, reason=prepared["reason"], message=prepared["message"])
+    if condition is None or condition["status"] == "Unknown":
+        return Answer(prepared=True)
+    granted = (applied.get("cpus", ""), applied.get("mems", ""))
+    if condition["status"] == "True" and granted == (verdict.cpus, verdict.mems):
+        return Answer(prepared=True, applied=True, waiting=False)
+    if condition["status"] == "True":
+        text = f"The kernel grants CPUs {granted[0]}, memory nodes {granted[1]}: not what was validated."
+        return Answer(prepared=True, waiting=False, reason="NotAsGranted", message=text)
+    return Answer(prepared=True, waiting=False, reason=condition["reason"], message=condition["message"])
+
+
+def is_stale(obj: Mapping[str, Any], verdict: Verdict) -> bool:
+    """Whether what an agent has said is about another pod than the binding's, so that nobody else will take it back."""
+    applied = (obj.get("status") or {}).get("applied")
+    return applied is not None and applied.get("podUID") != verdict.pod_uid
+
+
+def build_binding_status(obj: Object, verdict: Verdict, now: str, *, patient: bool = True) -> Object:
+    """The operator's part of a PodCPUBinding's status; the agent's is its own.
+
+    Args:
+        obj: the object as it is, for its generation, conditions, and the agent's answer.
+        verdict: how it stands.
+        now: RFC 3339 time of this look.
+        patient: whether the agent may still be expected to answer.
+    """
+    generation = obj["metadata"].get("generation", 0)
+    valid = verdict.status == "Validated"
+    answer = read_answer(obj, verdict) if valid else None
+    resource_status: ResourceStatus = verdict.status
+    if answer is not None and answer.applied:
+        resource_status = "Applied"
+    elif answer is not None and answer.reason:
+        resource_status = "CPUSetAllocationFailed"
+    conditions = [Condition("Validated", "True" if valid else "False", verdict.reason, verdict.message)]
+    conditions += _progress(verdict, answer, patient) if valid else _refused(verdict)
+    status: Object = {"observedGeneration": generation, "resourceStatus": resource_status}
+    for name, value in (
+        ("nodeName", verdict.node), ("podUID", verdict.pod_uid), ("cpus", verdict.cpus), ("mems", verdict.mems),
+    ):  # fmt: skip
+        if value:
+            status[name] = value
+    if verdict.loses_to is not None:
+        status["conflictsWith"] = dict(zip(("namespace", "name"), verdict.loses_to, strict=True))
+    mine = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] in OWN_CONDITIONS]
+    status["conditions"] = merge_conditions(mine, conditions, now=now, observed_generation=generation)
+    return status
+
+
+def _refused(verdict: Verdict) -> list[Condition]:
+    final = verdict.status in _FINAL
+    waiting = "Waiting for an edit." if final else "Looked at again with each change of pod, node or bindings."
+    return [
+        Condition("Ready", "False", verdict.reason, verdict.message),
+        Condition("Reconciling", "False" if final else "True", verdict.reason, waiting),
+        Condition("Stalled", "True" if final else "False", verdict.reason, waiting),
+    ]
+
+
+def _progress(verdict: Verdict, answer: Answer | None, patient: bool) -> list[Condition]:
+    if answer is None and not patient:
+        text = (
+            f"The agent of node {verdict.node} does not pin: it is away, or runs without --pinning. "
+            "The CPUs are held against other bindings, and the pod is not pinned."
+        )
+        return _three("False", NOT_ANSWERED, text, stalled=True)
+    if answer is None:
+        return _three("False", "NotApplied", f"Waiting for the agent of node {verdict.node}.")
+    if answer.applied:
+        return _three("True", "Applied", f"The pod runs on CPUs {verdict.cpus}.")
+    if answer.waiting:
+        return _three("False", "Prepared", f"The agent of node {verdict.node} waits for the pod's containers.")
+    return _three("False", answer.reason, answer.message, stalled=True)
+
+
+def _three(ready: Literal["True", "False"], reason: str, message: str, *, stalled: bool = False) -> list[Condition]:
+    moving = ready == "False" and not stalled
+    return [
+        Condition("Ready", ready, reason, message),
+        Condition("Reconciling", "True" if moving else "False", reason, message if moving else "Nothing is under way."),
+        Condition(
+            "Stalled", "True" if stalled else "False", reason, message if stalled else "Nothing stands in the way."
+        ),
+    ]
+
+
+def own_part(status: Mapping[str, Any]) -> Object:
+    """What of a status the operator has said."""
+    own = {name: status[name] for name in _OWN_FIELDS if name in status}
+    return own | {"conditions": [c for c in status.get("conditions") or () if c["type"] in OWN_CONDITIONS]}
+
+
+@dataclass(frozen=True)
+class News:
+    """An event worth recording (004 listings 6.3 and 6.4).
+
+    Attributes:
+        type: Normal or Warning.
+        reason: the ``resourceStatus`` that was reached.
+        note: what to say.
+    """
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+
+
+def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> News | None:
+    """What of a change of status people are told; None if it is nothing new."""
+    told = _told(after)
+    if told == _told(before) or told is None:
+        return None
+    same_pod = before.get("podUID") == after.get("podUID") and before.get("cpus") == after.get("cpus")
+    if told.reason == "Validated" and same_pod and before.get("resourceStatus") == "Applied":
+        return None  # it was told already, and is being applied again
+    return told
+
+
+def _told(status: Mapping[str, Any]) -> News | None:
+    reached = status.get("resourceStatus")
+    if reached in (None, "Pending"):
+        return None
+    kind = {"Applied": "Applied", "Validated": "Validated"}.get(str(reached), "Ready")
+    message = (find_condition(status.get("conditions"), kind if kind != "Applied" else "Ready") or {}).get("message")
+    if reached == "Applied":
+        cpus, mems = (brackets(parse_cpu_list(status.get(name, ""))) for name in ("cpus", "mems"))
+        message = f"Applied CPUSet {cpus}, MemSet {mems}"
+    return News("Normal" if reached in ("Validated", "Applied") else "Warning", str(reached), str(message))
