@@ -131,6 +131,33 @@ class Rate:
         return (value - last) / seconds
 
 
+class Share:
+    """A rate as a part of what is possible at most, in [0, 1].
+
+    Counters are read a moment after the clock, later still where tasks queue for the CPU: what is over 1 in one sample
+    is missing in the next, and carried there. Cut off instead, a node that is full all the time would read as 0.9.
+    """
+
+    def __init__(self) -> None:
+        self._over_seconds = 0.0
+
+    def update(self, rate: float, seconds: float) -> float:
+        """The part; NaN if the rate is.
+
+        Args:
+            rate: growth per second over what it can be at most.
+            seconds: time that the rate spans.
+        """
+        if math.isnan(rate):
+            self._over_seconds = 0.0
+            return NAN
+        total = rate + self._over_seconds / seconds
+        share = clip(total)
+        # Never for longer than a sample: what can be at most may itself have been told wrong
+        self._over_seconds = min(total - share, 1.0) * seconds
+        return share
+
+
 class Meter(Protocol):
     """Measures one resource."""
 
@@ -225,33 +252,37 @@ class Cpus:
         self._scope = scope if settings.scope == "Cgroup" else None
         self._cpus: frozenset[int] = frozenset()
         self._times: tuple[int, ...] | None = None
-        self._own = Rate()
         self._shared: Problem | None = None
-        self.others = 0.0
 
     @property
     def count(self) -> int:
         """How many there are; 0 if that can't be told."""
         return len(self._cpus)
 
-    def look(self, seconds: float) -> None:
-        """Read them.
-
-        Args:
-            seconds: time since the last look; 0 if there was none or it is too long ago.
-        """
+    def look(self) -> None:
+        """Read which they are."""
         before, online = self._cpus, parse_cpu_list(_content(self._online)) or frozenset()
         if self._scope is None:
             self._cpus = online
             return
         self._cpus = self._scope.effective_cpus() or online
         self._shared = self._overlap(self._scope, self._cpus)
-        times_before, self._times = self._times, parse_cpu_times(self._stat.read(), self._cpus)
-        own = self._own.update(self._scope.cpu_seconds(), seconds)
-        self.others = 0.0
-        if times_before is not None and self._times is not None and self._cpus == before and not math.isnan(own):
-            busy = readings.utilisation(times_before, self._times) or 0.0
-            self.others = max(busy - own / self.count, 0.0)
+        if self._cpus != before:
+            self._times = None
+
+    def others(self, own: float, seconds: float) -> float:
+        """Part of them that processes outside of the node's cgroup took since the last call; 0 where none is known of.
+
+        Args:
+            own: the part that the node's took in the same time.
+            seconds: that time; 0 if it is not to be trusted.
+        """
+        if self._scope is None:
+            return 0.0
+        before, self._times = self._times, parse_cpu_times(self._stat.read(), self._cpus)
+        if before is None or self._times is None or not seconds:
+            return 0.0
+        return max((readings.utilisation(before, self._times) or 0.0) - own, 0.0)
 
     def problem(self) -> Problem | None:
         """The node shares CPUs with another one, as far as can be seen."""
@@ -306,6 +337,7 @@ class CgroupUtilisation:
         self._scope = scope
         self._cpus = cpus
         self._usage = Rate()
+        self._share = Share()
 
     def read(self, seconds: float, problems: list[Problem]) -> float:
         """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
@@ -314,7 +346,7 @@ class CgroupUtilisation:
             message = f"cgroup {self._scope.path} has no CPU usage: cpu is not measured."
             problems.append(Problem("Unreadable", message, "cpu"))
         rate = self._usage.update(used, seconds)
-        return clip(rate / self._cpus.count) if self._cpus.count else NAN
+        return self._share.update(rate / self._cpus.count, seconds) if self._cpus.count else NAN
 
     def close(self) -> None:
         """See ``Meter``."""
@@ -338,6 +370,7 @@ class Cpu:
         self._cpus = cpus
         self._pods = pods
         self._pressure = Rate()
+        self._waiting = Share()
 
     def read(self, seconds: float, problems: list[Problem]) -> Reading:
         """See ``Meter``."""
@@ -345,10 +378,11 @@ class Cpu:
         waited = parse_pressure(self._psi.read() if self._psi else None)
         if waited is None:
             problems.append(Problem("NoPressure", f"{_psi_name(self._psi)}: cpu is the utilisation alone."))
-        pressure = clip(self._pressure.update(waited, seconds))
+        pressure = self._waiting.update(self._pressure.update(waited, seconds), seconds)
         # Time that processes outside of the node's cgroup took of its CPUs while its own tasks waited is to it what
         # steal is to a machine, and counts as busy. Without, a node on busy CPUs would never look full.
-        busy = own if math.isnan(pressure) else clip(own + self._cpus.others * pressure)
+        others = self._cpus.others(own, seconds)
+        busy = own if math.isnan(pressure) else clip(own + others * pressure)
         # Pressure that is there, only not for this sample (NaN), makes the reading unknown: utilisation alone would be
         # another quantity than the samples before and after it
         usage = readings.cpu(busy, None if waited is None else pressure, self._formula)
@@ -576,7 +610,7 @@ class Sampler:
             since = 0.0 if self._looked is None else now - self._looked
             self._looked = now
             since = self._trusted(since, self._settings.slow_period_seconds)
-            self._cpus.look(since)
+            self._cpus.look()
             self._pods.look(since, uncounted)
         seconds = 0.0 if self._last is None else self._trusted(now - self._last, 0.0)
         self._last = now

@@ -358,6 +358,23 @@ def test_what_others_take_of_the_nodes_cpus_while_it_waits_counts_as_busy(tmp_pa
     assert reading.usage == pytest.approx(expected, abs=0.01)
 
 
+def test_a_full_node_is_full_though_its_counters_are_read_late_and_others_come_and_go(tmp_path):
+    machine = Machine(tmp_path, "hybrid")
+    machine.cpuset("n1", "2")
+    machine.memory("n1", 1)
+    meters = sampler(machine, cgroup="n1", memory=GIB)
+    usages, own = [], 0.0
+    for step in range(200):
+        seconds = step / 10 + (step * 7 % 10) / 250  # the agent itself waits for the CPU, up to 36 ms
+        own += 0.1 * (step * 3 % 5) / 4  # from nothing to all of a sample
+        ticks = round(1000 * seconds)
+        machine.stat(cpus={2: f"{ticks} 0 0 0 0 0 0 0"})
+        machine.cpu("n1", own)
+        machine.cgroup_psi("n1", round(seconds * 1e6))
+        usages.append(meters.sample(10.0 + step / 10).readings["cpu"].usage)
+    assert sum(usages[2:]) / len(usages[2:]) > 0.99
+
+
 SHARED = {
     "another node on the same CPUs": ("n2", "1-2", "kubepods", {"SharedCPUs"}),
     "another node on other CPUs": ("n2", "2-3", "kubepods", set()),
