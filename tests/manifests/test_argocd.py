@@ -15,7 +15,7 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.api.podreservation import StandingReservation
 from concerto.autoscaling.decision import failed
 from concerto.controllers.phpa_status import all_conditions
-from concerto.controllers.podcpubinding import build_binding_status
+from concerto.controllers.podcpubinding_status import build_binding_status
 from concerto.controllers.profiles import ready_condition
 from concerto.controllers.reservations import build_standing_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
@@ -77,9 +77,9 @@ def _rest(ready: Condition) -> tuple[Condition, Condition]:
     return Condition("Reconciling", "False", ready.reason, "Nothing is left to do."), stalled
 
 
-def binding(name: str, verdict: Verdict) -> dict[str, Any]:
+def binding(verdict: Verdict, *, patient: bool = True) -> dict[str, Any]:
     obj = thing("PodCPUBinding", None)
-    return obj | {"status": build_binding_status(obj, verdict, NOW)}
+    return obj | {"status": build_binding_status(obj, verdict, NOW, patient=patient)}
 
 
 def verdicts() -> dict[str, Verdict]:
@@ -141,20 +141,15 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         said("SubspaceSnapshot", Condition("Ready", "False", "Warmup", "Too few batches for a model yet.")),
         "Healthy", "Too few",
     ),
-    "a binding's pod is not there": (binding("a", V["no pod"]), "Progressing", "There is no pod default/a"),
-    "a binding's pod is on no node": (binding("a", V["no node"]), "Progressing", "on no node yet"),
-    "a binding's node tells no CPUs": (binding("a", V["no topology"]), "Degraded", "is the agent of the node running?"),
+    "a binding's pod is not there": (binding(V["no pod"]), "Progressing", "There is no pod default/a"),
+    "a binding's pod is on no node": (binding(V["no node"]), "Progressing", "on no node yet"),
+    "a binding's node tells no CPUs": (binding(V["no topology"]), "Degraded", "is the agent of the node running?"),
     "a binding asks for CPUs that don't exist": (
-        binding("c", V["c"]), "Degraded", "CPUs [9] do not exist in node n.",
+        binding(V["c"]), "Degraded", "CPUs [9] do not exist in node n.",
     ),
-    "a binding loses to an older one": (binding("b", V["b"]), "Degraded", "held by PodCPUBinding default/a"),
-    "a binding waits for its agent": (
-        thing("PodCPUBinding", {"observedGeneration": 1, "resourceStatus": "Validated", "conditions": [
-            {"type": "Ready", "status": "False", "reason": "NotApplied", "message": "Waiting for the agent."},
-            {"type": "Reconciling", "status": "True", "reason": "NotApplied", "message": "."},
-            {"type": "Stalled", "status": "False", "reason": "NotApplied", "message": "."},
-        ]}), "Progressing", "Waiting for the agent.",
-    ),
+    "a binding loses to an older one": (binding(V["b"]), "Degraded", "held by PodCPUBinding default/a"),
+    "a binding waits for its agent": (binding(V["a"]), "Progressing", "Waiting for the agent of node n."),
+    "a binding's agent does not pin": (binding(V["a"], patient=False), "Degraded", "does not pin"),
     "a reservation is held": (reservation(StandingState({"n": 3}, {}, 3, False)), "Healthy", "3 units are held"),
     "a reservation looks for room": (reservation(StandingState({}, {}, 3, False)), "Progressing", "0 of 3 units"),
     "a namespace reserves too much": (

@@ -1,5 +1,5 @@
 -- The health of an object of any of Concerto's kinds, for Argo CD: one script for all of them, as all have the conditions
--- Ready, Reconciling and Stalled. Argo CD runs it without Lua's string library.
+-- Ready and Stalled. Argo CD runs it without Lua's string library.
 
 -- Ready=False, and yet as it should be
 local fine = {
@@ -10,6 +10,8 @@ local fine = {
 local waiting = {
   PodNotFound = "the pod of a binding may be created later",
   PodNotScheduled = "the pod of a binding is on no node yet",
+  NotApplied = "the node's agent is about to answer",
+  Prepared = "the node's agent waits for the pod's containers",
   NoCapacity = "room for a reservation comes when pods end",
 }
 
@@ -23,7 +25,6 @@ for _, condition in ipairs(status.conditions or {}) do
   conditions[condition.type] = condition
 end
 local ready, stalled = conditions.Ready, conditions.Stalled
-local reconciling = conditions.Reconciling
 
 if ready == nil then
   return say("Progressing", "Concerto has not looked at it yet: is its operator running?")
@@ -32,12 +33,7 @@ if status.observedGeneration ~= nil and status.observedGeneration < (obj.metadat
   return say("Progressing", "Concerto has not looked at the latest edit yet.")
 end
 if ready.status ~= "True" and fine[ready.reason] == nil then
-  local moving = reconciling ~= nil and reconciling.status == "True"
-  local stuck = stalled ~= nil and stalled.status == "True"
-  if waiting[ready.reason] ~= nil or (moving and not stuck and status.resourceStatus == "Validated") then
-    return say("Progressing", ready.message)
-  end
-  return say("Degraded", ready.message)
+  return say(waiting[ready.reason] ~= nil and "Progressing" or "Degraded", ready.message)
 end
 if stalled ~= nil and stalled.status == "True" then
   return say("Degraded", stalled.message)
