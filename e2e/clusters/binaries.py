@@ -8,13 +8,16 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 KUBERNETES_VERSION = "1.35.4"
 ETCD_VERSION = "3.6.16"
+METRICS_SERVER_VERSION = "0.9.0"
+ARGOCD_VERSION = "3.2.11"
+KUSTOMIZE_VERSION = "5.7.1"
 # The first with what the CustomResourceDefinitions need. Older etcds lack what a consistent watch cache asks of them.
 OLDEST_KUBERNETES = (1, 32)
 OLDEST_ETCD = (3, 5, 13)
@@ -23,6 +26,7 @@ OLDEST_GO = (1, 26)
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 KUBERNETES_COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
+_VERSION_OF_KUBERNETES = "k8s.io/component-base/version"
 _SOURCES = Path(__file__).resolve().parent.parent / "build"
 _TELL_EVERY_SECONDS = 15.0
 
@@ -59,6 +63,23 @@ class Binaries:
         if not os.access(path, os.X_OK):
             raise Unusable(f"{self.origin} has no {name}")
         return path
+
+
+@dataclass(frozen=True)
+class _Build:
+    """One program to build.
+
+    Attributes:
+        name: its file's.
+        source: folder under e2e/build with the go.mod that pins it.
+        package: what to build.
+        stamps: values of variables, by their full names.
+    """
+
+    name: str
+    source: str
+    package: str
+    stamps: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_installed(environment: Mapping[str, str] = os.environ) -> Binaries:
@@ -118,37 +139,93 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where built programs are kept, outside of the repository."""
-    root = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "concerto" / f"k8s-v{KUBERNETES_VERSION}-etcd-v{ETCD_VERSION}"
+    """Where built programs of a control plane are kept, outside of the repository."""
+    return _cache_root(environment) / f"k8s-v{KUBERNETES_VERSION}-etcd-v{ETCD_VERSION}"
+
+
+def _cache_root(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concerto"
 
 
 def find_or_build(say: Say, environment: Mapping[str, str] = os.environ) -> Binaries:
-    """The programs built by the go command from their modules; what the cache lacks is built now.
-
-    Each is put into the cache whole, by a rename, so that an interrupted build leaves only finished ones; the go
-    command's own cache takes care of the rest. A lock keeps two builds from doing the same work.
+    """The programs of a control plane built by the go command from their modules; what the cache lacks is built now.
 
     Raises:
         Unusable: they are not there and there is no Go toolchain that could build them, or it failed.
     """
     cache = cache_directory(environment)
-    origin = f"built from source, {cache}"
-    steps = [*((name, _SOURCES / "kubernetes", f"k8s.io/kubernetes/cmd/{name}") for name in KUBERNETES_COMMANDS)]
-    steps.append(("etcd", _SOURCES / "etcd", "."))
-    if any(not (cache / name).exists() for name, _, _ in steps):
-        go = _toolchain(environment)
-        cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / ".lock", say):
-            todo = [step for step in steps if not (cache / step[0]).exists()]
-            if todo:
-                say(
-                    f"building Kubernetes {KUBERNETES_VERSION} and etcd {ETCD_VERSION} with {go} into {cache}: once, "
-                    f"{len(todo)} programs, about 10 minutes on 2 CPUs when Go's own cache is empty"
-                )
-            for index, (name, source, package) in enumerate(todo, start=1):
-                _build(go, name, source, package, cache, lambda text, i=index: say(f"[{i}/{len(todo)}] {text}"))
-    return Binaries(cache, origin, _parsed(KUBERNETES_VERSION), _parsed(ETCD_VERSION))
+    major, minor, _ = KUBERNETES_VERSION.split(".")
+    version = {
+        "gitVersion": f"v{KUBERNETES_VERSION}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
+    stamps = {f"{_VERSION_OF_KUBERNETES}.{key}": value for key, value in version.items()}
+    builds = [_Build(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", stamps) for name in KUBERNETES_COMMANDS]
+    builds.append(_Build("etcd", "etcd", "."))
+    what = f"Kubernetes {KUBERNETES_VERSION} and etcd {ETCD_VERSION}, about 10 minutes"
+    _build_missing(builds, cache, what, say, environment)
+    return Binaries(cache, f"built from source, {cache}", _parsed(KUBERNETES_VERSION), _parsed(ETCD_VERSION))
+
+
+def find_or_build_metrics_server(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """The program metrics-server, built by the go command from its module unless the cache has it.
+
+    Raises:
+        Unusable: as `find_or_build`.
+    """
+    cache = _cache_root(environment) / f"metrics-server-v{METRICS_SERVER_VERSION}"
+    module = "sigs.k8s.io/metrics-server"
+    stamps = {f"{module}/pkg/version.gitVersion": f"v{METRICS_SERVER_VERSION}"}
+    build = _Build("metrics-server", "metrics-server", f"{module}/cmd/metrics-server", stamps)
+    _build_missing([build], cache, f"metrics-server {METRICS_SERVER_VERSION}, about 4 minutes", say, environment)
+    return cache / "metrics-server"
+
+
+def find_or_build_argocd(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """Folder of the programs argocd and kustomize, and of Argo CD's own manifests; what the cache lacks is built now.
+
+    Raises:
+        Unusable: as `find_or_build`.
+    """
+    cache = _cache_root(environment) / f"argocd-v{ARGOCD_VERSION}-kustomize-v{KUSTOMIZE_VERSION}"
+    module = "github.com/argoproj/argo-cd/v3"
+    builds = [
+        _Build("argocd", "argocd", f"{module}/cmd"),
+        _Build("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
+    ]
+    what = f"Argo CD {ARGOCD_VERSION} and kustomize {KUSTOMIZE_VERSION}, about 10 minutes"
+    _build_missing(builds, cache, what, say, environment)
+    manifests = cache / "manifests"
+    if not manifests.exists():
+        command = [_toolchain(environment), "list", "-m", "-f", "{{.Dir}}", module]
+        found = subprocess.run(command, cwd=_SOURCES / "argocd", check=True, capture_output=True, text=True).stdout
+        unfinished = cache / ".manifests.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(Path(found.strip()) / "manifests", unfinished)
+        # in the module cache everything is read-only
+        unfinished.chmod(0o755)
+        unfinished.replace(manifests)
+    return cache
+
+
+def _build_missing(builds: Sequence[_Build], cache: Path, what: str, say: Say, environment: Mapping[str, str]) -> None:
+    """Build what the cache lacks.
+
+    Each is put into the cache whole, by a rename, so that an interrupted build leaves only finished ones; the go
+    command's own cache takes care of the rest. A lock keeps two builds from doing the same work.
+    """
+    if all((cache / build.name).exists() for build in builds):
+        return
+    go = _toolchain(environment)
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / ".lock", say):
+        todo = [build for build in builds if not (cache / build.name).exists()]
+        if todo:
+            say(f"building {what} on 2 CPUs when Go's own cache is empty, once, with {go} into {cache}")
+        for index, build in enumerate(todo, start=1):
+            _build(go, build, cache, lambda text, i=index: say(f"[{i}/{len(todo)}] {text}"))
 
 
 def _parsed(version: str) -> tuple[int, ...]:
@@ -168,18 +245,9 @@ def _toolchain(environment: Mapping[str, str]) -> str:
     return go
 
 
-def _build(go: str, name: str, source: Path, package: str, cache: Path, say: Say) -> None:
-    flags = "-s -w"
-    if name != "etcd":
-        variables = "k8s.io/component-base/version"
-        major, minor, _ = KUBERNETES_VERSION.split(".")
-        stamps = {
-            "gitVersion": f"v{KUBERNETES_VERSION}",
-            "gitMajor": major,
-            "gitMinor": minor,
-            "gitTreeState": "clean",
-        }
-        flags += "".join(f" -X {variables}.{key}={value}" for key, value in stamps.items())
+def _build(go: str, build: _Build, cache: Path, say: Say) -> None:
+    name = build.name
+    flags = "-s -w" + "".join(f" -X {key}={value}" for key, value in build.stamps.items())
     unfinished = cache / f".{name}.unfinished"
     log = cache / f".{name}.log"
     command = [go, "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", str(unfinished)]
@@ -187,7 +255,11 @@ def _build(go: str, name: str, source: Path, package: str, cache: Path, say: Say
     say(f"building {name}")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, package], cwd=source, stdout=output, stderr=output, env={**os.environ, "CGO_ENABLED": "0"}
+            [*command, build.package],
+            cwd=_SOURCES / build.source,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "CGO_ENABLED": "0"},
         )
         try:
             while process.poll() is None:
@@ -201,7 +273,7 @@ def _build(go: str, name: str, source: Path, package: str, cache: Path, say: Say
                 process.wait()
     if process.returncode:
         end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise Unusable(f"go build {package} failed (all of it in {log}):\n{end}")
+        raise Unusable(f"go build {build.package} failed (all of it in {log}):\n{end}")
     unfinished.replace(cache / name)
     log.unlink()
     say(f"built {name} in {time.monotonic() - began:.0f} s")

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 import threading
-import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +17,9 @@ from aiohttp import web
 from concerto.api.selector_text import parse_selector
 from e2e.clusters import Cluster
 from e2e.clusters.pki import Authority
+from e2e.metrics_api.aggregation import register, unregister
 from e2e.metrics_api.readings import PodReading, Readings
 
-_NAMESPACE = "metrics-api"
 _APIS = {"metrics.k8s.io": "v1beta1", "custom.metrics.k8s.io": "v1beta2", "external.metrics.k8s.io": "v1beta1"}
 
 
@@ -46,13 +45,13 @@ class MetricsAPI:
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
         assert started.wait(10), "the metrics API did not start"
-        self._register()
+        register(self._cluster, "metrics-api", self._port, _APIS)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._cluster.kubectl("delete", "apiservice", *(f"{v}.{g}" for g, v in _APIS.items()), "--ignore-not-found")
+        unregister(self._cluster, _APIS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -79,41 +78,6 @@ class MetricsAPI:
         listener = socket.create_server(("127.0.0.1", 0))
         self._port = listener.getsockname()[1]
         await web.SockSite(runner, listener, ssl_context=context).start()
-
-    def _register(self) -> None:
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "metrics-api", "namespace": _NAMESPACE},
-            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": self._port}]},
-        }
-        self._cluster.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}},
-            service,
-            *(
-                {
-                    "apiVersion": "apiregistration.k8s.io/v1",
-                    "kind": "APIService",
-                    "metadata": {"name": f"{version}.{group}"},
-                    "spec": {
-                        "group": group,
-                        "version": version,
-                        "insecureSkipTLSVerify": True,
-                        "groupPriorityMinimum": 100,
-                        "versionPriority": 100,
-                        "service": {"name": "metrics-api", "namespace": _NAMESPACE, "port": self._port},
-                    },
-                }
-                for group, version in _APIS.items()
-            ),
-        )
-        deadline = time.monotonic() + 60
-        for group, version in _APIS.items():
-            while f'"{group}/{version}"' not in self._cluster.kubectl(
-                "get", "--raw", f"/apis/{group}/{version}", check=False
-            ):
-                assert time.monotonic() < deadline, f"{group} is not served by the API server"
-                time.sleep(0.2)
 
     @web.middleware
     async def _trouble(self, request: web.Request, handler: Any) -> web.StreamResponse:
