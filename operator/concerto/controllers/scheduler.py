@@ -445,8 +445,8 @@ class Scheduler:
             # What could not be deleted (a right that is missing, say) is not asked for twice a second for ever
             wait = self._settings.housekeeping_seconds if all(gone) else min(2 * wait, _LONGEST_HOUSEKEEPING_SECONDS)
             self._metrics.batches.set(len(self._stored))
-            self._metrics.events_dropped.set(self._recorder.dropped)
-            self._metrics.rejected_metrics.set(self.snapshot.load.rejected)
+            self._metrics.bring_up_to(self._metrics.events_dropped, self._recorder.dropped)
+            self._metrics.bring_up_to(self._metrics.rejected_metrics, self.snapshot.load.rejected)
 
     # --- inside
 

@@ -33,10 +33,8 @@ class Metrics:
             ["plugin"],
             registry=r,
         )
-        self.rejected_metrics = Gauge(
-            "concerto_rejected_metrics",
-            "Metrics of nodes that were no numbers from 0 to 1, since the start.",
-            registry=r,
+        self.rejected_metrics = Counter(
+            "concerto_rejected_metrics_total", "Metrics of nodes that were no numbers from 0 to 1.", registry=r
         )
         self.bindings = Counter("concerto_bindings_total", "Bindings, by outcome.", ["result"], registry=r)
         self.scheduling_seconds = Histogram(
@@ -55,7 +53,13 @@ class Metrics:
         self.unreadable = Counter(
             "concerto_unreadable_objects_total", "Objects left out as they could not be read.", ["kind"], registry=r
         )
-        self.events_dropped = Gauge("concerto_events_dropped", "Events given up for want of room.", registry=r)
+        self.events_dropped = Counter("concerto_events_dropped_total", "Events given up for want of room.", registry=r)
+        self._told: dict[Counter, int] = {}
+
+    def bring_up_to(self, counter: Counter, total: int) -> None:
+        """Have a counter say what somebody else has counted since the start."""
+        counter.inc(total - self._told.get(counter, 0))
+        self._told[counter] = total
 
     def render(self) -> bytes:
         """The series in the text format of Prometheus."""
