@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from concerto.api.conditions import merge_conditions
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, MetricsEndpoint, NodeCapacityStatus
 from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp
@@ -28,6 +28,8 @@ from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPS
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measured, Measurement
 from concerto_agent.metrics import Gauges
+from concerto_agent.pinner import Pinner, PinningSettings
+from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.podmeta import trim_pod
 from concerto_agent.pods import PodWatcher
 from concerto_agent.publisher import (
@@ -62,6 +64,7 @@ class AgentSettings:
         longest_backoff_seconds: the wait never gets longer.
         publish: when a change is worth a write.
         topology: where kubelet's files are, and how often the CPUs are looked at.
+        pinning: how pods are pinned to CPUs; None: they are not.
     """
 
     sample_period_seconds: float = 0.1
@@ -73,6 +76,7 @@ class AgentSettings:
     longest_backoff_seconds: float = 30.0
     publish: PublishSettings = field(default_factory=PublishSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
+    pinning: PinningSettings | None = None
 
 
 class Agent:
@@ -119,9 +123,18 @@ class Agent:
         self._session = session
         self._node_name = node_name
         self._writer = Writer(session, node_name)
-        self._topology = TopologyPublisher(session, node_name, self._writer, where, settings.topology, wall)
+        self._pinner = self._make_pinner(where, settings.pinning)
+        self._topology = TopologyPublisher(
+            session,
+            node_name,
+            self._writer,
+            where,
+            settings.topology,
+            wall,
+            lambda: (frozenset(), frozenset()) if self._pinner is None else self._pinner.allocated,
+        )
         self._looked_for_pods = False
-        hierarchies = Hierarchies.detect(where.sys)
+        hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
         self._pods = (
             None
             if hierarchies.cpu is None
@@ -156,6 +169,20 @@ class Agent:
         self._another: tuple[str, float] | None = None  # instance of another agent, and when it was last seen
         self._refused_spec: str | None = None
 
+    def _make_pinner(self, where: SamplerSettings, settings: PinningSettings | None) -> Pinner | None:
+        if settings is None:
+            return None
+        try:
+            return Pinner(self._session, self._node_name, where, settings, self._wall)
+        except OSError as error:  # the node can be measured all the same
+            log.error("pods can't be pinned to CPUs here: %s", error)
+            return None
+
+    async def say_goodbye(self) -> None:
+        """After ``run`` has been cancelled: leave nothing behind if the product is being removed."""
+        if self._pinner is not None:
+            await self._pinner.say_goodbye()
+
     async def run(self) -> None:
         """Measure and publish until cancelled.
 
@@ -173,6 +200,8 @@ class Agent:
                 tasks.create_task(self.publish())
                 tasks.create_task(self.follow_node())
                 tasks.create_task(self._topology.run())
+                if self._pinner is not None:
+                    tasks.create_task(self._pinner.run())
                 for reflector in self._reflectors:
                     tasks.create_task(reflector.run())
         finally:
@@ -182,6 +211,16 @@ class Agent:
         """What is wrong with the process, None if nothing is: a node that can't be measured is not its fault."""
         silent = self._clock() - self.gauges.sampled_at
         return f"no sample for {silent:.0f} s" if silent > self._settings.stuck_seconds else None
+
+    def pod_metrics(self) -> PodMetrics | None:
+        """Readings of the node's pods; None where there are no cgroups to read."""
+        if self._pods is None:
+            return None
+        return PodMetrics(self._hierarchies, self._pods.pods, self._reflect_pods.store, wall=self._wall)
+
+    def serves_pod_metrics(self, at: MetricsEndpoint) -> None:
+        """They are served there, which is published with the next status."""
+        self._info = replace(self._info, metrics=at)
 
     # Measuring
 

@@ -21,6 +21,7 @@ KUBEPODS_PATHS = (
 )
 _QOS = re.compile(r"^(?:burstable|besteffort|(?:.+-)?kubepods-(?:burstable|besteffort)\.slice)$")
 _POD_CGROUPFS = re.compile(r"^pod([0-9A-Za-z-]+)$")
+_CONTAINER = re.compile(r"^(?:(?:cri-containerd|crio|docker)-)?([0-9a-f]{64})(?:\.scope)?$")
 _POD_SYSTEMD = re.compile(r"^(?:.+-)?kubepods(?:-burstable|-besteffort)?-pod([0-9A-Za-z_]+)\.slice$")
 
 
@@ -35,6 +36,12 @@ def pod_uid(directory_name: str) -> str | None:
         return match[1]
     match = _POD_SYSTEMD.match(directory_name)
     return match[1].replace("_", "-") if match else None
+
+
+def container_id(directory_name: str) -> str | None:
+    """The container ID that a directory in a pod's cgroup names (a sandbox's looks the same), or None."""
+    match = _CONTAINER.match(directory_name)
+    return match[1] if match else None
 
 
 def is_qos_directory(directory_name: str) -> bool:

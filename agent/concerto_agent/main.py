@@ -12,15 +12,21 @@ import asyncio
 import logging
 import signal
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from concerto.api.quantities import whole
 from concerto.kube import ClusterConfig, ConfigError, Session
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.pinner import PinningSettings, release
 from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology_publisher import TopologySettings
+
+if TYPE_CHECKING:
+    from aiohttp.web import AppRunner
 
 log = logging.getLogger("concerto_agent")
 
@@ -62,6 +68,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="KubeletConfiguration of the node's kubelet (default: %(default)s)",
     )
+    parser.add_argument(
+        "--pod-metrics-bind",
+        metavar="HOST:PORT",
+        help="serve CPU and memory of the node's pods there over TLS, for autoscaling (default: not)",
+    )
+    pinning = parser.add_argument_group("pinning", "needs the rights of manifests/components/pinning")
+    pinning.add_argument(
+        "--pinning", action="store_true", help="give pods the CPUs that PodCPUBindings grant them, by writing cpusets"
+    )
+    pinning.add_argument(
+        "--daemon-set",
+        type=_namespace_and_name,
+        metavar="NAMESPACE/NAME",
+        help="the DaemonSet of this agent: when it is gone as the agent ends, every pin is released",
+    )
+    pinning.add_argument(
+        "--release", action="store_true", help="give every pod of the node its unpinned cpuset back, and end"
+    )
     parser.add_argument("--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
 
@@ -85,20 +109,28 @@ def run(args: argparse.Namespace) -> int:
     try:
         config = ClusterConfig.load(args.kubeconfig)
         topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
-        return asyncio.run(_run(config, args.node_name, where, AgentSettings(topology=topology), args.metrics_bind))
+        settings = AgentSettings(topology=topology)
+        return asyncio.run(_run(config, args.node_name, where, settings, args.metrics_bind, args.pod_metrics_bind))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
         return 2
 
 
 async def _run(
-    config: ClusterConfig, node_name: str, where: SamplerSettings, settings: AgentSettings, metrics_bind: str | None
+    config: ClusterConfig,
+    node_name: str,
+    where: SamplerSettings,
+    settings: AgentSettings,
+    metrics_bind: str | None,
+    pod_metrics_bind: str | None,
 ) -> int:
     async with await Session.open(config) as session:
         agent = Agent(session, node_name, where, _version(), settings)
-        server = None
+        servers = []
         if metrics_bind:
-            server = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell)
+            servers.append(await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell))
+        if pod_metrics_bind and (server := await _serve_pod_metrics(agent, session, node_name, pod_metrics_bind)):
+            servers.append(server)
         work = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,10 +140,37 @@ async def _run(
             await work
         except asyncio.CancelledError:
             log.info("asked to stop")
+            await agent.say_goodbye()
         finally:
-            if server is not None:
+            for server in servers:
                 await server.cleanup()
     return 0
+
+
+async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> AppRunner | None:
+    """Serve them if it can be done: without them the autoscaler asks metrics.k8s.io, and measuring goes on."""
+    from concerto_agent import pod_metrics_server
+
+    readings = agent.pod_metrics()
+    if readings is None:
+        log.error("no cgroups to read pods from: their metrics are not served")
+        return None
+    try:
+        certificate = pod_metrics_server.make_certificate()
+        callers = pod_metrics_server.Callers(session, node_name)
+        server, endpoint = await pod_metrics_server.serve(bind, readings, callers, certificate)
+    except (pod_metrics_server.CertificateError, OSError) as error:
+        log.error("metrics of pods are not served: %s", error)
+        return None
+    agent.serves_pod_metrics(endpoint)
+    return server
+
+
+def _namespace_and_name(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
+    return namespace, name
 
 
 def _version() -> str:

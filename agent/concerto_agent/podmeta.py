@@ -19,7 +19,7 @@ API's to tell:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,7 +48,7 @@ def trim_pod(pod: Object) -> Object:
             ],
             "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
         },
-        "status": {"startedAt": _first_start(status)},
+        "status": {"startedAt": _first_start(status), "running": _running(status)},
     }
 
 
@@ -63,6 +63,16 @@ def _first_start(status: Object) -> str | None:
         if state and state.get("startedAt")
     ]
     return min(starts, default=None)  # times of one form sort as text
+
+
+def _running(status: Object) -> dict[str, list[str]]:
+    """Container ID -> [name, start] of the containers that run."""
+    return {
+        container["containerID"].rpartition("//")[2]: [container["name"], state.get("startedAt") or ""]
+        for group in ("initContainerStatuses", "containerStatuses")
+        for container in status.get(group) or ()
+        if (state := (container.get("state") or {}).get("running")) and container.get("containerID")
+    }
 
 
 def counts(pod: Object) -> bool:
@@ -152,7 +162,7 @@ class PodCensus:
             wall: the same instant in seconds since the epoch, to tell how long a pod found running has run.
         """
         if new is None:
-            for uid in _uids(old) if old is not None else ():
+            for uid in uids_of(old) if old is not None else ():
                 if uid in self._present:
                     self._deleted.add(uid)
                 else:
@@ -160,7 +170,7 @@ class PodCensus:
             return
         started = new["status"]["startedAt"]
         known = _Known(counts(new), parse_timestamp(started) if started else None)
-        for uid in _uids(new):
+        for uid in uids_of(new):
             self._known[uid] = known
             if uid in self._found and known.started is not None and uid not in self.counted:
                 since = at - max(wall - known.started, 0.0)
@@ -205,7 +215,7 @@ class PodCensus:
         self._deleted.discard(uid)
 
 
-def _uids(pod: Object) -> Iterator[str]:
+def uids_of(pod: Mapping[str, Any]) -> Iterator[str]:
     """The UIDs that the pod's cgroup may carry."""
     yield pod["metadata"]["uid"]
     config_hash = pod["metadata"]["annotations"].get(CONFIG_HASH)

@@ -65,7 +65,13 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def service_account_token(
-        self, namespace: str, name: str, *, duration_seconds: int = DAY_SECONDS, bound_node: str | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        duration_seconds: int = DAY_SECONDS,
+        bound_node: str | None = None,
+        audience: str | None = None,
     ) -> str:
         """A token of a service account that exists, by TokenRequest.
 
@@ -74,9 +80,14 @@ class Cluster:
             name: of the service account.
             duration_seconds: how long it is good for; the API server takes no less than ten minutes.
             bound_node: the Node whose name the token then carries, and with whose object it ends.
+            audience: whom it is for, if not the API server.
         """
-        bound = ["--bound-object-kind", "Node", "--bound-object-name", bound_node] if bound_node else []
-        return self.kubectl("create", "token", "-n", namespace, name, f"--duration={duration_seconds}s", *bound).strip()
+        flags = [f"--duration={duration_seconds}s"]
+        if bound_node:
+            flags += ["--bound-object-kind", "Node", "--bound-object-name", bound_node]
+        if audience:
+            flags += ["--audience", audience]
+        return self.kubectl("create", "token", "-n", namespace, name, *flags).strip()
 
     def token_kubeconfig(
         self,

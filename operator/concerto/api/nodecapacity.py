@@ -354,6 +354,31 @@ class Window:
 
 
 @dataclass(frozen=True)
+class MetricsEndpoint:
+    """Where an agent serves metrics of its node's pods.
+
+    Attributes:
+        port: TCP port.
+        certificate_sha256: fingerprint of the certificate it serves with, hexadecimal.
+        address: IP address; empty for the node's own.
+    """
+
+    port: int
+    certificate_sha256: str
+    address: str = ""
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """``status.agent.metrics``."""
+        return cls(raw["port"], raw["certificateSHA256"], raw.get("address", ""))
+
+    def to_raw(self) -> dict[str, Any]:
+        """``status.agent.metrics``."""
+        raw = {"port": self.port, "certificateSHA256": self.certificate_sha256}
+        return {**raw, "address": self.address} if self.address else raw
+
+
+@dataclass(frozen=True)
 class AgentInfo:
     """Who measured.
 
@@ -362,21 +387,26 @@ class AgentInfo:
         instance: random name of this start of the agent; a new one means that estimates began anew.
         mode: ``Machine`` (the machine's /proc) or ``Cgroup`` (one cgroup's files).
         pod_events: how pods are seen to come and go.
+        metrics: where metrics of the node's pods are served; None if nowhere.
     """
 
     version: str
     instance: str
     mode: AgentMode
     pod_events: PodEvents
+    metrics: MetricsEndpoint | None = None
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any]) -> Self:
         """``status.agent``."""
-        return cls(raw["version"], raw["instance"], raw["mode"], raw["podEvents"])
+        metrics = MetricsEndpoint.from_raw(raw["metrics"]) if "metrics" in raw else None
+        return cls(raw["version"], raw["instance"], raw["mode"], raw["podEvents"], metrics)
 
     def to_raw(self) -> dict[str, Any]:
         """``status.agent``."""
-        return {"version": self.version, "instance": self.instance, "mode": self.mode, "podEvents": self.pod_events}
+        raw: dict[str, Any] = {"version": self.version, "instance": self.instance}
+        raw |= {"mode": self.mode, "podEvents": self.pod_events}
+        return raw | ({"metrics": self.metrics.to_raw()} if self.metrics else {})
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     """The part of a raw Pod that `read_pod` reads."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     kept = {k: [_trim(c) for c in spec[k]] for k in ("containers", "initContainers") if k in spec}
-    kept |= {k: spec[k] for k in ("resources", "overhead") if k in spec}
-    said = {k: status[k] for k in ("phase", "startTime") if k in status}
+    kept |= {k: spec[k] for k in ("resources", "overhead", "nodeName") if k in spec}
+    said = {k: status[k] for k in ("phase", "startTime", "hostIP") if k in status}
     said["conditions"] = [c for c in status.get("conditions") or () if c["type"] == "Ready"]
     return {
         "metadata": {k: obj["metadata"][k] for k in _METADATA if k in obj["metadata"]},
@@ -52,6 +52,8 @@ def read_pod(obj: Raw) -> PodView:
         pod_requests=_pod_level(spec, containers),
         uid=meta.get("uid", ""),
         revision=next((labels[k] for k in _REVISION_LABELS if k in labels), ""),
+        node=spec.get("nodeName", ""),
+        host=status.get("hostIP", ""),
     )
 
 

@@ -42,6 +42,8 @@ class PodView:
         ready_since: when that condition last changed, seconds.
         started_at: ``status.startTime``, None before the kubelet has seen the pod.
         pod_requests: the pod-level requests where the pod has any (they win over its containers'), else None.
+        node: where it runs; empty before it is bound.
+        host: IP address of that node, as its kubelet says.
     """
 
     name: str
@@ -55,6 +57,8 @@ class PodView:
     pod_requests: Mapping[str, int] | None = None
     uid: str = ""
     revision: str = ""
+    node: str = ""
+    host: str = ""
 
     @property
     def is_ready(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from concerto.api.quantities import parse_duration
 from concerto.autoscaling.settings import ControllerSettings
@@ -31,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DURATION",
             help=help_,
         )
+    group.add_argument(
+        "--autoscaling-agent-token-file",
+        type=Path,
+        metavar="FILE",
+        help="token for the node agents, of their audience agents.concerto.dev; without it they are not asked",
+    )
     group.add_argument(
         "--autoscaling-tolerance",
         type=float,

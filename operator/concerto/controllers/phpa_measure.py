@@ -17,7 +17,15 @@ from concerto.autoscaling.replicas import (
 )
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 from concerto.controllers.kinds import Kinds
-from concerto.controllers.metrics_sources import CustomMetrics, ResourceMetrics, external_metric
+from concerto.controllers.metrics_sources import (
+    AgentMetrics,
+    CustomMetrics,
+    PodReadings,
+    Readings,
+    ResourceMetrics,
+    external_metric,
+)
+from concerto.controllers.metrics_sources.readings import Wanted
 from concerto.controllers.targets import Scale
 from concerto.kube import Session
 
@@ -41,6 +49,7 @@ class Look:
         tolerances: of the object.
         settings: of the controller, for this object.
         now: seconds.
+        wanted: where CPU and memory are to come from.
     """
 
     namespace: str
@@ -49,23 +58,61 @@ class Look:
     tolerances: Tolerances
     settings: ControllerSettings
     now: float
+    wanted: Wanted = "Auto"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one look found.
+
+    Attributes:
+        outcomes: of each metric, what it asks for or why it cannot be had.
+        readings: CPU and memory of the pods; None where no metric needs them, or nobody has them.
+    """
+
+    outcomes: Sequence[Proposal | Failure] = ()
+    readings: Readings | None = None
 
 
 class Measurements:
     """Reads metrics of all kinds."""
 
-    def __init__(self, session: Session, kinds: Kinds, clock: Callable[[], float], sync_seconds: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        kinds: Kinds,
+        clock: Callable[[], float],
+        sync_seconds: float,
+        agents: AgentMetrics | None,
+    ) -> None:
         """Nothing is asked yet."""
         self._session = session
-        self._usage = ResourceMetrics(session, clock, fresh_seconds=min(5.0, sync_seconds / 3))
+        self._pod_readings = PodReadings(
+            ResourceMetrics(session, clock, fresh_seconds=min(5.0, sync_seconds / 3)), agents
+        )
         self._custom = CustomMetrics(session, kinds)
 
-    async def measure(self, metric: MetricSpec, look: Look) -> Proposal | Failure:
-        """What the metric asks for, or why it cannot be had."""
+    async def measure(self, metrics: Sequence[MetricSpec], look: Look) -> Measured:
+        """What all metrics of an object ask for."""
+        readings: Readings | MetricError | None = None
+        if any(m.type in ("Resource", "ContainerResource") for m in metrics):
+            # Only these two are read from cgroups
+            known = all(m.name in ("cpu", "memory") for m in metrics if m.type in ("Resource", "ContainerResource"))
+            try:
+                wanted = look.wanted if known else "MetricsAPI"
+                readings = await self._pod_readings.read(look.namespace, look.pods, wanted)
+            except MetricError as error:
+                readings = error
+        outcomes = [await self._outcome(metric, look, readings) for metric in metrics]
+        return Measured(outcomes, readings if isinstance(readings, Readings) else None)
+
+    async def _outcome(
+        self, metric: MetricSpec, look: Look, readings: Readings | MetricError | None
+    ) -> Proposal | Failure:
         try:
             match metric.type:
                 case "Resource" | "ContainerResource":
-                    return await self._resource(metric, look)
+                    return self._resource(metric, look, readings)
                 case "Pods":
                     return await self._pods(metric, look)
                 case _:
@@ -74,8 +121,10 @@ class Measurements:
             what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
             return Failure(metric.failure_reason, f"failed to get {what} value: {error}")
 
-    async def _resource(self, metric: MetricSpec, look: Look) -> Proposal:
-        usage = await self._usage.usage(look.namespace)
+    def _resource(self, metric: MetricSpec, look: Look, readings: Readings | MetricError | None) -> Proposal:
+        if not isinstance(readings, Readings):
+            raise readings or MetricError("its pods were not read")
+        usage = readings.usage
         read = {p.name: usage[p.name].sample(metric.name, metric.container) for p in look.pods if p.name in usage}
         samples: dict[str, Sample] = {name: sample for name, sample in read.items() if sample is not None}
         if metric.utilization is None:

@@ -35,10 +35,10 @@ from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.pod_reader import trim_pod
 from concerto.autoscaling.pods import PodView
 from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
-from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.kinds import Kinds
-from concerto.controllers.phpa_measure import Load, Look, Measurements, load_of
+from concerto.controllers.metrics_sources import AgentMetrics
+from concerto.controllers.phpa_measure import Load, Look, Measured, Measurements, load_of
 from concerto.controllers.phpa_reservation import build_reservation, reserve
 from concerto.controllers.phpa_spec import bounds_of, models_of
 from concerto.controllers.phpa_state import State, read_state, write_state
@@ -110,7 +110,7 @@ class _Seen:
     now: float
     scale: Scale | None = None
     pods: Sequence[PodView] = ()
-    outcomes: Sequence[Proposal | Failure] = ()
+    measured: Measured = field(default_factory=Measured)
     combined: Combined | None = None
     wrong: Condition | None = None
 
@@ -125,6 +125,7 @@ class PredictiveHPAController:
         clock: Callable[[], float],
         metrics: Metrics,
         settings: PredictiveHPASettings | None = None,
+        agents: AgentMetrics | None = None,
     ) -> None:
         """Nothing is asked before `run`."""
         self.settings = settings or PredictiveHPASettings()
@@ -135,7 +136,8 @@ class PredictiveHPAController:
         self._told = ForecastMetrics(metrics.registry)
         kinds = Kinds(session, clock)
         self._targets = Targets(session, kinds)
-        self._measurements = Measurements(session, kinds, clock, self.settings.controller.sync_seconds)
+        self._agents = agents
+        self._measurements = Measurements(session, kinds, clock, self.settings.controller.sync_seconds, agents)
         self._entries: dict[Key, _Entry] = {}
         self._pods = PodIndex()
         self._selectors = SelectorIndex()
@@ -162,6 +164,8 @@ class PredictiveHPAController:
                 self._targets.close()
                 for task in self._tasks:
                     task.cancel()
+                if self._agents is not None:
+                    await self._agents.close()
 
     def on_object(self, old: Object | None, new: Object | None) -> None:
         """A PredictiveHPA appeared, changed or is gone."""
@@ -254,8 +258,8 @@ class PredictiveHPAController:
                 return seen
             if wrong is not None:
                 return replace(seen, combined=Combined(None, "", wrong, wrong.message))
-            outcomes = await self._measure(seen)
-        return replace(seen, outcomes=outcomes, combined=combine(outcomes, scale.replicas))
+            measured = await self._measure(seen)
+        return replace(seen, measured=measured, combined=combine(measured.outcomes, scale.replicas))
 
     def _selector(
         self, entry: _Entry, spec: PredictiveHPA, scale: Scale
@@ -280,16 +284,18 @@ class PredictiveHPAController:
             return selector, Condition("ScalingActive", "False", "AmbiguousSelector", message)
         return selector, None
 
-    async def _measure(self, seen: _Seen) -> list[Proposal | Failure]:
+    async def _measure(self, seen: _Seen) -> Measured:
         assert seen.scale is not None
         entry, spec = seen.entry, seen.spec
-        settings = self._start_up_aware(entry, spec)
-        look = Look(spec.namespace, seen.scale, seen.pods, seen.bounds.tolerances, settings, seen.now)
-        outcomes = [await self._measurements.measure(metric, look) for metric in spec.metrics]
-        for outcome in outcomes:
+        settings, wanted = self._start_up_aware(entry, spec), spec.prediction.metrics_source
+        look = Look(spec.namespace, seen.scale, seen.pods, seen.bounds.tolerances, settings, seen.now, wanted)
+        measured = await self._measurements.measure(spec.metrics, look)
+        for outcome in measured.outcomes:
             if isinstance(outcome, Failure):
                 self._event(entry, "Warning", outcome.reason, "Measuring", outcome.message)
-        return outcomes
+        if measured.readings is not None and measured.readings.trouble:
+            self._event(entry, "Warning", "AgentMetricsUnavailable", "Measuring", measured.readings.trouble)
+        return measured
 
     def _start_up_aware(self, entry: _Entry, spec: PredictiveHPA) -> ControllerSettings:
         """With forecasts, start-up work is not taken for load just because it takes longer than five minutes."""
@@ -309,7 +315,7 @@ class PredictiveHPAController:
             state = s.entry.state = self._learn(s)
             if s.spec.prediction.mode == "Off" or s.combined is None:
                 continue
-            load = load_of(s.outcomes, s.now)
+            load = load_of(s.measured.outcomes, s.now)
             if load.demand is not None:
                 fine, coarse = (r.add(load.observed_at, load.demand) for r in (state.fine, state.coarse))
                 s.entry.state = replace(state, fine=fine, coarse=coarse)
@@ -382,14 +388,16 @@ class PredictiveHPAController:
             "currentReplicas": scale.replicas,
             "desiredReplicas": decision.replicas,
             "selector": scale.selector[:4096],
-            "currentMetrics": metric_statuses(spec.metrics, s.outcomes),
+            "currentMetrics": metric_statuses(spec.metrics, s.measured.outcomes),
             "historyOf": entry.digest,
             "lastDecision": last_decision(old.get("lastDecision"), decision, message, asked, now=s.now),
             "conditions": self._conditions(s, conditions, outlook),
             **self._remembered(entry),
         }
-        if any(m.type in ("Resource", "ContainerResource") for m in spec.metrics):
-            status["metricsSource"] = "MetricsAPI"
+        if (readings := s.measured.readings) is not None:
+            status["metricsSource"] = readings.source
+            if readings.trouble:
+                status["metricsSourceMessage"] = readings.trouble[:1024]
         if done:
             status["lastScaleTime"] = format_timestamp(s.now)
         elif "lastScaleTime" in old:

@@ -1,7 +1,18 @@
-"""Where readings come from: metrics.k8s.io, custom.metrics.k8s.io and external.metrics.k8s.io, as HPA reads them."""
+"""Where readings come from: the metrics APIs (metrics, custom and external), as HPA reads them, and the node agents."""
 
+from concerto.controllers.metrics_sources.agents import AgentMetrics, AgentSettings
 from concerto.controllers.metrics_sources.custom import CustomMetrics
 from concerto.controllers.metrics_sources.external import external_metric
+from concerto.controllers.metrics_sources.readings import PodReadings, Readings
 from concerto.controllers.metrics_sources.resource import PodUsage, ResourceMetrics
 
-__all__ = ["CustomMetrics", "PodUsage", "ResourceMetrics", "external_metric"]
+__all__ = [
+    "AgentMetrics",
+    "AgentSettings",
+    "CustomMetrics",
+    "PodReadings",
+    "PodUsage",
+    "Readings",
+    "ResourceMetrics",
+    "external_metric",
+]

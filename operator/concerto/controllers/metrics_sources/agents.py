@@ -1,0 +1,296 @@
+"""CPU and memory of pods from Concerto's node agents, a second old: only the nodes that host the pods are asked.
+
+An agent says counters; a rate is taken between two answers, over 10 s and more, so that it is no noisier than
+metrics-server's. A reading that is not whole (a container without one, a counter that began anew, a time that is not
+now) is no reading: the pod is missing, as it would be in metrics.k8s.io, and never at zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+from yarl import URL
+
+from concerto.api.nodecapacity import MetricsEndpoint
+from concerto.autoscaling.pods import PodView
+from concerto.controllers.metrics_sources.resource import PodUsage
+from concerto.kube import ConfigError, Object
+from concerto.kube.config import TokenSource
+
+_PATH = "/metrics/resource"
+_LINE = re.compile(
+    r"^container_(cpu_usage_seconds_total|memory_working_set_bytes|start_time_seconds)"
+    r'\{container="([^"]+)",namespace="([^"]+)",pod="([^"]+)"\} ([0-9.eE+-]+) ([0-9]+)$',
+    re.MULTILINE,
+)
+_CPU, _MEMORY, _START = "cpu_usage_seconds_total", "memory_working_set_bytes", "start_time_seconds"
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """How agents are asked.
+
+    Attributes:
+        fresh_seconds: an answer serves all who ask within this time.
+        window_seconds: rates are taken over at least so long, once there are answers that far apart.
+        shortest_seconds: and over this before.
+        longest_seconds: answers are kept for so long; a rate never spans more.
+        stale_seconds: a reading whose time is further than this from now is none.
+        timeout_seconds: for one answer.
+        concurrency: agents asked at a time.
+        largest_bytes: of an answer; more is a fault.
+        forget_seconds: a node that nobody has asked about for so long is forgotten.
+    """
+
+    fresh_seconds: float = 5.0
+    window_seconds: float = 10.0
+    shortest_seconds: float = 1.0
+    longest_seconds: float = 60.0
+    stale_seconds: float = 30.0
+    timeout_seconds: float = 2.0
+    concurrency: int = 64
+    largest_bytes: int = 8 * 2**20
+    forget_seconds: float = 300.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A container at one instant: CPU seconds since its start, memory in bytes, its start; times in seconds."""
+
+    at: float
+    cpu: float
+    memory: float
+    started: float
+
+
+Answer = Mapping[tuple[str, str, str], Point]
+"""By namespace, pod and container."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the agents had to say.
+
+    Attributes:
+        usage: whole readings, by pod.
+        troubles: a sentence for each node whose agent failed; none for nodes whose agents serve nothing.
+        silent: nodes without an agent that serves.
+    """
+
+    usage: Mapping[str, PodUsage] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+@dataclass
+class _Node:
+    """What is known of one node.
+
+    Attributes:
+        answers: the latest, oldest first.
+        asking: the present or last question; its result is what went wrong.
+    """
+
+    where: tuple[MetricsEndpoint, str]
+    asked_at: float
+    asking: asyncio.Task[str | None]
+    answers: list[Answer]
+
+
+class AgentMetrics:
+    """Asks agents, and keeps their last answers to take rates from."""
+
+    def __init__(
+        self,
+        capacities: Mapping[tuple[str, str], Object],
+        token: TokenSource,
+        clock: Callable[[], float],
+        settings: AgentSettings | None = None,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            capacities: NodeCapacities as a reflector's store holds them: they say where and as whom agents serve.
+            token: for agents, of their own audience.
+            clock: seconds.
+            settings: how they are asked.
+        """
+        self._capacities = capacities
+        self._token = token
+        self._clock = clock
+        self._settings = settings or AgentSettings()
+        self._nodes: dict[str, _Node] = {}
+        self._limit = asyncio.Semaphore(self._settings.concurrency)
+        self._client: aiohttp.ClientSession | None = None
+
+    async def usage(self, namespace: str, pods: Sequence[PodView]) -> Found:
+        """Readings of these pods, of one namespace."""
+        running = [pod for pod in pods if pod.node and pod.phase == "Running"]
+        hosts = {pod.node: pod.host for pod in running}
+        endpoints = {node: endpoint_of(self._capacities.get(("", node))) for node in hosts}
+        serving = {node: (endpoint, hosts[node]) for node, endpoint in endpoints.items() if endpoint is not None}
+        wrong = await asyncio.gather(*(self._ask(node, where) for node, where in serving.items()))
+        troubles = {node: text for node, text in zip(serving, wrong, strict=True) if text is not None}
+        now = self._clock()
+        usage: dict[str, PodUsage] = {}
+        for pod in running:
+            if pod.node in troubles or pod.node not in self._nodes:
+                continue
+            answers = self._nodes[pod.node].answers
+            if any(self._is_old(answers[-1].get((namespace, pod.name, c.name)), now) for c in pod.containers):
+                troubles[pod.node] = _STALE.format(self._settings.stale_seconds)
+            elif (reading := self._reading(answers, namespace, pod)) is not None:
+                usage[pod.name] = reading
+        silent = tuple(sorted(node for node, endpoint in endpoints.items() if endpoint is None))
+        return Found(usage, tuple(f"node {node}: {text}" for node, text in sorted(troubles.items())), silent)
+
+    async def close(self) -> None:
+        """Give up all connections."""
+        for node in self._nodes.values():
+            node.asking.cancel()
+        self._nodes.clear()
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    # Asking
+
+    async def _ask(self, name: str, where: tuple[MetricsEndpoint, str]) -> str | None:
+        """What went wrong with the latest answer, if anything."""
+        now = self._clock()
+        node = self._nodes.get(name)
+        if node is None or node.where != where or now - node.asked_at > self._settings.fresh_seconds:
+            self._forget(now)
+            # Counters are the kernel's: they go on where an agent was restarted
+            answers = node.answers if node is not None else []
+            asking = asyncio.ensure_future(self._scrape(*where, answers))
+            node = self._nodes[name] = _Node(where, now, asking, answers)
+        return await asyncio.shield(node.asking)
+
+    def _forget(self, now: float) -> None:
+        for name in [n for n, node in self._nodes.items() if now - node.asked_at > self._settings.forget_seconds]:
+            del self._nodes[name]
+
+    async def _scrape(self, endpoint: MetricsEndpoint, host: str, answers: list[Answer]) -> str | None:
+        settings = self._settings
+        try:
+            token = self._token.token()
+        except ConfigError as error:
+            return f"the operator has no token for agents: {error}"
+        if token is None:
+            return "the operator has no token for agents (--autoscaling-agent-token-file)"
+        if self._client is None:
+            # Longer than a sync period, so that a connection is kept from round to round
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+            self._client = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        try:
+            url = URL.build(scheme="https", host=endpoint.address or host, port=endpoint.port, path=_PATH)
+            async with (
+                self._limit,
+                self._client.get(
+                    url,
+                    # Checked before anything is sent: no other process gets to see the token
+                    ssl=aiohttp.Fingerprint(bytes.fromhex(endpoint.certificate_sha256)),
+                    headers={"Authorization": f"Bearer {token}"},
+                    timeout=aiohttp.ClientTimeout(total=settings.timeout_seconds),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                if response.status != 200:
+                    if response.status == 401:
+                        self._token.refused(token)
+                    words = (await response.content.read(200)).decode(errors="replace")
+                    return f"its agent refuses: {response.status} {words}"
+                text = await _body(response.content, settings.largest_bytes)
+        except aiohttp.ServerFingerprintMismatch:
+            return "what serves there is not the agent whose certificate NodeCapacity.status names"
+        except TimeoutError:
+            return f"its agent does not answer within {settings.timeout_seconds:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"its agent cannot be asked: {error or type(error).__name__}"
+        answer = read_answer(text)
+        answers.append(answer)
+        newest = max((point.at for point in answer.values()), default=self._clock())
+        while _time_of(answers[0], newest) < newest - settings.longest_seconds:
+            del answers[0]
+        return None
+
+    # Reading
+
+    def _is_old(self, point: Point | None, now: float) -> bool:
+        return point is not None and abs(now - point.at) > self._settings.stale_seconds
+
+    def _reading(self, answers: Sequence[Answer], namespace: str, pod: PodView) -> PodUsage | None:
+        """None unless there is a rate of each of its containers."""
+        at, window, usage = math.inf, 0.0, {}
+        for container in pod.containers:
+            key = (namespace, pod.name, container.name)
+            if (new := answers[-1].get(key)) is None or (old := self._base(answers[:-1], key, new)) is None:
+                return None
+            seconds = new.at - old.at
+            rate = (new.cpu - old.cpu) / seconds
+            usage[container.name] = {"cpu": math.ceil(rate * 1000), "memory": math.ceil(new.memory * 1000)}
+            at, window = min(at, new.at), max(window, seconds)
+        return PodUsage(at, window, usage) if usage else None
+
+    def _base(self, answers: Sequence[Answer], key: tuple[str, str, str], new: Point) -> Point | None:
+        """The point to take the rate from: of the same container, the last that is a window ago, else the oldest."""
+        found: Point | None = None
+        for answer in reversed(answers):
+            point = answer.get(key)
+            if point is None or point.cpu > new.cpu or point.at < new.started:
+                break
+            if new.at - point.at >= self._settings.shortest_seconds:
+                found = point
+            if new.at - point.at >= self._settings.window_seconds:
+                break
+        return found
+
+
+_STALE = "its agent's readings are not of the last {:.0f} s: it hangs, or the node's clock is wrong"
+
+
+def endpoint_of(capacity: Object | None) -> MetricsEndpoint | None:
+    """Where the node's agent serves metrics of its pods; None if it does not say."""
+    agent = ((capacity or {}).get("status") or {}).get("agent") or {}
+    return MetricsEndpoint.from_raw(agent["metrics"]) if "metrics" in agent else None
+
+
+def read_answer(text: str) -> dict[tuple[str, str, str], Point]:
+    """The containers in an exposition of ``/metrics/resource`` that have a counter and a level.
+
+    A line of another form, or with a value that is no number or below zero, is as if it was not there.
+    """
+    values: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
+    for family, container, namespace, pod, value, stamp in _LINE.findall(text):
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if number >= 0 and math.isfinite(number):
+            values.setdefault((namespace, pod, container), {})[family] = (number, int(stamp) / 1000)
+    return {
+        key: Point(found[_CPU][1], found[_CPU][0], found[_MEMORY][0], found.get(_START, (-math.inf, 0.0))[0])
+        for key, found in values.items()
+        if _CPU in found and _MEMORY in found
+    }
+
+
+def _time_of(answer: Answer, otherwise: float) -> float:
+    return max((point.at for point in answer.values()), default=otherwise)
+
+
+async def _body(content: aiohttp.StreamReader, largest: int) -> str:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in content.iter_any():
+        size += len(piece)
+        if size > largest:
+            raise ValueError(f"it answers more than {largest} bytes")
+        pieces.append(piece)
+    return b"".join(pieces).decode()
