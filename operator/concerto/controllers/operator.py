@@ -24,6 +24,7 @@ from aiohttp import web
 from concerto.api.quantities import parse_duration
 from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
+from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings
 from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
 from concerto.controllers.podcpubinding import PodCPUBindingController
@@ -35,6 +36,7 @@ from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
 from concerto.controllers.watcher import Watcher
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Reflector, Session
+from concerto.kube.config import TokenSource
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
@@ -97,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"concerto operator: --leader-elect-*: {error}", file=sys.stderr)
         return 2
     autoscaling = PredictiveHPASettings(controller=autoscaling_settings(args))
-    operator = Operator(config, args.namespace or config.namespace, args.bind, lease, autoscaling)
+    agent_token = args.autoscaling_agent_token_file
+    operator = Operator(config, args.namespace or config.namespace, args.bind, lease, autoscaling, agent_token)
     kopf.run(
         loop=uvloop.new_event_loop(),
         registry=operator.registry(),
@@ -128,9 +131,11 @@ class Operator:
         bind: str,
         lease: LeaseSettings,
         autoscaling: PredictiveHPASettings,
+        agent_token: Path | None,
     ) -> None:
         """Nothing is sent before kopf starts it."""
         self.failed = False
+        self._agent_token = agent_token
         self._lease = lease
         self._autoscaling = autoscaling
         self._config = config
@@ -256,7 +261,12 @@ class Operator:
         self._spawn("binding events", binding_events.run())
         scaling_events = EventRecorder(session, component="concerto-autoscaler", instance=self._identity)
         self._spawn("scaling events", scaling_events.run())
-        autoscaler = PredictiveHPAController(session, scaling_events, clock, self._metrics, self._autoscaling)
+        agents = None
+        if self._agent_token is not None:
+            token = TokenSource(ClusterConfig(self._config.server, token_file=str(self._agent_token)))
+            fresh = AgentSettings(fresh_seconds=min(5.0, self._autoscaling.controller.sync_seconds / 3))
+            agents = AgentMetrics(reflectors["nodecapacities"].store, token, clock, fresh)
+        autoscaler = PredictiveHPAController(session, scaling_events, clock, self._metrics, self._autoscaling, agents)
         watching = False
 
         def watch() -> None:
