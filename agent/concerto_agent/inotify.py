@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # <sys/inotify.h>
+IN_MODIFY = 0x00000002
 IN_MOVED_FROM = 0x00000040
 IN_MOVED_TO = 0x00000080
 IN_CREATE = 0x00000100
@@ -67,6 +68,14 @@ class Inotify:
         """
         mask = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR
         return self._check(self._libc.inotify_add_watch(self._descriptor, os.fsencode(directory), mask))
+
+    def watch_file(self, file: Path) -> int:
+        """Be told when a file is written to; asking again gives the same number.
+
+        Raises:
+            OSError: it is not there (ENOENT, ENOTDIR), or the user has no watches left (ENOSPC).
+        """
+        return self._check(self._libc.inotify_add_watch(self._descriptor, os.fsencode(file), IN_MODIFY))
 
     def read(self) -> list[Event]:
         """What has happened since the last read, in order; empty if nothing has."""

@@ -106,10 +106,18 @@ def run(args: argparse.Namespace) -> int:
         text = "--scope cgroup needs --cgroup; give / where the node's cgroup is the root that this process sees"
         print(f"concerto agent: {text}", file=sys.stderr)
         return 2
+    pinning = PinningSettings(kubelet_state=args.kubelet_state, daemon_set=args.daemon_set)
+    if args.release:
+        try:
+            release(where, pinning, time.time)
+        except (OSError, ValueError) as error:
+            print(f"concerto agent: pins are not released: {error}", file=sys.stderr)
+            return 1
+        return 0
     try:
         config = ClusterConfig.load(args.kubeconfig)
         topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
-        settings = AgentSettings(topology=topology)
+        settings = AgentSettings(topology=topology, pinning=pinning if args.pinning else None)
         return asyncio.run(_run(config, args.node_name, where, settings, args.metrics_bind, args.pod_metrics_bind))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)

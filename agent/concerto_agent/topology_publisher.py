@@ -50,6 +50,7 @@ class TopologyPublisher:
         where: SamplerSettings,
         settings: TopologySettings,
         wall: Callable[[], float],
+        allocated: Callable[[], tuple[frozenset[int], frozenset[int]]],
     ) -> None:
         """Nothing is read before `run`.
 
@@ -60,7 +61,9 @@ class TopologyPublisher:
             where: the node's files.
             settings: further files.
             wall: seconds since the epoch.
+            allocated: CPUs that pods with a PodCPUBinding run on, and those that are kept from all other pods.
         """
+        self._allocated = allocated
         self._writer = writer
         self._where = where
         self._settings = settings
@@ -88,7 +91,7 @@ class TopologyPublisher:
             self._wake.clear()
             obj = self._object
             metadata = {} if obj is None else obj["metadata"]
-            now = (self._fingerprint(), metadata.get("uid"), metadata.get("generation"))
+            now = ((self._fingerprint(), self._allocated()), metadata.get("uid"), metadata.get("generation"))
             wait = self._settings.look_seconds
             if now != seen:
                 try:
@@ -124,13 +127,19 @@ class TopologyPublisher:
         if (cpus := self._cgroup_cpus()) is not None:
             reading = TopologyReading(reading.topology.only(cpus), reading.problems)
         kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config)
-        status = build_topology_status(obj or {}, reading, kubelet, self._wall())
+        status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._allocated())
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
         log.info("topology published: %s", reading.topology.counts())
         return written
 
 
-def build_topology_status(obj: Object, reading: TopologyReading, kubelet: KubeletCPUs, now: float) -> Object:
+def build_topology_status(
+    obj: Object,
+    reading: TopologyReading,
+    kubelet: KubeletCPUs,
+    now: float,
+    allocated: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset()),
+) -> Object:
     """The status of a NodeCPUTopology.
 
     Args:
@@ -138,7 +147,9 @@ def build_topology_status(obj: Object, reading: TopologyReading, kubelet: Kubele
         reading: what sysfs said.
         kubelet: what kubelet's files said.
         now: seconds since the epoch.
+        allocated: CPUs that pods with a PodCPUBinding run on, and those that are kept from all other pods.
     """
+    run_on, kept = allocated
     online = reading.topology.cpus
     generation = obj.get("metadata", {}).get("generation", 1)
     asked = obj.get("spec", {}).get("reservedCPUs")
@@ -147,7 +158,8 @@ def build_topology_status(obj: Object, reading: TopologyReading, kubelet: Kubele
     pools = CPUPools(
         reserved=reserved & online,
         kubelet_exclusive=exclusive,
-        shared=online - exclusive,
+        allocated=run_on & online,
+        shared=online - exclusive - kept,
     )
     return {
         "observedGeneration": generation,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.api.podcpubinding import Level
 
 Raw = Mapping[str, Any]
 
@@ -75,6 +76,17 @@ class CPUTopology:
         for core in self.cores:
             found[core.socket] = found.get(core.socket, frozenset()) | core.cpus
         return found
+
+    def closure(self, cpus: frozenset[int], level: Level) -> frozenset[int]:
+        """What a binding of ``cpus`` at this level keeps from others: nothing at None, whole groups above CPU."""
+        if level in ("None", "CPU"):
+            return cpus if level == "CPU" else frozenset()
+        groups: dict[Level, Iterable[frozenset[int]]] = {
+            "Core": (core.cpus for core in self.cores),
+            "Socket": self.sockets.values(),
+            "NUMA": self.numa_nodes.values(),
+        }
+        return frozenset[int]().union(*(group for group in groups[level] if group & cpus))
 
     def only(self, cpus: Iterable[int]) -> Self:
         """The same machine with no other CPUs than these: what a node sees that has a part of it."""

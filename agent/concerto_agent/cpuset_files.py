@@ -1,0 +1,210 @@
+"""Reads and writes the cpusets of a node's pods, and hears at once of whatever changes them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from concerto.api.cpulist import parse_cpu_list
+from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Write
+from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Inotify
+
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
+_WATCHED_FILES = ("cgroup.procs", "cgroup.events", "cpuset.cpus")
+"""What changes when a process enters (v1: it is written to; v2: a cgroup comes to life), and when somebody writes."""
+
+
+def write_file(path: Path, text: str) -> None:
+    """One write, as the kernel wants it.
+
+    Raises:
+        OSError: the kernel refuses, or the cgroup is gone.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+class CpusetFiles:
+    """The cpusets of one hierarchy."""
+
+    def __init__(self, root: Path, version: int, write: Callable[[Path, str], None] = write_file) -> None:
+        """Nothing is read yet.
+
+        Args:
+            root: of the hierarchy that has the cpusets.
+            version: of the cgroups, 1 or 2.
+            write: writes a text to a file as the kernel would have it, raising its OSError.
+        """
+        self.root = root
+        self.version = version
+        self._write = write
+
+    def read(self, path: str) -> Cpuset | None:
+        """A cgroup's cpuset; None if it is gone, or has none."""
+        directory = self.root / path
+        try:
+            cpus, mems = (parse_cpu_list((directory / f"cpuset.{what}").read_text()) for what in ("cpus", "mems"))
+            if self.version == 1:
+                return Cpuset(cpus, mems, cpus, mems)
+            effective = (parse_cpu_list((directory / f"cpuset.{w}.effective").read_text()) for w in ("cpus", "mems"))
+            return Cpuset(cpus, mems, *effective)
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+
+    def pod(self, path: str) -> PodCgroups | None:
+        """The cgroups of a pod; None if it is gone."""
+        limit, own = self.read(path.rpartition("/")[0]), self.read(path)
+        if limit is None or own is None:
+            return None
+        found = {path: own}
+        self._walk(path, found)
+        return PodCgroups(path, limit, found)
+
+    def _walk(self, path: str, found: dict[str, Cpuset]) -> None:
+        try:
+            with os.scandir(self.root / path) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            return
+        for name in names:
+            child = f"{path}/{name}"
+            if (cpuset := self.read(child)) is not None:
+                found[child] = cpuset
+                self._walk(child, found)
+
+    def apply(self, writes: Iterable[Write]) -> OSError | None:
+        """Write one after the other, up to the first that the kernel refuses; a cgroup that is gone needs none."""
+        for write in writes:
+            try:
+                self._write(self.root / write.path / write.file, write.value + "\n")
+            except OSError as error:
+                if error.errno not in _GONE:
+                    error.filename = f"{write.path}/{write.file} = {write.value}"
+                    return error
+        return None
+
+
+class ContainerWatcher:
+    """Tells of containers that appear in pods' cgroups, of processes that enter them, and of foreign writes.
+
+    Each thing is watched first and looked at then: a process that enters between the two is seen by the look.
+    """
+
+    def __init__(self, root: Path, on_change: Callable[[str], None], open_inotify: Callable[[], Inotify]) -> None:
+        """Nothing is watched yet.
+
+        Args:
+            root: of the hierarchy.
+            on_change: called with the UID of a pod that has to be looked at now.
+            open_inotify: gives an inotify instance.
+        """
+        self._root = root
+        self._on_change = on_change
+        self._inotify = open_inotify()
+        self._watched: dict[int, tuple[str, str]] = {}  # the pod's UID, and the path of the cgroup
+        self._of_pod: dict[str, set[int]] = {}
+
+    def fileno(self) -> int:
+        """Readable when something happened."""
+        return self._inotify.fileno()
+
+    def follow(self, uid: str, path: str) -> None:
+        """Watch a pod's cgroup, and the containers that are there."""
+        self._watch(uid, path)
+        self._look_for_containers(uid, path)
+
+    def forget(self, uid: str) -> None:
+        """The pod's cgroup is gone, and the kernel's watches with it."""
+        for number in self._of_pod.pop(uid, ()):
+            self._watched.pop(number, None)
+
+    def drain(self) -> None:
+        """Take what has happened."""
+        changed: dict[str, None] = {}
+        for event in self._inotify.read():
+            if event.mask & IN_Q_OVERFLOW:
+                changed |= dict.fromkeys(self._of_pod)
+                continue
+            uid, path = self._watched.get(event.watch, ("", ""))
+            if not uid:
+                continue
+            if event.mask & IN_IGNORED:
+                del self._watched[event.watch]
+                self._of_pod[uid].discard(event.watch)
+                continue
+            if event.mask & (IN_CREATE | IN_MOVED_TO) and event.name:
+                self._watch(uid, f"{path}/{event.name}")
+            changed[uid] = None
+        for uid in changed:
+            self._on_change(uid)
+
+    def close(self) -> None:
+        """Stop being told."""
+        self._inotify.close()
+
+    def _look_for_containers(self, uid: str, path: str) -> None:
+        try:
+            with os.scandir(self._root / path) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return
+        for name in names:
+            self._watch(uid, f"{path}/{name}")
+
+    def _watch(self, uid: str, path: str) -> None:
+        try:
+            self._note(self._inotify.watch(self._root / path), uid, path)
+        except OSError:
+            return  # gone already, or no watches left: the look every few seconds finds what changes
+        for name in _WATCHED_FILES:
+            try:
+                self._note(self._inotify.watch_file(self._root / path / name), uid, path)
+            except OSError:
+                continue  # v1 has no cgroup.events
+
+    def _note(self, number: int, uid: str, path: str) -> None:
+        self._watched[number] = (uid, path)
+        self._of_pod.setdefault(uid, set()).add(number)
+
+
+def read_rule(cpu_state: Path, memory_state: Path) -> KubeletRule:
+    """What kubelet's managers decide, from their state files. What can't be read may be anything.
+
+    Args:
+        cpu_state: ``cpu_manager_state``.
+        memory_state: ``memory_manager_state``.
+    """
+    cpu, memory = _state(cpu_state), _state(memory_state)
+    if memory is None and cpu is not None and not memory_state.exists():
+        memory = {}  # a kubelet without a memory manager
+    ruled = memory is None or memory.get("policyName", "None") != "None"
+    if cpu is None or not isinstance(policy := cpu.get("policyName"), str):
+        return KubeletRule(containers_only=True, mems=ruled)
+    if policy == "none":
+        return KubeletRule(mems=ruled)
+    entries = cpu.get("entries") or {}
+    try:
+        exclusive = {
+            uid: frozenset(parse_cpu_list(cpus) for cpus in containers.values()) for uid, containers in entries.items()
+        }
+        default = parse_cpu_list(cpu.get("defaultCpuSet") or "")
+    except (AttributeError, ValueError):
+        return KubeletRule(containers_only=True, mems=ruled)
+    return KubeletRule(True, default or None, exclusive, ruled)
+
+
+def _state(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

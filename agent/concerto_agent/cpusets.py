@@ -1,0 +1,366 @@
+"""Which cpusets the cgroups of a node's pods shall have, and in which order to write them. No I/O.
+
+A plan has two halves. In the first everybody *leaves* the CPUs that are kept for others; only then does anybody *enter*
+what it was granted: at no instant does a CPU belong to two exclusive owners, whatever moves at once. Within a pod, a
+cgroup's set contains those of its children at all times (v1 refuses anything else): what grows is written from the pod
+downwards, what shrinks from the leaves upwards.
+
+How deep is written depends on kubelet. With its CPU manager's policy ``none``, the pod's cgroup and all below it: new
+containers then start with their pod's set. With ``static``, or where the policy is not known, only containers: the
+runtime gives them sets of kubelet's choice, which the pod's cgroup must contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from concerto.api.cpulist import format_cpu_list
+from concerto.api.nodecputopology import CPUTopology
+from concerto.api.podcpubinding import BindingKey, Level
+
+Numbers = frozenset[int]
+CpusetFile = Literal["cpuset.cpus", "cpuset.mems"]
+_NONE: Numbers = frozenset()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A validated binding of a pod on this node.
+
+    Attributes:
+        key: namespace and name of the binding.
+        created: its creation time, RFC 3339: the older is served first.
+        generation: of the spec that was validated.
+        pod_uid: the pod.
+        cpus: CPUs to run on.
+        mems: memory nodes to take memory from; empty leaves them alone.
+        level: what is kept from others.
+    """
+
+    key: BindingKey
+    created: str
+    generation: int
+    pod_uid: str
+    cpus: Numbers
+    mems: Numbers
+    level: Level
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A claim that this node honours.
+
+    Attributes:
+        claim: the claim.
+        kept: CPUs that no other pod may run on.
+    """
+
+    claim: Claim
+    kept: Numbers
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a claim is not honoured.
+
+    Attributes:
+        reason: CamelCase.
+        message: a sentence.
+    """
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class KubeletRule:
+    """What kubelet's own managers decide.
+
+    Attributes:
+        containers_only: its CPU manager gives containers their sets, or it is not known whether it does.
+        default: CPUs of the containers that it gives none of their own; None where it has no such set.
+        exclusive: CPU sets that it gave to containers, by pod UID.
+        mems: its memory manager gives containers their memory nodes.
+    """
+
+    containers_only: bool = False
+    default: Numbers | None = None
+    exclusive: Mapping[str, frozenset[Numbers]] = field(default_factory=dict)
+    mems: bool = False
+
+    @property
+    def all_exclusive(self) -> Numbers:
+        """Every CPU that it gave away."""
+        return _NONE.union(*(cpus for sets in self.exclusive.values() for cpus in sets))
+
+
+@dataclass(frozen=True)
+class Cpuset:
+    """A cgroup's cpuset as the kernel shows it.
+
+    Attributes:
+        cpus: as written; empty where nobody has: v2 inherits then, v1 takes no task.
+        mems: likewise.
+        effective_cpus: what its tasks get.
+        effective_mems: likewise.
+    """
+
+    cpus: Numbers
+    mems: Numbers
+    effective_cpus: Numbers
+    effective_mems: Numbers
+
+
+@dataclass(frozen=True)
+class PodCgroups:
+    """The cgroups of one pod.
+
+    Attributes:
+        path: of the pod's own, relative to the hierarchy's root.
+        limit: the cpuset of the cgroup above it.
+        cpusets: by path: the pod's own first, each before those below it.
+    """
+
+    path: str
+    limit: Cpuset
+    cpusets: Mapping[str, Cpuset]
+
+    @property
+    def containers(self) -> list[str]:
+        """Paths of the cgroups directly below the pod's: containers, and the sandbox where it has one."""
+        return [path for path in self.cpusets if path.rpartition("/")[0] == self.path]
+
+    def tree(self, path: str) -> list[str]:
+        """A cgroup and all below it, parents first."""
+        return [each for each in self.cpusets if each == path or each.startswith(f"{path}/")]
+
+
+@dataclass(frozen=True)
+class Write:
+    """One file to write.
+
+    Attributes:
+        path: of the cgroup, relative to the hierarchy's root.
+        file: which of its files.
+        value: a list of numbers; empty means to inherit (v2).
+    """
+
+    path: str
+    file: CpusetFile
+    value: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Writes by pod UID, those of one pod in order; nobody enters before all have left.
+
+    Attributes:
+        leave: out of what is kept for others.
+        enter: into what each shall have.
+    """
+
+    leave: Mapping[str, Sequence[Write]]
+    enter: Mapping[str, Sequence[Write]]
+
+
+def resolve(
+    claims: Iterable[Claim], topology: CPUTopology, rule: KubeletRule
+) -> tuple[dict[str, Grant], dict[BindingKey, Refusal]]:
+    """Which claims go together, from the oldest to the youngest: the operator's rule, held once more where it counts.
+
+    The operator grants nothing twice, but its statuses reach a node one after the other.
+
+    Returns:
+        The grants by pod UID, and why the others are none.
+    """
+    grants: dict[str, Grant] = {}
+    refusals: dict[BindingKey, Refusal] = {}
+    kubelets = rule.all_exclusive
+    shared = topology.cpus - kubelets
+    for claim in sorted(claims, key=lambda c: (c.created, *c.key)):
+        kept = topology.closure(claim.cpus, claim.level)
+        refusal = _refusal(claim, kept, grants, topology.cpus, kubelets, rule)
+        if refusal is None and kept and not shared - kept:
+            refusal = Refusal("SharedPoolEmpty", "No CPU of the node would be left to pods without a binding.")
+        if refusal is None:
+            grants[claim.pod_uid] = Grant(claim, kept)
+            shared -= kept
+        else:
+            refusals[claim.key] = refusal
+    return grants, refusals
+
+
+def _refusal(
+    claim: Claim, kept: Numbers, grants: Mapping[str, Grant], online: Numbers, kubelets: Numbers, rule: KubeletRule
+) -> Refusal | None:
+    if missing := claim.cpus - online:
+        return Refusal("CPUsGone", f"CPUs {format_cpu_list(missing)} are not online on this node any more.")
+    if claim.pod_uid in rule.exclusive:
+        text = "kubelet's static CPU manager has given the pod CPUs of its own, and rules its containers."
+        return Refusal("KubeletConflict", text)
+    if met := (claim.cpus | kept) & kubelets:
+        text = f"CPUs {format_cpu_list(met)} are held by pods of kubelet's static CPU manager."
+        return Refusal("KubeletExclusive", text)
+    for other in grants.values():
+        if other.claim.pod_uid == claim.pod_uid or kept & other.claim.cpus or other.kept & claim.cpus:
+            name = "/".join(other.claim.key)
+            return Refusal("Conflict", f"PodCPUBinding {name}, which is older, still holds CPUs of it on the node.")
+    return None
+
+
+def foreign(grants: Mapping[str, Grant], uid: str) -> Numbers:
+    """CPUs that are kept from a pod."""
+    return _NONE.union(*(grant.kept for holder, grant in grants.items() if holder != uid))
+
+
+def make_plan(
+    version: int,
+    pods: Mapping[str, PodCgroups],
+    grants: Mapping[str, Grant],
+    rule: KubeletRule,
+    blocked: Iterable[str] = (),
+) -> Plan:
+    """What to write so that each pod has what it shall have; empty if all have it.
+
+    Args:
+        version: of the cgroups, 1 or 2.
+        pods: the pods whose cgroups are to be looked at, by UID.
+        grants: all grants of the node, by pod UID.
+        rule: kubelet's.
+        blocked: UIDs whose CPUs somebody else can't be moved from: they enter nothing.
+    """
+    kept = _NONE.union(*(grant.kept for grant in grants.values()))
+    leave: dict[str, list[Write]] = {}
+    enter: dict[str, list[Write]] = {}
+    blocked = frozenset(blocked)
+    for uid, pod in pods.items():
+        others = kept if uid not in grants else foreign(grants, uid)
+        layout = _Layout(version, pod, rule, rule.exclusive.get(uid, frozenset()))
+        now = {path: cpuset.cpus for path, cpuset in pod.cpusets.items()}
+        if writes := layout.write("cpuset.cpus", now, layout.left(others, kept)):
+            leave[uid] = writes
+        if uid in blocked:
+            continue
+        grant = grants.get(uid)
+        writes = layout.write("cpuset.cpus", now, layout.cpus(grant, others))
+        mems = {path: cpuset.mems for path, cpuset in pod.cpusets.items()}
+        if writes := writes + layout.write("cpuset.mems", mems, layout.mems(grant)):
+            enter[uid] = writes
+    return Plan(leave, enter)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What one pod's cgroups are to be set to; targets are by path, and a path that is left out is left alone."""
+
+    version: int
+    pod: PodCgroups
+    rule: KubeletRule
+    kubelets: frozenset[Numbers]
+
+    def _free_containers(self) -> list[str]:
+        """Containers that kubelet has not pinned itself: it gives just them the sets of its state file."""
+        return [path for path in self.pod.containers if self.pod.cpusets[path].cpus not in self.kubelets]
+
+    def _all(self, root: str, numbers: Numbers) -> dict[str, Numbers]:
+        """A cgroup's set, and that of all below it; on v2 these inherit (nested ones limit themselves at most)."""
+        if not numbers:
+            return {}  # on v1 the kernel takes no such set, on v2 it means all that the parent has
+        if self.version == 1:
+            return dict.fromkeys(self.pod.tree(root), numbers)
+        return {root: numbers} | {path: _NONE for path in self.pod.containers if path.startswith(f"{root}/")}
+
+    def left(self, others: Numbers, kept: Numbers) -> dict[str, Numbers]:
+        """Sets without what is kept for others: those of cgroups that have some of it now."""
+        effective = {path: cpuset.effective_cpus for path, cpuset in self.pod.cpusets.items()}
+        roots = self._free_containers() if self.rule.containers_only else [self.pod.path]
+        targets: dict[str, Numbers] = {}
+        for root in roots:
+            if any(effective[path] & others for path in self.pod.tree(root)):
+                # Nothing of it may be left; then it waits in the shared pool, which belongs to nobody
+                rest = (effective[root] - others) or (self._default() - kept)
+                if rest:
+                    targets |= self._all(root, rest)
+        return targets
+
+    def cpus(self, grant: Grant | None, others: Numbers) -> dict[str, Numbers]:
+        """The sets that the pod's cgroups shall have."""
+        pod, rule = self.pod, self.rule
+        if rule.containers_only:
+            targets: dict[str, Numbers] = {}
+            for path in self._free_containers():
+                has, shared = pod.cpusets[path].effective_cpus, self._default() - others
+                wide_enough = grant is None and has >= shared and not has & others
+                if not wide_enough:
+                    targets |= self._all(path, shared if grant is None else grant.claim.cpus)
+            return targets
+        if grant is not None:
+            return self._all(pod.path, grant.claim.cpus)
+        if others:
+            return self._all(pod.path, pod.limit.effective_cpus - others)
+        return self._inherited(pod.limit.cpus, {path: cpuset.cpus for path, cpuset in pod.cpusets.items()})
+
+    def mems(self, grant: Grant | None) -> dict[str, Numbers]:
+        """The memory nodes that the pod's cgroups shall have; none of our business where kubelet gives them."""
+        pod = self.pod
+        if self.rule.mems:
+            return {}
+        if grant is not None:
+            return self._all(pod.path, grant.claim.mems)
+        return self._inherited(pod.limit.mems, {path: cpuset.mems for path, cpuset in pod.cpusets.items()})
+
+    def _inherited(self, limit: Numbers, now: Mapping[str, Numbers]) -> dict[str, Numbers]:
+        """Back to what it would be without us; what a container made of it for cgroups of its own stays."""
+        if self.version == 2:
+            return {self.pod.path: _NONE} | dict.fromkeys(self.pod.containers, _NONE)
+        targets = {self.pod.path: limit} if limit else {}
+        for path in self.pod.containers:
+            if now[path] != limit:
+                targets |= self._all(path, limit)
+        return targets
+
+    def _default(self) -> Numbers:
+        limit = self.pod.limit.effective_cpus
+        return limit if self.rule.default is None else (self.rule.default & limit) or limit
+
+    def write(self, file: CpusetFile, now: dict[str, Numbers], targets: Mapping[str, Numbers]) -> list[Write]:
+        """The writes that lead from ``now`` to the targets; ``now`` is brought up to date."""
+        writes: list[Write] = []
+
+        def put(path: str, numbers: Numbers) -> None:
+            now[path] = numbers
+            writes.append(Write(path, file, format_cpu_list(numbers)))
+
+        if self.version == 1:
+            for path, goal in targets.items():
+                if not goal <= now[path]:
+                    below = (now[each] for each in self.pod.tree(path)[1:])
+                    put(path, goal if all(numbers <= goal for numbers in below) else goal | now[path])
+        ordered = list(targets) if self.version == 2 else reversed(list(targets))
+        for path in ordered:
+            if now[path] != targets[path]:
+                put(path, targets[path])
+        return writes
+
+
+def intruders(pods: Mapping[str, PodCgroups], grant: Grant) -> list[str]:
+    """UIDs of other pods that have CPUs of a grant."""
+    return [
+        uid
+        for uid, pod in pods.items()
+        if uid != grant.claim.pod_uid and any(c.effective_cpus & grant.kept for c in pod.cpusets.values())
+    ]
+
+
+def granted(pod: PodCgroups) -> tuple[Numbers, Numbers, bool]:
+    """CPUs and memory nodes that the kernel lets the containers use, and whether all have the same ones."""
+    sets = {
+        (pod.cpusets[path].effective_cpus, pod.cpusets[path].effective_mems)
+        for path in pod.containers
+        if pod.cpusets[path].effective_cpus
+    }
+    cpus = _NONE.union(*(each for each, _ in sets))
+    mems = _NONE.union(*(each for _, each in sets))
+    return cpus, mems, len(sets) <= 1
