@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from typing import Any
 
@@ -24,6 +23,7 @@ from concerto_agent.publisher import build_conditions
 from concerto_agent.topology_publisher import _conditions as topology_conditions
 from crd_schemas import CRDS, REPOSITORY, documents
 from pinning.topologies import machine
+from programs import program
 
 MANIFESTS = REPOSITORY / "manifests"
 ARGOCD = MANIFESTS / "argocd"
@@ -179,14 +179,11 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.fixture(scope="module")
 def healths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Status and message that the script gives each state, all in one run of the interpreter."""
-    interpreter = shutil.which("lua5.4")
-    if interpreter is None:
-        pytest.skip("no lua5.4 (Debian's package of that name; make setup installs it)")
     folder = tmp_path_factory.mktemp("lua")
     driver, samples = folder / "driver.lua", folder / "samples.lua"
     driver.write_text(_DRIVER)
     samples.write_text("return " + lua([obj for obj, _, _ in STATES.values()]))
-    done = subprocess.run([interpreter, driver, HEALTH, samples], capture_output=True, text=True)
+    done = subprocess.run([program("lua5.4", "lua5.4"), driver, HEALTH, samples], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return dict(zip(STATES, (line.split("\t") for line in done.stdout.splitlines()), strict=True))
 

@@ -1,0 +1,122 @@
+"""What Prometheus and Grafana are given: rules tried by promtool, and metrics that can't grow with the pods."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from concerto.autoscaling.prediction import Outlook
+from concerto.controllers.phpa_telemetry import ForecastMetrics
+from concerto.controllers.telemetry import Metrics
+from concerto_agent.metrics import Counters, Gauges, _Collector
+from crd_schemas import REPOSITORY, documents
+from programs import program
+
+MONITORING = REPOSITORY / "manifests" / "components" / "monitoring"
+RULES = [rule for group in documents(MONITORING / "rules.yaml")[0]["spec"]["groups"] for rule in group["rules"]]
+UNIT_TESTS = Path(__file__).with_name("alerts.yaml")
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+
+# Every label of every series, with what bounds the number of its values
+BOUNDED_LABELS = {
+    "result": "outcomes in the code",
+    "kind": "our kinds",
+    "plugin": "the registry of filters and scores",
+    "direction": "up and down",
+    "event": "started and ended",
+    "reason": "reasons to publish",
+    "error": "classes of errors",
+    "resource": "spec.resources of the node, at most 8",
+    "le": "buckets",
+    "namespace": "PredictiveHPAs, of which people make as many as they like",
+    "name": "PredictiveHPAs",
+}
+
+
+def promtool(*arguments: str | Path, stdin: str | None = None) -> None:
+    command = [program("promtool", "prometheus"), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def exposed() -> str:
+    """What operator and agent expose, with a value of each label."""
+    metrics = Metrics()
+    forecasts = ForecastMetrics(metrics.registry)
+    forecasts.look("default", "web", Outlook("HasASay", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
+    forecasts.rescaled(1, 2)
+    metrics.decisions.labels("capacity").inc()
+    metrics.abstentions.labels("TargetLoadPacking").inc()
+    metrics.bindings.labels("bound").inc()
+    metrics.reconciles.labels("PodReservation", "ok").inc()
+    metrics.unreadable.labels("NodeCapacity").inc()
+    counters = Counters(samples=5)
+    for counted, label in (
+        (counters.invalid, "cpu"), (counters.pods, "Started"), (counters.published, "First"),
+        (counters.failed, "Forbidden"),
+    ):  # fmt: skip
+        counted[label] += 1
+    agent = CollectorRegistry()
+    agent.register(_Collector(counters, Gauges()))
+    return metrics.render().decode() + generate_latest(agent).decode()
+
+
+def test_promtool_finds_nothing_wrong_with_the_names_of_metrics():
+    promtool("check", "metrics", stdin=exposed())
+
+
+def test_no_series_is_labelled_by_what_grows_with_pods_or_nodes():
+    families = list(text_string_to_metric_families(exposed()))
+    assert {label for family in families for s in family.samples for label in s.labels} == set(BOUNDED_LABELS)
+
+
+def test_scraping_adds_no_label_of_a_pod():
+    for monitor in documents(MONITORING / "monitors.yaml"):
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            drop = next(r for r in endpoint["relabelings"] if r.get("action") == "labeldrop")
+            assert "pod" in drop["regex"].split("|")
+
+
+def test_every_alert_fires_when_it_should_and_not_before(tmp_path):
+    spec = documents(MONITORING / "rules.yaml")[0]["spec"]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(spec))
+    shutil.copy(UNIT_TESTS, tmp_path)
+    promtool("check", "rules", tmp_path / "rules.yml")
+    promtool("test", "rules", tmp_path / UNIT_TESTS.name)
+
+
+def test_every_alert_is_tried_both_ways():
+    tried = [t for test in documents(UNIT_TESTS)[0]["tests"] for t in test["alert_rule_test"]]
+    names = {rule["alert"] for rule in RULES}
+    assert {t["alertname"] for t in tried if t.get("exp_alerts")} == names
+    # what fires at once, or for the first time within a rate's window, has no "before" worth a line
+    silent = {t["alertname"] for t in tried if not t.get("exp_alerts")}
+    assert names - silent <= {"ConcertoReconcileErrors", "ConcertoAgentCannotPublish"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_every_alert_has_a_section_in_the_runbooks(rule):
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    headings = re.findall(r"^## (.+)$", (REPOSITORY / page).read_text(), re.MULTILINE)
+    assert anchor in {heading.lower() for heading in headings}
+
+
+def test_rules_and_dashboard_ask_for_metrics_that_there_are():
+    known = {s.name for family in text_string_to_metric_families(exposed()) for s in family.samples}
+    known |= {re.sub(r"_(sum|count|bucket)$", "", name) for name in known}
+    queries = [rule["expr"] for rule in RULES] + [t["expr"] for p in DASHBOARD["panels"] for t in p["targets"]]
+    assert {name for query in queries for name in re.findall(r"concerto_\w+", query)} <= known
+
+
+def test_panels_are_told_apart():
+    panels = DASHBOARD["panels"]
+    assert len({p["id"] for p in panels}) == len({p["title"] for p in panels}) == len(panels)
+    assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}) == len(panels)
