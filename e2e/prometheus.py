@@ -1,0 +1,115 @@
+"""Debian's real Prometheus as a child process, scraping whatever it is given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from e2e.clusters import ClusterError
+from e2e.clusters.local import free_ports
+from e2e.clusters.process import Child
+
+
+def prometheus_available() -> tuple[bool, str]:
+    """Whether it can run here, and if not, why."""
+    found = shutil.which("prometheus") is not None
+    return found, "" if found else "no prometheus: it comes with Debian's package of that name"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something to scrape.
+
+    Attributes:
+        address: its ``host:port``.
+        labels: what to add to its series; ``instance`` is the address otherwise.
+        path: where its metrics are.
+    """
+
+    address: str
+    labels: Mapping[str, str]
+    path: str = "/metrics"
+
+
+class Prometheus:
+    """One server with its own storage; a context manager.
+
+    Attributes:
+        url: where it answers.
+    """
+
+    def __init__(self, work_dir: Path, targets: Sequence[Target], *, scrape_seconds: int = 1) -> None:
+        """Nothing runs before it is entered.
+
+        Args:
+            work_dir: for its configuration, data and log.
+            targets: what to scrape.
+            scrape_seconds: how often.
+        """
+        self._folder = work_dir / "prometheus"
+        self._config = {
+            "global": {"scrape_interval": f"{scrape_seconds}s", "scrape_timeout": f"{scrape_seconds}s"},
+            "scrape_configs": [
+                {
+                    "job_name": f"target-{number}",
+                    # as monitors.yaml has it: a metric's own labels come before the target's
+                    "honor_labels": True,
+                    "metrics_path": target.path,
+                    "static_configs": [{"targets": [target.address], "labels": dict(target.labels)}],
+                }
+                for number, target in enumerate(targets)
+            ],
+        }
+        self.url = ""
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = self._folder / "prometheus.json"
+        config.write_text(json.dumps(self._config))  # JSON is YAML
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        self.url = f"http://{address}"
+        command = [
+            "prometheus", f"--config.file={config}", f"--storage.tsdb.path={self._folder / 'data'}",
+            f"--web.listen-address={address}", "--log.level=warn",
+        ]  # fmt: skip
+        self._child = Child("prometheus", command, self._folder / "prometheus.log")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2):
+                    return self
+            except OSError as error:
+                if not self._child.is_running() or time.monotonic() > deadline:
+                    self._child.kill()
+                    raise ClusterError(f"prometheus: {error}:\n{self._child.last_words()}") from error
+            time.sleep(0.1)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._child is not None:
+            self._child.stop()
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples that an expression has now: each with its labels (``metric``) and time and value (``value``).
+
+        Raises:
+            ClusterError: Prometheus does not understand it, with its words.
+        """
+        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+                return result
+        except urllib.error.HTTPError as error:
+            raise ClusterError(f"{expression}: {error.read().decode()}") from error
