@@ -1,35 +1,34 @@
-# Images of the operator and of the node agent.
-#   docker build --target operator -t concerto-operator:0.1.0 .
-#   docker build --target agent -t concerto-agent:0.1.0 .
-# BASE needs Python 3.11 or later with pip and a C library that PyPI's manylinux wheels run on.
-ARG BASE=python:3.11-slim
+# Images of the operator and of the node agent: `make image`, which first downloads the wheels that requirements.lock pins.
+# BASE needs Python 3.11 as /usr/bin/python3, a C library that manylinux wheels run on, and nothing else: no shell, no pip.
+ARG BASE=gcr.io/distroless/python3-debian12
 
+# What goes in, put together with the base's own Python. Dependencies of both, the operator's further ones, and our code are
+# layers of their own: the first is shared, and the last, small one is all that a new version of ours changes.
 FROM ${BASE} AS build
 WORKDIR /src
-# versions as locked; only what each image needs is installed
-COPY requirements.lock ./
-RUN sed -E '/^ +--hash/d; s/ \\$//' requirements.lock > constraints.txt
-COPY pyproject.toml README.md ./
+COPY image/install.py pyproject.toml ./
+COPY build/image/wheels wheels
+RUN ["/usr/bin/python3", "install.py", "wheels", "wheels/agent", "/out/common"]
+RUN ["/usr/bin/python3", "install.py", "wheels", "wheels/operator", "/out/operator-only"]
 COPY operator operator
 COPY agent agent
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ONLY_BINARY=:all:
-
-FROM build AS build-agent
-RUN python3 -m pip install --target /opt/concerto --constraint constraints.txt .
-
-FROM build AS build-operator
-RUN python3 -m pip install --target /opt/concerto --constraint constraints.txt ".[operator]"
+RUN ["/usr/bin/python3", "install.py", "code", "/out/agent", "agent/concerto_agent", "operator/concerto/__init__.py", \
+     "operator/concerto/cli.py", "operator/concerto/api", "operator/concerto/capacity", "operator/concerto/kube"]
+RUN ["/usr/bin/python3", "install.py", "code", "/out/operator", "operator/concerto"]
 
 FROM ${BASE} AS runtime
+COPY --from=build /out/common /opt/concerto
+WORKDIR /
 ENV PYTHONPATH=/opt/concerto PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # no name is looked up for it: the number is all that Kubernetes needs to see that it is not root
 USER 65532:65532
-ENTRYPOINT ["python3", "-m", "concerto.cli"]
+ENTRYPOINT ["/usr/bin/python3", "-m", "concerto.cli"]
 
 FROM runtime AS agent
-COPY --from=build-agent /opt/concerto /opt/concerto
+COPY --from=build /out/agent /opt/concerto
 CMD ["agent"]
 
 FROM runtime AS operator
-COPY --from=build-operator /opt/concerto /opt/concerto
+COPY --from=build /out/operator-only /opt/concerto
+COPY --from=build /out/operator /opt/concerto
 CMD ["operator"]

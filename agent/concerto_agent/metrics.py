@@ -1,4 +1,4 @@
-"""What the agent says of itself: Prometheus metrics and a health check, served only where asked for.
+"""What the agent says of itself: Prometheus metrics and health checks, served only where asked for.
 
 The libraries are imported then: an agent that serves nothing is some MiB smaller.
 """
@@ -76,7 +76,7 @@ class _Collector:
 
 
 async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> web.AppRunner:
-    """Serve /metrics and /healthz; the caller cleans the runner up.
+    """Serve /metrics, /healthz and /readyz; the caller cleans the runner up.
 
     Args:
         bind: ``host:port``.
@@ -97,9 +97,14 @@ async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[
         wrong = unwell()
         return web.Response(text=wrong or "ok", status=503 if wrong else 200)
 
+    async def ready(_: web.Request) -> web.Response:
+        known = counters.published.total() > 0
+        return web.Response(text="ok" if known else "nothing is published yet", status=200 if known else 503)
+
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     host, _, port = bind.rpartition(":")

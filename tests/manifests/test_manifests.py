@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from concerto.api.quantities import parse_quantity
+from concerto.controllers.operator import CONTROLLERS
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 BASE = MANIFESTS / "base"
@@ -16,10 +17,10 @@ def documents(path):
 
 
 def objects():
-    """The objects of the base by kind and name."""
+    """The objects of the base and of the components by kind and name."""
     return {
         (o["kind"], o["metadata"]["name"]): o
-        for path in BASE.glob("*.yaml")
+        for path in [*BASE.glob("*.yaml"), *(MANIFESTS / "components").rglob("*.yaml")]
         for o in documents(path)
         if "metadata" in o
     }
@@ -37,8 +38,19 @@ def rights(*roles):
     }
 
 
-OPERATOR = (("ClusterRole", "concerto-operator"), ("Role", "concerto-operator"))
-AGENT = (("ClusterRole", "concerto-agent"),)
+def roles_of(account, *kinds):
+    """The roles that are bound to a service account, by any component."""
+    return tuple(
+        (o["roleRef"]["kind"], o["roleRef"]["name"])
+        for (kind, _), o in objects().items()
+        if kind.endswith("RoleBinding")
+        and any(subject["name"] == account for subject in o["subjects"])
+        and o["roleRef"]["kind"] in (kinds or ("ClusterRole", "Role"))
+    )
+
+
+OPERATOR = roles_of("concerto-operator")
+AGENT = roles_of("concerto-agent")
 READ = {"get", "list", "watch"}
 
 
@@ -80,14 +92,18 @@ def test_images_of_the_workloads_are_pinned_in_one_place():
 
 @pytest.mark.parametrize("roles", [OPERATOR, AGENT], ids=["operator", "agent"])
 def test_rights_are_spelled_out_and_reach_nothing_secret(roles):
-    for group, resource, _, verb in rights(*roles):
+    everywhere = [role for role in roles if role[0] == "ClusterRole"]
+    assert "secrets" not in {resource for _, resource, _, _ in rights(*everywhere)}
+    for group, resource, names, verb in rights(*roles):
         # There a resource is the name of a metric, which only the person who asks for it knows; and what can be scaled
         # is for its kind to say, as for the HorizontalPodAutoscaler
         named_by_metrics = group in {"custom.metrics.k8s.io", "external.metrics.k8s.io"} and verb in READ
         assert verb != "*"
         assert group != "*" or resource == "*/scale"
         assert resource != "*" or named_by_metrics
-        assert resource not in {"secrets", "configmaps", "pods/exec", "serviceaccounts/token", "roles", "clusterroles"}
+        # One Secret at home, and only to be read by its name: what profiles' Prometheus asks for
+        assert resource != "secrets" or (names, verb) == (("concerto-prometheus",), "get")
+        assert resource not in {"configmaps", "pods/exec", "serviceaccounts/token", "roles", "clusterroles"}
         assert verb not in {"deletecollection", "impersonate", "escalate", "bind"}
 
 
@@ -104,22 +120,24 @@ def test_nobody_may_change_a_spec_that_somebody_else_applies(roles):
     }
 
 
-def test_an_agent_writes_nothing_but_its_measurements():
-    assert {(resource, verb) for _, resource, _, verb in rights(*AGENT) if verb not in READ} == {
+# To create one is to ask the API server a question; nothing is kept
+ASKS = {("tokenreviews", "create"), ("subjectaccessreviews", "create")}
+
+
+def test_an_agent_writes_nothing_but_its_measurements_and_what_it_pinned():
+    assert {(resource, verb) for _, resource, _, verb in rights(*AGENT) if verb not in READ} - ASKS == {
         (resource + sub, verb)
         for resource in ("nodecapacities", "subspacesnapshots", "nodecputopologies")
         for sub, verb in (("", "create"), ("/status", "patch"))
-    }
+    } | {("podcpubindings/status", "patch")}
 
 
 def test_the_operator_makes_and_deletes_reservations_but_changes_none():
     # Everywhere for rises that forecasts ask for; its own placements only at home, which policy-in-flight.yaml holds
-    everywhere = rights(OPERATOR[0])
+    everywhere = rights(*roles_of("concerto-operator", "ClusterRole"))
     assert {verb for _, resource, _, verb in everywhere if resource == "podreservations"} == {*READ, "create", "delete"}
-    assert {verb for _, resource, _, verb in rights(OPERATOR[1]) if resource == "podreservations"} == {
-        "create",
-        "delete",
-    }
+    at_home = rights(*roles_of("concerto-operator", "Role"))
+    assert {verb for _, resource, _, verb in at_home if resource == "podreservations"} == {"create", "delete"}
 
 
 def test_the_operator_writes_no_other_model_than_the_clusters():
@@ -156,7 +174,8 @@ def test_the_policy_of_agents_covers_every_kind_that_an_agent_may_write():
     (rule,) = objects()["ValidatingAdmissionPolicy", "concerto-agent-own-node"]["spec"]["matchConstraints"][
         "resourceRules"
     ]
-    written = {resource for group, resource, _, verb in rights(*AGENT) if verb not in READ}
+    changes = {(resource, verb) for group, resource, _, verb in rights(*AGENT) if verb not in READ} - ASKS
+    written = {resource for resource, _ in changes}
     assert written <= set(rule["resources"])
     assert set(rule["operations"]) == {"CREATE", "UPDATE"}
 
@@ -183,6 +202,43 @@ def test_the_agent_runs_on_every_node_whatever_its_taints():
     pod = objects()["DaemonSet", "concerto-agent"]["spec"]["template"]["spec"]
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert "schedulerName" not in pod
+
+
+@pytest.mark.parametrize("key", [("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")])
+def test_a_workload_of_ours_does_not_wait_for_itself_to_be_placed(key):
+    profiles = {o["spec"]["schedulerName"] for (kind, _), o in objects().items() if kind == "SchedulingProfile"}
+    assert profiles
+    assert objects()[key]["spec"]["template"]["spec"].get("schedulerName", "default-scheduler") not in profiles
+
+
+def test_an_operator_leaves_no_gap_when_a_node_is_drained_or_a_version_rolled_out():
+    deployment = objects()["Deployment", "concerto-operator"]["spec"]
+    budget = objects()["PodDisruptionBudget", "concerto-operator"]["spec"]
+    assert deployment["replicas"] - budget["minAvailable"] == 1
+    assert budget["selector"] == deployment["selector"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["labelSelector"] == deployment["selector"]
+
+
+def controllers(component):
+    """What a component's patches tell the operator to run."""
+    (kustomization,) = documents(component / "kustomization.yaml")
+    patches = [yaml.safe_load(p["patch"]) for p in kustomization.get("patches", ())]
+    steps = [step for patch in patches if isinstance(patch, list) for step in patch]
+    return {v.removeprefix("--controllers=") for s in steps if (v := str(s.get("value"))).startswith("--controllers=")}
+
+
+def test_each_component_that_brings_rights_for_the_operator_has_it_use_them_and_no_other_does():
+    base = set(objects()["Deployment", "concerto-operator"]["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert {a for a in base if a.startswith("--controllers")} == {"--controllers=scheduling"}
+    told = {path.name: controllers(path) for path in (MANIFESTS / "components").iterdir()}
+    assert told["watcher"] == set()
+    assert set().union(*told.values()) == set(CONTROLLERS) - {"scheduling"}
+    for name, flags in told.items():
+        brings_rights = any(role == f"concerto-operator-{name}" for _, role in OPERATOR)
+        assert flags == ({name} if brings_rights else set())
 
 
 def test_pods_of_the_samples_ask_for_the_scheduler_that_the_default_profile_serves():

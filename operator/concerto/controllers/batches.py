@@ -51,6 +51,7 @@ async def store(
     name: str,
     assignments: Sequence[Assignment],
     *,
+    owners: Sequence[Object] = (),
     may_write: Callable[[], bool] = lambda: True,
 ) -> tuple[list[StoredBatch], list[Refused]]:
     """Write the batch; returns once every assignment is either confirmed or refused.
@@ -63,10 +64,13 @@ async def store(
         namespace: the operator's own; batches count nowhere else.
         name: unique to this cycle of this process.
         assignments: at most 250.
+        owners: owner references of the batch.
         may_write: whether this process still leads, asked before each write; once it says no, nothing is sent and
             nothing returned (a process that was stopped for a while wakes up anywhere).
     """
     body = build_batch(namespace, name, assignments)
+    if owners:
+        body["metadata"]["ownerReferences"] = list(owners)
     try:
         created = await _create(session, namespace, name, body, may_write)
     except ApiError as error:
@@ -76,7 +80,7 @@ async def store(
         stored: list[StoredBatch] = []
         refused: list[Refused] = []
         for suffix, part in (("a", assignments[:half]), ("b", assignments[half:])):
-            more, worse = await store(session, namespace, name + suffix, part, may_write=may_write)
+            more, worse = await store(session, namespace, name + suffix, part, owners=owners, may_write=may_write)
             stored += more
             refused += worse
         return stored, refused

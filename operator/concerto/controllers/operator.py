@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from concerto.kube.config import TokenSource
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
+    DEPLOYMENTS,
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
     NODES,
@@ -54,6 +55,8 @@ from concerto.kube.resources import (
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "concerto-operator"
+CONTROLLERS = ("scheduling", "pinning", "autoscaling")
+"""What an operator can run; scheduling it always does."""
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
 _LOOK_FOR_KINDS_SECONDS = 1.0
@@ -66,6 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
     parser.add_argument(
         "--bind", default="0.0.0.0:8080", help="where /metrics, /healthz, /readyz and /watcher are served"
+    )
+    parser.add_argument(
+        "--controllers",
+        action="append",
+        choices=CONTROLLERS,
+        help="what to run, once for each; all by default. Each needs the rights that its component brings",
+    )
+    parser.add_argument(
+        "--deployment",
+        help="the Deployment that this is a pod of: it then owns the Lease and the placements under way",
     )
     lease = LeaseSettings()
     for name, default, help_ in (
@@ -100,7 +113,16 @@ def run(args: argparse.Namespace) -> int:
         return 2
     autoscaling = PredictiveHPASettings(controller=autoscaling_settings(args))
     agent_token = args.autoscaling_agent_token_file
-    operator = Operator(config, args.namespace or config.namespace, args.bind, lease, autoscaling, agent_token)
+    operator = Operator(
+        config,
+        args.namespace or config.namespace,
+        args.bind,
+        lease,
+        autoscaling,
+        agent_token,
+        controllers=args.controllers or CONTROLLERS,
+        deployment=args.deployment,
+    )
     kopf.run(
         loop=uvloop.new_event_loop(),
         registry=operator.registry(),
@@ -132,9 +154,14 @@ class Operator:
         lease: LeaseSettings,
         autoscaling: PredictiveHPASettings,
         agent_token: Path | None,
+        *,
+        controllers: Collection[str],
+        deployment: str | None,
     ) -> None:
         """Nothing is sent before kopf starts it."""
         self.failed = False
+        self._controllers = frozenset(controllers)
+        self._deployment = deployment
         self._agent_token = agent_token
         self._lease = lease
         self._autoscaling = autoscaling
@@ -181,7 +208,8 @@ class Operator:
         async def stop(**_: Any) -> None:
             await self._close()
 
-        for resource in (SCHEDULING_PROFILES, POD_RESERVATIONS, POD_CPU_BINDINGS):
+        pinning = (POD_CPU_BINDINGS,) if "pinning" in self._controllers else ()
+        for resource in (SCHEDULING_PROFILES, POD_RESERVATIONS, *pinning):
 
             @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id="changed")
             async def changed(name: str, namespace: str | None, plural: str = resource.plural, **_: Any) -> None:
@@ -191,6 +219,7 @@ class Operator:
         return registry
 
     async def _start(self) -> None:
+        pinning = "pinning" in self._controllers
         session = self._session = await Session.open(self._config)
         clock = SteadyClock()
         recorder = self._recorder = EventRecorder(
@@ -251,12 +280,15 @@ class Operator:
                 on_change=scheduler.on_batch,
             ),
         }
+        if not pinning:
+            del self._reconcilers[POD_CPU_BINDINGS.plural], reflectors["nodecputopologies"]
         for name, reflector in reflectors.items():
             self._health.ready[name] = not_yet(reflector)
         self._health.ready["kinds"] = lambda: "not asked yet"
         self._web = await serve(self._bind, self._metrics, self._health, Watcher(scheduler.snapshot, clock).routes())
         logger.info("%s started; metrics and health on %s", self._identity, self._bind)
         await self._wait_for_kinds(session)
+        scheduler.owners = await read_owners(session, self._namespace, self._deployment)
         self._spawn("events", recorder.run())
         self._spawn("binding events", binding_events.run())
         scaling_events = EventRecorder(session, component="concerto-autoscaler", instance=self._identity)
@@ -292,11 +324,13 @@ class Operator:
 
         async def lead() -> None:
             self._metrics.leader.set(1)
-            await asyncio.gather(read_afresh(), insist(profiles.load), insist(reservations.load), insist(bindings.load))
+            loads = [profiles.load, reservations.load, *([bindings.load] if pinning else ())]
+            await asyncio.gather(read_afresh(), *(insist(load) for load in loads))
             async with asyncio.TaskGroup() as group:
                 group.create_task(scheduler.run())
                 group.create_task(keep_running("cluster model", model.run))
-                group.create_task(keep_running("autoscaler", autoscaler.run))
+                if "autoscaling" in self._controllers:
+                    group.create_task(keep_running("autoscaler", autoscaler.run))
                 for reconciler in self._reconcilers.values():
                     group.create_task(keep_running(reconciler.kind, reconciler.run))
                 group.create_task(keep_running("profiles", profiles.run))
@@ -307,6 +341,7 @@ class Operator:
             name=LEASE_NAME,
             identity=self._identity,
             settings=self._lease,
+            owners=scheduler.owners,
             on_lost=exit_at_once,
         )
 
@@ -386,6 +421,19 @@ async def missing_kinds(session: Session) -> str | None:
     if missing := [f"{resource.plural}.{group}" for resource in wanted if resource.plural not in names]:
         return f"the API server does not serve {', '.join(missing)} yet: kubectl apply -k crds"
     return None
+
+
+async def read_owners(session: Session, namespace: str, deployment: str | None) -> list[Object]:
+    """Owner references that name the operator's Deployment; none where it is not known, or not to be found."""
+    if deployment is None:
+        return []
+    try:
+        found = await session.get(DEPLOYMENTS.path(namespace, deployment))
+    except KubeError as error:
+        logger.warning("nothing owns the Lease and the placements under way: %s", error)
+        return []
+    uid = found["metadata"]["uid"]
+    return [{"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "name": deployment, "uid": uid}]
 
 
 async def keep_running(name: str, run: Callable[[], Coroutine[Any, Any, None]], pause_seconds: float = 5.0) -> None:

@@ -92,6 +92,7 @@ class Scheduler:
 
     Attributes:
         snapshot: the cluster as scheduling sees it; kept in a standby, too.
+        owners: owner references of its batches.
         on_consumed: told the namespace and name of a standing reservation of which a unit was used.
     """
 
@@ -120,6 +121,7 @@ class Scheduler:
             may_write: whether this process still leads; asked last thing before a batch or a binding is sent.
         """
         self.snapshot = Snapshot()
+        self.owners: Sequence[Object] = ()
         self.on_consumed: Callable[[str, str], None] = lambda namespace, name: None
         self._session = session
         self._namespace = namespace
@@ -355,7 +357,12 @@ class Scheduler:
         if not self._may_write():
             await asyncio.Event().wait()  # a process that slept through its Lease ends before it says another word
         stored, refused = await store(
-            self._session, self._namespace, name, [d.assignment for d in decisions], may_write=self._may_write
+            self._session,
+            self._namespace,
+            name,
+            [d.assignment for d in decisions],
+            owners=self.owners,
+            may_write=self._may_write,
         )
         for batch in stored:
             self._stored[batch.name] = batch

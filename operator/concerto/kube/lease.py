@@ -19,7 +19,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,7 @@ class LeaderElection:
         name: str,
         identity: str,
         settings: LeaseSettings | None = None,
+        owners: Sequence[Object] = (),
         on_lost: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,6 +84,7 @@ class LeaderElection:
             identity: of this candidate; must be new at each start of a process, as a lease that bears it is taken for
                 one's own.
             settings: durations.
+            owners: owner references of a Lease that is created here, in its namespace; it goes when they have gone.
             on_lost: called at once, synchronously, when leadership is lost; where nothing may happen afterwards it
                 ends the process.
             clock: seconds, monotonic.
@@ -92,6 +94,7 @@ class LeaderElection:
         self._namespace = namespace
         self._name = name
         self._settings = settings or LeaseSettings()
+        self._owners = owners
         self._on_lost = on_lost
         self._clock = clock
         self._path = LEASES.path(namespace, name)
@@ -186,6 +189,7 @@ class LeaderElection:
                 identity=self.identity,
                 lease_duration_seconds=self._settings.lease_duration_seconds,
                 now=time.time(),
+                owners=self._owners,
             )
             method, path = ("POST", LEASES.path(self._namespace)) if self._lease is None else ("PUT", self._path)
             written = await self._session.request(
@@ -237,7 +241,14 @@ class LeaderElection:
 
 
 def build_lease(
-    lease: Object | None, *, namespace: str, name: str, identity: str, lease_duration_seconds: int, now: float
+    lease: Object | None,
+    *,
+    namespace: str,
+    name: str,
+    identity: str,
+    lease_duration_seconds: int,
+    now: float,
+    owners: Sequence[Object] = (),
 ) -> Object:
     """The lease as ``identity`` takes or renews it.
 
@@ -248,15 +259,17 @@ def build_lease(
         identity: the holder to be.
         lease_duration_seconds: how long others are to leave it alone.
         now: seconds since the epoch.
+        owners: owner references of a new one.
     """
     before = (lease or {}).get("spec") or {}
     renewal = before.get("holderIdentity") == identity
     moment = format_micro_timestamp(now)
     transitions = before.get("leaseTransitions") or 0
+    new = {"namespace": namespace, "name": name, **({"ownerReferences": list(owners)} if owners else {})}
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
-        "metadata": (lease or {}).get("metadata") or {"namespace": namespace, "name": name},
+        "metadata": (lease or {}).get("metadata") or new,
         "spec": {
             "holderIdentity": identity,
             "leaseDurationSeconds": lease_duration_seconds,

@@ -60,6 +60,7 @@ NODES = Resource("", "v1", "nodes", "Node", False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
 
 _GROUP, _VERSION = "concerto.dev", "v1alpha1"
