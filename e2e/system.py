@@ -92,14 +92,21 @@ def install(cluster: Cluster) -> None:
     cluster.kubectl("apply", "-k", str(OVERLAY))
 
 
-def agent_on(system_cluster: Cluster, node: RealNode, logs: Path) -> Process:
-    """The agent of a real node: in the node's cgroup, measuring just that (nodes share this machine)."""
+def agent_on(system_cluster: Cluster, node: RealNode, logs: Path, extra: Sequence[str] = ()) -> Process:
+    """The agent of a real node: in the node's cgroup, measuring just that (nodes share this machine).
+
+    Args:
+        system_cluster: where.
+        node: which it measures.
+        logs: folder of its log.
+        extra: further arguments.
+    """
     scope = ["--scope", "cgroup", "--cgroup", node.cgroup]
     return agent_process(
         system_cluster,
         logs,
         node.name,
-        [*scope, "--memory-capacity", str(node.spec.memory_bytes), *node.kubelet_flags],
+        [*scope, "--memory-capacity", str(node.spec.memory_bytes), *node.kubelet_flags, *extra],
         wrap=node.in_cgroup,
     )
 
