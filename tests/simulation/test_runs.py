@@ -25,7 +25,18 @@ def figures(policy, setup=SMALL, seed=1):
 
 @pytest.mark.parametrize(
     "policy",
-    ["concerto", "kube-scheduler@500m", "carico", "spazio", "spazio-over-provision", "pronto", "random", "oracle"],
+    [
+        "concerto",
+        "kube-scheduler@500m",
+        "carico",
+        "spazio",
+        "spazio-over-provision",
+        "pronto",
+        "random",
+        "oracle",
+        "trimaran-target-load-packing",
+        "trimaran-load-variation",
+    ],
 )
 def test_every_policy_completes_a_small_job(policy):
     found = figures(policy)

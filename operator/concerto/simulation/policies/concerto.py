@@ -6,7 +6,7 @@ What is modelled here is only what lies between them: when a status reaches the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from concerto.api.nodecapacity import (
     CapacitySettings,
     NodeCapacity,
     NodeCapacityStatus,
-    ResourceStatus,
 )
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity import readings as formulas
-from concerto.capacity.pipeline import MODES, CapacityReport, NodePipeline
+from concerto.capacity.pipeline import CapacityReport, NodePipeline
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
+from concerto.capacity.windows import WindowStatistics
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
@@ -31,7 +31,7 @@ from concerto.simulation.cluster import World
 from concerto.simulation.node_model import Change as PodChange
 from concerto.simulation.node_model import Readings, Transition
 from concerto.simulation.workloads import JobSpec, SimPod
-from concerto_agent.publisher import Published, PublishSettings, should_publish
+from concerto_agent.publisher import Published, PublishSettings, build_status, should_publish
 
 SCHEDULER_NAME = "concerto"
 _SUBSPACE_SECONDS = 5.0
@@ -49,11 +49,14 @@ class Agents:
     Args:
         settings: NodeCapacity.spec of every node.
         deadband: when a status is worth a write; None broadcasts every batch, as 000 does.
+        windows: tell means and deviations over minutes, too, for scores that read them.
     """
 
-    def __init__(self, settings: CapacitySettings, deadband: PublishSettings | None) -> None:
+    def __init__(self, settings: CapacitySettings, deadband: PublishSettings | None, *, windows: bool = False) -> None:
         self.settings = settings
         self.deadband = deadband
+        self._with_windows = windows
+        self._windows: Mapping[str, WindowStatistics] = {}
 
     def attach(self, world: World, told: Callable[[int, NodeCapacityStatus, int], None]) -> None:
         """Begin to measure; `told` gets node, status and version once a status has reached the operator."""
@@ -100,6 +103,8 @@ class Agents:
 
     def _fold(self, now: float) -> None:
         self.report = report = self.pipeline.fold(now, self.published_cluster)
+        if self._with_windows:
+            self._windows = self.pipeline.windows(now)
         if now - self._cluster_at >= _SUBSPACE_SECONDS and not self.world.api_down:
             self._cluster_at = now
             alive = [i for i in range(len(self.names)) if not self.world.agent_dead(i)]
@@ -116,25 +121,17 @@ class Agents:
 
     def status(self, node: int, report: CapacityReport, now: float) -> NodeCapacityStatus:
         """What the agent could say of its node now."""
-        return NodeCapacityStatus(
+        return build_status(
+            report,
+            node,
+            self.settings,
+            windows=self._windows,
+            agent=self._agent,
+            pod_uids=tuple(self.running[node]),
             observed_at=now,
             observed_generation=1,
-            agent=self._agent,
-            capacity=round(float(report.capacity[node]), 4),
-            capacity_mode=MODES[int(report.mode[node])],
-            signal=float(report.signal[node]),
-            baseline=float(report.baseline[node]),
-            per_pod_cost=float(report.per_pod_cost[node]),
-            pod_count=len(self.running[node]),
-            young_pods=int(report.young[node]),
-            observed_pod_uids=tuple(self.running[node]),
-            settle_time_seconds=float(report.settle_time[node]),
-            reject=bool(report.reject[node]),
-            over_provision=float(report.over_provision[node]),
-            resources=tuple(
-                ResourceStatus(name, float(report.usage[node, i]), float(report.base[node, i]), float(c))
-                for i, (name, c) in enumerate(zip(self.settings.resources, report.cost[node]))
-            ),
+            conditions=(),
+            now=now,
         )
 
     def _publish(self, node: int, report: CapacityReport, now: float) -> None:
@@ -165,7 +162,8 @@ class Concerto:
     ) -> None:
         self.settings = settings or CapacitySettings()
         self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
-        self.agents = Agents(self.settings, publish or PublishSettings(jitter=0.0))
+        windows = any(score.measured and score.name != "Capacity" for score, _ in self.profile.scores)
+        self.agents = Agents(self.settings, publish or PublishSettings(jitter=0.0), windows=windows)
 
     def attach(self, world: World) -> None:
         """See Policy."""

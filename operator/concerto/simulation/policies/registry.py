@@ -14,6 +14,7 @@ from concerto.simulation.policies.kube_scheduler import KubeScheduler
 from concerto.simulation.policies.measured import Carico, Pronto, spazio
 from concerto.simulation.policies.oracle import Oracle
 from concerto.simulation.policies.random_choice import RandomChoice
+from concerto.simulation.policies.trimaran import load_variation_risk_balancing, target_load_packing
 
 REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 """Millicores that `kube-sweep` gives every pod, one run each (evaluation section 1: 100m to 1500m)."""
@@ -24,6 +25,8 @@ _PLAIN: dict[str, Callable[[], Policy]] = {
     "spazio": lambda: spazio(False),
     "spazio-over-provision": lambda: spazio(True),
     "pronto": Pronto,
+    "trimaran-target-load-packing": target_load_packing,
+    "trimaran-load-variation": load_variation_risk_balancing,
     "random": RandomChoice,
     "oracle": Oracle,
     "oracle-tight": lambda: Oracle(slack=1.0),

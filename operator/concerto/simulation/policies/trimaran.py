@@ -1,0 +1,35 @@
+"""Trimaran's scores: pods go where their requests fit, to the node that measured load makes the best (seed 001).
+
+The agents' windows stand for load-watcher, the production cycle for kube-scheduler, with its filters by requests and
+without measured capacity.
+"""
+
+from __future__ import annotations
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.schedulingprofile import (
+    DEFAULT_FILTERS,
+    LoadVariationRiskBalancingArgs,
+    ProfileSettings,
+    ScoreSettings,
+    TargetLoadPackingArgs,
+)
+from concerto.simulation.policies.concerto import SCHEDULER_NAME, Concerto
+
+_FILTERS = tuple(name for name in DEFAULT_FILTERS if name not in ("PodCapacity", "WorkloadAware"))
+
+
+def trimaran(score: ScoreSettings) -> Concerto:
+    """Filters by requests and one score."""
+    return Concerto(CapacitySettings(), ProfileSettings(SCHEDULER_NAME, filters=_FILTERS, scores=(score,)))
+
+
+def target_load_packing() -> Concerto:
+    """TargetLoadPacking with its default target, 40 %."""
+    return trimaran(ScoreSettings("TargetLoadPacking", target_load_packing=TargetLoadPackingArgs()))
+
+
+def load_variation_risk_balancing() -> Concerto:
+    """LoadVariationRiskBalancing as upstream computes it."""
+    args = LoadVariationRiskBalancingArgs(formula="Upstream")
+    return trimaran(ScoreSettings("LoadVariationRiskBalancing", load_variation_risk_balancing=args))
