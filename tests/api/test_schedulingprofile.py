@@ -7,8 +7,11 @@ from concerto.api.schedulingprofile import (
     LoadSettings,
     LoadVariationRiskBalancingArgs,
     LowRiskOverCommitmentArgs,
+    MetricProviderSettings,
     NodeResourcesFitArgs,
     ProfileSettings,
+    PrometheusQuery,
+    PrometheusSettings,
     ScoreSettings,
     ShapePoint,
     TargetLoadPackingArgs,
@@ -30,6 +33,8 @@ def test_what_is_left_out_takes_the_default_of_the_crd():
     defaults = {name: field["default"] for name, field in schema.items() if "default" in field}
     defaults["load"] = {n: f["default"] for n, f in schema["load"]["properties"].items()}
     defaults["reservations"] = {n: f["default"] for n, f in schema["reservations"]["properties"].items()}
+    provider = schema["metricProvider"]["properties"]
+    defaults["metricProvider"] = {n: f["default"] for n, f in provider.items() if "default" in f}
     assert ProfileSettings.from_raw({"schedulerName": "x"}) == ProfileSettings.from_raw(
         {"schedulerName": "x"} | defaults
     )
@@ -111,3 +116,61 @@ def test_every_argument_is_read():
 def test_a_ratio_without_a_shape_is_an_error():
     with pytest.raises(ValueError, match="shape"):
         NodeResourcesFitArgs.from_raw({"strategy": "RequestedToCapacityRatio"})
+
+
+PROMETHEUS = {"address": "https://p:9090/base/", "queries": {"cpu": {"average": "a"}, "memory": {"latest": "l"}}}
+
+
+def test_a_provider_is_read_with_all_that_it_needs():
+    schema = spec_schema()["metricProvider"]["properties"]["prometheus"]["properties"]
+    made = ProfileSettings.from_raw(
+        {
+            "schedulerName": "x",
+            "load": {"window": "10m"},
+            "metricProvider": {
+                "type": "Prometheus",
+                "interval": "30s",
+                "timeout": "2s",
+                "prometheus": PROMETHEUS
+                | {
+                    "nodeLabel": "instance",
+                    "secretName": "other",
+                    "headers": [{"name": "X-Scope-OrgID", "value": "nodes"}],
+                    "authorization": {"type": "Basic", "key": "login"},
+                    "tls": {"caKey": "ca.crt"},
+                },
+            },
+        }
+    )
+    assert made.metric_provider == MetricProviderSettings(
+        "Prometheus",
+        30.0,
+        2.0,
+        PrometheusSettings(
+            "https://p:9090/base",
+            (PrometheusQuery("cpu", "average", "a"), PrometheusQuery("memory", "latest", "l")),
+            "instance",
+            (("X-Scope-OrgID", "nodes"),),
+            "other",
+            ("Basic", "login"),
+            "ca.crt",
+        ),
+    )
+    assert made.load == LoadSettings(window="10m", provider="x")
+    assert [q.name for q in made.metric_provider.prometheus.queries] == ["cpu.average", "memory.latest"]
+    least = PrometheusSettings.from_raw(PROMETHEUS)
+    assert (least.node_label, least.secret_name) == (schema["nodeLabel"]["default"], schema["secretName"]["default"])
+    assert (least.authorization, least.ca_key, least.insecure_skip_verify) == (None, "", False)
+    authorization = {n: f["default"] for n, f in schema["authorization"]["properties"].items()}
+    assert PrometheusSettings.from_raw(PROMETHEUS | {"authorization": {}}).authorization == tuple(
+        authorization.values()
+    )
+    assert PrometheusSettings.from_raw(PROMETHEUS | {"tls": {"insecureSkipVerify": True}}).insecure_skip_verify
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"type": "Prometheus"}, {"type": "Prometheus", "prometheus": {"address": "http://p", "queries": {}}}]
+)
+def test_what_the_crd_refuses_of_a_provider_is_refused_here_as_well(wrong):
+    with pytest.raises(ValueError, match="prometheus"):
+        ProfileSettings.from_raw({"schedulerName": "x", "metricProvider": wrong})

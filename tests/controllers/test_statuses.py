@@ -11,9 +11,11 @@ from concerto.api.podreservation import Assignment, StandingReservation, build_b
 from concerto.capacity.subspace import Subspace
 from concerto.controllers.binder import build_binding
 from concerto.controllers.cluster_model import build_cluster_status
-from concerto.controllers.profiles import build_profile_status, metrics_condition, ready_condition
+from concerto.controllers.load_sources.state import NOT_ASKED, ProviderState
+from concerto.controllers.profiles import ProfileState, build_profile_status, metrics_condition, ready_condition
 from concerto.controllers.reservations import build_standing_status
 from concerto.controllers.scheduler import ProfileCounts, scheduled_note
+from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
 from concerto.scheduling.ledger import StandingState
 from concerto.scheduling.registry import SCORES
@@ -93,12 +95,25 @@ def test_a_profile_says_whether_it_is_in_use(sentence, wrong, winner, expected):
         "spec": {"schedulerName": "concerto"},
     }
     counts = ProfileCounts(5, 2, 1).plus_abstentions("TargetLoadPacking", 3).plus_abstentions("TargetLoadPacking", 4)
-    status = build_profile_status(obj, ready_condition(wrong, "mine", winner), metrics_condition(1, 3), counts, NOW)
+    provider = ProviderState(NOT_ASKED, ("elsewhere",), 1, {"AboveOne": 2})
+    state = ProfileState(counts, Coverage("Prometheus", 1, 1, 1, ("n3",)), provider)
+    status = build_profile_status(obj, ready_condition(wrong, "mine", winner), state, NOW)
     assert by_type(status)["Ready"] == expected, sentence
     assert by_type(status)["Stalled"][0] == ("True" if expected[0] == "False" else "False")
     assert (status["decisions"], status["unschedulable"], status["fallbacks"]) == (5, 2, 1)
     assert status["abstentions"] == [{"plugin": "TargetLoadPacking", "count": 7}]
     assert by_type(status)["MetricsComplete"] == ("False", "SomeMissing")
+    assert by_type(status)["ProviderReady"] == ("Unknown", "NotAsked")
+    assert status["metrics"] == {
+        "provider": "Prometheus",
+        "fresh": 1,
+        "stale": 1,
+        "missing": 1,
+        "missingNodes": ["n3"],
+        "unmatched": ["elsewhere"],
+        "unmatchedCount": 1,
+        "rejected": [{"reason": "AboveOne", "count": 2}],
+    }
     assert status["observedGeneration"] == 2
     assert problems({**obj, "status": status}) == []
 
@@ -108,7 +123,7 @@ def test_a_profile_says_whether_it_is_in_use(sentence, wrong, winner, expected):
     [(0, 3, ("True", "Measured")), (1, 3, ("False", "SomeMissing")), (3, 3, ("False", "AllMissing"))],
 )
 def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expected):
-    condition = metrics_condition(missing, nodes)
+    condition = metrics_condition(Coverage(fresh=nodes - missing, missing=missing))
     assert (condition.status, condition.reason) == expected
 
 

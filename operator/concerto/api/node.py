@@ -44,6 +44,7 @@ class NodeView:
         unschedulable: whether it has been cordoned.
         ready: whether its Ready condition is True; a node that never said so is not ready.
         capacity: amounts of cpu and memory that the machine has, of which usage is measured as a part.
+        addresses: its internal IP addresses, by which some metrics go.
     """
 
     name: str
@@ -54,6 +55,7 @@ class NodeView:
     unschedulable: bool = False
     ready: bool = True
     capacity: Mapping[str, int] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
 
     @classmethod
     def from_raw(cls, obj: Mapping[str, Any]) -> Self:
@@ -71,11 +73,16 @@ class NodeView:
             unschedulable=bool(spec.get("unschedulable")),
             ready=ready is not None and ready.get("status") == "True",
             capacity={r: resource_amount(r, v) for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
+            addresses=tuple(a["address"] for a in _internal(status)),
         )
 
 
+def _internal(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [a for a in status.get("addresses") or () if a.get("type") == "InternalIP"]
+
+
 def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a raw Node that ``NodeView`` reads, so that a reflector keeps no images and addresses."""
+    """The part of a raw Node that ``NodeView`` reads, so that a reflector keeps no images."""
     metadata = obj["metadata"]
     spec = obj.get("spec") or {}
     status = obj.get("status") or {}
@@ -86,6 +93,7 @@ def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
         "status": {
             "allocatable": status.get("allocatable") or {},
             "capacity": {r: v for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
+            "addresses": _internal(status),
             "conditions": [{"type": "Ready", "status": ready.get("status")}] if ready is not None else [],
         },
     }

@@ -6,7 +6,7 @@ The defaults below are those of the CRD (crds/schedulingprofiles.yaml).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from concerto.api.quantities import parse_duration, parse_quantity
@@ -16,6 +16,11 @@ TieBreaking = Literal["Random", "FirstByName"]
 LoadWindow = Literal["5m", "10m", "15m"]
 RiskFormula = Literal["KEP", "Upstream"]
 FitStrategy = Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"]
+ProviderType = Literal["Agents", "KubernetesMetricsServer", "Prometheus"]
+Statistic = Literal["average", "deviation", "latest"]
+
+STATISTICS: dict[str, Statistic] = {"average": "average", "standardDeviation": "deviation", "latest": "latest"}
+"""What a metric may tell of a resource, by its name in objects."""
 
 DEFAULT_FILTERS = (
     "NodeName", "NodeUnschedulable", "NodeReady", "TaintToleration", "NodeAffinity", "NodeResources", "NodePorts",
@@ -36,12 +41,14 @@ class LoadSettings:
         request_multiplier: predicted cpu of a container without a limit, over its request.
         default_cpu_millicores: predicted cpu of a container with neither limit nor request.
         best_effort_cpu_millicores: predicted cpu of a BestEffort pod.
+        provider: whose metrics are meant: the schedulerName of the profile that has a provider; empty: the agents'.
     """
 
     window: LoadWindow = "5m"
     request_multiplier: float = 1.5
     default_cpu_millicores: float = 1000.0
     best_effort_cpu_millicores: float = 1.0
+    provider: str = ""
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -197,6 +204,113 @@ class ScoreSettings:
 
 
 @dataclass(frozen=True)
+class PrometheusQuery:
+    """One query, whose answer has one series for each node.
+
+    Attributes:
+        resource: ``cpu`` or ``memory``.
+        statistic: what of it the query tells.
+        expression: PromQL; its values are parts of the machine, 0 to 1.
+    """
+
+    resource: str
+    statistic: Statistic
+    expression: str
+
+    @property
+    def name(self) -> str:
+        """As it stands under ``queries``: ``cpu.average``, say."""
+        return f"{self.resource}.{next(k for k, v in STATISTICS.items() if v == self.statistic)}"
+
+
+@dataclass(frozen=True)
+class PrometheusSettings:
+    """``spec.metricProvider.prometheus``.
+
+    Attributes:
+        address: where it is; its API is below this.
+        queries: what to ask.
+        node_label: label of the answers' series that says which node they are of.
+        headers: (name, value) to send along.
+        secret_name: Secret of the operator's namespace with what is secret.
+        authorization: (``Bearer`` or ``Basic``, key in the Secret); None: nobody asks for it.
+        ca_key: key in the Secret of the certificates that are trusted; empty: the machine's.
+        insecure_skip_verify: whether any certificate will do.
+    """
+
+    address: str
+    queries: tuple[PrometheusQuery, ...]
+    node_label: str = "node"
+    headers: tuple[tuple[str, str], ...] = ()
+    secret_name: str = "concerto-prometheus"  # not a secret but the name of one
+    authorization: tuple[str, str] | None = None
+    ca_key: str = ""
+    insecure_skip_verify: bool = False
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: there is no query (the CRD refuses it).
+        """
+        queries = tuple(
+            PrometheusQuery(resource, STATISTICS[name], expression)
+            for resource, by_name in raw["queries"].items()
+            for name, expression in by_name.items()
+        )
+        if not queries:
+            raise ValueError("metricProvider.prometheus.queries is empty")
+        authorization, tls = raw.get("authorization"), raw.get("tls") or {}
+        return cls(
+            address=raw["address"].rstrip("/"),
+            queries=queries,
+            node_label=raw.get("nodeLabel", cls.node_label),
+            headers=tuple((h["name"], h["value"]) for h in raw.get("headers") or ()),
+            secret_name=raw.get("secretName", cls.secret_name),
+            authorization=None
+            if authorization is None
+            else (authorization.get("type", "Bearer"), authorization.get("key", "token")),
+            ca_key=tls.get("caKey", cls.ca_key),
+            insecure_skip_verify=tls.get("insecureSkipVerify", cls.insecure_skip_verify),
+        )
+
+
+@dataclass(frozen=True)
+class MetricProviderSettings:
+    """``spec.metricProvider``: who measures the nodes for load-aware scores.
+
+    Attributes:
+        type: the agents, or who is asked instead.
+        interval_seconds: between two times of asking.
+        timeout_seconds: for an answer.
+        prometheus: for that type.
+    """
+
+    type: ProviderType = "Agents"
+    interval_seconds: float = 15.0
+    timeout_seconds: float = 5.0
+    prometheus: PrometheusSettings | None = None
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: type Prometheus without its settings (the CRD refuses it).
+        """
+        kind: ProviderType = raw.get("type", cls.type)
+        if kind == "Prometheus" and "prometheus" not in raw:
+            raise ValueError("metricProvider.prometheus is missing, which type Prometheus needs")
+        return cls(
+            kind,
+            parse_duration(raw["interval"]) if "interval" in raw else cls.interval_seconds,
+            parse_duration(raw["timeout"]) if "timeout" in raw else cls.timeout_seconds,
+            PrometheusSettings.from_raw(raw["prometheus"]) if kind == "Prometheus" else None,
+        )
+
+
+@dataclass(frozen=True)
 class ProfileSettings:
     """SchedulingProfile ``spec``.
 
@@ -212,6 +326,7 @@ class ProfileSettings:
         max_units_per_namespace: most units that the standing reservations of one namespace may hold together.
         unbound_ttl_seconds: time after which a placement that could not be carried out is given up.
         load: how load-aware scores are told the load of a node.
+        metric_provider: who measures the load of nodes for load-aware scores.
     """
 
     scheduler_name: str
@@ -225,11 +340,16 @@ class ProfileSettings:
     max_units_per_namespace: int = 100
     unbound_ttl_seconds: float = 60.0
     load: LoadSettings = LoadSettings()
+    metric_provider: MetricProviderSettings = MetricProviderSettings()
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
         """SchedulingProfile ``spec`` as the API server holds it; what is left out takes its default."""
         reservations = spec.get("reservations") or {}
+        load = LoadSettings.from_raw(spec.get("load") or {})
+        provider = MetricProviderSettings.from_raw(spec.get("metricProvider") or {})
+        if provider.type != "Agents":
+            load = replace(load, provider=spec["schedulerName"])
         return cls(
             scheduler_name=spec["schedulerName"],
             filters=tuple(f["name"] for f in spec["filters"]) if "filters" in spec else cls.filters,
@@ -241,5 +361,6 @@ class ProfileSettings:
             tie_breaking=spec.get("tieBreaking", cls.tie_breaking),
             max_units_per_namespace=reservations.get("maxUnitsPerNamespace", cls.max_units_per_namespace),
             unbound_ttl_seconds=parse_duration(reservations.get("unboundTTL", "60s")),
-            load=LoadSettings.from_raw(spec.get("load") or {}),
+            load=load,
+            metric_provider=provider,
         )

@@ -24,6 +24,7 @@ from aiohttp import web
 from concerto.api.quantities import parse_duration
 from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
+from concerto.controllers.load_sources import LoadProviders
 from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings
 from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
@@ -239,7 +240,8 @@ class Operator:
             SchedulerSettings(binding_timeout_seconds=binding_timeout_seconds(self._lease)),
             may_write=lambda: election.remaining_seconds() > 0,
         )
-        profiles = ProfileController(session, scheduler)
+        providers = LoadProviders(session, self._namespace, scheduler.snapshot, recorder, self._metrics, clock)
+        profiles = ProfileController(session, scheduler, providers, self._metrics)
         reservations = ReservationController(session, scheduler, recorder, clock)
         topologies = Reflector(session, NODE_CPU_TOPOLOGIES, on_change=lambda old, new: bindings.on_topology(old, new))
 
@@ -334,6 +336,7 @@ class Operator:
                 for reconciler in self._reconcilers.values():
                     group.create_task(keep_running(reconciler.kind, reconciler.run))
                 group.create_task(keep_running("profiles", profiles.run))
+                group.create_task(keep_running("metric providers", providers.run))
 
         election = LeaderElection(
             session,

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.clock import wall_timestamp
+from concerto.controllers.load_sources import LoadProviders, ProviderState, Wanted
 from concerto.controllers.scheduler import ProfileCounts, Scheduler
+from concerto.controllers.telemetry import Metrics
 from concerto.kube import KubeError, NotFound, Object, Session
 from concerto.kube.resources import SCHEDULING_PROFILES
+from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.profile import Profile
 
 logger = logging.getLogger(__name__)
 
 _COUNTS_EVERY_SECONDS = 30.0
+_SOON_SECONDS = 1.0
+"""How long what has changed at a provider waits for more of its kind."""
+_LONGEST_NAME = 256
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,34 @@ class _Known:
     wrong: str = ""
 
 
+@dataclass(frozen=True)
+class ProfileState:
+    """What is said of a profile besides its being in use.
+
+    Attributes:
+        counts: what was done for its pods.
+        coverage: of how many nodes its load is known.
+        provider: who measures it.
+    """
+
+    counts: ProfileCounts = field(default_factory=ProfileCounts)
+    coverage: Coverage = field(default_factory=Coverage)
+    provider: ProviderState = field(default_factory=ProviderState)
+
+
 class ProfileController:
     """Keeps the scheduler's profiles equal to the objects; of two with one schedulerName the older one is in use."""
 
-    def __init__(self, session: Session, scheduler: Scheduler) -> None:
-        """It changes the scheduler's profiles, and writes statuses."""
+    def __init__(self, session: Session, scheduler: Scheduler, providers: LoadProviders, metrics: Metrics) -> None:
+        """It changes the scheduler's profiles and the providers that are asked, and writes statuses."""
         self._session = session
         self._scheduler = scheduler
+        self._providers = providers
+        self._metrics = metrics
         self._known: dict[str, _Known] = {}
-        self._told: dict[str, tuple[ProfileCounts, tuple[int, int]]] = {}
+        self._told: dict[str, ProfileState] = {}
+        self._soon = asyncio.Event()
+        providers.on_change = self._soon.set
 
     async def load(self) -> None:
         """Put every profile in use before anything is decided."""
@@ -53,6 +79,8 @@ class ProfileController:
         """Put an edit into use, and say so in the status."""
         name = key[1]
         before = self._known.pop(name, None)
+        if obj is None:
+            self._metrics.forget_profile(name)
         if obj is not None:
             self._known[name] = _read(obj)
         affected = {k.settings.scheduler_name for k in (before, self._known.get(name)) if k and k.settings}
@@ -67,20 +95,29 @@ class ProfileController:
     async def run(self) -> None:
         """Bring the counters in the statuses up to date, now and then, where they have moved."""
         while True:
-            await asyncio.sleep(_COUNTS_EVERY_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_COUNTS_EVERY_SECONDS):
+                    await self._soon.wait()
+                    await asyncio.sleep(_SOON_SECONDS)
+            self._soon.clear()
             for known in list(self._known.values()):
-                if known.settings and self._told.get(known.name) != self._state(known):
+                state = self._state(known)
+                self._count_nodes(known, state)
+                if known.settings and self._told.get(known.name) != state:
                     try:
                         await self._write(known)
                     except KubeError as error:
                         logger.info("SchedulingProfile %s: %s", known.name, error)
 
-    def _state(self, known: _Known) -> tuple[ProfileCounts, tuple[int, int]]:
-        """What was done for its pods, and of how many nodes out of all it has no usable telemetry."""
-        if known.settings is None:
-            return ProfileCounts(), (0, 0)
+    def _state(self, known: _Known) -> ProfileState:
+        if known.settings is None or self._in_use(known.settings.scheduler_name) != known:
+            return ProfileState()
         name = known.settings.scheduler_name
-        return self._scheduler.counts(name), self._scheduler.without_metrics(name)
+        return ProfileState(self._scheduler.counts(name), self._scheduler.coverage(name), self._providers.state(name))
+
+    def _count_nodes(self, known: _Known, state: ProfileState) -> None:
+        for kind in ("fresh", "stale", "missing"):
+            self._metrics.load_nodes.labels(known.name, kind).set(getattr(state.coverage, kind))
 
     def _in_use(self, scheduler_name: str) -> _Known | None:
         rivals = [k for k in self._known.values() if k.settings and k.settings.scheduler_name == scheduler_name]
@@ -88,8 +125,9 @@ class ProfileController:
 
     def _put_in_use(self, scheduler_name: str) -> None:
         winner = self._in_use(scheduler_name)
-        profile = Profile.build(winner.settings) if winner and winner.settings else None
-        self._scheduler.set_profile(scheduler_name, profile)
+        settings = winner.settings if winner else None
+        self._providers.use(scheduler_name, Wanted(winner.name, winner.uid, settings) if winner and settings else None)
+        self._scheduler.set_profile(scheduler_name, Profile.build(settings) if settings else None)
 
     async def _write(self, known: _Known) -> None:
         path = SCHEDULING_PROFILES.path(name=known.name)
@@ -98,9 +136,9 @@ class ProfileController:
             if obj["metadata"]["uid"] != known.uid or obj["metadata"].get("generation") != known.generation:
                 return  # another change is on its way to us
             winner = self._in_use(known.settings.scheduler_name) if known.settings else None
-            counts, missing = state = self._state(known)
+            state = self._state(known)
             ready = ready_condition(known.wrong, known.name, winner.name if winner else "")
-            status = build_profile_status(obj, ready, metrics_condition(*missing), counts, wall_timestamp())
+            status = build_profile_status(obj, ready, state, wall_timestamp())
             if status != obj.get("status"):
                 patch = {"metadata": {"uid": known.uid}, "status": status}
                 await self._session.patch(SCHEDULING_PROFILES.path(name=known.name, subresource="status"), patch)
@@ -145,35 +183,40 @@ def ready_condition(wrong: str, name: str, winner: str) -> Condition:
     return Condition("Ready", "True", "InUse", "Pods with its schedulerName are placed by this profile.")
 
 
-def metrics_condition(missing: int, nodes: int) -> Condition:
+def metrics_condition(coverage: Coverage) -> Condition:
     """Whether there is usable telemetry of every node."""
+    missing, nodes = coverage.missing, coverage.nodes
     if not missing:
         return Condition("MetricsComplete", "True", "Measured", f"Telemetry of all {nodes} nodes is usable.")
-    reason = "SomeMissing" if missing < nodes else "AllMissing"
+    look = {
+        "Agents": "`kubectl get ncap` shows which agents are silent.",
+        "KubernetesMetricsServer": "`kubectl top nodes` shows what metrics-server knows.",
+    }.get(coverage.provider, "Condition ProviderReady says how its provider is.")
     return Condition(
         "MetricsComplete",
         "False",
-        reason,
+        "SomeMissing" if missing < nodes else "AllMissing",
         f"Telemetry of {missing} of {nodes} nodes is missing, unusable or older than spec.staleAfter; "
-        "spec.metricsPolicy says what becomes of them. `kubectl get ncap` shows which agents are silent.",
+        f"spec.metricsPolicy says what becomes of them. {look}",
     )
 
 
-def build_profile_status(obj: Object, ready: Condition, metrics: Condition, counts: ProfileCounts, now: str) -> Object:
+def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now: str) -> Object:
     """The status of a profile.
 
     Args:
         obj: the object as it is, for its generation and conditions.
         ready: see `ready_condition`.
-        metrics: see `metrics_condition`.
-        counts: what the scheduler did for its schedulerName since it started.
+        state: what the scheduler did for its schedulerName since it started, and by whose measurements.
         now: RFC 3339 time of this look.
     """
     generation = obj["metadata"].get("generation", 0)
     stalled = ready.status == "False"
+    counts, coverage, provider = state.counts, state.coverage, state.provider
     conditions = [
         ready,
-        metrics,
+        metrics_condition(coverage),
+        provider.condition,
         Condition("Reconciling", "False", ready.reason, "Nothing is left to do."),
         Condition("Stalled", "True" if stalled else "False", ready.reason, ready.message),
     ]
@@ -183,6 +226,16 @@ def build_profile_status(obj: Object, ready: Condition, metrics: Condition, coun
         "unschedulable": counts.unschedulable,
         "fallbacks": counts.fallbacks,
         "abstentions": [{"plugin": p, "count": c} for p, c in sorted(counts.abstentions.items())],
+        "metrics": {
+            "provider": coverage.provider,
+            "fresh": coverage.fresh,
+            "stale": coverage.stale,
+            "missing": coverage.missing,
+            "missingNodes": list(coverage.missing_nodes),
+            "unmatched": [name[:_LONGEST_NAME] for name in provider.unmatched],
+            "unmatchedCount": provider.unmatched_count,
+            "rejected": [{"reason": r, "count": c} for r, c in sorted(provider.rejected.items())],
+        },
         "conditions": merge_conditions(
             (obj.get("status") or {}).get("conditions") or (), conditions, now=now, observed_generation=generation
         ),

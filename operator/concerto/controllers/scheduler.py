@@ -25,11 +25,11 @@ from concerto.controllers.telemetry import Metrics
 from concerto.controllers.unschedulable import UnschedulableReporter
 from concerto.kube import Object, Session
 from concerto.kube.events import EventRecorder
+from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import CycleResult, Decision, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.scores.capacity import Capacity
-from concerto.scheduling.snapshot import MEASURED, Change, Snapshot
+from concerto.scheduling.snapshot import Change, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -251,21 +251,10 @@ class Scheduler:
         """What was done for the pods of that scheduler name."""
         return self._counts.get(scheduler_name, ProfileCounts())
 
-    def without_metrics(self, scheduler_name: str) -> tuple[int, int]:
-        """Nodes of which that scheduler name's profile has no usable telemetry now, and nodes in all."""
+    def coverage(self, scheduler_name: str) -> Coverage:
+        """What is known now of the load that the scheduler name's profile asks for."""
         profile = self._profiles.get(scheduler_name)
-        if profile is None:
-            return 0, 0
-        snapshot, settings = self.snapshot, profile.settings
-        basis = snapshot.basis(
-            self._clock(), stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
-        )
-        rows = slice(0, snapshot.size)
-        missing = basis != MEASURED
-        if any(score.measured and score.name != Capacity.name for score, _ in profile.scores):
-            missing |= np.isnan(snapshot.load.measured("cpu", "latest", settings.load, rows))
-        exists = snapshot.exists[rows]
-        return int(np.count_nonzero(missing & exists)), int(np.count_nonzero(exists))
+        return Coverage() if profile is None else coverage(self.snapshot, profile, self._clock())
 
     def reservation_limits(self) -> tuple[int, float]:
         """Most units of standing reservations in a namespace, and the age up to which telemetry is good for them.

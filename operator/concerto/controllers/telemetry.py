@@ -36,6 +36,37 @@ class Metrics:
         self.rejected_metrics = Counter(
             "concerto_rejected_metrics_total", "Metrics of nodes that were no numbers from 0 to 1.", registry=r
         )
+        self.provider_polls = Counter(
+            "concerto_metric_provider_polls_total",
+            "Times that a profile's metric provider was asked, by what came of it.",
+            ["profile", "result"],
+            registry=r,
+        )
+        self.provider_seconds = Histogram(
+            "concerto_metric_provider_seconds",
+            "Time that a profile's metric provider took for all its answers.",
+            ["profile"],
+            buckets=_SECONDS,
+            registry=r,
+        )
+        self.provider_rejected = Counter(
+            "concerto_metric_provider_rejected_total",
+            "Values of a profile's metric provider that cannot be, by what is wrong with them.",
+            ["profile", "reason"],
+            registry=r,
+        )
+        self.provider_unmatched = Gauge(
+            "concerto_metric_provider_unmatched_series",
+            "What a profile's metric provider calls nodes and are none.",
+            ["profile"],
+            registry=r,
+        )
+        self.load_nodes = Gauge(
+            "concerto_load_nodes",
+            "Nodes by how well a profile knows their load: fresh, stale or missing.",
+            ["profile", "state"],
+            registry=r,
+        )
         self.bindings = Counter("concerto_bindings_total", "Bindings, by outcome.", ["result"], registry=r)
         self.scheduling_seconds = Histogram(
             "concerto_pod_scheduling_seconds", "Pod seen pending to pod bound.", buckets=_SECONDS, registry=r
@@ -60,6 +91,17 @@ class Metrics:
         """Have a counter say what somebody else has counted since the start."""
         counter.inc(total - self._told.get(counter, 0))
         self._told[counter] = total
+
+    def forget_profile(self, profile: str) -> None:
+        """The profile is gone, or measured by somebody else: its series would stand still for ever."""
+        for family in (
+            self.provider_polls,
+            self.provider_seconds,
+            self.provider_rejected,
+            self.provider_unmatched,
+            self.load_nodes,
+        ):
+            family.remove_by_labels({"profile": profile})
 
     def render(self) -> bytes:
         """The series in the text format of Prometheus."""

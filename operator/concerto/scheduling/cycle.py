@@ -143,7 +143,15 @@ def query_for(
     """What plugins are asked about a pod under its profile, as of now."""
     settings = profile.settings
     basis = snapshot.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
-    return Query(pod, snapshot, basis, reserved(snapshot, reservation), settings.admit_fraction, settings.load)
+    return Query(
+        pod,
+        snapshot,
+        basis,
+        reserved(snapshot, reservation),
+        settings.admit_fraction,
+        settings.load,
+        now - settings.stale_after_seconds,
+    )
 
 
 def _decide(pod: PodView, template: Template, row: int, score: float) -> Decision:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import LoadSettings
-from concerto.scheduling.load import RESOURCES
+from concerto.api.schedulingprofile import LoadSettings, Statistic
+from concerto.scheduling.provided import RESOURCES
 from concerto.scheduling.snapshot import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
 
 
@@ -31,6 +31,7 @@ class Query:
         reserved: by row, units that a standing reservation holds for this pod.
         admit_fraction: room that a node must have left to be given one more pod, in pods.
         load: how nodes' load is told.
+        oldest: when a provider's metric must have been measured at least, seconds.
     """
 
     pod: PodView
@@ -39,6 +40,7 @@ class Query:
     reserved: Floats
     admit_fraction: float
     load: LoadSettings
+    oldest: float = -np.inf
 
     def available(self, rows: Rows) -> Floats:
         """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
@@ -59,16 +61,17 @@ class Query:
 
         0 or more, in parts of the machine; NaN where telemetry is missing, unusable or too old.
         """
-        load = self.snapshot.load
-        mean = load.measured(resource, "average", self.load, rows)
-        mean = np.where(np.isnan(mean), load.measured(resource, "latest", self.load, rows), mean)
-        mean = np.where(self.is_measured(rows), mean, np.nan)
-        return mean + self.part(resource, load.recent(resource, self.load, rows), rows)
+        mean = self._measured(resource, "average", rows)
+        mean = np.where(np.isnan(mean), self._measured(resource, "latest", rows), mean)
+        return mean + self.part(resource, self.snapshot.load.recent(resource, self.load, rows), rows)
 
     def deviation(self, resource: str, rows: Rows) -> Floats:
         """The standard deviation over the window, as a fraction of the machine; NaN as for `mean_load`."""
-        deviation = self.snapshot.load.measured(resource, "deviation", self.load, rows)
-        return np.where(self.is_measured(rows), deviation, np.nan)
+        return self._measured(resource, "deviation", rows)
+
+    def _measured(self, resource: str, statistic: Statistic, rows: Rows) -> Floats:
+        measured = self.snapshot.load.measured(resource, statistic, self.load, rows, self.oldest)
+        return measured if self.load.provider else np.where(self.is_measured(rows), measured, np.nan)
 
     def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
         """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""

@@ -21,7 +21,8 @@ from concerto.api.podreservation import Assignment, ReservationKey, StandingRese
 from concerto.api.schedulingprofile import MetricsPolicy
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from concerto.scheduling.ledger import Ledger
-from concerto.scheduling.load import RESOURCES, Load
+from concerto.scheduling.load import Load
+from concerto.scheduling.provided import RESOURCES, Joined, Series
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -287,6 +288,7 @@ class Snapshot:
         self._taints[row] = 0
         for column in self._labels.values():
             column.put(row, None)
+        self.load.vacate(row)
         self._tidy(row)
         return Change.NOTHING
 
@@ -325,6 +327,14 @@ class Snapshot:
             self.load.measure(self.row_of[node], None, None)
             self._tidy(self.row_of[node])
         return change | Change.CAPACITY
+
+    def provide(self, provider: str, answer: Sequence[Series], now: float) -> Joined:
+        """A metric provider has answered (``load.Load.provide``); nodes go by name, or by internal address."""
+        row_of: dict[str, int] = {}
+        for row, node in self._nodes.items():
+            row_of.update(dict.fromkeys(node.addresses, row))
+        row_of |= {node.name: row for row, node in self._nodes.items()}
+        return self.load.provide(provider, answer, row_of, self.machine, now)
 
     def set_standing(self, view: StandingReservation) -> Change:
         """A person's reservation as the API server has it now."""

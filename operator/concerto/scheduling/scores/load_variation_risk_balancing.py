@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs
-from concerto.scheduling.load import RESOURCES
 from concerto.scheduling.plugin import Local, Query, rounded
+from concerto.scheduling.provided import RESOURCES
 from concerto.scheduling.snapshot import Floats, Rows
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.schedulingprofile import LowRiskOverCommitmentArgs
-from concerto.scheduling.load import RESOURCES
 from concerto.scheduling.plugin import Local, Query, rounded
+from concerto.scheduling.provided import RESOURCES
 from concerto.scheduling.scores.beta import beta_cdf
 from concerto.scheduling.snapshot import Floats, Rows
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.load import RESOURCES
 from concerto.scheduling.plugin import Local, Query
+from concerto.scheduling.provided import RESOURCES
 from concerto.scheduling.snapshot import Floats, Rows
 
 

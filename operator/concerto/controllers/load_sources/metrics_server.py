@@ -1,0 +1,78 @@
+"""The latest use of nodes from metrics.k8s.io, as metrics-server serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from concerto.api.quantities import parse_duration, parse_quantity
+from concerto.api.timestamps import parse_timestamp
+from concerto.controllers.load_sources.source import Answer, SourceError
+from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
+from concerto.scheduling.provided import RESOURCES, Series
+
+NODE_METRICS = Resource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", False)
+_UNITS = {"cpu": 1000.0, "memory": 1.0}  # to millicores and bytes
+
+
+class MetricsServerSource:
+    """Lists NodeMetrics."""
+
+    def __init__(self, session: Session, timeout_seconds: float) -> None:
+        """Nothing is asked yet."""
+        self._session = session
+        self._timeout = timeout_seconds
+
+    async def fetch(self) -> Answer:
+        """One list; see `Source`."""
+        try:
+            listed = await self._session.request("GET", NODE_METRICS.path(), timeout_seconds=self._timeout, attempts=1)
+        except NotFound as error:
+            raise SourceError("NotServed", "the API server serves no metrics.k8s.io: install metrics-server") from error
+        except Forbidden as error:
+            raise SourceError("Unauthorized", str(error)) from error
+        except KubeError as error:
+            timed_out = isinstance(error.__cause__, TimeoutError)
+            raise SourceError("Timeout" if timed_out else "Unreachable", str(error)) from error
+        try:
+            return Answer(read_node_metrics(listed))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceError("BadAnswer", f"metrics.k8s.io: cannot be read: {error!r}") from error
+
+    async def close(self) -> None:
+        """The session is not ours."""
+
+
+def read_node_metrics(listed: Mapping[str, Any]) -> tuple[Series, ...]:
+    """A NodeMetricsList; what is no quantity is not a number.
+
+    Raises:
+        ValueError: a time or a duration is none.
+        KeyError: a part is missing.
+    """
+    items = listed.get("items") or ()
+    covered = max((parse_duration(item["window"]) for item in items), default=0.0)
+    return tuple(
+        Series(
+            resource,
+            "latest",
+            {
+                item["metadata"]["name"]: (
+                    _UNITS[resource] * _number(item["usage"][resource]),
+                    parse_timestamp(item["timestamp"]),
+                )
+                for item in items
+                if resource in (item.get("usage") or {})
+            },
+            covered,
+            amounts=True,
+        )
+        for resource in RESOURCES
+    )
+
+
+def _number(value: str) -> float:
+    try:
+        return float(parse_quantity(value))
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,208 @@
+"""The load of nodes from Prometheus, or whatever speaks its HTTP API, by a profile's own queries."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+
+from concerto.api.schedulingprofile import PrometheusQuery, PrometheusSettings
+from concerto.controllers.load_sources.source import Answer, SourceError
+from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
+from concerto.scheduling.provided import Series
+
+SECRETS = Resource("", "v1", "secrets", "Secret", True)
+_MOST_BYTES = 64 * 2**20
+_MOST_WORDS = 300
+
+
+class PrometheusSource:
+    """Asks a profile's queries, all at once."""
+
+    def __init__(
+        self,
+        session: Session,
+        namespace: str,
+        settings: PrometheusSettings,
+        *,
+        timeout_seconds: float,
+        window_seconds: float,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            session: the way to the API server, for the Secret.
+            namespace: the operator's own, where the Secret is.
+            settings: where Prometheus is, and what to ask.
+            timeout_seconds: for each answer.
+            window_seconds: over which queries of means and deviations are.
+        """
+        self._session = session
+        self._namespace = namespace
+        self._settings = settings
+        self._timeout = timeout_seconds
+        self._window = window_seconds
+        self._client: aiohttp.ClientSession | None = None
+        self._trusted: bytes | None = None
+
+    async def fetch(self) -> Answer:
+        """An answer to each query that has one; see `Source`."""
+        settings = self._settings
+        secret = await self._secret() if settings.authorization or settings.ca_key else {}
+        headers = dict(settings.headers) | self._authorization(secret)
+        client = await self._connected(secret)
+        asked = await asyncio.gather(*(self._ask(client, query, headers) for query in settings.queries))
+        failed = {q.name: a for q, a in zip(settings.queries, asked) if isinstance(a, SourceError)}
+        series = tuple(a for a in asked if isinstance(a, Series))
+        if not series:
+            raise next(iter(failed.values()))
+        return Answer(series, failed)
+
+    async def close(self) -> None:
+        """Give up connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _secret(self) -> Mapping[str, bytes]:
+        name = self._settings.secret_name
+        where = f"Secret {self._namespace}/{name}"
+        try:
+            path = SECRETS.path(self._namespace, name)
+            obj = await self._session.request("GET", path, timeout_seconds=self._timeout, attempts=1)
+            return {k: base64.b64decode(v, validate=True) for k, v in (obj.get("data") or {}).items()}
+        except NotFound as error:
+            raise SourceError("SecretMissing", f"there is no {where}") from error
+        except Forbidden as error:
+            raise SourceError("SecretForbidden", f"the operator's Role does not let it get {where}") from error
+        except (KubeError, binascii.Error) as error:
+            raise SourceError("SecretUnreadable", f"{where}: {error}") from error
+
+    def _key(self, secret: Mapping[str, bytes], key: str) -> bytes:
+        if not secret.get(key):
+            where = f"Secret {self._namespace}/{self._settings.secret_name}"
+            raise SourceError("SecretMissing", f"{where} has no key {key}, or nothing in it")
+        return secret[key]
+
+    def _authorization(self, secret: Mapping[str, bytes]) -> dict[str, str]:
+        if self._settings.authorization is None:
+            return {}
+        kind, key = self._settings.authorization
+        value = self._key(secret, key).strip()
+        text = base64.b64encode(value).decode() if kind == "Basic" else value.decode(errors="replace")
+        if not (text.isascii() and text.isprintable()):
+            raise SourceError("SecretUnreadable", f"key {key} of the Secret holds what no header can")
+        return {"Authorization": f"{kind} {text}"}
+
+    async def _connected(self, secret: Mapping[str, bytes]) -> aiohttp.ClientSession:
+        """A client that trusts whom it should; a new one when the Secret's certificates have changed."""
+        settings = self._settings
+        trusted = self._key(secret, settings.ca_key) if settings.ca_key else b""
+        if self._client is None or trusted != self._trusted:
+            await self.close()
+            try:
+                context = ssl.create_default_context(cadata=trusted.decode() if trusted else None)
+            except (ssl.SSLError, ValueError) as error:
+                message = f"key {settings.ca_key} of the Secret holds no certificates in PEM: {error}"
+                raise SourceError("InvalidCA", message) from error
+            if settings.insecure_skip_verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            self._client = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context),
+                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+            self._trusted = trusted
+        return self._client
+
+    async def _ask(
+        self, client: aiohttp.ClientSession, query: PrometheusQuery, headers: Mapping[str, str]
+    ) -> Series | SourceError:
+        url = f"{self._settings.address}/api/v1/query"
+        try:
+            async with client.get(
+                # Where it is sent on to, nobody has said that the authorization may go
+                url,
+                params={"query": query.expression},
+                headers=headers,
+                allow_redirects=False,
+            ) as response:
+                payload = await _read(response)
+                status, kind = response.status, response.content_type
+            if status != 200:
+                return _refusal(status, payload, kind)
+            covered = 0.0 if query.statistic == "latest" else self._window
+            # As much as thousands of nodes' is not read on the loop that schedules
+            return await asyncio.to_thread(read_vector, payload, query, self._settings.node_label, covered)
+        except SourceError as error:
+            return error
+        except TimeoutError:
+            return SourceError("Timeout", f"{self._settings.address}: no answer within {self._timeout:g} s")
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
+            return SourceError("CertificateRefused", f"{self._settings.address}: {error}")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return SourceError("Unreachable", f"{self._settings.address}: {error or type(error).__name__}")
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    chunks, size = [], 0
+    async for chunk in response.content.iter_chunked(2**20):
+        size += len(chunk)
+        if size > _MOST_BYTES:
+            raise SourceError("BadAnswer", f"an answer of more than {_MOST_BYTES // 2**20} MiB")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _refusal(status: int, payload: bytes, content_type: str) -> SourceError:
+    if status in (401, 403):
+        return SourceError("Unauthorized", f"answered {status}: the authorization is missing or wrong")
+    if 300 <= status < 400:
+        return SourceError("BadAnswer", f"answered {status}, a redirection: give the address that it leads to")
+    words = ""
+    if content_type == "application/json":
+        with contextlib.suppress(ValueError, AttributeError):
+            words = str(json.loads(payload).get("error", ""))
+    if words:
+        return SourceError("QueryFailed", words[:_MOST_WORDS])
+    return SourceError("BadAnswer", f"answered {status}, which is no answer of Prometheus")
+
+
+def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered_seconds: float) -> Series:
+    """The answer to an instant query.
+
+    Raises:
+        SourceError: it is none.
+    """
+    try:
+        answer = json.loads(payload)
+        data = answer["data"]
+        if data["resultType"] != "vector":
+            raise SourceError("BadAnswer", f"gives a {data['resultType']}, and not one value for each node")
+        values: dict[str, tuple[float, float]] = {}
+        ambiguous: set[str] = set()
+        for sample in data["result"]:
+            name = without_port(sample["metric"].get(node_label, ""))
+            at, value = sample["value"]
+            if name in values:
+                ambiguous.add(name)
+            values[name] = float(value), float(at)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError("BadAnswer", f"is no answer of Prometheus: {error!r}") from error
+    told = {name: value for name, value in values.items() if name not in ambiguous}
+    return Series(query.resource, query.statistic, told, covered_seconds, ambiguous=frozenset(ambiguous))
+
+
+def without_port(name: str) -> str:
+    """``10.0.0.1`` of ``10.0.0.1:9100``, ``fd00::1`` of ``[fd00::1]:9100``; names without a port as they are."""
+    host, colon, port = name.rpartition(":")
+    if colon and port.isdigit() and (":" not in host or host.startswith("[")):
+        name = host
+    return name.removeprefix("[").removesuffix("]")

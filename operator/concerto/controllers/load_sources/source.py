@@ -1,0 +1,50 @@
+"""What a source of load is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from concerto.scheduling.provided import Series
+
+
+class SourceError(Exception):
+    """A source gave no answer.
+
+    Attributes:
+        reason: why, in one CamelCase word that never changes its meaning.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a source said when it was asked once.
+
+    Attributes:
+        series: what it measured.
+        failed: what it was asked and did not answer, with the reason.
+    """
+
+    series: tuple[Series, ...]
+    failed: Mapping[str, SourceError] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Something that measures nodes and can be asked."""
+
+    async def fetch(self) -> Answer:
+        """Ask, within the profile's timeout.
+
+        Raises:
+            SourceError: there is nothing to be had at all.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give up connections."""
+        ...

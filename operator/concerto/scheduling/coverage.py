@@ -1,0 +1,67 @@
+"""Of how many nodes load is known, and how well. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.scores.capacity import Capacity
+from concerto.scheduling.snapshot import MEASURED, Snapshot
+
+MOST_TOLD = 10
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Nodes by what is known of their load, each in one of these.
+
+    Attributes:
+        provider: who measures it.
+        fresh: measured lately: heard within the heartbeats that an agent may miss, or a provider's two intervals.
+        stale: measured before that, and used still.
+        missing: not measured, not usably, or too long ago.
+        missing_nodes: names of the first of these.
+    """
+
+    provider: str = "Agents"
+    fresh: int = 0
+    stale: int = 0
+    missing: int = 0
+    missing_nodes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """All of them."""
+        return self.fresh + self.stale + self.missing
+
+
+def coverage(snapshot: Snapshot, profile: Profile, now: float) -> Coverage:
+    """What is known, as of now, of the load that a profile's scores ask for."""
+    settings = profile.settings
+    rows = slice(0, snapshot.size)
+    exists = snapshot.exists[rows]
+    measured = [score.name for score, _ in profile.scores if score.measured]
+    basis = snapshot.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
+    if settings.load.provider:
+        heard = snapshot.load.heard(settings.load.provider, rows)
+        missing = heard < now - settings.stale_after_seconds
+        late = now - heard > 2 * settings.metric_provider.interval_seconds
+        if Capacity.name in measured:
+            missing |= basis != MEASURED
+    else:
+        missing = basis != MEASURED
+        if any(name != Capacity.name for name in measured):
+            missing |= np.isnan(snapshot.load.measured("cpu", "latest", settings.load, rows))
+        late = np.zeros_like(missing)
+        silent = snapshot.ledger.silent_nodes(now, settings.heartbeats_missed)
+        late[[snapshot.row_of[name] for name in silent if name in snapshot.row_of]] = True
+    names = sorted(snapshot.names[row] for row in np.flatnonzero(missing & exists))
+    return Coverage(
+        settings.metric_provider.type,
+        int(np.count_nonzero(exists & ~missing & ~late)),
+        int(np.count_nonzero(exists & ~missing & late)),
+        len(names),
+        tuple(names[:MOST_TOLD]),
+    )

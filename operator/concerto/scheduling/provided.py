@@ -1,0 +1,160 @@
+"""What a metric provider says of nodes: joined to their rows, examined, and kept with its age.
+
+Ages are by the operator's steady clock, from the arrival of an answer that is newer than the one before; the
+provider's own clock only tells how much older one number of an answer is than another. So a clock that is wrong or
+jumps makes nothing fresh or stale, and a provider that says the same for ever ages as one that says nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.schedulingprofile import STATISTICS, Statistic
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Rows = slice | Ints
+
+RESOURCES = ("cpu", "memory")
+"""What load is measured of, in the order of the arrays' first axis."""
+
+AVERAGE, DEVIATION, LATEST = range(3)
+INDEX: dict[Statistic, int] = {"average": AVERAGE, "deviation": DEVIATION, "latest": LATEST}
+
+MOST_OVERSHOOT = 1.1
+"""A rate over a short time can come out somewhat above what there is, as when both ends of the time are rounded: up to
+here it is taken for all of the machine, and beyond for a mistake."""
+_MOST_TOLD = 10
+
+
+@dataclass(frozen=True)
+class Series:
+    """What a provider says of one resource by one statistic.
+
+    Attributes:
+        resource: cpu or memory.
+        statistic: which.
+        values: (value, seconds by the provider's clock) by node, as the provider calls nodes.
+        covered_seconds: over how long it was measured.
+        amounts: whether values are amounts (millicores, bytes) and not parts of the machine.
+        ambiguous: nodes of which it has more than one value, and which values lack therefore.
+    """
+
+    resource: str
+    statistic: Statistic
+    values: Mapping[str, tuple[float, float]]
+    covered_seconds: float
+    amounts: bool = False
+    ambiguous: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """As a profile's ``queries`` call it: ``cpu.average``, say."""
+        return f"{self.resource}.{next(k for k, v in STATISTICS.items() if v == self.statistic)}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What became of an answer.
+
+    Attributes:
+        unmatched: what the provider calls nodes that are none, the first few by name.
+        unmatched_count: how many there are.
+        rejected: values that cannot be, by what is wrong with them: NotANumber, Negative, AboveOne, Ambiguous.
+    """
+
+    unmatched: tuple[str, ...] = ()
+    unmatched_count: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+
+
+class Provided:
+    """One provider's numbers, by resource, statistic and row."""
+
+    def __init__(self, width: int) -> None:
+        """Nothing was said yet."""
+        self._values: Floats = np.full((len(RESOURCES), len(INDEX), width), np.nan)
+        self._ends: Floats = np.full((len(RESOURCES), len(INDEX), width), -np.inf)
+        self._covered: Floats = np.zeros((len(RESOURCES), len(INDEX)))
+        self._newest: float | None = None
+        self._arrived = -np.inf
+
+    def grow(self, width: int) -> None:
+        """There are rows up to that number."""
+        more = width - self._values.shape[-1]
+        self._values = np.pad(self._values, [(0, 0), (0, 0), (0, more)], constant_values=np.nan)
+        self._ends = np.pad(self._ends, [(0, 0), (0, 0), (0, more)], constant_values=-np.inf)
+
+    def vacate(self, row: int) -> None:
+        """The row's node is gone: what was said of it is not said of the next one there."""
+        self._values[..., row] = np.nan
+        self._ends[..., row] = -np.inf
+
+    def take(self, answer: Sequence[Series], row_of: Mapping[str, int], machine: Ints, now: float) -> Joined:
+        """An answer. What it does not speak of stays as it was, and grows old.
+
+        Args:
+            answer: any part of what was asked for.
+            row_of: by name or address, the nodes there are.
+            machine: millicores and bytes that nodes have; shape (2, rows).
+            now: when it was asked for, seconds.
+        """
+        newest = max((at for series in answer for _, at in series.values.values()), default=None)
+        if newest is not None and newest != self._newest:
+            self._newest, self._arrived = newest, now
+        unmatched: set[str] = set()
+        rejected: Counter[str] = Counter()
+        for series in answer:
+            unmatched |= self._take_one(series, row_of, machine, rejected)
+        return Joined(tuple(sorted(unmatched)[:_MOST_TOLD]), len(unmatched), rejected)
+
+    def _take_one(self, series: Series, row_of: Mapping[str, int], machine: Ints, rejected: Counter[str]) -> set[str]:
+        at = RESOURCES.index(series.resource), INDEX[series.statistic]
+        found = [(row_of.get(name), value, when) for name, (value, when) in series.values.items()]
+        matched = [(row, value, when) for row, value, when in found if row is not None]
+        rows = np.array([row for row, _, _ in matched], dtype=np.int64)
+        values = np.array([value for _, value, _ in matched], dtype=np.float64)
+        if series.amounts:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values = values / machine[at[0], rows]
+        finite = np.isfinite(values)
+        wrong = {
+            "NotANumber": ~finite,
+            "Negative": finite & (values < 0.0),
+            "AboveOne": finite & (values > MOST_OVERSHOOT),
+        }
+        for reason, which in wrong.items():
+            rejected[reason] += int(np.count_nonzero(which))
+        values = np.where(np.logical_or.reduce([*wrong.values()]), np.nan, np.minimum(values, 1.0))
+        self._values[at][rows] = values
+        ages = (self._newest or 0.0) - np.array([when for _, _, when in matched], dtype=np.float64)
+        self._ends[at][rows] = self._arrived - ages
+        self._covered[at] = series.covered_seconds
+        rejected["Ambiguous"] += len(series.ambiguous)
+        for name in series.ambiguous:
+            if (row := row_of.get(name)) is not None:
+                self._values[at][row] = np.nan
+        return {name for name in (*series.values, *series.ambiguous) if name not in row_of}
+
+    def measured(self, resource: str, statistic: Statistic, rows: Rows, oldest: float) -> Floats:
+        """Parts of the machine, 0 to 1; NaN where nothing usable was said since ``oldest``, in seconds."""
+        at = RESOURCES.index(resource), INDEX[statistic]
+        return np.where(self._ends[at][rows] >= oldest, self._values[at][rows], np.nan)
+
+    def span(self, rows: Rows) -> tuple[Floats, Floats]:
+        """When the mean loads (or else the latest) were measured: their ends, and over how long; shapes (2, rows)."""
+        latest = np.isnan(self._values[:, AVERAGE][:, rows])
+        ends = np.where(latest, self._ends[:, LATEST][:, rows], self._ends[:, AVERAGE][:, rows])
+        covered = np.where(latest, self._covered[:, LATEST, None], self._covered[:, AVERAGE, None])
+        return ends, covered
+
+    def heard(self, rows: Rows) -> Floats:
+        """When a usable mean or latest value of the cpu, else of the memory, was measured; -inf if there is none."""
+        told = np.where(np.isnan(self._values[:, (AVERAGE, LATEST)]), -np.inf, self._ends[:, (AVERAGE, LATEST)])
+        heard: Floats = told.max(axis=(0, 1))[rows]
+        return heard
