@@ -3,10 +3,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 PY := .venv/bin/python
 KEEP ?=
+SOAK ?= 60
 
-.PHONY: help setup demo demo-down test e2e bench evaluate lint image lock
+.PHONY: help setup demo demo-down test e2e e2e-argocd bench evaluate lint image lock
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
 setup: .venv/.installed ## install Python and system packages that are missing (1-2 min the first time)
 	@./e2e/nodes/install-packages.sh
@@ -29,6 +30,10 @@ test: setup ## run every test this machine can run; says what it skips and why
 
 e2e: setup ## run only what needs an API server or nodes
 	@$(PY) -m pytest e2e -m "not bench"
+
+e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (built once, 10 min; SOAK=600 soaks 10 minutes)
+	@./e2e/nodes/install-packages.sh e2e/argocd/packages.txt
+	@SOAK=$(SOAK) $(PY) -m e2e.argocd
 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
 	@$(PY) -m e2e.bench

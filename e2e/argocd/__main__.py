@@ -261,7 +261,7 @@ def scenario(stack: ExitStack) -> list[str]:
         there = cluster.kubectl("wait", "--for=create", "--timeout=50s", account, "-n", "concerto-system", check=False)
         if "condition met" not in there:
             raise ClusterError(f"{there.strip()}; Application concerto: {argo.application('concerto')}")
-    operator = operator_process(cluster, cluster.logs).start()
+    operator = operator_process(cluster, cluster.logs, extra=["--autoscaling-sync-period=5s"]).start()
     stack.callback(operator.stop)
     agent = agent_on(cluster, node, cluster.logs, ["--pinning"]).start()
     stack.callback(agent.stop)
@@ -269,11 +269,12 @@ def scenario(stack: ExitStack) -> list[str]:
     say(f"Application concerto: Synced and Healthy {time.monotonic() - applied_at:.0f} s after apply")
     applied_at = time.monotonic()
     cluster.apply(users_application("web", url, heals=True))
-    argo.wait("web", lambda s: s.is_good, "Synced and Healthy", GOOD_WITHIN_SECONDS)
+    # its pods are placed by what the node can take, which is little where others work on this machine, too
+    argo.wait("web", lambda s: s.is_good, "Synced and Healthy", 180)
     say(f"Application web: Synced and Healthy {time.monotonic() - applied_at:.0f} s after apply")
 
     cluster.apply(users_application("mistakes", url, heals=True), users_application("refused", url, heals=False))
-    state = argo.wait("mistakes", shows_mistakes, "Degraded as it should be", 60)
+    state = argo.wait("mistakes", shows_mistakes, "Degraded as it should be", 120)
     for key in MISTAKES:
         say(f"{' '.join(key)}: {': '.join(state.resources[key])}")
     key = ("PodReservation", "torn")
@@ -283,11 +284,12 @@ def scenario(stack: ExitStack) -> list[str]:
 
     say(f"soak: {SOAK_SECONDS:.0f} s of Jobs, scaling and pinning")
     wrong += soak(cluster, argo, load, node, ("concerto", "web"))
-    argo.wait("web", lambda s: s.is_good, "Synced and Healthy", 60)
+    argo.wait("web", lambda s: s.is_good, "Synced and Healthy", 180)
 
     # What is pinned when Concerto goes must not stay pinned
     cluster.apply(workload_pod("pin-me", schedulerName="concerto"), pin("pin-me", 0))
-    cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/pin-me", "-n", "default")
+    ready = ("--for=condition=Ready", "--timeout=180s")
+    cluster.kubectl("wait", *ready, "pod/pin-me", "-n", "default", timeout_seconds=190)
     for name in ("mistakes", "refused", "web", "concerto"):
         began = time.monotonic()
         cluster.kubectl("delete", "application", name, "-n", NAMESPACE, "--timeout=120s", timeout_seconds=130)

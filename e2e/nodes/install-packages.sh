@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of packages.txt that are missing. Never fails: without them, simulated nodes take over.
+# install-packages.sh [LIST]: installs the Debian packages that are missing of LIST, by default packages.txt beside it.
+# Never fails: without those, simulated nodes take over.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 missing=()
 while read -r package; do
   [ -z "$package" ] || dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")
-done <"$here/packages.txt"
+done <"${1:-$here/packages.txt}"
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
   echo "setup: real nodes need: ${missing[*]} (as root: apt-get install ${missing[*]}); simulated nodes take over without them"

@@ -1,0 +1,98 @@
+"""Debian's real Prometheus scrapes a running system; every query of the dashboard has an answer, and nothing warns."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.clusters import Cluster
+from e2e.clusters.local import free_ports
+from e2e.metrics_api import MetricsAPI, Readings
+from e2e.metrics_api.readings import PodReading
+from e2e.processes import agent_process, operator_process
+from e2e.prometheus import Prometheus, Target, prometheus_available
+from e2e.system import REPOSITORY, hollow_nodes
+from e2e.test_agent_publishes import make_node
+from e2e.test_phpa_controller import deployment, phpa
+
+MONITORING = REPOSITORY / "manifests" / "components" / "monitoring"
+PANELS = {p["title"]: p for p in json.loads((MONITORING / "dashboard.json").read_text())["panels"]}
+RULES = [r for g in yaml.safe_load((MONITORING / "rules.yaml").read_text())["spec"]["groups"] for r in g["rules"]]
+AVAILABLE, REASON = prometheus_available()
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Scraping an operator that places and scales pods of simulated nodes, and the agent of a node."""
+    cluster, logs = concerto_cluster, tmp_path_factory.mktemp("monitoring")
+    make_node(cluster, "scraped")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    operator = operator_process(cluster, logs, "operator-monitoring", ["--autoscaling-sync-period=1s"])
+    agent = agent_process(cluster, logs, "scraped", ["--metrics-bind", address])
+    web = deployment("web", 2, {"cpu": "100m"})
+    web["spec"]["template"]["spec"]["schedulerName"] = "concerto"
+    scaler = phpa("web", prediction={"mode": "Auto", "horizon": "5s"})
+    objects = [{**o, "metadata": {**o["metadata"], "namespace": "monitored"}} for o in (web, scaler)]
+    targets = [Target(str(operator.health), {"instance": "operator"}), Target(address, {"instance": "scraped"})]
+    try:
+        with (
+            hollow_nodes(cluster, 2, "--prefix", "monitored"),
+            MetricsAPI(cluster, cluster.work_dir) as api,
+            Prometheus(logs, targets) as server,
+        ):
+            operator.start()
+            agent.start()
+            cluster.kubectl("create", "namespace", "monitored")
+            cluster.apply(*objects)
+            operator.wait_ready()
+            deadline = time.monotonic() + 90
+            # the forecast is what takes longest
+            while not server.query("concerto_phpa_forecast_error_percent"):
+                assert time.monotonic() < deadline, f"no forecast after 90 s; {logs}"
+                api.readings = Readings(pods=load(cluster))
+                time.sleep(1)
+            time.sleep(3)  # a rate takes two samples
+            yield server
+    finally:
+        agent.stop()
+        operator.stop()
+        cluster.kubectl("delete", "namespace", "monitored", "--wait=false", "--ignore-not-found")
+        cluster.kubectl("delete", "node", "scraped", "--ignore-not-found")
+
+
+def load(cluster: Cluster) -> dict[tuple[str, str], PodReading]:
+    """What each pod of web uses: enough to have it scaled."""
+    pods = cluster.get("pods", "-n", "monitored")["items"]
+    reading = {"app": {"cpu": "80m", "memory": "16Mi"}}
+    return {("monitored", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], reading) for p in pods}
+
+
+@pytest.mark.parametrize("title", PANELS)
+def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus, title: str):
+    for target in PANELS[title]["targets"]:
+        expression = target["expr"].replace("$__rate_interval", "30s")
+        found = prometheus.query(expression)
+        assert found, f"{expression}: no data"
+        # a quantile of nothing is not a number
+        assert any(float(sample["value"][1]) >= 0 for sample in found), f"{expression}: {found}"
+
+
+def test_nothing_warns_of_a_system_that_is_well(prometheus: Prometheus):
+    warned: dict[str, list[dict[str, Any]]] = {}
+    for rule in RULES:
+        if found := prometheus.query(rule["expr"]):
+            warned[rule["alert"]] = found
+    assert warned == {}
+
+
+def test_no_label_has_a_value_for_each_pod(prometheus: Prometheus):
+    series = prometheus.query('{__name__=~"concerto_.+"}')
+    assert series
+    names = {value for s in series for value in s["metric"].values()}
+    assert not any(name.startswith("web-") for name in names)
