@@ -22,7 +22,7 @@ from kube.faulty_server import Answer, faulty, says
 
 NOW = 1_772_366_400.0
 CERTIFICATE = make_certificate()
-SETTINGS = AgentSettings(timeout_seconds=0.3)
+SETTINGS = AgentSettings(timeout_seconds=20, largest_bytes=10_000)
 APP = (ContainerView("app"),)
 
 
@@ -160,12 +160,12 @@ def killed(node: Node) -> None:
 
 # What an agent does, and what is said of it. The pod has been read once before, so that a rate could be had.
 FAULTS: dict[str, tuple[Callable[[Node], None], str]] = {
-    "it does not answer": (lambda n: setattr(n, "slow", True), "node n1: its agent does not answer within 0.3 s"),
+    "it does not answer": (lambda n: setattr(n, "slow", True), "node n1: its agent does not answer within 0.1 s"),
     "it does not know us": (lambda n: setattr(n, "status", 401), "node n1: its agent refuses: 401"),
     "we may not ask": (lambda n: setattr(n, "status", 403), "node n1: its agent refuses: 403"),
     "it cannot ask who we are": (lambda n: setattr(n, "status", 503), "node n1: its agent refuses: 503"),
     "it was killed": (killed, "node n1: its agent cannot be asked"),
-    "it says too much": (lambda n: setattr(n, "text", "x" * (9 * 2**20)), "it answers more than"),
+    "it says too much": (lambda n: setattr(n, "text", "x" * 10_001), "it answers more than"),
     "its readings are old": (lambda n: setattr(n, "text", said(13.0, NOW - 31)), "its agent's readings are not of"),
     "its clock is ahead": (lambda n: setattr(n, "text", said(13.0, NOW + 60)), "its agent's readings are not of"),
 }
@@ -181,6 +181,7 @@ async def test_an_agent_that_fails_gives_no_reading_and_is_named(fault, words):
         node.text = said(13.0, clock.now)
         fault(node)
         capacities["", "n1"] = node.capacity()
+        agents._settings = replace(SETTINGS, timeout_seconds=0.1 if node.slow else 20)
         found = await agents.usage("n", [pod()])
         assert found.usage == {}
         (trouble,) = found.troubles
