@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
-from concerto.controllers.telemetry import Metrics
-from concerto.kube import ClusterConfig, EventRecorder, Session
+from concerto.controllers.predictivehpa import PredictiveHPASettings
+from concerto.kube import Session
+from e2e import phpa_helpers
 from e2e.clusters import Cluster
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
+from e2e.phpa_helpers import apply, condition, deployment, eventually, operator_config, phpa, reading, replicas
 
 SYNC_SECONDS = 1.0
-LOAD = {"app": {"cpu": "100m", "memory": "64Mi"}}
 
 
 @pytest.fixture(scope="module")
@@ -29,73 +30,14 @@ def api(concerto_cluster: Cluster) -> Iterator[MetricsAPI]:
 
 
 @asynccontextmanager
-async def autoscaler(cluster: Cluster) -> AsyncIterator[PredictiveHPAController]:
-    """The autoscaler as the operator's service account, for as long as the context lasts."""
-    token = cluster.service_account_token("concerto-system", "concerto-operator")
-    admin = ClusterConfig.from_kubeconfig(cluster.kubeconfig)
-    config = ClusterConfig(
-        server=admin.server,
-        token=token,
-        certificate_authority=admin.certificate_authority,
-        certificate_authority_data=admin.certificate_authority_data,
-    )
-    settings = PredictiveHPASettings(
-        controller=ControllerSettings(sync_seconds=SYNC_SECONDS, downscale_stabilization_seconds=5.0)
-    )
-    async with await Session.open(config) as session:
-        recorder = EventRecorder(session, "concerto-autoscaler", "e2e")
-        controller = PredictiveHPAController(session, recorder, time.time, Metrics(), settings)
-        tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(recorder.run())]
-        try:
-            yield controller
-            for task in tasks:
-                assert not task.done(), task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def eventually(check: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    """The first true result of a check that is repeated until it has one."""
-    deadline = time.monotonic() + seconds
-    while not (result := await asyncio.to_thread(check)):
-        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
-        await asyncio.sleep(0.3)
-    return result
-
-
-def deployment(name: str, replicas: int, requests: dict[str, str] | None = None) -> dict[str, Any]:
-    container = {"name": "app", "image": "none.invalid/none", "resources": {"requests": requests or {}}}
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-    }
-
-
-def phpa(name: str, kind: str = "Deployment", target: str | None = None, **spec: Any) -> dict[str, Any]:
-    version = spec.pop("api_version", "apps/v1")
-    utilization = {"type": "Utilization", "averageUtilization": 50}
-    body = {
-        "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": target or name},
-        "maxReplicas": 10,
-        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": utilization}}],
-        "prediction": {"mode": "Off"},
-    }
-    return {"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", "metadata": {"name": name}} | {
-        "spec": body | spec
-    }
-
-
-def apply(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
-    cluster.apply(*({**o, "metadata": {**o["metadata"], "namespace": namespace}} for o in objects))
+async def autoscaler(cluster: Cluster) -> AsyncIterator[None]:
+    """The autoscaler with the operator's own rights."""
+    controller = ControllerSettings(sync_seconds=SYNC_SECONDS, downscale_stabilization_seconds=5.0)
+    async with (
+        await Session.open(operator_config(cluster)) as session,
+        phpa_helpers.autoscaler(session, PredictiveHPASettings(controller=controller)),
+    ):
+        yield
 
 
 def running(cluster: Cluster, namespace: str, app: str, count: int) -> list[str]:
@@ -114,29 +56,9 @@ def running(cluster: Cluster, namespace: str, app: str, count: int) -> list[str]
     for name in names:
         status = {"status": {"phase": "Running", "startTime": long_ago, "conditions": [ready]}}
         cluster.kubectl(
-            "patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", _json(status)
+            "patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(status)
         )
     return names
-
-
-def _json(obj: Any) -> str:
-    import json
-
-    return json.dumps(obj)
-
-
-def reading(app: str, cpu: str) -> PodReading:
-    return PodReading({"app": app}, {"app": {"cpu": cpu, "memory": "64Mi"}})
-
-
-def replicas(cluster: Cluster, namespace: str, name: str) -> int:
-    return int(cluster.get("deployment", name, "-n", namespace)["spec"]["replicas"])
-
-
-def condition(cluster: Cluster, namespace: str, name: str, kind: str) -> tuple[str, str, str] | None:
-    status = cluster.get("phpa", name, "-n", namespace).get("status") or {}
-    found = next((c for c in status.get("conditions") or () if c["type"] == kind), None)
-    return (found["status"], found["reason"], found["message"]) if found else None
 
 
 async def test_a_deployment_is_scaled_up_and_down_and_both_are_explained(concerto_cluster, api, namespace):
@@ -172,7 +94,7 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
     history = [{"stepSeconds": 15, "last": bucket, "count": 1, "values": values}]
     cluster.kubectl(
         "patch", "phpa", "web", "-n", namespace, "--subresource=status", "--type=merge", "-p",
-        _json({"status": {"history": history}}),
+        json.dumps({"status": {"history": history}}),
     )  # fmt: skip
     async with autoscaler(cluster):
         await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the forecast of a history it did not see")
@@ -263,6 +185,12 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str, str]]] = {
         ("ScalingActive", "FailedGetExternalMetric", "no metrics returned"),
     ),
     "negative": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "less than nothing")),
+    "nan": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "'NaN' is not a quantity")),
+    "no-agents": (
+        {"cpu": "100m"},
+        phpa("x", prediction={"mode": "Off", "metricsSource": "Agents"}),
+        ("ScalingActive", "FailedGetResourceMetric", "no node agent has readings of these pods"),
+    ),
 }
 
 
@@ -279,7 +207,7 @@ async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, a
             scaler = {**scaler, "spec": {**scaler["spec"], "scaleTargetRef": reference}}
         apply(cluster, namespace, deployment(name, 3, requests), scaler)
         for pod in await asyncio.to_thread(running, cluster, namespace, name, 3):
-            pods[namespace, pod] = reading(name, "-50m" if name == "negative" else "300m")
+            pods[namespace, pod] = reading(name, {"negative": "-50m", "nan": "NaN"}.get(name, "300m"))
     api.readings = Readings(pods)
 
     def wrong(name: str, kind: str) -> Any:

@@ -23,14 +23,22 @@ class PodUsage:
         timestamp: end of the window, seconds.
         window: its length, seconds.
         containers: usage by container and resource.
+        wrong: why the reading cannot be understood; empty if it can.
     """
 
     timestamp: float
     window: float
     containers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    wrong: str = ""
 
     def sample(self, resource: str, container: str | None) -> Sample | None:
-        """Of one container, or of all together; None if any of them has no such reading."""
+        """Of one container, or of all together; None if any of them has no such reading.
+
+        Raises:
+            MetricError: it has one that nobody can understand.
+        """
+        if self.wrong:
+            raise MetricError(self.wrong)
         if container is not None:
             value = self.containers.get(container, {}).get(resource)
             return None if value is None else Sample(value, self.timestamp, self.window)
@@ -78,9 +86,17 @@ class ResourceMetrics:
             listed = await self._session.request(
                 "GET", POD_METRICS.path(namespace), timeout_seconds=self._timeout, attempts=1
             )
-            return {item["metadata"]["name"]: read_usage(item) for item in listed.get("items") or ()}
+            return {item["metadata"]["name"]: _understood(item) for item in listed.get("items") or ()}
         except (KubeError, ValueError, KeyError) as error:
             raise MetricError(f"unable to fetch metrics from resource metrics API: {error}") from error
+
+
+def _understood(item: Mapping[str, Any]) -> PodUsage:
+    """One pod's nonsense is the error of whoever selects that pod, not of the whole namespace."""
+    try:
+        return read_usage(item)
+    except (ValueError, KeyError) as error:
+        return PodUsage(0.0, 0.0, wrong=f"pod {item['metadata']['name']}: its metrics cannot be understood: {error}")
 
 
 def read_usage(item: Mapping[str, Any]) -> PodUsage:
