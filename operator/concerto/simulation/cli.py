@@ -14,6 +14,7 @@ from concerto.simulation.policies import registry
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.description = "Run a scenario in a virtual-time cluster that runs Concerto's own code."
+    parser.epilog = "concerto simulate autoscale runs traffic and traces through the autoscaler: see its own --help."
     parser.add_argument("scenario", nargs="?", help="a YAML file, or the name of a built-in scenario (see --list)")
     parser.add_argument("--list", action="store_true", help="list the built-in scenarios and policies")
     parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="in place of the scenario's own")
