@@ -345,12 +345,17 @@ class _Layout:
         return writes
 
 
-def intruders(pods: Mapping[str, PodCgroups], grant: Grant) -> list[str]:
-    """UIDs of other pods that have CPUs of a grant."""
+def intruders(pods: Mapping[str, PodCgroups], grant: Grant, rule: KubeletRule) -> list[str]:
+    """UIDs of other pods that have CPUs of a grant. Where only containers are written, a pod's own set says nothing."""
     return [
         uid
         for uid, pod in pods.items()
-        if uid != grant.claim.pod_uid and any(c.effective_cpus & grant.kept for c in pod.cpusets.values())
+        if uid != grant.claim.pod_uid
+        and any(
+            cpuset.effective_cpus & grant.kept
+            for path, cpuset in pod.cpusets.items()
+            if path != pod.path or not rule.containers_only
+        )
     ]
 
 

@@ -182,7 +182,7 @@ class NodeCpusets:
         return errors
 
     def _in_the_way(self, pods: dict[str, PodCgroups]) -> dict[str, str]:
-        found = {uid: intruders(pods, grant) for uid, grant in self.grants.items() if grant.kept}
+        found = {uid: intruders(pods, grant, self._rule) for uid, grant in self.grants.items() if grant.kept}
         return {uid: f"pod {' and '.join(others[:3])}" for uid, others in found.items() if others}
 
     def _outcome(self, uid: str, pod: PodCgroups | None, error: str) -> Outcome:
