@@ -1,0 +1,321 @@
+"""Which cpusets are written, in which order, and what kubelet and the kernel have to say in it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+from cgroupfs_model import CgroupfsModel, NodeModel
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.nodecputopology import Core, CPUTopology
+from concerto.pinning.topology import TopologyIndex, bits, to_mask
+from concerto_agent.bindings import Outcome, build_agent_status, own_part, read_claim
+from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
+from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan, resolve
+from concerto_agent.inotify import Inotify
+from concerto_agent.pinner import NodeCpusets, PinningSettings
+from crd_schemas import problems
+
+FOUR = CPUTopology(tuple(Core(0, n, frozenset({n, n + 2})) for n in range(2)), {0: frozenset(range(4))})
+SETTINGS = PinningSettings()
+
+
+def claim(uid: str, *cpus: int, level: str = "CPU", created: int = 0) -> Claim:
+    return Claim(("ns", f"b-{uid}"), f"2026-01-01T00:00:{created:02}Z", 1, uid, frozenset(cpus), frozenset({0}), level)
+
+
+def node(tmp_path, version: int = 1, driver: str = "cgroupfs", pods: str = "ab") -> NodeModel:
+    model = NodeModel(CgroupfsModel(tmp_path / "cpuset", version, FOUR.cpus), driver)
+    for uid in pods:
+        model.start(uid, "burstable")
+    return model
+
+
+def agent(model: NodeModel, rule: KubeletRule | None = None) -> NodeCpusets:
+    files = CpusetFiles(model.cgroups.root, model.cgroups.version, model.cgroups.write)
+    return NodeCpusets(
+        files, lambda: dict(model.pods), lambda: FOUR, lambda: rule or KubeletRule(), SETTINGS, lambda: 1e9
+    )
+
+
+def sets(model: NodeModel, uid: str) -> set[frozenset[int]]:
+    return {model.cgroups.effective(path) for path in model.below(uid)}
+
+
+@pytest.mark.parametrize("driver", ["cgroupfs", "systemd", "crio", "docker"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_bound_pod_has_its_cpus_and_the_others_have_the_rest(tmp_path, version, driver):
+    model = node(tmp_path, version, driver)
+    cpusets = agent(model)
+    cpusets.enforce([claim("a", 1, level="Core")])
+    assert (sets(model, "a"), sets(model, "b")) == ({frozenset({1})}, {frozenset({0, 2})})
+    assert cpusets.outcomes["a"] == Outcome(frozenset({1}), frozenset({0}), exact=True)
+    model.start("c", "besteffort")
+    assert cpusets.look_at("c") is False
+    assert sets(model, "c") == {frozenset({0, 2})}
+    cpusets.enforce([])
+    assert {cpus for uid in "abc" for cpus in sets(model, uid)} == {FOUR.cpus}
+
+
+def test_others_leave_before_the_owner_enters(tmp_path):
+    model = node(tmp_path)
+    agent(model).enforce([claim("a", 1)])
+    order = [path.split("/pod")[1][0] for path, file, _ in model.cgroups.writes if file == "cpuset.cpus"]
+    assert order == sorted(order, reverse=True), "b before a"
+    assert [path.count("/") for path, _, _ in model.cgroups.writes[:3]] == [3, 3, 2], "what shrinks, from the leaves"
+
+
+def test_what_moves_is_at_no_time_without_a_cpu_nor_outside_its_parent(tmp_path):
+    model = node(tmp_path)
+    cpusets = agent(model)
+    cpusets.enforce([claim("a", 1), claim("b", 2)])
+    del model.cgroups.writes[:]
+    cpusets.enforce([claim("a", 2), claim("b", 1)])  # the two change places
+    assert (sets(model, "a"), sets(model, "b")) == ({frozenset({2})}, {frozenset({1})})
+    assert cpusets.outcomes["a"].exact and cpusets.outcomes["b"].exact
+
+
+def test_a_cgroup_of_the_containers_own_is_moved_along_on_v1_and_left_alone_on_v2(tmp_path):
+    for version, nested in ((1, {1}), (2, {1})):
+        model = node(tmp_path / str(version), version)
+        inner = f"{model.below('a')[1]}/inner"
+        model.cgroups.make(inner)
+        cpusets = agent(model)
+        cpusets.enforce([claim("a", 1)])
+        assert model.cgroups.effective(inner) == nested
+        cpusets.enforce([])
+        assert model.cgroups.effective(inner) == FOUR.cpus
+
+
+# rule, pod a's containers' CPUs, those of pod b's, how a stands
+STATIC = KubeletRule(True, frozenset({0, 1, 2}), {"k": frozenset({frozenset({3})})})
+
+
+def test_with_kubelets_static_policy_only_containers_are_written_and_its_own_are_left_alone(tmp_path):
+    model = node(tmp_path, pods="abk")
+    pinned = model.below("k")[1]
+    model.cgroups.write(model.cgroups.root / pinned / "cpuset.cpus", "3")
+    cpusets = agent(model, STATIC)
+    cpusets.enforce([claim("a", 1)])
+    assert [model.cgroups.effective(model.pods[uid]) for uid in "abk"] == [FOUR.cpus] * 3
+    assert {model.cgroups.effective(path) for path in model.below("a")[1:]} == {frozenset({1})}
+    assert {model.cgroups.effective(path) for path in model.below("b")[1:]} == {frozenset({0, 2})}
+    assert model.cgroups.effective(pinned) == {3}
+    cpusets.enforce([claim("k", 1), claim("a", 3, created=1)])
+    assert cpusets.refusals[("ns", "b-k")].reason == "KubeletConflict"
+    assert cpusets.refusals[("ns", "b-a")].reason == "KubeletExclusive"
+    assert model.cgroups.effective(pinned) == {3}
+    assert {model.cgroups.effective(path) for path in model.below("a")[1:]} == {frozenset({0, 1, 2})}
+
+
+# claims, UIDs of the grants, reasons of the refusals
+TOGETHER = {
+    "two that share nothing": ([claim("a", 0), claim("b", 1)], {"a", "b"}, []),
+    "the older of two that share a core": (
+        [claim("b", 2, created=1), claim("a", 0, level="Core")], {"a"}, ["Conflict"],
+    ),
+    "two that share a CPU and keep nobody from it": (
+        [claim("a", 0, level="None"), claim("b", 0, level="None")], {"a", "b"}, [],
+    ),
+    "what leaves CPUs to the others": (
+        [claim("a", 0, 1, 2), claim("b", 3, created=1)], {"a"}, ["SharedPoolEmpty"],
+    ),
+    "what is online": ([claim("a", 9)], set(), ["CPUsGone"]),
+    "one for each pod": ([claim("a", 0), claim("a", 1, created=1)], {"a"}, ["Conflict"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("claims", "uids", "reasons"), TOGETHER.values(), ids=TOGETHER)
+def test_a_node_grants(claims, uids, reasons):
+    grants, refusals = resolve(claims, FOUR, KubeletRule())
+    assert (grants.keys(), [refusal.reason for refusal in refusals.values()]) == (uids, reasons)
+
+
+@given(st.data())
+def test_what_is_kept_from_others_is_what_the_operator_keeps(data):
+    sockets, cores, threads = (data.draw(st.integers(1, 3)) for _ in range(3))
+    made = [
+        Core(s, c, frozenset((t * sockets + s) * cores + c for t in range(threads)))
+        for s in range(sockets)
+        for c in range(cores)
+    ]
+    numa = {s: frozenset(cpu for core in made if core.socket == s for cpu in core.cpus) for s in range(sockets)}
+    topology = CPUTopology(tuple(made), numa)
+    cpus = data.draw(st.frozensets(st.sampled_from(sorted(topology.cpus)), min_size=1))
+    for level in ("None", "CPU", "Core", "Socket", "NUMA"):
+        index = TopologyIndex.build(topology)
+        assert topology.closure(cpus, level) == set(bits(index.closure(to_mask(cpus), level)))
+
+
+def test_what_the_kernel_refuses_is_told_and_nobody_else_suffers(tmp_path):
+    model = node(tmp_path)
+    write = model.cgroups.write
+    stubborn = model.pods["b"]
+
+    def refuse(path, text):
+        if stubborn in str(path):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        write(path, text)
+
+    model.cgroups.write = refuse
+    cpusets = agent(model)
+    cpusets.enforce([claim("a", 1)])
+    assert cpusets.outcomes["a"].intruder == "pod b"
+    assert sets(model, "a") == {FOUR.cpus}, "it does not enter what others have not left"
+    cpusets.enforce([claim("a", 1, level="None")])
+    assert sets(model, "a") == {frozenset({1})}
+    model.cgroups.write = write
+    agent(model).enforce([claim("a", 1)])
+    assert sets(model, "b") == {frozenset({0, 2, 3})}
+
+
+def test_memory_nodes_are_set_with_the_cpus_and_left_alone_where_kubelet_gives_them(tmp_path):
+    for number, (rule, mems) in enumerate([(KubeletRule(), {1}), (KubeletRule(mems=True), {0, 1})]):
+        cgroups = CgroupfsModel(tmp_path / str(number), 1, FOUR.cpus, frozenset({0, 1}))
+        model = NodeModel(cgroups, "cgroupfs")
+        model.start("a", "burstable")
+        cpusets = agent(model, rule)
+        cpusets.enforce([Claim(("ns", "b"), "", 1, "a", frozenset({1}), frozenset({1}), "None")])
+        assert {frozenset(cgroups.effective(path, "cpuset.mems")) for path in model.below("a")} == {frozenset(mems)}
+        assert cpusets.outcomes["a"].exact
+        cpusets.enforce([])
+        assert {frozenset(cgroups.effective(path, "cpuset.mems")) for path in model.below("a")} == {frozenset({0, 1})}
+
+
+def test_what_somebody_else_writes_and_who_enters_is_heard_of_at_once(tmp_path):
+    model = node(tmp_path, pods="a")
+    heard: list[str] = []
+    watcher = ContainerWatcher(model.cgroups.root, heard.append, Inotify)
+    watcher.follow("a", model.pods["a"])
+    # event, whether it is heard of
+    container = model.start_container("a", "new")
+    watcher.drain()
+    assert heard == ["a"]
+    for file in ("cgroup.procs", "cpuset.cpus"):
+        (model.cgroups.root / container / file).write_text("1\n")
+        watcher.drain()
+    assert heard == ["a"] * 3
+    watcher.drain()
+    assert heard == ["a"] * 3
+    model.stop("a")
+    watcher.forget("a")
+    watcher.drain()
+    assert heard == ["a"] * 3
+    watcher.close()
+
+
+ENTRIES = {"uid-1": {"c": "2-3"}}
+# cpu_manager_state, memory_manager_state, rule
+RULES = {
+    "no policy: all levels are ours": ({"policyName": "none"}, {"policyName": "None"}, KubeletRule()),
+    "no memory manager": ({"policyName": "none"}, None, KubeletRule()),
+    "static: containers only": (
+        {"policyName": "static", "defaultCpuSet": "0-1", "entries": ENTRIES},
+        {"policyName": "Static"},
+        KubeletRule(True, frozenset({0, 1}), {"uid-1": frozenset({frozenset({2, 3})})}, mems=True),
+    ),
+    "nothing can be read: it may be anything": (None, None, KubeletRule(containers_only=True, mems=True)),
+    "nonsense: it may be anything": (
+        {"policyName": "static", "entries": {"u": "?"}},
+        {"policyName": "None"},
+        KubeletRule(containers_only=True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("cpu", "memory", "rule"), RULES.values(), ids=RULES)
+def test_what_kubelet_decides_is_read_from_its_state_files(tmp_path, cpu, memory, rule):
+    for name, content in (("cpu", cpu), ("memory", memory)):
+        if content is not None:
+            (tmp_path / name).write_text(json.dumps(content))
+    assert read_rule(tmp_path / "cpu", tmp_path / "memory") == rule
+
+
+OBJECT = {
+    "apiVersion": "concerto.dev/v1alpha1",
+    "kind": "PodCPUBinding",
+    "metadata": {
+        "name": "b-a", "namespace": "ns", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
+    "spec": {"podName": "p", "cpuSet": [{"cpuID": 1}], "exclusivenessLevel": "CPU"},
+    "status": {
+        "nodeName": "n", "podUID": "a", "cpus": "1", "mems": "0",
+        "conditions": [
+            {
+                "type": "Validated", "status": "True", "reason": "Validated", "message": "", "observedGeneration": 1,
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+    },
+}  # fmt: skip
+
+
+def test_a_binding_is_claimed_once_it_is_validated_and_until_an_edit_is():
+    first = read_claim(OBJECT, "n", None)
+    assert first == claim("a", 1)
+    assert read_claim(OBJECT, "another", None) is None
+    edited = OBJECT | {
+        "metadata": OBJECT["metadata"] | {"generation": 2},
+        "spec": OBJECT["spec"] | {"exclusivenessLevel": "NUMA"},
+    }
+    assert read_claim(edited, "n", first) == first
+    assert read_claim(OBJECT | {"status": {**OBJECT["status"], "conditions": []}}, "n", first) is None
+
+
+ONE = frozenset({1})
+GRANT = Grant(claim("a", 1), ONE)
+# grant, what there is to say, status and reason of Prepared, Applied and KubeletConflict, applied
+SAID = {
+    "no container yet": (
+        GRANT, Outcome(), ("True", "Held"), ("Unknown", "NoContainers"), "False", {"podUID": "a"},
+    ),
+    "applied": (
+        GRANT, Outcome(ONE, frozenset({0}), True), ("True", "Held"), ("True", "Applied"), "False",
+        {"podUID": "a", "cpus": "1", "mems": "0", "at": "2026-01-01T00:00:01Z"},
+    ),
+    "not what was granted": (
+        GRANT, Outcome(frozenset({0, 1}), frozenset({0})), ("True", "Held"), ("False", "NotAsGranted"), "False",
+        {"podUID": "a", "cpus": "0-1", "mems": "0", "at": "2026-01-01T00:00:01Z"},
+    ),
+    "refused by the kernel": (
+        GRANT, Outcome(error="no"), ("True", "Held"), ("False", "Refused"), "False", {"podUID": "a"},
+    ),
+    "others are in the way": (
+        GRANT, Outcome(intruder="pod b"), ("False", "SharedPoolNotShrunk"), ("False", "SharedPoolNotShrunk"), "False",
+        {"podUID": "a"},
+    ),
+    "kubelet's": (
+        None, Refusal("KubeletConflict", "It rules."), ("False", "KubeletConflict"), ("False", "KubeletConflict"),
+        "True", {"podUID": "a"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("grant", "said", "prepared", "applied", "conflict", "told"), SAID.values(), ids=SAID)
+def test_an_agents_part_of_the_status_fits_the_crd(grant, said, prepared, applied, conflict, told):
+    now = "2026-01-01T00:00:02Z"
+    status = build_agent_status(OBJECT, claim("a", 1), grant, said, "2026-01-01T00:00:01Z", now)
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
+    assert (conditions["Prepared"], conditions["Applied"]) == (prepared, applied)
+    assert conditions["KubeletConflict"][0] == conflict
+    assert {c["observedGeneration"] for c in status["conditions"]} == {1}
+    assert status["applied"] == told
+    whole = OBJECT["status"] | status | {"conditions": OBJECT["status"]["conditions"] + status["conditions"]}
+    assert problems(OBJECT | {"status": whole}) == []
+    assert own_part(whole) == status
+    again = build_agent_status(OBJECT | {"status": whole}, claim("a", 1), grant, said, "2026-01-01T00:00:01Z", "later")
+    assert again == status, "a status that is built again is the same"
+
+
+def test_a_plan_for_pods_that_have_what_they_shall_have_is_empty(tmp_path):
+    model = node(tmp_path)
+    files = CpusetFiles(model.cgroups.root, 1)
+    pods = {uid: files.pod(path) for uid, path in model.pods.items()}
+    plan = make_plan(1, pods, {}, KubeletRule())
+    assert (plan.leave, plan.enter) == ({}, {})
+    assert granted(pods["a"]) == (FOUR.cpus, frozenset({0}), True)
+    assert files.apply([Write("kubepods/gone", "cpuset.cpus", "1")]) is None, "what is gone needs no write"
