@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,16 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.history import Ring
+from concerto.autoscaling.pods import ContainerView, PodView
 from concerto.autoscaling.prediction import Subject, predict
 from concerto.autoscaling.settings import ControllerSettings
+from concerto.controllers.metrics_sources import AgentMetrics
 from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
+from concerto.kube.config import TokenSource
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
+from concerto_agent.pod_metrics_server import PATH, make_certificate
 from e2e.clusters import Cluster
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
@@ -96,6 +102,81 @@ async def test_rounds_of_a_thousand_objects(
     OUTPUT.write_text(json.dumps(figures, indent=1))
     say(f"1,000 PredictiveHPAs, per round of {SYNC_SECONDS:.0f} s: {json.dumps(figures)}")
     assert all(count < 1.2 * OBJECTS for count in calls.values())
+
+
+NODES, PODS_OF_A_NODE = 100, 30
+
+
+def _serve(ready: threading.Event, where: dict[str, Any], questions: Counter[str]) -> None:
+    """All nodes' agents, in a thread of their own: each says the same of its pods, and counts who asks."""
+    loop = asyncio.new_event_loop()
+    certificate = make_certificate()
+
+    async def answer(request: web.Request) -> web.Response:
+        questions["agents"] += 1
+        node, stamp = request.host.split(":")[0].split(".")[-1], round(time.time() * 1000)
+        lines = []
+        for pod in range(PODS_OF_A_NODE):
+            labels = f'{{container="app",namespace="n",pod="t{int(node) - 1 + NODES * pod}"}}'
+            for family, value in (
+                ("cpu_usage_seconds_total", time.monotonic() * 0.05),
+                ("memory_working_set_bytes", 1e7),
+                ("start_time_seconds", 1.0),
+            ):
+                lines.append(f"container_{family}{labels} {value!r} {stamp}")
+        return web.Response(text="\n".join(lines) + "\n")
+
+    async def start() -> None:
+        app = web.Application()
+        app.router.add_get(PATH, answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "0.0.0.0", 0, ssl_context=certificate.context).start()
+        where.update(port=runner.addresses[0][1], certificateSHA256=certificate.sha256)
+        ready.set()
+
+    loop.run_until_complete(start())
+    loop.run_forever()
+
+
+async def test_rounds_of_a_thousand_objects_that_read_agents(say: Callable[[str], None]) -> None:
+    """The readings alone: 1,000 objects of one pod, over 100 nodes of 30 pods, at their places in three rounds."""
+    ready, where, questions = threading.Event(), dict[str, Any](), Counter[str]()
+    threading.Thread(target=_serve, args=(ready, where, questions), daemon=True).start()
+    assert ready.wait(30)
+    capacities = {
+        ("", f"n{i}"): {"status": {"agent": {"metrics": {**where, "address": f"127.0.0.{i + 1}"}}}}
+        for i in range(NODES)
+    }
+    app = (ContainerView("app"),)
+    pods = [PodView(f"t{i}", node=f"n{i % NODES}", host="", containers=app) for i in range(OBJECTS)]
+    agents = AgentMetrics(capacities, TokenSource(ClusterConfig("", token="t")), time.time)
+    looks_a_second, found = OBJECTS / SYNC_SECONDS, 0
+
+    async def one_round() -> None:
+        nonlocal found
+        began, done = time.monotonic(), 0
+        while done < OBJECTS:
+            await asyncio.sleep(0.25)
+            due = min(OBJECTS, round((time.monotonic() - began) * looks_a_second))
+            answers = await asyncio.gather(*(agents.usage("n", [pod]) for pod in pods[done:due]))
+            found += sum(len(answer.usage) for answer in answers)
+            done = due
+
+    await one_round()
+    found = 0
+    questions.clear()
+    cpu = time.thread_time()
+    for _ in range(ROUNDS):
+        await one_round()
+    cpu = (time.thread_time() - cpu) / ROUNDS
+    await agents.close()
+    say(
+        f"1,000 objects that read {NODES} agents, per round of {SYNC_SECONDS:.0f} s: {cpu:.3f} CPU-seconds, "
+        f"{questions['agents'] / ROUNDS:.0f} questions, {found / ROUNDS:.0f} readings"
+    )
+    assert found == ROUNDS * OBJECTS
+    assert questions["agents"] <= 3.2 * NODES * ROUNDS
 
 
 async def _populate(session: Session, namespace: str, api: MetricsAPI) -> None:
