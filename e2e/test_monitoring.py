@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
 
+from concerto.api.predictivehpa import PredictiveHPA
+from concerto.controllers.phpa_status import target_digest
 from e2e.clusters import Cluster
 from e2e.clusters.local import free_ports
 from e2e.metrics_api import MetricsAPI, Readings
@@ -38,7 +40,7 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
     web = deployment("web", 2, {"cpu": "100m"})
     web["spec"]["template"]["spec"]["schedulerName"] = "concerto"
     scaler = phpa("web", prediction={"mode": "Auto", "horizon": "5s"})
-    objects = [{**o, "metadata": {**o["metadata"], "namespace": "monitored"}} for o in (web, scaler)]
+    web, scaler = ({**o, "metadata": {**o["metadata"], "namespace": "monitored"}} for o in (web, scaler))
     targets = [Target(str(operator.health), {"instance": "operator"}), Target(address, {"instance": "scraped"})]
     try:
         with (
@@ -46,18 +48,17 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             MetricsAPI(cluster, cluster.work_dir) as api,
             Prometheus(logs, targets) as server,
         ):
-            operator.start()
             agent.start()
             cluster.kubectl("create", "namespace", "monitored")
-            cluster.apply(*objects)
-            operator.wait_ready()
-            deadline = time.monotonic() + 90
-            # the forecast is what takes longest
-            while not server.query("concerto_phpa_forecast_error_percent"):
-                assert time.monotonic() < deadline, f"no forecast after 90 s; {logs}"
-                api.readings = Readings(pods=load(cluster))
-                time.sleep(1)
-            time.sleep(3)  # a rate takes two samples
+            cluster.apply(scaler)
+            remember_load(cluster)
+            operator.start()
+            # a rate is of what comes after the first scrape
+            wait(lambda: server.query("concerto_leader == 1"), "a leader")
+            cluster.apply(web)
+            for metric in ("concerto_phpa_forecast_error_percent", "concerto_phpa_rescales_total"):
+                wait(lambda metric=metric: say_load(cluster, api) or server.query(metric), metric)
+            time.sleep(3)  # and of two samples
             yield server
     finally:
         agent.stop()
@@ -66,11 +67,31 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
         cluster.kubectl("delete", "node", "scraped", "--ignore-not-found")
 
 
-def load(cluster: Cluster) -> dict[tuple[str, str], PodReading]:
-    """What each pod of web uses: enough to have it scaled."""
+def wait(look: Callable[[], Any], what: str) -> None:
+    """Return once there is something to be seen."""
+    deadline = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < deadline, f"not after a minute: {what}"
+        time.sleep(0.5)
+
+
+def remember_load(cluster: Cluster) -> None:
+    """Let the autoscaler find, as after a restart, ten minutes of load in the status: a forecast takes two of them."""
+    found = PredictiveHPA.from_raw(cluster.get("phpa", "web", "-n", "monitored"))
+    values = [1000 + 20 * step for step in range(40)]
+    history = {"stepSeconds": 15, "last": int(time.time() // 15) - 1, "count": 1, "values": values}
+    status = {"status": {"history": [history], "historyOf": target_digest(found)}}
+    patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+    cluster.kubectl("patch", "phpa", "web", "-n", "monitored", *patch)
+
+
+def say_load(cluster: Cluster, api: MetricsAPI) -> None:
+    """Say of each pod of web that it uses enough to have web scaled."""
     pods = cluster.get("pods", "-n", "monitored")["items"]
     reading = {"app": {"cpu": "80m", "memory": "16Mi"}}
-    return {("monitored", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], reading) for p in pods}
+    api.readings = Readings(
+        pods={("monitored", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], reading) for p in pods}
+    )
 
 
 @pytest.mark.parametrize("title", PANELS)

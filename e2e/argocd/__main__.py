@@ -210,6 +210,7 @@ def pin(pod: str, cpu: int) -> dict[str, Any]:
 
 
 MISTAKES = {
+    ("SchedulingProfile", "no-secret"): ("Degraded", "there is no Secret concerto-system/concerto-prometheus"),
     ("PodCPUBinding", "no-such-cpus"): ("Degraded", "CPUs [62 63] do not exist in node n1."),
     ("PredictiveHPA", "claimant-a"): ("Degraded", "are controlled by multiple PredictiveHPAs"),
     ("PredictiveHPA", "claimant-b"): ("Degraded", "are controlled by multiple PredictiveHPAs"),

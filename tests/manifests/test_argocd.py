@@ -13,9 +13,11 @@ from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.api.podreservation import StandingReservation
 from concerto.autoscaling.decision import failed
+from concerto.controllers.load_sources.source import SourceError
+from concerto.controllers.load_sources.state import ProviderState, failed_state
 from concerto.controllers.phpa_status import all_conditions
 from concerto.controllers.podcpubinding_status import build_binding_status
-from concerto.controllers.profiles import ready_condition
+from concerto.controllers.profiles import ProfileState, build_profile_status, ready_condition
 from concerto.controllers.reservations import build_standing_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 from concerto.scheduling.ledger import StandingState
@@ -68,13 +70,14 @@ def node_capacity(**changed: Any) -> dict[str, Any]:
     return said("NodeCapacity", *build_conditions(**usual | changed))
 
 
-def profile(ready: Condition) -> dict[str, Any]:
-    return said("SchedulingProfile", ready, *_rest(ready))
+def profile(ready: Condition, provider: ProviderState | None = None) -> dict[str, Any]:
+    obj = thing("SchedulingProfile", None)
+    return obj | {"status": build_profile_status(obj, ready, ProfileState(provider=provider or ProviderState()), NOW)}
 
 
-def _rest(ready: Condition) -> tuple[Condition, Condition]:
-    stalled = Condition("Stalled", "True" if ready.status == "False" else "False", ready.reason, ready.message)
-    return Condition("Reconciling", "False", ready.reason, "Nothing is left to do."), stalled
+def missing_secret() -> ProviderState:
+    error = SourceError("SecretMissing", "there is no Secret concerto-system/concerto-prometheus")
+    return failed_state(error, ProviderState())
 
 
 def binding(verdict: Verdict, *, patient: bool = True) -> dict[str, Any]:
@@ -171,6 +174,11 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         phpa(failed("FailedGetScale", "get the target's current scale", "not found")), "Degraded", "not found",
     ),
     "a profile is in use": (profile(ready_condition("", "a", "a")), "Healthy", "are placed by this profile"),
+    "a profile's provider has no Secret": (
+        profile(ready_condition("", "a", "a"), missing_secret()),
+        "Degraded",
+        "there is no Secret concerto-system/concerto-prometheus",
+    ),
     "a profile can't be used": (profile(ready_condition("no score", "a", "")), "Degraded", "no score"),
     "a profile's name is taken": (profile(ready_condition("", "b", "a")), "Degraded", "SchedulingProfile a is older"),
 }  # fmt: skip

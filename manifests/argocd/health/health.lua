@@ -38,4 +38,9 @@ end
 if stalled ~= nil and stalled.status == "True" then
   return say("Degraded", stalled.message)
 end
+-- of a SchedulingProfile: it places pods, but not by the load that it should
+local provider = conditions.ProviderReady
+if provider ~= nil and provider.status == "False" then
+  return say("Degraded", provider.message)
+end
 return say("Healthy", ready.message)
