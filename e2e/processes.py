@@ -125,7 +125,9 @@ def agent_process(
         wrap: makes the command run elsewhere (in the node's cgroup, say).
     """
     kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-agent", bound_node=node)
-    command = concerto_command("agent", "--kubeconfig", str(kubeconfig), "--node-name", node, *extra)
+    # It runs on this machine, wherever its node has its network
+    flags = ["--kubeconfig", str(kubeconfig), "--node-name", node, "--pod-metrics-bind", "127.0.0.1:0"]
+    command = concerto_command("agent", *flags, *extra)
     return Process(f"agent-{node}", wrap(command), logs / f"agent-{node}.log")
 
 

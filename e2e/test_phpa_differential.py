@@ -25,6 +25,7 @@ from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.predictivehpa import PredictiveHPASettings
 from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
+from e2e.agent_helpers import eventually
 from e2e.clusters import LocalControlPlane
 from e2e.clusters.binaries import Unusable, find_installed, find_or_build
 from e2e.metrics_api import MetricsAPI, Readings
@@ -71,7 +72,8 @@ def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
     with LocalControlPlane(binaries, controller_manager_flags=flags) as started:
         crd = Path(__file__).resolve().parent.parent / "crds" / "predictivehpas.yaml"
         started.kubectl("apply", "-f", str(crd))
-        started.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        group = ("get", "--raw", "/apis/concerto.dev/v1alpha1")
+        eventually("the kind is served", lambda: '"predictivehpas"' in started.kubectl(*group, check=False))
         yield started
 
 

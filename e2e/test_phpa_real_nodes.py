@@ -1,0 +1,130 @@
+"""One Deployment up and down on real nodes, beside its twin under the real HorizontalPodAutoscaler.
+
+Pods burn CPU while a file is on their node. The twins read the real metrics-server; a third reads the node's agent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from e2e import metrics_server
+from e2e.clusters import LocalControlPlane
+from e2e.clusters.binaries import Unusable, find_installed, find_or_build, find_or_build_metrics_server
+from e2e.images import BUSYBOX_IMAGE
+from e2e.nodes import real_nodes_available
+from e2e.phpa_helpers import Object, apply, cpu_metric, deployment, eventually, phpa, replicas, status
+from e2e.system import System, install, real_system
+
+pytestmark = pytest.mark.realnode
+
+NODE = "phpa-real"
+SYNC = "3s"
+# Both controllers alike; the autoscalers' own defaults would make this a matter of minutes
+TIMES = {"downscale-stabilization": "5s", "cpu-initialization-period": "5s", "initial-readiness-delay": "5s"}
+BURN = "while :; do if [ -e /burn/on ]; then i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; else sleep 0.2; fi; done"
+MOST = 3
+TWINS = {"hpa": "HorizontalPodAutoscaler", "api": "PredictiveHPA", "agents": "PredictiveHPA"}
+
+
+@pytest.fixture(scope="module")
+def system(say: Callable[[str], None]) -> Iterator[System]:
+    """A real node, its agent, an operator, and the real autoscaler, all with short times."""
+    try:
+        binaries = find_or_build(say) if (installed := _installed()) is None else installed
+        find_or_build_metrics_server(say)
+    except Unusable as error:
+        pytest.skip(f"no control plane of its own, or no metrics-server: {error}")
+    available, reason = real_nodes_available(binaries.directory)
+    if not available:
+        pytest.skip(f"no real nodes here: {reason}")
+    real = [f"--horizontal-pod-autoscaler-{name}={value}" for name, value in {"sync-period": SYNC, **TIMES}.items()]
+    ours = [f"--autoscaling-{name}={value}" for name, value in {"sync-period": SYNC, **TIMES}.items()]
+    with LocalControlPlane(binaries, controller_manager_flags=real) as plane:
+        install(plane)
+        with real_system(plane, say, [NODE], operator_flags=ours) as started:
+            yield started
+
+
+def _installed() -> object | None:
+    try:
+        return find_installed()
+    except Unusable:
+        return None
+
+
+def burner(name: str) -> Object:
+    """A Deployment of one pod, which uses four times what it requests while the file is there."""
+    container = {
+        "name": "app",
+        "image": BUSYBOX_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", BURN],
+        "resources": {"requests": {"cpu": "25m"}, "limits": {"cpu": "100m"}},
+        "volumeMounts": [{"name": "burn", "mountPath": "/burn"}],
+    }
+    volume = {"name": "burn", "hostPath": {"path": "/run/burn", "type": "DirectoryOrCreate"}}
+    return deployment(
+        name,
+        1,
+        schedulerName="concerto",
+        dnsPolicy="Default",
+        terminationGracePeriodSeconds=0,
+        containers=[container],
+        volumes=[volume],
+    )
+
+
+def scaler(name: str) -> Object:
+    """The autoscaler of a twin: the spec is the same, but for where ours reads."""
+    spec = phpa(name, maxReplicas=MOST, metrics=[cpu_metric(100)])
+    del spec["spec"]["prediction"]
+    if name == "hpa":
+        return {**spec, "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+    source = "MetricsAPI" if name == "api" else "Auto"
+    return {**spec, "spec": {**spec["spec"], "prediction": {"metricsSource": source}}}
+
+
+async def test_twins_go_up_and_down_together(system: System, say: Callable[[str], None]):
+    plane, namespace = system.cluster, "twins"
+    assert isinstance(plane, LocalControlPlane) and system.real is not None
+    node = system.real[NODE]
+    plane.kubectl("create", "namespace", namespace)
+    plane.kubectl("wait", "--for=create", "--timeout=60s", "-n", namespace, "serviceaccount/default")
+    apply(plane, namespace, *(burner(name) for name in TWINS))
+
+    async def all_at(count: int, seconds: float) -> dict[str, float]:
+        """Seconds from now until each twin is to have so many replicas."""
+        began, reached = time.monotonic(), {}
+
+        def look() -> bool:
+            for name in TWINS:
+                if name not in reached and replicas(plane, namespace, name) == count:
+                    reached[name] = round(time.monotonic() - began, 1)
+            return len(reached) == len(TWINS)
+
+        await eventually(look, f"{count} replicas of all twins; there are {reached}", seconds)
+        return reached
+
+    with metrics_server.start(plane, say):
+        apply(plane, namespace, *(scaler(name) for name in TWINS))
+        await eventually(lambda: status(plane, namespace, "agents").get("metricsSource") == "Agents", "agents are read")
+        node.exec("touch", "/run/burn/on")
+        up = await all_at(MOST, 60)
+        assert status(plane, namespace, "api")["metricsSource"] == "MetricsAPI"
+        message = status(plane, namespace, "agents")["lastDecision"]["message"]
+        assert "replicas: the metrics of now ask for" in plane.kubectl("describe", "phpa", "agents", "-n", namespace)
+        node.exec("rm", "/run/burn/on")
+        down = await all_at(1, 60)
+        say(f"autoscalers on a real node, seconds to {MOST} replicas and back to 1: {up}, {down}; {message}")
+        assert status(plane, namespace, "agents")["metricsSource"] != "MetricsAPI"
+        system.agents[NODE].kill()
+
+        def stood_in_for() -> Object | None:
+            now = status(plane, namespace, "agents")
+            return now if now.get("metricsSource") == "MetricsAPI" and now.get("metricsSourceMessage") else None
+
+        now = await eventually(stood_in_for, "metrics.k8s.io stands in for a killed agent")
+        assert now["metricsSourceMessage"].startswith(f"node {NODE}: its agent cannot be asked")
