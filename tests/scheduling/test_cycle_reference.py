@@ -161,6 +161,9 @@ class Naive:
                         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
         match self.basis(n.name, profile, now):
             case "Capacity" if self.available(n.name) + held.get(n.name, 0) < profile.settings.admit_fraction:
+                all_held = sum(places.get(n.name, 0) for places in self.standing.values())
+                if self.available(n.name) + all_held >= profile.settings.admit_fraction:
+                    return ["node(s) had their measured capacity held by PodReservations"]
                 return ["Insufficient measured capacity"]
             case "Avoid" if n.name in self.capacities:
                 return ["node(s) had stale telemetry"]

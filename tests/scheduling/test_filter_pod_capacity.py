@@ -1,6 +1,8 @@
 import pytest
 from scheduling_builders import NOW, capacity, node, passes, pod, query, reasons, snapshot
 
+from concerto.api.podreservation import StandingReservation
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.filters.pod_capacity import PodCapacity
 
 CLUSTER = snapshot(
@@ -41,4 +43,15 @@ def test_full_unknown_and_silent_are_told_apart():
         "Insufficient measured capacity": 3,
         "node(s) had no measured capacity": 1,
         "node(s) had stale telemetry": 1,
+    }
+
+
+def test_room_that_is_held_for_others_is_told_apart_from_no_room():
+    cluster = snapshot([node("held"), node("full")], [], [capacity("held", 1.0), capacity("full", 0.0)])
+    selector = LabelSelector.from_raw({"matchLabels": {"app": "others"}})
+    cluster.set_standing(StandingReservation("default", "res", "r", selector, 1))
+    cluster.hold(("default", "res"), {"held": 1})
+    assert reasons(PodCapacity(), query(cluster, pod("p"))) == {
+        "Insufficient measured capacity": 1,
+        "node(s) had their measured capacity held by PodReservations": 1,
     }

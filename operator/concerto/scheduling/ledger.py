@@ -17,7 +17,7 @@ taken the way that promises less: an observed UID that no pod is known for is no
 from __future__ import annotations
 
 from bisect import insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -440,6 +440,13 @@ class Ledger:
             if standing.held and standing.view.selector.matches(pod.labels):
                 return standing.view.key
         return None
+
+    def standing_units(self) -> Mapping[str, int]:
+        """Units that all standing reservations hold, by node."""
+        units: Counter[str] = Counter()
+        for standing in self._standing.values():
+            units.update(standing.held)
+        return units
 
     def held_for(self, key: ReservationKey) -> Mapping[str, int]:
         """Units that the reservation holds, by node."""

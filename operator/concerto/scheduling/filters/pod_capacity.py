@@ -25,12 +25,24 @@ class PodCapacity:
         return room | query.is_by_requests(rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """Full, never measured, or measured too long ago."""
+        """Full, held for other pods, never measured, or measured too long ago."""
         measured = query.is_measured(rows)
+        held = self._held(query, rows)
         never = ~measured & np.isnan(query.snapshot.capacity[rows])
         found = {
-            "Insufficient measured capacity": measured,
+            "Insufficient measured capacity": measured & ~held,
+            "node(s) had their measured capacity held by PodReservations": held,
             "node(s) had no measured capacity": never,
             "node(s) had stale telemetry": ~measured & ~never,
         }
         return {reason: int(np.count_nonzero(mask)) for reason, mask in found.items() if mask.any()}
+
+    @staticmethod
+    def _held(query: Query, rows: Ints) -> Bools:
+        """Rows that would have room, were it not for standing reservations."""
+        units = query.snapshot.ledger.standing_units()
+        if not units:
+            return np.zeros(len(rows), dtype=bool)
+        held = np.array([units.get(query.snapshot.names[row], 0) for row in rows])
+        unreserved = query.available(rows) - query.reserved[rows]
+        return query.is_measured(rows) & (unreserved + held >= query.admit_fraction)
