@@ -45,4 +45,5 @@ class PodCapacity:
             return np.zeros(len(rows), dtype=bool)
         held = np.array([units.get(query.snapshot.names[row], 0) for row in rows])
         unreserved = query.available(rows) - query.reserved[rows]
-        return query.is_measured(rows) & (unreserved + held >= query.admit_fraction)
+        room: Bools = unreserved + held >= query.admit_fraction
+        return room & query.is_measured(rows)
