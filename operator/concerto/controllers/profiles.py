@@ -186,6 +186,8 @@ def ready_condition(wrong: str, name: str, winner: str) -> Condition:
 def metrics_condition(coverage: Coverage) -> Condition:
     """Whether there is usable telemetry of every node."""
     missing, nodes = coverage.missing, coverage.nodes
+    if not nodes:
+        return Condition("MetricsComplete", "Unknown", "NoNodes", "There is no node, or the profile is not in use.")
     if not missing:
         return Condition("MetricsComplete", "True", "Measured", f"Telemetry of all {nodes} nodes is usable.")
     look = {
@@ -218,7 +220,12 @@ def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now
         metrics_condition(coverage),
         provider.condition,
         Condition("Reconciling", "False", ready.reason, "Nothing is left to do."),
-        Condition("Stalled", "True" if stalled else "False", ready.reason, ready.message),
+        Condition(
+            "Stalled",
+            "True" if stalled else "False",
+            ready.reason,
+            ready.message if stalled else "Nothing stands in the way.",
+        ),
     ]
     return {
         "observedGeneration": generation,

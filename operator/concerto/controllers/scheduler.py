@@ -143,6 +143,7 @@ class Scheduler:
         self._generator = np.random.default_rng()
         self._told_overdue: set[str] = set()
         self._told_silent: set[str] = set()
+        self._capacity_uids: dict[str, str] = {}  # by node: kubectl describe finds events by UID alone
         self._wake = asyncio.Event()
         self._sequence = count(1)
         self._slots = asyncio.Semaphore(self._settings.concurrent_bindings)
@@ -203,8 +204,10 @@ class Scheduler:
         """A NodeCapacity appeared, changed or went."""
         if new is None:
             if old is not None:
+                self._capacity_uids.pop(old["metadata"]["name"], None)
                 self._helped(self.snapshot.remove_capacity(old["metadata"]["name"]))
             return
+        self._capacity_uids[new["metadata"]["name"]] = new["metadata"].get("uid", "")
         try:
             capacity = NodeCapacity.from_raw(new)
         except Exception:
@@ -488,7 +491,11 @@ class Scheduler:
         self._metrics.silent_nodes.set(len(silent))
         for node in silent - self._told_silent:
             self._recorder.record(
-                {"apiVersion": "concerto.dev/v1alpha1", "kind": "NodeCapacity", "metadata": {"name": node}},
+                {
+                    "apiVersion": "concerto.dev/v1alpha1",
+                    "kind": "NodeCapacity",
+                    "metadata": {"name": node, "uid": self._capacity_uids.get(node, "")},
+                },
                 type="Warning",
                 reason="AgentSilent",
                 action="Observing",
