@@ -1,0 +1,65 @@
+"""What the pinning component adds to agents: root without capabilities, the files it writes, and no further rights."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+import yaml
+
+from concerto_agent.main import add_arguments
+
+COMPONENT = Path(__file__).resolve().parents[2] / "manifests" / "components" / "pinning"
+BASE = COMPONENT.parents[1] / "base"
+
+
+def patches() -> list[object]:
+    (kustomization,) = yaml.safe_load_all((COMPONENT / "kustomization.yaml").read_text())
+    return [yaml.safe_load(p["patch"]) for p in kustomization["patches"] if p["target"]["name"] == "concerto-agent"]
+
+
+def test_the_agent_may_do_what_it_does_and_nothing_else():
+    rights = {
+        (resource, tuple(rule.get("resourceNames", ())), verb)
+        for obj in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text())
+        for rule in obj.get("rules", ())
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert rights == {
+        ("podcpubindings", (), "list"),
+        ("podcpubindings", (), "watch"),
+        ("podcpubindings/status", (), "get"),
+        ("podcpubindings/status", (), "patch"),
+        ("daemonsets", ("concerto-agent",), "get"),
+    }
+
+
+def test_agents_are_held_to_the_bindings_of_their_node():
+    policy = next(iter(yaml.safe_load_all((BASE / "policy-agent.yaml").read_text())))
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert {"podcpubindings", "podcpubindings/status"} <= set(rule["resources"])
+
+
+def test_the_patched_agent_is_root_without_capabilities_and_writes_cgroups_only():
+    merge = next(p for p in patches() if isinstance(p, dict))
+    pod = merge["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (0, False)
+    assert "securityContext" not in container, "capabilities stay dropped, the root file system read only"
+    paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"]}
+    writable = {paths[m["name"]] for m in container["volumeMounts"] if not m.get("readOnly")}
+    assert writable == {"/sys/fs/cgroup"}
+
+
+def test_the_flags_it_adds_are_the_agents_and_speak_of_what_is_mounted():
+    merge = next(p for p in patches() if isinstance(p, dict))
+    added = [operation["value"] for p in patches() if isinstance(p, list) for operation in p]
+    parser = ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["--node-name", "n", *added])
+    assert args.pinning
+    assert args.daemon_set == ("concerto-system", "concerto-agent")
+    mounts = [m["mountPath"] for m in merge["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
+    assert str(args.kubelet_state.parent) in mounts
+    assert str(args.kubelet_config.parent) in mounts
