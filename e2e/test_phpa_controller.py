@@ -53,11 +53,8 @@ def running(cluster: Cluster, namespace: str, app: str, count: int) -> list[str]
         time.sleep(0.3)
     long_ago = "2026-01-01T00:00:00Z"
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": long_ago}
-    for name in names:
-        status = {"status": {"phase": "Running", "startTime": long_ago, "conditions": [ready]}}
-        cluster.kubectl(
-            "patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(status)
-        )
+    status = json.dumps({"status": {"phase": "Running", "startTime": long_ago, "conditions": [ready]}})
+    cluster.kubectl("patch", "pod", *names, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
     return names
 
 
