@@ -25,6 +25,7 @@ from rich.table import Table
 from e2e.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.clusters.local import stop_left
 from e2e.clusters.process import stop_pid
+from e2e.demo_trace import PodCpu, Trace
 from e2e.recorder import Recorder
 from e2e.system import SAMPLES, System, can_run_real_nodes, hollow_system, install, real_system
 
@@ -101,8 +102,8 @@ def line(rows: list[list[str]], phases: Counter[str]) -> str:
     return " | ".join([told, *nodes])
 
 
-def watch_job(system: System) -> float:
-    """Show the Job until it is complete; returns how long that took, in seconds.
+def watch_job(system: System) -> tuple[float, Trace]:
+    """Show the Job until it is complete; returns how long that took, in seconds, and what was seen.
 
     Raises:
         TimeoutError: it is not complete in time.
@@ -110,6 +111,7 @@ def watch_job(system: System) -> float:
     view = View(system.cluster)
     began = time.monotonic()
     last_line = 0.0
+    trace = Trace()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with ExitStack() as stack:
         if live is not None:
@@ -117,6 +119,7 @@ def watch_job(system: System) -> float:
         while True:
             rows, phases = view.look()
             seconds = time.monotonic() - began
+            trace.add(seconds, {row[0]: int(row[3]) for row in rows})
             if live is not None:
                 live.update(table(rows, phases, seconds), refresh=True)
             elif seconds - last_line >= 5:
@@ -130,7 +133,7 @@ def watch_job(system: System) -> float:
     if live is None:
         console.print(table(rows, phases, seconds))
     system.cluster.kubectl("wait", "--for=condition=complete", "job/burn", "--timeout=30s")
-    return time.monotonic() - began
+    return time.monotonic() - began, trace
 
 
 def show(system: System) -> None:
@@ -187,8 +190,11 @@ def demo() -> int:
             system = stack.enter_context(hollow_system(control_plane, say, 2))
         recorder = stack.enter_context(Recorder(str(control_plane.kubeconfig)))
         say("manifests/samples: a Job of 60 CPU-burning pods without requests (about 1-3 min)")
+        pod_cpu = PodCpu(list(system.real)) if system.real else None
         control_plane.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
-        took = watch_job(system)
+        took, trace = watch_job(system)
+        if pod_cpu is not None:
+            pod_cpu.note(trace, 60, took)
         show(system)
         console.print()
         say(f"the Job of 60 pods took {took:.0f} s")
