@@ -188,6 +188,8 @@ class PodCPUBindingController:
                 obj = await self._apply(key, obj, status, FIELD_MANAGER)
                 if (told := news(before, status)) is not None:
                     self._recorder.record(obj, type=told.type, reason=told.reason, action="Validating", note=told.note)
+                    if told.reason == "Applied":
+                        self._tell_pod(key, obj, verdict)
             if is_stale(obj, verdict):
                 await self._withdraw(key, obj)
         except NotFound:
@@ -196,6 +198,17 @@ class PodCPUBindingController:
             if await self._is_anew(key, obj["metadata"]["uid"]):
                 return
             raise
+
+    def _tell_pod(self, key: BindingKey, obj: Object, verdict: Verdict) -> None:
+        """Say it where people look who know the pod and not the binding."""
+        metadata = {"namespace": key[0], "name": obj["spec"]["podName"], "uid": verdict.pod_uid}
+        self._recorder.record(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata},
+            reason="Pinned",
+            action="Pinning",
+            note=f"Runs on CPUs {verdict.cpus}, memory nodes {verdict.mems}, by PodCPUBinding {key[1]}",
+            related=obj,
+        )
 
     async def _apply(self, key: BindingKey, obj: Object, status: Object, field_manager: str) -> Object:
         document = build_status(POD_CPU_BINDINGS, key[1], status, namespace=key[0], uid=obj["metadata"]["uid"])
