@@ -9,6 +9,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 # What a test that asks for one of these fixtures needs
 _NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "concerto_cluster", "admin"}
+# What a module that starts nodes imports
+_WITH_NODES = {"RealNodes", "real_system"}
 _said: list[str] = []
 
 
@@ -28,6 +31,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.apiserver)
+        # Tests of a file stay together (they share what they set up), and real nodes are for one at a time
+        path = item.nodeid.partition("::")[0]
+        group = "nodes" if _WITH_NODES & set(dir(getattr(item, "module", None))) else path
+        item.add_marker(pytest.mark.xdist_group(group))
+    # What takes longest begins first; with one process, what takes longest comes last
+    if any(item.config.getoption("numprocesses", None) for item in items[:1]):
+        items.sort(
+            key=lambda item: (item.get_closest_marker("xdist_group").args[0] != "nodes", "tests/" in item.nodeid)
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """What a process of `-n` has said, for the summary."""
+    _said.extend(line for line in getattr(node, "workeroutput", {}).get("said", ()) if line not in _said)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["said"] = _said
 
 
 @pytest.fixture(scope="session")
