@@ -216,10 +216,11 @@ def objects(folder: str) -> list[dict[str, Any]]:
     return [o for path in sorted((MANIFESTS / folder).glob("*.yaml")) for o in documents(path)]
 
 
-def test_every_object_of_the_base_has_a_wave_and_may_be_applied_by_the_project():
+def test_every_object_has_a_wave_and_may_be_applied_by_the_project():
     (waves,) = documents(ARGOCD / "waves" / "kustomization.yaml")
     patched = {kind for patch in waves["patches"] for kind in patch["target"]["kind"].split("|")}
-    applied = [o for o in [*objects("base"), *objects("../crds")] if o["kind"] != "Kustomization"]
+    folders = ("base", "../crds", "components/autoscaling", "components/pinning", "components/watcher")
+    applied = [o for folder in folders for o in objects(folder) if o["kind"] not in ("Kustomization", "Component")]
     assert {o["kind"] for o in applied} <= patched
     project, application = objects("argocd")
     allowed = {(rule["group"], rule["kind"]) for rule in project["spec"]["clusterResourceWhitelist"]}
