@@ -160,7 +160,7 @@ def soak(cluster: Cluster, argo: ArgoCD, load: Load, node: RealNode, names: tupl
     said_before = {name: len(argo.events(name)) for name in names}
     operations = {name: operation_of(cluster, name) for name in names}
     wrong: list[str] = []
-    scaled: list[int] = []
+    scaled = [replicas(cluster)]
     ends = time.monotonic() + SOAK_SECONDS
     round_number = 0
     while time.monotonic() < ends:

@@ -135,7 +135,7 @@ def build_standing_status(
     if state.expired:
         phase, ready = "Expired", Condition("Ready", "False", "Expired", f"Its time is over; {used} of {view.count} units were used, and the others are free. Delete it, or create another.")  # fmt: skip # noqa: E501
     elif not state.remaining:
-        phase, ready = "Consumed", Condition("Ready", "True", "Consumed", f"All {view.count} units have been used.")
+        phase, ready = "Consumed", Condition("Ready", "True", "Consumed", "Every unit has been used.")
     elif held >= state.remaining:
         phase, ready = "Active", Condition("Ready", "True", "Held", f"{held} units are held, {used} have been used.")
     else:
