@@ -158,7 +158,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a namespace reserves too much": (
         reservation(StandingState({}, {}, 3, False), limited=True), "Degraded", "maxUnitsPerNamespace",
     ),
-    "a reservation was used": (reservation(StandingState({}, {"p": "n"}, 0, False)), "Healthy", "Every unit has been used."),
+    "a reservation was used": (reservation(StandingState({}, {"p": "n"}, 0, False)), "Healthy", "Every unit"),
     "a reservation has ended": (reservation(StandingState({}, {}, 0, True)), "Healthy", "Its time is over"),
     "a target is scaled": (
         phpa(Condition("AbleToScale", "True", "ReadyForNewScale", "."),
