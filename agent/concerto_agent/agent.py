@@ -43,6 +43,7 @@ from concerto_agent.publisher import (
     should_publish,
     should_publish_subspace,
 )
+from concerto_agent.quotas import PodLimits
 from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings
 from concerto_agent.writer import NodeMissing, Object, Writer
@@ -173,10 +174,25 @@ class Agent:
         if settings is None:
             return None
         try:
-            return Pinner(self._session, self._node_name, where, settings, self._wall)
+            return Pinner(self._session, self._node_name, where, settings, self._wall, self._limits)
         except OSError as error:  # the node can be measured all the same
             log.error("pods can't be pinned to CPUs here: %s", error)
             return None
+
+    def _limits(self) -> dict[str, PodLimits]:
+        """CPU limits of the node's pods that have some, by UID."""
+        return {
+            pod["metadata"]["uid"]: PodLimits(
+                pod["limits"].get(""),
+                {
+                    key: pod["limits"][name]
+                    for key, (name, _) in pod["status"]["running"].items()
+                    if name in pod["limits"]
+                },
+            )
+            for pod in self._reflect_pods.store.values()
+            if pod["limits"]
+        }
 
     async def say_goodbye(self) -> None:
         """After ``run`` has been cancelled: leave nothing behind if the product is being removed."""
@@ -251,6 +267,8 @@ class Agent:
             self._measured = measured
             self.gauges.capacity = float(measured.report.capacity[0])
             self.gauges.pod_count = len(measured.pod_uids)
+            latest = next(iter(measured.windows.values())).latest[0]
+            self.gauges.usage = {r: float(v) for r, v in zip(measured.settings.resources, latest) if not math.isnan(v)}
             self._folded.set()
 
     def _uncounted_paths(self) -> list[str]:

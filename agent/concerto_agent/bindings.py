@@ -43,6 +43,7 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
         cpus=parse_cpu_list(cpus),
         mems=parse_cpu_list(status.get("mems", "")),
         level=binding.level,
+        unlimited=obj["spec"].get("cpuQuota") == "Unlimited",
     )
 
 

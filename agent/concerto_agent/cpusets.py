@@ -37,6 +37,7 @@ class Claim:
         cpus: CPUs to run on.
         mems: memory nodes to take memory from; empty leaves them alone.
         level: what is kept from others.
+        unlimited: no CPU quota while the pod is pinned.
     """
 
     key: BindingKey
@@ -46,6 +47,7 @@ class Claim:
     cpus: Numbers
     mems: Numbers
     level: Level
+    unlimited: bool = False
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,15 @@ from concerto_agent.cpusets import (
 )
 from concerto_agent.inotify import Inotify
 from concerto_agent.pods import PodWatcher
+from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
 from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology import fingerprint, read_topology
 
 log = logging.getLogger(__name__)
 
 _FIELD_MANAGER = "concerto-agent"
+_CPU = {1: "cpu", 2: ""}
+"""Where the hierarchy of the controller cpu is; on v1 a link of this name is there if it shares one with cpuacct."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class PinningSettings:
 
     Attributes:
         kubelet_state: kubelet's ``cpu_manager_state``; its ``memory_manager_state`` lies beside it.
+        kubelet_config: kubelet's KubeletConfiguration.
         daemon_set: namespace and name of the DaemonSet that the agent belongs to; None: of none.
         repair_seconds: between two looks at every pod, and at the topology.
         attempts: how often a pod is looked at again whose cgroups change while they are written.
@@ -60,6 +64,7 @@ class PinningSettings:
     """
 
     kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
+    kubelet_config: Path = Path("/var/lib/kubelet/config.yaml")
     daemon_set: tuple[str, str] | None = None
     repair_seconds: float = 15.0
     attempts: int = 5
@@ -85,6 +90,7 @@ class NodeCpusets:
         rule: Callable[[], KubeletRule],
         settings: PinningSettings,
         wall: Callable[[], float],
+        quotas: PodQuotas | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -95,6 +101,7 @@ class NodeCpusets:
             rule: reads what kubelet decides.
             settings: how to write.
             wall: seconds since the epoch.
+            quotas: lifts and puts back CPU quotas; None: they are left alone.
         """
         self.grants: dict[str, Grant] = {}
         self.outcomes: dict[str, Outcome] = {}
@@ -107,6 +114,7 @@ class NodeCpusets:
         self._rule = rule()
         self._settings = settings
         self._wall = wall
+        self._quotas = quotas
         self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
 
     def enforce(self, claims: Iterable[Claim]) -> None:
@@ -130,6 +138,7 @@ class NodeCpusets:
             self._blocked = self._in_the_way(pods)
             ready = {u: w for u, w in plan.enter.items() if u not in self._blocked and u not in errors}
             errors |= self._write(pods, ready)
+        errors |= self._set_quotas(pods)
         self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
         for uid in errors.keys() - self.grants.keys():
             log.warning("the cpusets of pod %s are not what they should be: %s", uid, errors[uid])
@@ -153,6 +162,7 @@ class NodeCpusets:
             error = errors.get(uid, "")
         if uid not in self.grants:
             return False
+        error = error or self._set_quotas(pods).get(uid, "")
         before, now = self.outcomes.get(uid), self._outcome(uid, pods.get(uid), error)
         self.outcomes[uid] = now
         return now != before
@@ -181,6 +191,14 @@ class NodeCpusets:
                 pods[uid] = again
         return errors
 
+    def _set_quotas(self, pods: Mapping[str, PodCgroups]) -> dict[str, str]:
+        if self._quotas is None:
+            return {}
+        unlimited = {uid for uid, grant in self.grants.items() if grant.claim.unlimited}
+        # Kubelet lifts those of containers that it pins
+        mine = {uid: pod for uid, pod in pods.items() if uid not in self._rule.exclusive}
+        return self._quotas.enforce({uid: (pod.path, pod.containers) for uid, pod in mine.items()}, unlimited)
+
     def _in_the_way(self, pods: dict[str, PodCgroups]) -> dict[str, str]:
         found = {uid: intruders(pods, grant, self._rule) for uid, grant in self.grants.items() if grant.kept}
         return {uid: f"pod {' and '.join(others[:3])}" for uid, others in found.items() if others}
@@ -207,6 +225,7 @@ class Pinner:
         where: SamplerSettings,
         settings: PinningSettings,
         wall: Callable[[], float],
+        limits: Callable[[], Mapping[str, PodLimits]],
     ) -> None:
         """Nothing is read before `run`.
 
@@ -215,6 +234,7 @@ class Pinner:
             node_name: the node's name.
             where: the node's files.
             settings: how to pin.
+            limits: CPU limits of the node's pods by UID, of those that are known.
             wall: seconds since the epoch.
 
         Raises:
@@ -237,6 +257,11 @@ class Pinner:
             lambda: read_rule(settings.kubelet_state, settings.kubelet_state.with_name("memory_manager_state")),
             settings,
             wall,
+            PodQuotas(
+                QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version),
+                limits,
+                kubelet_sets_quotas(settings.kubelet_config),
+            ),
         )
         self._reflector = Reflector(
             session,

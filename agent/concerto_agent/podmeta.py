@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from concerto.api.timestamps import parse_timestamp
+from concerto_agent.quotas import spec_limits
 
 MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
@@ -48,6 +49,7 @@ def trim_pod(pod: Object) -> Object:
             ],
             "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
         },
+        "limits": spec_limits(pod.get("spec") or {}),
         "status": {"startedAt": _first_start(status), "running": _running(status)},
     }
 

@@ -1,0 +1,202 @@
+"""The CPU quota of pods whose binding asks for none: lifted while they are pinned, and put back afterwards.
+
+Kubelet writes a quota when a pod or container is made, and when its limit is changed, so that a quota that is missing
+though there is a limit is one that was lifted here (unless kubelet is told to set none). Weights are kubelet's: they
+follow requests, and so they should.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from concerto.api.quantities import milli
+from concerto_agent.cgroups import container_id
+from concerto_agent.cpuset_files import write_file
+
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """CPU time in each period.
+
+    Attributes:
+        quota_us: microseconds; None: without limit.
+        period_us: microseconds.
+    """
+
+    quota_us: int | None
+    period_us: int
+
+
+@dataclass(frozen=True)
+class PodLimits:
+    """CPU limits that kubelet makes quotas of.
+
+    Attributes:
+        pod_millicores: of the whole pod; None if a container has none.
+        containers: millicores by container ID, of those that have a limit and run.
+    """
+
+    pod_millicores: int | None
+    containers: Mapping[str, int]
+
+
+def spec_limits(spec: Mapping[str, Any]) -> dict[str, int]:
+    """CPU limits of a pod's containers by name, millicores; the pod's own under ``""`` if each has one.
+
+    As kubelet adds them up: init containers that go on running count with the others, and one that ends first counts
+    by itself if that is more.
+    """
+    limits: dict[str, int] = {}
+    complete, together, most = True, 0, 0
+    for group in ("initContainers", "containers"):
+        for container in spec.get(group) or ():
+            limit = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
+            ends = group == "initContainers" and container.get("restartPolicy") != "Always"
+            if limit is None:
+                complete &= ends
+                continue
+            millicores = limits[container["name"]] = milli(limit)
+            if ends:
+                most = max(most, together + millicores)
+            else:
+                together += millicores
+    whole = ((spec.get("resources") or {}).get("limits") or {}).get("cpu")
+    if whole is not None:
+        limits[""] = milli(whole)
+    elif complete and limits:
+        limits[""] = max(most, together)
+    return limits
+
+
+def kubelet_sets_quotas(config: Path) -> bool | None:
+    """Whether kubelet makes quotas of limits; None where its configuration can't be read."""
+    try:
+        settings = yaml.safe_load(config.read_bytes())
+        return settings.get("cpuCFSQuota", True) is not False
+    except (OSError, AttributeError, yaml.YAMLError):
+        return None
+
+
+def quota_writes(now: Mapping[str, Quota], pod: str, *, lifted: bool, limits: PodLimits | None) -> dict[str, Quota]:
+    """What to write, in order: a parent's limit is never below a child's.
+
+    Args:
+        now: of the pod's cgroup and its containers', by path.
+        pod: path of the pod's.
+        lifted: whether there shall be no quota.
+        limits: the pod's; None where they are not known, and nothing is put back.
+    """
+    ordered = sorted(now, key=lambda path: path != pod)
+    if lifted:
+        return {path: Quota(None, now[path].period_us) for path in ordered if now[path].quota_us is not None}
+    writes: dict[str, Quota] = {}
+    if limits is None:
+        return writes
+    for path in reversed(ordered):
+        name = container_id(path.rpartition("/")[2]) or ""
+        millicores = limits.pod_millicores if path == pod else limits.containers.get(name)
+        if now[path].quota_us is None and millicores is not None:
+            writes[path] = Quota(millicores * now[path].period_us // 1000, now[path].period_us)
+    return writes
+
+
+class QuotaFiles:
+    """The quotas of one hierarchy."""
+
+    def __init__(self, root: Path, version: int, write: Callable[[Path, str], None] = write_file) -> None:
+        """Nothing is read yet; arguments as of `CpusetFiles`."""
+        self._root = root
+        self._version = version
+        self._write = write
+
+    def read(self, path: str) -> Quota | None:
+        """A cgroup's quota; None if it is gone, or has none to be set."""
+        directory = self._root / path
+        try:
+            if self._version == 2:
+                quota, period = (directory / "cpu.max").read_text().split()
+            else:
+                quota, period = ((directory / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period"))
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+        return Quota(None if quota in ("max", "-1") else int(quota), int(period))
+
+    def write(self, path: str, quota: Quota) -> None:
+        """Set a cgroup's quota; its period stays.
+
+        Raises:
+            OSError: the kernel refuses, or the cgroup is gone.
+        """
+        if self._version == 2:
+            text = f"{'max' if quota.quota_us is None else quota.quota_us} {quota.period_us}"
+            self._write(self._root / path / "cpu.max", text)
+        else:
+            text = f"{-1 if quota.quota_us is None else quota.quota_us}"
+            self._write(self._root / path / "cpu.cfs_quota_us", text)
+
+    def enforce(self, pod: str, containers: list[str], *, lifted: bool, limits: PodLimits | None) -> OSError | None:
+        """Lift the quotas of a pod, or put them back; what the kernel refused first, None if nothing."""
+        try:
+            read = {path: self.read(path) for path in (pod, *containers)}
+            now = {path: quota for path, quota in read.items() if quota is not None}
+            for path, quota in quota_writes(now, pod, lifted=lifted, limits=limits).items():
+                self.write(path, quota)
+        except OSError as error:
+            return None if error.errno in _GONE else error
+        return None
+
+
+class PodQuotas:
+    """The quotas of all pods, lifted or put back as they are told to be."""
+
+    def __init__(
+        self, files: QuotaFiles, limits: Callable[[], Mapping[str, PodLimits]], kubelet_sets: bool | None
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            files: where they are.
+            limits: of the pods that are known, by UID.
+            kubelet_sets: whether kubelet makes quotas of limits. Where it is not known, only what this process has
+                lifted is put back.
+        """
+        self._files = files
+        self._limits = limits
+        self._kubelet_sets = kubelet_sets
+        self._lifted: set[str] = set()
+
+    def enforce(self, pods: Mapping[str, tuple[str, list[str]]], unlimited: Collection[str]) -> dict[str, str]:
+        """Look at pods.
+
+        Args:
+            pods: by UID, paths of the pod's cgroup and of its containers'.
+            unlimited: UIDs of those that shall have no quota.
+
+        Returns:
+            What the kernel refused, by UID.
+        """
+        errors = {}
+        known = self._limits() if self._kubelet_sets is not False else {}
+        for uid, (path, containers) in pods.items():
+            lifted = uid in unlimited
+            limits = known.get(uid)
+            if lifted:
+                self._lifted.add(uid)
+            elif limits is None or not (self._kubelet_sets or uid in self._lifted):
+                continue
+            error = self._files.enforce(path, containers, lifted=lifted, limits=limits)
+            if error is not None:
+                errors[uid] = f"{error.strerror} (CPU quota)"
+            elif not lifted:
+                self._lifted.discard(uid)
+        return errors

@@ -1,0 +1,110 @@
+"""CPU quotas are lifted for pods whose binding asks for it, and put back as kubelet had them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas, spec_limits
+
+ID = "a" * 64
+POD = "kubepods/burstable/podu"
+
+
+def container(name: str, cpu: str | None, **more: str) -> dict[str, object]:
+    return {"name": name, **({} if cpu is None else {"resources": {"limits": {"cpu": cpu}}}), **more}
+
+
+# pod's spec, limits in millicores by container; "" is the pod's
+SPECS = {
+    "none has a limit": ({"containers": [container("a", None)]}, {}),
+    "all have one: so has the pod": (
+        {"containers": [container("a", "500m"), container("b", "1")]},
+        {"a": 500, "b": 1000, "": 1500},
+    ),
+    "one has none: neither has the pod": (
+        {"containers": [container("a", "500m"), container("b", None)]},
+        {"a": 500},
+    ),
+    "an init container that needs more": (
+        {"initContainers": [container("i", "3")], "containers": [container("a", "1")]},
+        {"i": 3000, "a": 1000, "": 3000},
+    ),
+    "a sidecar counts with the others, and with inits after it": (
+        {
+            "initContainers": [container("s", "1", restartPolicy="Always"), container("i", "3")],
+            "containers": [container("a", "2")],
+        },
+        {"s": 1000, "i": 3000, "a": 2000, "": 4000},
+    ),
+    "a limit of the whole pod": (
+        {"containers": [container("a", None)], "resources": {"limits": {"cpu": "2"}}},
+        {"": 2000},
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "limits"), SPECS.values(), ids=SPECS)
+def test_limits_are_what_kubelet_makes_quotas_of(spec, limits):
+    assert spec_limits(spec) == limits
+
+
+def tree(root: Path, version: int) -> dict[str, Path]:
+    files = {}
+    for path, quota in ((POD, 50_000), (f"{POD}/sandbox", None), (f"{POD}/cri-containerd-{ID}.scope", 50_000)):
+        directory = root / path
+        directory.mkdir(parents=True)
+        if version == 2:
+            files[path] = directory / "cpu.max"
+            files[path].write_text(f"{quota or 'max'} 100000\n")
+        else:
+            files[path] = directory / "cpu.cfs_quota_us"
+            files[path].write_text(f"{quota or -1}\n")
+            (directory / "cpu.cfs_period_us").write_text("100000\n")
+    return files
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_quotas_go_from_the_pod_downwards_and_come_back_from_the_containers_upwards(tmp_path, version):
+    files = tree(tmp_path, version)
+    order: list[str] = []
+
+    def write(path: Path, text: str) -> None:
+        order.append(path.parent.relative_to(tmp_path).as_posix().removeprefix(POD))
+        path.write_text(text + "\n")
+
+    limits = {"u": PodLimits(500, {ID: 500})}
+    quotas = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=True)
+    before = {path: file.read_text() for path, file in files.items()}
+    pods = {"u": (POD, [path for path in files if path != POD])}
+    assert quotas.enforce(pods, ()) == {}
+    assert order == [], "what is as kubelet had it is left alone"
+    quotas.enforce(pods, {"u"})
+    assert {file.read_text().split()[0] for file in files.values()} == {"max" if version == 2 else "-1"}
+    assert order == ["", f"/cri-containerd-{ID}.scope"]
+    again = PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=True)
+    again.enforce(pods, ())  # by an agent that did not lift them
+    assert {path: file.read_text() for path, file in files.items()} == before
+    assert order[2:] == [f"/cri-containerd-{ID}.scope", ""]
+
+
+@pytest.mark.parametrize("kubelet_sets", [False, None])
+def test_what_nobody_is_known_to_have_lifted_stays_lifted(tmp_path, kubelet_sets):
+    files = tree(tmp_path, 2)
+    for file in files.values():
+        file.write_text("max 100000\n")
+    limits = {"u": PodLimits(500, {ID: 500})}
+    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: limits, kubelet_sets)
+    quotas.enforce({"u": (POD, [path for path in files if path != POD])}, ())
+    assert {file.read_text() for file in files.values()} == {"max 100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [("cpuCFSQuota: false", False), ("cpuCFSQuota: true", True), ("kind: x", True), ("", None), (None, None)],
+)
+def test_whether_kubelet_sets_quotas_is_in_its_configuration(tmp_path, text, sets):
+    if text is not None:
+        (tmp_path / "config").write_text(text)
+    assert kubelet_sets_quotas(tmp_path / "config") is sets
