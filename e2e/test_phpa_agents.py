@@ -13,9 +13,10 @@ from concerto.autoscaling.pods import PodView
 from concerto.controllers.metrics_sources import AgentMetrics
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.config import TokenSource
+from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.pod_metrics_server import AUDIENCE, Callers, make_certificate, serve
+from concerto_agent.pod_metrics_server import AUDIENCE, Callers, serve
 from e2e.clusters import Cluster
 
 OPERATOR = ("concerto-system", "concerto-operator")

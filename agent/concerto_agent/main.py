@@ -157,17 +157,17 @@ async def _run(
 
 async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> AppRunner | None:
     """Serve them if it can be done: without them the autoscaler asks metrics.k8s.io, and measuring goes on."""
-    from concerto_agent import pod_metrics_server
+    from concerto_agent import certificate, pod_metrics_server
 
     readings = agent.pod_metrics()
     if readings is None:
         log.error("no cgroups to read pods from: their metrics are not served")
         return None
     try:
-        certificate = pod_metrics_server.make_certificate()
+        identity = certificate.make_certificate()
         callers = pod_metrics_server.Callers(session, node_name)
-        server, endpoint = await pod_metrics_server.serve(bind, readings, callers, certificate)
-    except (pod_metrics_server.CertificateError, OSError) as error:
+        server, endpoint = await pod_metrics_server.serve(bind, readings, callers, identity)
+    except (certificate.CertificateError, OSError) as error:
         log.error("metrics of pods are not served: %s", error)
         return None
     agent.serves_pod_metrics(endpoint)

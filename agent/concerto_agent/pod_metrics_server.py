@@ -10,9 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
-import ssl
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.kube import KubeError, Session
 from concerto.kube.resources import NODE_CAPACITIES
+from concerto_agent.certificate import Certificate
 from concerto_agent.pod_metrics import PodMetrics
 
 if TYPE_CHECKING:
@@ -32,58 +30,6 @@ AUDIENCE = "agents.concerto.dev"
 PATH = "/metrics/resource"
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-
-
-class CertificateError(Exception):
-    """No certificate could be made; the message says why."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What the agent is known by.
-
-    Attributes:
-        context: for the server's side of TLS.
-        sha256: fingerprint, hexadecimal.
-    """
-
-    context: ssl.SSLContext
-    sha256: str
-
-
-def make_certificate() -> Certificate:
-    """A new key and a certificate signed with it, both only in memory.
-
-    OpenSSL's command line makes them (Python's ssl cannot, and a package for it would stay in the agent's memory).
-
-    Raises:
-        CertificateError: openssl is not installed, or fails.
-    """
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    # A configuration of its own may be missing or say anything
-    command += ["-config", "/dev/null", "-subj", "/CN=concerto-agent", "-days", "3650"]
-    command += ["-keyout", "/dev/stdout", "-out", "/dev/stdout"]
-    try:
-        made = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=30, check=True)
-    except subprocess.CalledProcessError as error:
-        raise CertificateError(f"openssl: {error.stderr.decode(errors='replace').strip()}") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CertificateError(f"openssl: {error}") from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # A file in memory: ssl takes keys only by path
-    descriptor = os.memfd_create("concerto-agent", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, made.stdout)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    except (ssl.SSLError, OSError) as error:
-        raise CertificateError(f"the certificate that openssl made is not usable: {error}") from error
-    finally:
-        os.close(descriptor)
-    text = made.stdout.decode()
-    begin, end = text.index("-----BEGIN CERTIFICATE-----"), text.index("-----END CERTIFICATE-----")
-    der = ssl.PEM_cert_to_DER_cert(text[begin:end] + "-----END CERTIFICATE-----\n")
-    return Certificate(context, hashlib.sha256(der).hexdigest())
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from concerto.controllers.telemetry import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
 from concerto.kube.config import TokenSource
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
-from concerto_agent.pod_metrics_server import PATH, make_certificate
+from concerto_agent.certificate import make_certificate
+from concerto_agent.pod_metrics_server import PATH
 from e2e.clusters import Cluster
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading

@@ -12,9 +12,10 @@ import pytest
 from node_trees import STATIC_UID, UIDS, Machine, pod_paths
 from prometheus_client.parser import text_string_to_metric_families
 
+from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.pod_metrics_server import AUDIENCE, PATH, Callers, Verdict, make_certificate, serve
+from concerto_agent.pod_metrics_server import AUDIENCE, PATH, Callers, Verdict, serve
 from concerto_agent.podmeta import trim_pod
 from kube.faulty_server import Answer, faulty, says
 

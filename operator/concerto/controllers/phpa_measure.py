@@ -82,15 +82,18 @@ class Measurements:
         session: Session,
         kinds: Kinds,
         clock: Callable[[], float],
-        sync_seconds: float,
         agents: AgentMetrics | None,
+        *,
+        sync_seconds: float,
+        timeout_seconds: float,
     ) -> None:
         """Nothing is asked yet."""
         self._session = session
-        self._pod_readings = PodReadings(
-            ResourceMetrics(session, clock, fresh_seconds=min(5.0, sync_seconds / 3)), agents
-        )
-        self._custom = CustomMetrics(session, kinds)
+        fresh_seconds = min(5.0, sync_seconds / 3)
+        api = ResourceMetrics(session, clock, fresh_seconds=fresh_seconds, timeout_seconds=timeout_seconds)
+        self._pod_readings = PodReadings(api, agents)
+        self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
+        self._timeout = timeout_seconds
 
     async def measure(self, metrics: Sequence[MetricSpec], look: Look) -> Measured:
         """What all metrics of an object ask for."""
@@ -166,7 +169,9 @@ class Measurements:
             value, _ = await self._custom.of_object(look.namespace, metric.name, metric.described, metric.selector)
             name = f"{metric.described.kind} metric {metric.name}"
         else:
-            value, _ = await external_metric(self._session, look.namespace, metric.name, metric.selector)
+            value, _ = await external_metric(
+                self._session, look.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
+            )
             name = f"external metric {metric.name}({metric.selector})"
         tolerances = look.tolerances
         if metric.average_value is not None:

@@ -75,6 +75,7 @@ class PredictiveHPASettings:
         concurrency: objects observed at a time.
         stale_seconds: a forecast expires when its newest sample is older than this.
         quiet_seconds: a status that says nothing new is written this often, for the history in it.
+        metrics_timeout_seconds: for one question to a metrics API.
     """
 
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -84,6 +85,7 @@ class PredictiveHPASettings:
     concurrency: int = 32
     stale_seconds: float = 120.0
     quiet_seconds: float = 60.0
+    metrics_timeout_seconds: float = 10.0
 
 
 @dataclass
@@ -137,7 +139,14 @@ class PredictiveHPAController:
         kinds = Kinds(session, clock)
         self._targets = Targets(session, kinds)
         self._agents = agents
-        self._measurements = Measurements(session, kinds, clock, self.settings.controller.sync_seconds, agents)
+        self._measurements = Measurements(
+            session,
+            kinds,
+            clock,
+            agents,
+            sync_seconds=self.settings.controller.sync_seconds,
+            timeout_seconds=self.settings.metrics_timeout_seconds,
+        )
         self._entries: dict[Key, _Entry] = {}
         self._pods = PodIndex()
         self._selectors = SelectorIndex()

@@ -21,7 +21,7 @@ _DEFAULT_WINDOW_SECONDS = 60.0
 class CustomMetrics:
     """Reads single metrics; which version the API speaks is asked once."""
 
-    def __init__(self, session: Session, kinds: Kinds, *, timeout_seconds: float = 10.0) -> None:
+    def __init__(self, session: Session, kinds: Kinds, *, timeout_seconds: float) -> None:
         """Nothing is asked yet."""
         self._session = session
         self._kinds = kinds

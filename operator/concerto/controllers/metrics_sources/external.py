@@ -13,7 +13,7 @@ _LARGEST = 2**63 - 1
 
 
 async def external_metric(
-    session: Session, namespace: str, metric: str, selector: str, *, timeout_seconds: float = 10.0
+    session: Session, namespace: str, metric: str, selector: str, *, timeout_seconds: float
 ) -> tuple[int, float]:
     """(sum of all series in thousandths, when the first was taken).
 

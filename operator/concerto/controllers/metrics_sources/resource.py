@@ -52,7 +52,7 @@ class ResourceMetrics:
     """Lists a namespace's pod metrics, and keeps the answer for all who ask in the same round."""
 
     def __init__(
-        self, session: Session, clock: Callable[[], float], *, fresh_seconds: float = 5.0, timeout_seconds: float = 10.0
+        self, session: Session, clock: Callable[[], float], *, fresh_seconds: float = 5.0, timeout_seconds: float
     ) -> None:
         """Args:
         session: the way to the API server.
