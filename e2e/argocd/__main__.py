@@ -69,7 +69,8 @@ def users_application(name: str, url: str, *, heals: bool) -> dict[str, Any]:
             "project": "default",
             "source": {"repoURL": url, "targetRevision": "HEAD", "path": f"apps/{name}"},
             "destination": {"server": "https://kubernetes.default.svc", "namespace": "default"},
-            "syncPolicy": {"automated": automated},
+            # an Application can't be deleted while what was refused is tried again and again
+            "syncPolicy": {"automated": automated, "retry": {"limit": 0}},
         },
     }
 
