@@ -42,11 +42,13 @@ class Gauges:
     Attributes:
         capacity: pods the node can take; NaN before anything was measured.
         pod_count: pods counted.
+        usage: part of each resource that was in use over the last second, 0 to 1; without those not measured.
         sampled_at: monotonic time of the last sample, seconds.
     """
 
     capacity: float = float("nan")
     pod_count: int = 0
+    usage: dict[str, float] = field(default_factory=dict)
     sampled_at: float = float("-inf")
 
 
@@ -73,6 +75,12 @@ class _Collector:
             yield family
         yield GaugeMetricFamily("concerto_agent_capacity_pods", "Pods the node can take now.", value=g.capacity)
         yield GaugeMetricFamily("concerto_agent_pods", "Pods counted on the node.", value=g.pod_count)
+        usage = GaugeMetricFamily(
+            "concerto_agent_usage_ratio", "Part of the node that is in use, over a second.", labels=["resource"]
+        )
+        for resource, part in g.usage.items():
+            usage.add_metric([resource], part)
+        yield usage
 
 
 async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> web.AppRunner:
