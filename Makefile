@@ -7,7 +7,7 @@ SOAK ?= 60
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
 
-.PHONY: help setup demo demo-down test e2e e2e-argocd bench evaluate lint image lock
+.PHONY: help setup demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -21,8 +21,8 @@ setup: .venv/.installed ## install Python and system packages that are missing (
 	@.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: setup ## run the main job: nodes, agents, operator, and a Job of 60 pods placed by measured capacity (KEEP=1 leaves it running)
-	@KEEP=$(KEEP) $(PY) -m e2e.demo
+demo: setup $(if $(filter cluster,$(MODE)),image-packages) ## run the main job: nodes, agents, operator, and a Job of 60 pods placed by measured capacity (KEEP=1 leaves it running, MODE=cluster runs ours from images)
+	@KEEP=$(KEEP) $(PY) -m e2e.demo$(if $(filter cluster,$(MODE)),_cluster)
 
 demo-down: ## end what KEEP=1 make demo has left running
 	@$(PY) -m e2e.demo down
@@ -37,6 +37,9 @@ e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (b
 	@./e2e/nodes/install-packages.sh e2e/argocd/packages.txt
 	@SOAK=$(SOAK) $(PY) -m e2e.argocd
 
+e2e-cluster: setup image-packages ## install from images on real nodes, restart everything during a Job, remove it (3 min)
+	@E2E_CLUSTER=1 $(PY) -m pytest e2e/test_cluster_install.py
+
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
 	@$(PY) -m e2e.bench
 
@@ -49,10 +52,18 @@ lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linte
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
 
-image: ## build the images of operator and agent (needs a Docker engine)
-	@docker info >/dev/null 2>&1 || { echo "make image: no Docker engine answers docker info"; exit 1; }
-	docker build --target operator -t concerto-operator:0.1.0 .
-	docker build --target agent -t concerto-agent:0.1.0 .
+image: .venv/.installed image-packages ## build the images of operator and agent (by a Docker engine, or else by buildah on Debian packages: 30 s)
+	@$(PY) -m image
+
+image-packages:
+	@docker info >/dev/null 2>&1 || ./e2e/nodes/install-packages.sh image/packages.txt "images without a Docker engine"
+
+rights: setup ## write down afresh what the tokens of operator and agents may do (e2e/rights)
+	@$(PY) -m e2e.rights
+
+uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings first, so that nothing stays pinned
+	@kubectl delete podcpubindings.concerto.dev --all --all-namespaces --ignore-not-found
+	@kubectl delete -k manifests/overlays/default --ignore-not-found
 
 lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
 	@.venv/bin/pip install --quiet uv

@@ -27,7 +27,7 @@ from e2e.clusters.local import stop_left
 from e2e.clusters.process import stop_pid
 from e2e.demo_trace import PodCpu, Trace
 from e2e.recorder import Recorder
-from e2e.system import SAMPLES, System, can_run_real_nodes, hollow_system, install, real_system
+from e2e.system import REPOSITORY, SAMPLES, System, can_run_real_nodes, hollow_system, install, real_system
 
 KEEP = bool(os.environ.get("KEEP"))
 STATE = Path(tempfile.gettempdir()) / "concerto-demo.json"
@@ -166,7 +166,7 @@ def judge(system: System, recorder: Recorder) -> list[str]:
     if difference := system.diff():
         wrong.append(f"somebody wrote to what was applied:\n{difference}")
     else:
-        say("kubectl diff -k manifests/overlays/local: empty")
+        say(f"kubectl diff -k {system.overlay.relative_to(REPOSITORY)}: empty")
     return wrong
 
 
@@ -208,7 +208,7 @@ def demo() -> int:
 
 def leave_running(stack: ExitStack, system: System) -> None:
     """Let everything go on after us."""
-    processes = [system.operator, *system.agents.values()]
+    processes = [p for p in (system.operator, *system.agents.values()) if p is not None]
     state = {
         "work_dir": str(system.cluster.work_dir),
         "pids": [p.pid for p in processes],

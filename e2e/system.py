@@ -32,16 +32,18 @@ class System:
         node_names: the nodes that pods can run on.
         real: the real nodes, if they are real.
         agents: by node.
-        operator: the operator.
+        operator: the operator, where it is a process.
         logs: folder of the components' logs.
+        overlay: what was applied.
     """
 
     cluster: Cluster
     node_names: list[str]
     real: RealNodes | None
     agents: dict[str, Process]
-    operator: Process
+    operator: Process | None
     logs: Path
+    overlay: Path = OVERLAY
 
     def wait_measured(self, timeout_seconds: float = 60.0) -> None:
         """Return once every node's agent has published a capacity that is Ready.
@@ -75,7 +77,7 @@ class System:
 
     def diff(self) -> str:
         """`kubectl diff -k` of what was applied: empty if nobody else has written to it."""
-        return self.cluster.kubectl("diff", "-k", str(OVERLAY), check=False)
+        return self.cluster.kubectl("diff", "-k", str(self.overlay), check=False)
 
 
 def _is_ready(cluster: Cluster, node: str) -> bool:

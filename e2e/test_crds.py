@@ -23,7 +23,16 @@ NAMESPACED = {"PodReservation", "PodCPUBinding", "PredictiveHPA"}
 
 ASSIGNMENT = {"namespace": "default", "name": "p", "uid": "u", "node": "n", "units": 1, "basis": "Requests"}
 SELECTOR = {"matchLabels": {"app": "x"}}
+
+
+def prometheus(address: str, **more: Any) -> dict[str, Any]:
+    """A metric provider of that type."""
+    queries = {"cpu": {"latest": "x"}}
+    return {"type": "Prometheus", "prometheus": {"address": address, "queries": queries, **more}}
+
+
 PROFILE = {"schedulerName": "x"}
+LOAD_AWARE = {**PROFILE, "scores": [{"name": "TargetLoadPacking"}]}
 BINDING = {"podName": "p", "cpuSet": [{"cpuID": 0}]}
 HPA = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 5}
 CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
@@ -303,6 +312,75 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "spec.scores[0].weight",
         "less than or equal to 100",
     ),
+    (
+        "a provider for nobody",
+        "SchedulingProfile",
+        {**PROFILE, "metricProvider": {"type": "KubernetesMetricsServer"}},
+        "spec.metricProvider",
+        "asked for load-aware scores alone",
+    ),
+    (
+        "Prometheus without an address",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": {"type": "Prometheus"}},
+        "spec.metricProvider",
+        "give both or neither",
+    ),
+    (
+        "an address that is none",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": prometheus("prometheus:9090")},
+        "spec.metricProvider.prometheus.address",
+        "an http or https URL",
+    ),
+    (
+        "a password in the address",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": prometheus("https://me:secret@prometheus:9090")},
+        "spec.metricProvider.prometheus.address",
+        "without user",
+    ),
+    (
+        "a token in the clear",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": prometheus("http://prometheus:9090", authorization={})},
+        "spec.metricProvider.prometheus",
+        "not sent unencrypted",
+    ),
+    (
+        "a token among the headers",
+        "SchedulingProfile",
+        {
+            **LOAD_AWARE,
+            "metricProvider": prometheus("https://p", headers=[{"name": "AUTHORIZATION", "value": "Bearer x"}]),
+        },
+        "spec.metricProvider.prometheus.headers[0].name",
+        "takes it from a Secret",
+    ),
+    (
+        "a CA, and any certificate",
+        "SchedulingProfile",
+        {
+            **LOAD_AWARE,
+            "metricProvider": prometheus("https://p", tls={"caKey": "ca.crt", "insecureSkipVerify": True}),
+        },
+        "spec.metricProvider.prometheus.tls",
+        "contradict each other",
+    ),
+    (
+        "no query",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": prometheus("https://p", queries={"cpu": {}})},
+        "spec.metricProvider.prometheus.queries.cpu",
+        "at least 1 properties",
+    ),
+    (
+        "more time for an answer than there is between two",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": {"type": "KubernetesMetricsServer", "interval": "2s"}},
+        "spec.metricProvider",
+        "must not be longer than its interval",
+    ),
     ("two pods' room", "SchedulingProfile", {**PROFILE, "admitFraction": "2"}, "spec.admitFraction", "a half as 500m"),
     ("telemetry of last week", "SchedulingProfile", {**PROFILE, "staleAfter": "168h"}, "spec.staleAfter", "like 10m"),
 ]
@@ -327,7 +405,7 @@ def test_a_bad_object_is_refused_and_its_field_named(
 
 
 def _samples() -> Iterator[Any]:
-    for folder in ("tests/crds/samples", "manifests/samples"):
+    for folder in ("tests/crds/samples", "tests/crds/earlier", "manifests/samples"):
         for path in sorted((REPOSITORY / folder).glob("*.yaml")):
             for obj in yaml.safe_load_all(path.read_text()):
                 # batches are the operator's alone, which a test below is about

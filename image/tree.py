@@ -1,7 +1,7 @@
 """A base image made of Debian packages where there is no registry: Python, what it links to, and nothing else.
 
 mmdebstrap extracts the packages; what is left of them is a list of what is kept, so that no shell, no package manager
-and no program but Python and OpenSSL gets in by way of a dependency.
+and no program but Python gets in by way of a dependency.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ PACKAGES = (
     "libc6",
     "libgcc-s1",
     "libstdc++6",
-    "openssl",
     "ca-certificates",
 )
 USER = 65532
@@ -76,9 +75,7 @@ def trim(root: Path) -> None:
         if extension.name.startswith(_UNUSED_EXTENSIONS):
             extension.unlink()
     python = root / f"usr/bin/python{PYTHON}"
-    # makes the certificate that an agent serves metrics of pods with
-    openssl = root / "usr/bin/openssl"
-    libraries = _libraries(root, [python, openssl, *sorted(extensions.iterdir())])
+    libraries = _libraries(root, [python, *sorted(extensions.iterdir())])
     authorities = sorted((root / "usr/share/ca-certificates").rglob("*.crt"))
     bundle = "".join(authority.read_text() for authority in authorities)
     copyrights = {
@@ -86,7 +83,7 @@ def trim(root: Path) -> None:
         for path in (root / "usr/share/doc").glob("*/copyright")
         if any(path.parent.name.startswith(p) for p in ("lib", "python", "ca-certificates", "zlib", "gcc"))
     }
-    kept = libraries | copyrights | {python, openssl}
+    kept = libraries | copyrights | {python}
     for directory, _, files in os.walk(root, topdown=False):
         here = Path(directory)
         for name in files:

@@ -24,6 +24,8 @@ else
 fi
 mkdir -p "$STATE"/{varlib,varlog,containerd}
 mount --bind "$STATE/varlib" /var/lib
+# where kubeadm puts it, and agents look for it
+mkdir -p /var/lib/kubelet && cp "$STATE/kubelet.yaml" /var/lib/kubelet/config.yaml
 mount --bind "$STATE/varlog" /var/log
 mount -t tmpfs tmpfs /run
 # kubelet writes every online CPU into kubepods' cpuset, and counts them: it must not see more than the node has.

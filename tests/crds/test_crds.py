@@ -23,7 +23,7 @@ from crd_schemas import CRDS, REPOSITORY, documents, fields, problems, stored_sp
 KINDS = sorted(CRDS)
 SAMPLES = [
     pytest.param(obj, id=f"{path.name}:{obj['metadata']['name']}")
-    for folder in ("tests/crds/samples", "manifests/samples", "manifests/base")
+    for folder in ("tests/crds/samples", "tests/crds/earlier", "manifests/samples", "manifests/base")
     for path in sorted((REPOSITORY / folder).glob("*.yaml"))
     for obj in documents(path)
     if obj["kind"] in CRDS

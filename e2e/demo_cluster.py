@@ -1,0 +1,87 @@
+"""`make demo MODE=cluster`: the main job on Concerto installed as its users install it, from images on real nodes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from image.build import CannotBuild, cached
+
+from e2e import metrics_server
+from e2e.clusters import LocalControlPlane, Unusable, find_binaries
+from e2e.demo import KEEP, STATE, console, judge, leave_running, say, show, watch_job
+from e2e.incluster import NAMESPACE, installed_system
+from e2e.recorder import Recorder
+from e2e.system import SAMPLES, System, can_run_real_nodes
+
+
+def typed(system: System, *arguments: str) -> None:
+    """A command as a person would type it, and what it prints."""
+    console.print(f"\n[bold]$ kubectl {' '.join(arguments)}[/]")
+    print(system.cluster.kubectl(*arguments), end="", flush=True)
+
+
+def top(system: System, control_plane: LocalControlPlane) -> None:
+    """`kubectl top`, from the real metrics-server where there is one."""
+    try:
+        with metrics_server.start(control_plane, say):
+            typed(system, "top", "nodes")
+            typed(system, "top", "pods", "-n", NAMESPACE)
+    except Unusable as error:
+        say(f"[yellow]no kubectl top: {error}[/]")
+
+
+def demo() -> int:
+    """Run it; the exit status."""
+    if STATE.exists():
+        console.print(f"a demo is still running ({STATE}): `make demo-down` ends it")
+        return 1
+    with ExitStack() as stack:
+        images = cached(say)
+        work_dir = Path(tempfile.mkdtemp(prefix="concerto-cluster-")) if KEEP else None
+        control_plane = LocalControlPlane(find_binaries(say), work_dir=work_dir, scheduler=True, outlives_us=KEEP)
+        possible, reason = can_run_real_nodes(control_plane)
+        if not possible:
+            say(f"[red]images run on real nodes only: {reason}[/]")
+            return 1
+        say("control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler (5 s)")
+        stack.enter_context(control_plane)
+        system = stack.enter_context(installed_system(control_plane, say, images=images))
+        typed(system, "get", "pods", "-n", NAMESPACE, "-o", "wide")
+        recorder = stack.enter_context(Recorder(str(control_plane.kubeconfig)))
+        say("manifests/samples: a Job of 60 CPU-burning pods without requests (about 1-3 min)")
+        control_plane.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
+        took, _ = watch_job(system)
+        show(system)
+        typed(system, "describe", "lease", "concerto-operator", "-n", NAMESPACE)
+        top(system, control_plane)
+        console.print()
+        say(f"the Job of 60 pods took {took:.0f} s")
+        say(f"images: {images}")
+        wrong = judge(system, recorder)
+        for line in wrong:
+            say(f"[red]wrong: {line}[/]")
+        if KEEP and not wrong:
+            leave_running(stack, system)
+        return 1 if wrong else 0
+
+
+def main() -> int:
+    """Run it; an interruption (Ctrl-C, SIGTERM) ends everything that was started."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return demo()
+    except (CannotBuild, subprocess.CalledProcessError) as error:
+        say(f"[red]{error}[/]")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted: everything that was started has been stopped")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""``make rights``: write down what the tokens of operator and agents may do, after a change of their roles."""
+
+from __future__ import annotations
+
+import sys
+
+from e2e.clusters import LocalControlPlane, find_binaries
+from e2e.rights import ACCOUNTS, file, listing
+from e2e.system import install
+
+
+def main() -> int:
+    """Apply manifests/overlays/local to a new control plane, and write what it says; the exit status."""
+    with LocalControlPlane(find_binaries(print)) as cluster:
+        install(cluster)
+        cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rights"}})
+        for account in ACCOUNTS:
+            file(account).write_text(listing(cluster, account, "rights"))
+            print(file(account))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
