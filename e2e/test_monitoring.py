@@ -25,6 +25,8 @@ from e2e.test_phpa_controller import deployment, phpa
 MONITORING = REPOSITORY / "manifests" / "components" / "monitoring"
 PANELS = {p["title"]: p for p in json.loads((MONITORING / "dashboard.json").read_text())["panels"]}
 RULES = [r for g in yaml.safe_load((MONITORING / "rules.yaml").read_text())["spec"]["groups"] for r in g["rules"]]
+# pods' first seconds count, so that nobody has to wait for half a minute of them
+FAST = [f"--autoscaling-{what}=1s" for what in ("sync-period", "cpu-initialization-period", "initial-readiness-delay")]
 AVAILABLE, REASON = prometheus_available()
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
@@ -35,7 +37,7 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
     cluster, logs = concerto_cluster, tmp_path_factory.mktemp("monitoring")
     make_node(cluster, "scraped")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    operator = operator_process(cluster, logs, "operator-monitoring", ["--autoscaling-sync-period=1s"])
+    operator = operator_process(cluster, logs, "operator-monitoring", FAST)
     agent = agent_process(cluster, logs, "scraped", ["--metrics-bind", address])
     web = deployment("web", 2, {"cpu": "100m"})
     web["spec"]["template"]["spec"]["schedulerName"] = "concerto"
@@ -90,7 +92,7 @@ def say_load(cluster: Cluster, api: MetricsAPI) -> None:
     pods = cluster.get("pods", "-n", "monitored")["items"]
     reading = {"app": {"cpu": "80m", "memory": "16Mi"}}
     api.readings = Readings(
-        pods={("monitored", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], reading) for p in pods}
+        pods={("monitored", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], reading, "1s") for p in pods}
     )
 
 
