@@ -13,6 +13,7 @@ from concerto.api.quantities import whole
 from concerto.kube import ClusterConfig
 from e2e.hollow.fleet import HollowSettings, open_fleet
 from e2e.hollow.objects import NodeShape
+from e2e.hollow.pinning import MachineShape
 
 _PR_SET_PDEATHSIG = 1
 
@@ -40,11 +41,18 @@ def main() -> None:
     parser.add_argument("--lease-seconds", type=float, help="how often each Lease is renewed")
     parser.add_argument("--keep", action="store_true", help="leave the objects behind at the end")
     parser.add_argument("--api-only", action="store_true", help="mere objects: pods bound to them are left alone")
+    parser.add_argument(
+        "--machine",
+        metavar="SxCxT",
+        help="publish CPUs: so many sockets, cores of each, threads of each; answer bindings",
+    )
+    parser.add_argument("--mute", action="store_true", help="with --machine: leave bindings unanswered")
     parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
     arguments = parser.parse_args()
     if arguments.with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    machine = arguments.machine
     settings = HollowSettings(
         count=arguments.nodes,
         prefix=arguments.prefix,
@@ -52,6 +60,7 @@ def main() -> None:
         seed=arguments.seed,
         lease_seconds=arguments.lease_seconds,
         api_only=arguments.api_only,
+        machine=MachineShape(*map(int, machine.split("x")), answers=not arguments.mute) if machine else None,
     )
     asyncio.run(play(ClusterConfig.load(arguments.kubeconfig), settings, keep=arguments.keep))
 

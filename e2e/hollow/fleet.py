@@ -27,6 +27,7 @@ from concerto.simulation.node_model import Change, NodeFleet, NodeModelSettings,
 from e2e.hollow import objects
 from e2e.hollow.agents import Agents, create_for, idle_status
 from e2e.hollow.objects import ContainerEnd, HollowNode, NodeShape, Object, PodLife
+from e2e.hollow.pinning import MachineShape, Pinning
 from e2e.hollow.writes import WriteQueue
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class HollowSettings:
         capacity: how the nodes are measured.
         api_only: the nodes are mere objects: pods bound to them are left alone, and each is said once to be idle and
             to take all the pods it may by number.
+        machine: the nodes' CPUs, for pods that get their own; None: nothing is said of them.
     """
 
     count: int = 100
@@ -71,6 +73,7 @@ class HollowSettings:
     publications_in_flight: int = 8
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     api_only: bool = False
+    machine: MachineShape | None = None
 
     @property
     def renew_seconds(self) -> float:
@@ -137,6 +140,7 @@ class Fleet:
             wall=self.wall,
             capacity=settings.capacity,
         )
+        self._pinning = settings.machine and Pinning(session, settings.machine, self.publications, self.wall)
         self._idle: Object | None = self._idle_status() if settings.api_only else None
         self._created = asyncio.Event()
         self._pods: dict[str, _Pod] = {}
@@ -199,6 +203,8 @@ class Fleet:
             await self._session.create(LEASES.path(objects.LEASE_NAMESPACE), lease)
         except Conflict:
             await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": lease["spec"]})
+        if self._pinning is not None:
+            await self._pinning.publish(node)
         if self._idle is None:
             await self.agents.create(node)
         else:
@@ -410,9 +416,11 @@ class Fleet:
                 group.create_task(part)
 
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
-        parts = [self.writes.run(), self._renew_leases(), self._own_nodes.run()]
+        parts = [self.writes.run(), self.publications.run(), self._renew_leases(), self._own_nodes.run()]
+        if self._pinning is not None:
+            parts.append(self._pinning.run())
         if not self.settings.api_only:
-            parts += [self.publications.run(), self.agents.run(), self._live(), self._follow_pods()]
+            parts += [self.agents.run(), self._live(), self._follow_pods()]
         return parts
 
     async def _follow_pods(self) -> None:

@@ -21,3 +21,9 @@ def test_a_list_is_written_as_short_as_can_be(numbers, text):
 def test_what_is_no_list_is_refused_by_quoting_it(text):
     with pytest.raises(ValueError, match="not a list of CPUs"):
         parse_cpu_list(text)
+
+
+@pytest.mark.parametrize("text", ["65536", "0-99999999999", "99999999999-0"])
+def test_a_list_does_not_fill_the_memory_of_its_reader(text):
+    with pytest.raises(ValueError, match="names CPUs above 65535"):
+        parse_cpu_list(text)

@@ -1,13 +1,14 @@
 import pytest
 
-from concerto.api.podreservation import Assignment, StandingReservation, build_batch
+from concerto.api.podreservation import Assignment, Pin, StandingReservation, build_batch
 from concerto.api.selectors import Requirement
 
 FULL = Assignment("default", "p", "uid-p", "n1", "Capacity", "77", 2.25, reservation=("team", "res"))
 BY_REQUESTS = Assignment("default", "p", "uid-p", "n1", "Requests", "", 40.0)
+PINNED = Assignment("default", "p", "uid-p", "n1", "Requests", "", 40.0, pin=Pin("0-3,8", "0-1", "Core", "p"))
 
 
-@pytest.mark.parametrize("assignment", [FULL, BY_REQUESTS])
+@pytest.mark.parametrize("assignment", [FULL, BY_REQUESTS, PINNED])
 def test_an_assignment_is_read_back_as_it_was_written(assignment):
     assert Assignment.from_raw(assignment.to_raw()) == assignment
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+HIGHEST = 65_535
+"""No CPU has a greater number (the CRDs' bound too): a list is not to fill the memory of whoever reads it."""
+
 
 def parse_cpu_list(text: str) -> frozenset[int]:
     """The numbers of a list such as ``0-3,8``; empty for an empty text.
@@ -16,6 +19,8 @@ def parse_cpu_list(text: str) -> frozenset[int]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"{text.strip()!r} is not a list of CPUs (example: 0-3,8)")
+        if max(int(first), int(last or first)) > HIGHEST:
+            raise ValueError(f"{text.strip()!r} names CPUs above {HIGHEST}")
         numbers.update(range(int(first), int(last or first) + 1))
     return frozenset(numbers)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Self
 
+from concerto.api.podcpubinding import Level
 from concerto.api.quantities import whole
 from concerto.api.selectors import LabelSelector, Requirement
 from concerto.api.timestamps import parse_timestamp
@@ -16,6 +17,23 @@ ReservationKey = tuple[str, str]
 """Namespace and name of a standing reservation."""
 
 IN_FLIGHT_LABEL = "concerto.dev/in-flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """CPUs that an assignment holds for a pinned pod.
+
+    Attributes:
+        cpus: those it is to run on, as a list like ``0-3,8``.
+        mems: the memory nodes they belong to, likewise.
+        level: what of the node nobody else gets a part of.
+        binding: name of the PodCPUBinding, in the pod's namespace, that says so.
+    """
+
+    cpus: str
+    mems: str
+    level: Level
+    binding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +50,7 @@ class Assignment:
         available: pods the node could still take before this placement, units of ``reservation`` included.
         units: room it takes, in pods.
         reservation: the standing reservation it uses a unit of.
+        pin: CPUs held for it; None for a pod that shares those of the node.
     """
 
     namespace: str
@@ -43,6 +62,7 @@ class Assignment:
     available: float
     units: int = 1
     reservation: ReservationKey | None = None
+    pin: Pin | None = None
 
     def to_raw(self) -> dict[str, Any]:
         """An item of ``spec.assignments``."""
@@ -59,6 +79,10 @@ class Assignment:
             raw["nodeCapacityResourceVersion"] = self.node_capacity_resource_version
         if self.reservation is not None:
             raw["reservation"] = {"namespace": self.reservation[0], "name": self.reservation[1]}
+        if self.pin is not None:
+            raw |= {"cpus": self.pin.cpus, "exclusivenessLevel": self.pin.level, "binding": self.pin.binding}
+            if self.pin.mems:
+                raw["mems"] = self.pin.mems
         return raw
 
     @classmethod
@@ -75,6 +99,11 @@ class Assignment:
             available=float(raw.get("available", "0")),
             units=whole(raw["units"]),
             reservation=(reservation["namespace"], reservation["name"]) if reservation else None,
+            pin=(
+                Pin(raw["cpus"], raw.get("mems", ""), raw["exclusivenessLevel"], raw["binding"])
+                if "binding" in raw
+                else None
+            ),
         )
 
 

@@ -21,10 +21,12 @@ Statistic = Literal["average", "deviation", "latest"]
 
 STATISTICS: dict[str, Statistic] = {"average": "average", "standardDeviation": "deviation", "latest": "latest"}
 """What a metric may tell of a resource, by its name in objects."""
+CPUPolicy = Literal["Balanced", "MaximumUtilization"]
+CPUFeature = Literal["PhysicalCores", "MemoryBoundExclusiveSockets", "BestEffortSharedCPUs"]
 
 DEFAULT_FILTERS = (
     "NodeName", "NodeUnschedulable", "NodeReady", "TaintToleration", "NodeAffinity", "NodeResources", "NodePorts",
-    "UnsupportedConstraints", "PodCapacity",
+    "UnsupportedConstraints", "PodCapacity", "WorkloadAware",
 )  # fmt: skip
 
 
@@ -59,6 +61,33 @@ class LoadSettings:
             default_cpu_millicores=1000 * _number(spec, "defaultCPURequest", cls.default_cpu_millicores / 1000),
             best_effort_cpu_millicores=1000
             * _number(spec, "bestEffortCPURequest", cls.best_effort_cpu_millicores / 1000),
+        )
+
+
+@dataclass(frozen=True)
+class WorkloadAwareSettings:
+    """How pods that say what kind of workload they are get their CPUs (004 section 6.2.3).
+
+    Attributes:
+        policy: whether nodes with most or with least room for the workload are better.
+        features: which of 004's features are on.
+        prepare_timeout_seconds: how long a node's agent has to get ready for a pod's CPUs before the pod is placed
+            again.
+    """
+
+    policy: CPUPolicy = "Balanced"
+    features: frozenset[CPUFeature] = frozenset()
+    prepare_timeout_seconds: float = 10.0
+
+    @classmethod
+    def from_raw(cls, spec: Mapping[str, Any]) -> Self:
+        """``spec.workloadAware``."""
+        return cls(
+            policy=spec.get("policy", cls.policy),
+            features=frozenset(spec.get("features") or ()),
+            prepare_timeout_seconds=(
+                parse_duration(spec["prepareTimeout"]) if "prepareTimeout" in spec else cls.prepare_timeout_seconds
+            ),
         )
 
 
@@ -326,6 +355,7 @@ class ProfileSettings:
         max_units_per_namespace: most units that the standing reservations of one namespace may hold together.
         unbound_ttl_seconds: time after which a placement that could not be carried out is given up.
         load: how load-aware scores are told the load of a node.
+        workload_aware: how pods with a workload type get their CPUs.
         metric_provider: who measures the load of nodes for load-aware scores.
     """
 
@@ -340,6 +370,7 @@ class ProfileSettings:
     max_units_per_namespace: int = 100
     unbound_ttl_seconds: float = 60.0
     load: LoadSettings = LoadSettings()
+    workload_aware: WorkloadAwareSettings = WorkloadAwareSettings()
     metric_provider: MetricProviderSettings = MetricProviderSettings()
 
     @classmethod
@@ -363,4 +394,5 @@ class ProfileSettings:
             unbound_ttl_seconds=parse_duration(reservations.get("unboundTTL", "60s")),
             load=load,
             metric_provider=provider,
+            workload_aware=WorkloadAwareSettings.from_raw(spec.get("workloadAware") or {}),
         )

@@ -243,7 +243,12 @@ class Operator:
         providers = LoadProviders(session, self._namespace, scheduler.snapshot, recorder, self._metrics, clock)
         profiles = ProfileController(session, scheduler, providers, self._metrics)
         reservations = ReservationController(session, scheduler, recorder, clock)
-        topologies = Reflector(session, NODE_CPU_TOPOLOGIES, on_change=lambda old, new: bindings.on_topology(old, new))
+
+        def on_topology(old: Object | None, new: Object | None) -> None:
+            scheduler.on_topology(old, new)
+            bindings.on_topology(old, new)
+
+        topologies = Reflector(session, NODE_CPU_TOPOLOGIES, on_change=on_topology)
 
         def on_pod(old: Object | None, new: Object | None) -> None:
             scheduler.on_pod(old, new)
@@ -266,12 +271,14 @@ class Operator:
                 (POD_CPU_BINDINGS, bindings.reconcile, None),
             )
         }
-        bindings.mark = self._reconcilers[POD_CPU_BINDINGS.plural].mark
+        bindings.mark = scheduler.pins.mark = self._reconcilers[POD_CPU_BINDINGS.plural].mark
+        bindings.assigned = scheduler.pins.assigned
         scheduler.on_consumed = self._reconcilers[POD_RESERVATIONS.plural].mark
         reflectors = {
             "nodes": Reflector(session, NODES, on_change=scheduler.on_node, trim=scheduler.trim_node),
             "pods": pods,
             "nodecputopologies": topologies,
+            "podcpubindings": Reflector(session, POD_CPU_BINDINGS, on_change=scheduler.on_binding),
             "nodecapacities": Reflector(session, NODE_CAPACITIES, on_change=scheduler.on_capacity),
             "subspacesnapshots": Reflector(session, SUBSPACE_SNAPSHOTS, on_change=model.on_snapshot),
             "podreservations": Reflector(
@@ -283,7 +290,8 @@ class Operator:
             ),
         }
         if not pinning:
-            del self._reconcilers[POD_CPU_BINDINGS.plural], reflectors["nodecputopologies"]
+            del self._reconcilers[POD_CPU_BINDINGS.plural]
+            del reflectors["nodecputopologies"], reflectors["podcpubindings"]
         for name, reflector in reflectors.items():
             self._health.ready[name] = not_yet(reflector)
         self._health.ready["kinds"] = lambda: "not asked yet"

@@ -17,10 +17,13 @@ import numpy as np
 
 from concerto.api.node import NodeView, trim_node
 from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView, trim_pod
 from concerto.api.podreservation import Assignment
+from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.controllers.batches import StoredBatch, discard, store
 from concerto.controllers.binder import BinderSettings, BindResult, bind
+from concerto.controllers.pinned_bindings import PinnedBindings, PinningSettings
 from concerto.controllers.telemetry import Metrics
 from concerto.controllers.unschedulable import UnschedulableReporter
 from concerto.kube import Object, Session
@@ -47,6 +50,7 @@ class SchedulerSettings:
         housekeeping_seconds: how often batches are released.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         farewell_seconds: how long bindings under way get when it ends.
+        avoid_unprepared_seconds: how long no pinned pod is sent to a node whose agent did not get ready for one.
     """
 
     least_cycle_interval_seconds: float = 0.05
@@ -55,6 +59,7 @@ class SchedulerSettings:
     housekeeping_seconds: float = 0.5
     binding_timeout_seconds: float = 4.0
     farewell_seconds: float = 2.0
+    avoid_unprepared_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Scheduler:
     Attributes:
         snapshot: the cluster as scheduling sees it; kept in a standby, too.
         owners: owner references of its batches.
+        pins: the PodCPUBindings of pods that get CPUs of their own.
         on_consumed: told the namespace and name of a standing reservation of which a unit was used.
     """
 
@@ -132,6 +138,13 @@ class Scheduler:
         self._clock = clock
         self._settings = settings or SchedulerSettings()
         self._may_write = may_write
+        self.pins = PinnedBindings(
+            session,
+            self.snapshot.is_bound,
+            PinningSettings(self._settings.binding_timeout_seconds),
+            may_write,
+        )
+        self._preparing: set[asyncio.Task[None]] = set()  # pinned pods, whose waiting keeps nobody else's place
         self._reporter = UnschedulableReporter(session, recorder, clock)
         self._queue = Queue()
         self._profiles: dict[str, Profile] = {}
@@ -182,6 +195,7 @@ class Scheduler:
             if old is not None:
                 uid = old["metadata"]["uid"]
                 self._helped(self.snapshot.remove_pod(uid))
+                self.pins.on_pod(uid, "")
                 self._drop_pending(uid)
             return
         try:
@@ -193,6 +207,7 @@ class Scheduler:
             return
         self._helped(self.snapshot.set_pod(pod, self._clock()))
         if pod.node_name or pod.terminal or pod.deleting:
+            self.pins.on_pod(pod.uid, "" if pod.terminal else pod.node_name)
             self._drop_pending(pod.uid)
             return
         self._pending[pod.uid] = pod
@@ -216,6 +231,31 @@ class Scheduler:
             self._helped(self.snapshot.remove_capacity(new["metadata"]["name"]))
             return
         self._helped(self.snapshot.set_capacity(capacity, self._clock()))
+
+    def on_topology(self, old: Object | None, new: Object | None) -> None:
+        """A NodeCPUTopology appeared, changed or went."""
+        if new is None:
+            if old is not None:
+                self._helped(self.snapshot.remove_topology(old["metadata"]["name"]))
+            return
+        try:
+            topology = NodeCPUTopology.from_raw(new)
+        except Exception:
+            self._unreadable("NodeCPUTopology", new)
+            self._helped(self.snapshot.remove_topology(new["metadata"]["name"]))
+            return
+        self._helped(self.snapshot.set_topology(topology))
+
+    def on_binding(self, old: Object | None, new: Object | None) -> None:
+        """A PodCPUBinding appeared, changed or went."""
+        metadata = (new or old or {})["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        try:
+            self._helped(self.snapshot.remove_binding(key) if new is None else self.snapshot.set_binding(new))
+        except Exception:
+            self._unreadable("PodCPUBinding", new or old or {})
+            self._helped(self.snapshot.remove_binding(key))
+        self.pins.on_binding(old, new)
 
     def on_batch(self, old: Object | None, new: Object | None) -> None:
         """An in-flight PodReservation appeared, changed or went."""
@@ -289,12 +329,13 @@ class Scheduler:
                 group.create_task(self._decide())
                 group.create_task(self._keep_house())
                 group.create_task(self._reporter.run())
+                group.create_task(self.pins.run())
                 await self._broken
         finally:
             # What is stored is bound by us, who still lead, rather than found and decided again by a successor
             if self._binding:
                 await asyncio.wait(self._binding, timeout=self._settings.farewell_seconds)
-            for task in self._binding:
+            for task in self._binding | self._preparing:
                 task.cancel()
 
     async def _decide(self) -> None:
@@ -327,7 +368,7 @@ class Scheduler:
     def _take(self, result: CycleResult, now: float) -> None:
         """What a cycle's result means for the queue and the metrics."""
         for decision in result.decisions:
-            self._queue.remove(decision.pod.uid)
+            self._queue.take(decision.pod.uid)
             self._reporter.forget(decision.pod.uid)
             self._metrics.decisions.labels(decision.assignment.basis.lower()).inc()
             by_requests = decision.assignment.basis == "Requests" or decision.by_allocation
@@ -364,15 +405,43 @@ class Scheduler:
             for assignment in batch.assignments:
                 if assignment.reservation is not None:
                     self.on_consumed(*assignment.reservation)
-                task = asyncio.create_task(self._bind(by_uid[assignment.uid]))
-                self._binding.add(task)
-                task.add_done_callback(self._bound)
+                decision = by_uid[assignment.uid]
+                if assignment.pin is None:
+                    self._start_binding(decision)
+                else:
+                    self.pins.begin(assignment, batch.name)
+                    task = asyncio.create_task(self._prepare(decision))
+                    self._preparing.add(task)
+                    task.add_done_callback(self._prepared)
         for refusal in refused:
             logger.error("%s/%s: %s", refusal.assignment.namespace, refusal.assignment.name, refusal.message)
             self._give_back(by_uid[refusal.assignment.uid], f"The placement could not be stored: {refusal.message}")
         self._metrics.batches.set(len(self._stored))
         if len(self._binding) > self._settings.most_waiting_bindings:
             self._room.clear()
+
+    async def _prepare(self, decision: Decision) -> None:
+        """Have the pod's CPUs ready on its node before it is bound; give them back if they are not to be had."""
+        pod, node = decision.pod, decision.assignment.node
+        profile = self._profiles.get(pod.scheduler_name)
+        settings = profile.settings.workload_aware if profile else WorkloadAwareSettings()
+        problem = await self.pins.prepare(pod, settings.prepare_timeout_seconds)
+        if problem is None:
+            self._start_binding(decision)
+            return
+        await self.pins.release(pod.uid)
+        if problem.silent:
+            self.snapshot.avoid_cpus(node, self._clock() + self._settings.avoid_unprepared_seconds)
+        self._give_back(decision, problem.message)
+
+    def _prepared(self, task: asyncio.Task[None]) -> None:
+        self._preparing.discard(task)
+        self._note_end(task)
+
+    def _start_binding(self, decision: Decision) -> None:
+        task = asyncio.create_task(self._bind(decision))
+        self._binding.add(task)
+        task.add_done_callback(self._bound)
 
     async def _bind(self, decision: Decision) -> None:
         pod, node = decision.pod, decision.assignment.node
@@ -391,11 +460,15 @@ class Scheduler:
         self._metrics.bindings.labels(outcome.result.value).inc()
         if outcome.result is BindResult.BOUND:
             self.snapshot.confirm(pod.uid)
+            self.pins.confirm(pod.uid)
             self._metrics.scheduling_seconds.observe(self._clock() - self._first_seen.get(pod.uid, self._clock()))
             self._recorder.record(
                 pod_reference(pod), reason="Scheduled", action="Binding", note=scheduled_note(decision)
             )
-        elif outcome.result is BindResult.REFUSED:
+            return
+        if decision.assignment.pin is not None:
+            await self.pins.release(pod.uid)
+        if outcome.result is BindResult.REFUSED:
             self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")
         else:
             # Its end, or its node, is about to be told by the watch; should that not come, it is looked at again
@@ -405,6 +478,9 @@ class Scheduler:
         self._binding.discard(task)
         if len(self._binding) <= self._settings.most_waiting_bindings:
             self._room.set()
+        self._note_end(task)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             # Nobody knows what has become of that pod: whoever starts afresh reads it from the API server
             logger.error("a binding ended by an error of ours", exc_info=error)
@@ -413,6 +489,9 @@ class Scheduler:
 
     def _give_back(self, decision: Decision, note: str) -> None:
         """The placement did not come about, and the pod is known to be unbound: it is decided afresh, later."""
+        if decision.pod.uid not in self._pending:
+            self._try_later(decision)  # it has gone meanwhile, or somebody else has bound it
+            return
         self._recorder.record(
             pod_reference(decision.pod), type="Warning", reason="FailedScheduling", action="Binding", note=note
         )
@@ -434,6 +513,7 @@ class Scheduler:
             self._tell_overdue()
             self._tell_silent()
             self._adopt_late()
+            self._helped(self.snapshot.forgive_cpus(self._clock()))
             released = self.snapshot.ledger.releasable()
             gone = await asyncio.gather(
                 *(discard(self._session, self._namespace, self._stored[n]) for n in released if n in self._stored)
@@ -561,6 +641,8 @@ def scheduled_note(decision: Decision) -> str:
         text += f", which could take {assignment.available:.1f} more pods by its measured capacity"
     else:
         text += ", by its requests: it has no recent measurement"
+    if assignment.pin is not None:
+        text += f"; it has CPUs {assignment.pin.cpus}, exclusiveness {assignment.pin.level}"
     if decision.by_allocation:
         text += "; no score had a metric of any node, so the one with most left by requests was taken"
     separator = ". Best nodes: "

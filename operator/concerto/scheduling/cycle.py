@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from concerto.api.cpulist import format_cpu_list
 from concerto.api.pod import PodView
-from concerto.api.podreservation import Assignment, ReservationKey
+from concerto.api.podreservation import Assignment, Pin, ReservationKey
+from concerto.pinning.topology import bits
+from concerto.scheduling.cpus import Workload
 from concerto.scheduling.plugin import Query
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose
@@ -106,21 +109,22 @@ def schedule(
             result.left.append(pod)
             continue
         reservation = snapshot.ledger.reservation_for(pod)
-        key = _template_key(snapshot, pod, reservation)
+        workload = profile.workload(pod)
+        key = (*_template_key(snapshot, pod, reservation), workload)
         # Placements only take away, so what has found no node in this cycle finds none later in it
         if key in failed:
             result.unschedulable.append(Unschedulable(pod, failed[key]))
             continue
         if key not in templates:
             query = query_for(snapshot, pod, profile, reservation, now)
-            templates[key] = template = Template(query, profile, reservation, touched)
+            templates[key] = template = Template(query, profile.for_workload(workload), reservation, touched)
             for plugin, count in template.abstentions.items():
                 result.abstentions[pod.scheduler_name, plugin] += count
         template = templates[key]
         template.update()
         best = template.best(generator)
         if best is None:
-            failed[key] = diagnose(template.query, profile.filters)
+            failed[key] = diagnose(template.query, profile.for_workload(workload).filters)
             del templates[key]
             result.unschedulable.append(Unschedulable(pod, failed[key]))
             continue
@@ -131,7 +135,7 @@ def schedule(
     return result
 
 
-def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey | None) -> object:
+def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey | None) -> tuple[object, ...]:
     """What two pods must have in common to be treated alike: labels matter only to others' anti-affinity."""
     refusable = (pod.namespace, frozenset(pod.labels.items())) if snapshot.any_refusals else None
     return (pod.scheduler_name, pod.shape, reservation, refusable)
@@ -151,6 +155,8 @@ def query_for(
         settings.admit_fraction,
         settings.load,
         now - settings.stale_after_seconds,
+        profile.workload(pod),
+        settings.workload_aware.policy,
     )
 
 
@@ -169,6 +175,7 @@ def _decide(pod: PodView, template: Template, row: int, score: float) -> Decisio
         node_capacity_resource_version=snapshot.ledger.resource_version(node),
         available=float(available[0]),
         reservation=template.reservation if query.reserved[row] > 0 else None,
+        pin=_pin(pod, query, node),
     )
     return Decision(
         pod,
@@ -178,3 +185,13 @@ def _decide(pod: PodView, template: Template, row: int, score: float) -> Decisio
         template.top(row, RANKED),
         template.by_allocation,
     )
+
+
+def _pin(pod: PodView, query: Query, node: str) -> Pin | None:
+    """The CPUs that the pod gets there; its binding has its name, as a pod has one at most."""
+    if not isinstance(query.workload, Workload):
+        return None
+    placement = query.snapshot.cpus.place(node, query.workload)
+    assert placement is not None, "the filter let the node pass"
+    cpus, mems = format_cpu_list(bits(placement.cpus)), format_cpu_list(placement.mems)
+    return Pin(cpus, mems, placement.level, pod.name)

@@ -46,6 +46,7 @@ def explain(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> l
     """
     reservation = snapshot.ledger.reservation_for(pod)
     query = query_for(snapshot, pod, profile, reservation, now)
+    profile = profile.for_workload(query.workload)
     template = Template(query, profile, reservation, ())
     totals = template.totals()
     rows = np.flatnonzero(snapshot.exists[: snapshot.size])

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import LoadSettings, Statistic
+from concerto.api.schedulingprofile import CPUPolicy, LoadSettings, Statistic
+from concerto.scheduling.cpus import Misfit, Workload
 from concerto.scheduling.provided import RESOURCES
 from concerto.scheduling.snapshot import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
 
@@ -32,6 +33,8 @@ class Query:
         admit_fraction: room that a node must have left to be given one more pod, in pods.
         load: how nodes' load is told.
         oldest: when a provider's metric must have been measured at least, seconds.
+        workload: what it asks of a node's CPUs; None for a pod that does not say what kind of workload it is.
+        cpu_policy: whether nodes with most or with least room for its kind are better.
     """
 
     pod: PodView
@@ -41,6 +44,13 @@ class Query:
     admit_fraction: float
     load: LoadSettings
     oldest: float = -np.inf
+    workload: Workload | Misfit | None = None
+    cpu_policy: CPUPolicy = "Balanced"
+
+    def names(self, rows: Rows) -> list[str]:
+        """The nodes' names."""
+        names = self.snapshot.names
+        return names[rows] if isinstance(rows, slice) else [names[row] for row in rows]
 
     def available(self, rows: Rows) -> Floats:
         """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
+from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.scheduling.cpus import Misfit, Workload, workload_of
+from concerto.scheduling.filters.workload_aware import WorkloadAware
 from concerto.scheduling.plugin import Filter, Score
 from concerto.scheduling.registry import FILTERS, SCORES
 
@@ -35,4 +39,25 @@ class Profile:
             settings,
             tuple(FILTERS[name]() for name in settings.filters),
             tuple((SCORES[score.name](score), score.weight) for score in settings.scores),
+        )
+
+    @cached_property
+    def pins(self) -> bool:
+        """Whether its pods can have CPUs of their own."""
+        return any(f.name == WorkloadAware.name for f in self.filters)
+
+    def workload(self, pod: PodView) -> Workload | Misfit | None:
+        """What a pod asks of a node's CPUs under this profile."""
+        return workload_of(pod, self.settings.workload_aware) if self.pins else None
+
+    def for_workload(self, workload: Workload | Misfit | None) -> Profile:
+        """What of the profile has a say about such pods: those that are not pinned have nothing to do with CPUs."""
+        return self if workload is not None else self._without_cpus
+
+    @cached_property
+    def _without_cpus(self) -> Profile:
+        return replace(
+            self,
+            filters=tuple(f for f in self.filters if f.name != WorkloadAware.name),
+            scores=tuple((s, w) for s, w in self.scores if s.name != WorkloadAware.name),
         )

@@ -108,8 +108,12 @@ class Queue:
             insort(group.places, waiting.place)
 
     def remove(self, uid: str) -> None:
-        """The pod is placed, gone, or no longer ours to place."""
+        """The pod is bound, gone, or no longer ours to place."""
         self._failures.pop(uid, None)
+        self.take(uid)
+
+    def take(self, uid: str) -> None:
+        """The pod is decided on; should that come to nothing, it waits the longer the more often it has (`retry`)."""
         waiting = self._waiting.pop(uid, None)
         if waiting is not None:
             self._leave(waiting)

@@ -14,6 +14,7 @@ from concerto.scheduling.filters.node_unschedulable import NodeUnschedulable
 from concerto.scheduling.filters.pod_capacity import PodCapacity
 from concerto.scheduling.filters.taint_toleration import TaintToleration
 from concerto.scheduling.filters.unsupported_constraints import UnsupportedConstraints
+from concerto.scheduling.filters.workload_aware import WorkloadAware
 from concerto.scheduling.plugin import Filter, Score
 from concerto.scheduling.scores.capacity import Capacity
 from concerto.scheduling.scores.load_variation_risk_balancing import LoadVariationRiskBalancing
@@ -23,6 +24,7 @@ from concerto.scheduling.scores.node_resources_balanced_allocation import NodeRe
 from concerto.scheduling.scores.node_resources_fit import NodeResourcesFit
 from concerto.scheduling.scores.taint_toleration import TaintToleration as PreferredTaintToleration
 from concerto.scheduling.scores.target_load_packing import TargetLoadPacking
+from concerto.scheduling.scores.workload_aware import WorkloadAware as WorkloadAwareScore
 
 FILTERS: dict[str, type[Filter]] = {
     f.name: f
@@ -36,6 +38,7 @@ FILTERS: dict[str, type[Filter]] = {
         NodePorts,
         UnsupportedConstraints,
         PodCapacity,
+        WorkloadAware,
     )
 }
 SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
@@ -47,4 +50,5 @@ SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     NodeResourcesBalancedAllocation.name: lambda _: NodeResourcesBalancedAllocation(),
     PreferredNodeAffinity.name: lambda _: PreferredNodeAffinity(),
     PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
+    WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
 }

@@ -16,10 +16,14 @@ from numpy.typing import NDArray
 
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import AntiAffinityTerm, HostPort, PodShape, PodView
+from concerto.api.podcpubinding import BindingKey
 from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
 from concerto.api.schedulingprofile import MetricsPolicy
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from concerto.pinning.classification import LABEL
+from concerto.scheduling.cpus import CPUs
 from concerto.scheduling.ledger import Ledger
 from concerto.scheduling.load import Load
 from concerto.scheduling.provided import RESOURCES, Joined, Series
@@ -50,6 +54,7 @@ class Change(Flag):
     NODE = auto()  # a node came, or its labels, taints, readiness or allocatable changed
     ENDED = auto()  # requests or ports of a pod are free
     CAPACITY = auto()  # a node can take more than it could
+    CPUS = auto()  # CPUs came free, or more is known of them
 
 
 @dataclass(slots=True)
@@ -107,6 +112,7 @@ class Snapshot:
         limits: cpu millicores and memory bytes that its pods are limited to, each at least its request; (2, size).
         machine: cpu millicores and memory bytes that it has, allocatable or not; shape (2, size).
         load: what is measured of it, and what cannot be measured yet.
+        cpus: its CPUs, and who holds them; change it through the snapshot only.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
@@ -124,6 +130,7 @@ class Snapshot:
         self.limits: Ints = np.zeros((2, 0), dtype=np.int64)
         self.machine: Ints = np.zeros((2, 0), dtype=np.int64)
         self.load = Load()
+        self.cpus = CPUs()
         self._allocatable: Ints = np.zeros((0, 0), dtype=np.int64)
         self._used: Ints = np.zeros((0, 0), dtype=np.int64)
         self._resources: dict[str, int] = {}
@@ -253,6 +260,11 @@ class Snapshot:
         """Whether the pod is on a node already, bound or assumed, or has ended."""
         return uid in self._placed or self.ledger.has_ended(uid)
 
+    def is_bound(self, uid: str) -> bool:
+        """Whether the pod is on a node and has not ended."""
+        placed = self._placed.get(uid)
+        return placed is not None and placed.bound
+
     # --- what is seen
 
     def set_node(self, node: NodeView) -> Change:
@@ -298,6 +310,7 @@ class Snapshot:
         if pod.terminal or self.ledger.has_ended(pod.uid):
             change |= self._lift(pod.uid)
         elif pod.node_name:
+            self.cpus.settle(pod.uid)
             placed = self._placed.get(pod.uid)
             if placed is not None and self.names[placed.row] == pod.node_name and placed.requests == pod.requests:
                 placed.bound = True
@@ -352,6 +365,31 @@ class Snapshot:
         """Give up what is left of the reservations whose time is over."""
         return self._follow(lambda: self.ledger.expire(now))
 
+    def set_topology(self, topology: NodeCPUTopology) -> Change:
+        """A NodeCPUTopology as the API server has it now."""
+        return Change.CPUS if self.cpus.set_topology(topology) else Change.NOTHING
+
+    def remove_topology(self, node: str) -> Change:
+        """The node's NodeCPUTopology is gone: no pod gets CPUs of its own there."""
+        self.cpus.remove_topology(node)
+        return Change.NOTHING
+
+    def set_binding(self, obj: Mapping[str, object]) -> Change:
+        """A PodCPUBinding as the API server has it now, raw."""
+        return Change.CPUS if self.cpus.set_binding(obj) else Change.NOTHING
+
+    def remove_binding(self, key: BindingKey) -> Change:
+        """A PodCPUBinding is gone."""
+        return Change.CPUS if self.cpus.remove_binding(key) else Change.NOTHING
+
+    def avoid_cpus(self, node: str, until: float) -> None:
+        """The node's agent did not get ready for a pod's CPUs: others are not sent there until then."""
+        self.cpus.avoid(node, until)
+
+    def forgive_cpus(self, now: float) -> Change:
+        """Nodes that were avoided for long enough are tried again."""
+        return Change.CPUS if self.cpus.forgive(now) else Change.NOTHING
+
     # --- what is decided
 
     def assume(self, pod: PodView, assignment: Assignment, now: float) -> bool:
@@ -360,11 +398,13 @@ class Snapshot:
             return False
         self._refresh()
         self._drop(pod, assignment.node, bound=False)
+        self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
         return True
 
     def confirm(self, uid: str) -> None:
         """The API server has accepted the binding."""
         self.ledger.confirm(uid)
+        self.cpus.settle(uid)
         if uid in self._placed:
             self._placed[uid].bound = True
 
@@ -524,7 +564,7 @@ class Snapshot:
                 if not counts:
                     del self._refusals[placed.namespace, term]
         self._tidy(row)
-        return Change.ENDED
+        return Change.ENDED | Change.CPUS if self.cpus.settle(uid) else Change.ENDED
 
     def _count(self, placed: _Placed, sign: int) -> None:
         row, shape = placed.row, placed.shape
