@@ -68,7 +68,7 @@ class PodCPUBindingController:
         self.mark: Callable[[str | None, str], None] = lambda namespace, name: None
         self.assigned: Callable[[tuple[str, str]], BoundPod | None] = lambda pod: None
         """A pod, by namespace and name, and the node that it is about to be bound to; None if there is none. For the
-        scheduler to answer, from its durable assignments; it says `on_assignment` when the answer changes."""
+        scheduler to answer, from its durable assignments; it marks the binding when the answer changes."""
 
     async def load(self) -> None:
         """Make every binding known before any is judged: a younger one must not win for want of the older."""
@@ -83,11 +83,6 @@ class PodCPUBindingController:
         if keys and _bound(old) != _bound(new):
             for key in keys:
                 self.mark(*key)
-
-    def on_assignment(self, namespace: str, name: str) -> None:
-        """A pod that is on no node yet was assigned to one, or no longer is."""
-        for key in self._of_pod.get((namespace, name), ()):
-            self.mark(*key)
 
     def on_topology(self, old: Object | None, new: Object | None) -> None:
         """A NodeCPUTopology appeared, changed or went."""
