@@ -2,7 +2,8 @@
 
 What was decided, and the best nodes then, is in the pod's events. The table is computed from the API server's objects
 as they are now, by the code that schedules, so it needs neither the operator nor anything that it would have to keep.
-Of a pod that runs it says how things would stand were it to be placed again.
+Of a pod that runs it says how things would stand were it to be placed again. A profile's metric provider is asked once,
+with the rights and from the place of whoever asks for the explanation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.podreservation import StandingReservation
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.controllers.load_sources import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.resources import EVENTS, NODE_CAPACITIES, NODES, POD_RESERVATIONS, PODS, SCHEDULING_PROFILES
 from concerto.scheduling.explain import NodeVerdict, explain
@@ -31,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=["pod"])
     parser.add_argument("pod", metavar="NAMESPACE/NAME")
     parser.add_argument("--kubeconfig", help="kubeconfig to use")
+    parser.add_argument(
+        "--operator-namespace", default="concerto-system", help="where the Secret of a profile's metric provider is"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if not slash:
         namespace, name = "default", args.pod
     try:
-        print(asyncio.run(_explain(ClusterConfig.load(args.kubeconfig), namespace, name)))
+        print(asyncio.run(_explain(ClusterConfig.load(args.kubeconfig), namespace, name, args.operator_namespace)))
     except NotFound:
         print(f"concerto explain: there is no pod {namespace}/{name}", file=sys.stderr)
         return 1
@@ -49,22 +54,40 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _explain(config: ClusterConfig, namespace: str, name: str) -> str:
+async def _explain(config: ClusterConfig, namespace: str, name: str, operator_namespace: str) -> str:
     async with await Session.open(config) as session:
         raw = await session.get(PODS.path(namespace, name))
         kinds = (NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES)
         lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
-    nodes, pods, capacities, reservations, profiles = ([*listed["items"]] for listed in lists)
-    pod = PodView.from_raw(raw)
-    now = time.time()
-    snapshot = build_snapshot(
-        nodes, [p for p in pods if p["metadata"]["uid"] != pod.uid], capacities, reservations, now
-    )
-    profile = find_profile(profiles, pod.scheduler_name)
+        nodes, pods, capacities, reservations, profiles = ([*listed["items"]] for listed in lists)
+        pod = PodView.from_raw(raw)
+        now = time.time()
+        snapshot = build_snapshot(
+            nodes, [p for p in pods if p["metadata"]["uid"] != pod.uid], capacities, reservations, now
+        )
+        profile = find_profile(profiles, pod.scheduler_name)
+        problem = await _measure(session, operator_namespace, snapshot, profile, now)
     verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
     told = [e["note"] for e in events["items"] if e.get("reason") in ("Scheduled", "FailedScheduling")]
-    return render(pod, told, verdicts)
+    return render(pod, [*told, *problem], verdicts)
+
+
+async def _measure(
+    session: Session, operator_namespace: str, snapshot: Snapshot, profile: Profile, now: float
+) -> list[str]:
+    """Have the profile's provider, if it has one, say how loaded nodes are; what to say of it if it does not."""
+    if not profile.settings.load.provider:
+        return []
+    source = build_source(session, operator_namespace, profile.settings)
+    try:
+        answer = await source.fetch()
+    except SourceError as error:
+        return [f"The metric provider gives no answer here ({error.reason}: {error}), so scores by load abstain (-)"]
+    finally:
+        await source.close()
+    snapshot.provide(profile.settings.load.provider, answer.series, now)
+    return []
 
 
 def build_snapshot(
