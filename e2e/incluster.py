@@ -46,16 +46,20 @@ def installed_system(
     say(f"nodes: {', '.join(names)}: kubelet, containerd and runc in namespaces (10 s)")
     with RealNodes(cluster, names) as nodes:
         nodes.wait_ready()
-        say("images: imported into each node (10 s)")
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: node.import_image(images.archive), nodes))
-        say(f"kubectl apply -k crds, then -k {overlay.relative_to(REPOSITORY)}")
+        say(f"images: imported into each node; kubectl apply -k crds, then -k {overlay.relative_to(REPOSITORY)} (25 s)")
+        import_images(nodes, images)
         install(cluster, overlay)
-        wait_rolled_out(cluster)
         system = System(cluster, list(names), nodes, {}, None, cluster.logs, overlay)
+        wait_rolled_out(cluster)
         system.wait_measured()
         say("operator and agents: Running, and every node is measured")
         yield system
+
+
+def import_images(nodes: RealNodes, images: Images) -> None:
+    """Give our images to every node, all at once."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda node: node.import_image(images.archive), nodes))
 
 
 def install(cluster: LocalControlPlane, overlay: Path = OVERLAY) -> None:

@@ -11,7 +11,7 @@ from concerto.api.podreservation import Assignment, build_batch
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.batches import StoredBatch, discard, store
 from concerto.controllers.binder import BinderSettings, BindResult, bind
-from concerto.controllers.operator import missing_kinds
+from concerto.controllers.operator import missing_kinds, read_owners
 from concerto.controllers.scheduler import Scheduler
 from concerto.controllers.telemetry import Metrics
 from concerto.kube.events import EventRecorder
@@ -226,3 +226,23 @@ async def test_what_the_operator_waits_for_is_said_in_words(answer, expected):
     async with faulty([answer]) as server:
         said = await missing_kinds(server.session)
         assert said is None if expected is None else expected in said
+
+
+@pytest.mark.parametrize(
+    ("sentence", "script", "owners"),
+    [
+        ("the Deployment is there", [says(200, {"metadata": {"uid": "u"}})], ["u"]),
+        ("there is no Deployment of that name", [refuses(404, "NotFound")], []),
+        ("it may not be read", [refuses(403, "Forbidden")], []),
+    ],
+)
+async def test_a_deployment_owns_what_its_operator_makes_where_it_can_be_read(sentence, script, owners):
+    async with faulty(script) as server:
+        found = await read_owners(server.session, "concerto-system", "concerto-operator")
+    assert [owner["uid"] for owner in found] == owners, sentence
+
+
+async def test_an_operator_that_is_no_pod_of_a_deployment_asks_for_none():
+    async with faulty([]) as server:
+        assert await read_owners(server.session, "concerto-system", None) == []
+        assert server.seen == []

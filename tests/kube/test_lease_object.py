@@ -22,6 +22,14 @@ def test_a_first_lease_is_taken_from_nobody() -> None:
     }  # fmt: skip
 
 
+def test_a_lease_is_owned_by_the_owners_of_its_maker_and_by_nobody_elses() -> None:
+    owners = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "u"}]
+    made = {"namespace": "ns", "name": "it", "identity": "a", "lease_duration_seconds": 15, "now": NOON}
+    first = build_lease(None, **made, owners=owners)
+    assert first["metadata"]["ownerReferences"] == owners
+    assert build_lease(build(None, "b"), **made, owners=owners)["metadata"] == {"namespace": "ns", "name": "it"}
+
+
 def test_a_renewal_moves_only_the_time() -> None:
     before = {**build(None, "a"), "metadata": {"namespace": "ns", "name": "it", "resourceVersion": "5"}}
     before["spec"]["acquireTime"] = "2023-01-01T00:00:00.000000Z"
