@@ -37,6 +37,11 @@ KINDS_THAT_MOVE = {
     "pods.metrics.k8s.io",
 }  # fmt: skip
 Objects = dict[str, str]
+# pods' first seconds count, so that a soak of a minute sees replicas move
+AUTOSCALING = [
+    "--autoscaling-sync-period=5s", "--autoscaling-cpu-initialization-period=1s",
+    "--autoscaling-initial-readiness-delay=1s", "--autoscaling-downscale-stabilization=10s",
+]  # fmt: skip
 _began = time.monotonic()
 
 
@@ -144,7 +149,7 @@ class Load:
             self._api.readings = Readings(
                 pods={
                     (p["metadata"]["namespace"], p["metadata"]["name"]): PodReading(
-                        p["metadata"].get("labels") or {}, {"app": {"cpu": self.cpu, "memory": "16Mi"}}
+                        p["metadata"].get("labels") or {}, {"app": {"cpu": self.cpu, "memory": "16Mi"}}, "1s"
                     )
                     for p in pods.get("items", ())
                 }
@@ -263,9 +268,9 @@ def scenario(stack: ExitStack) -> list[str]:
         there = cluster.kubectl("wait", "--for=create", "--timeout=50s", account, "-n", "concerto-system", check=False)
         if "condition met" not in there:
             raise ClusterError(f"{there.strip()}; Application concerto: {argo.application('concerto')}")
-    operator = operator_process(cluster, cluster.logs, extra=["--autoscaling-sync-period=5s"]).start()
+    operator = operator_process(cluster, cluster.logs, extra=AUTOSCALING).start()
     stack.callback(operator.stop)
-    agent = agent_on(cluster, node, cluster.logs, ["--pinning"]).start()
+    agent = agent_on(cluster, node, cluster.logs, ["--pinning", "--daemon-set=concerto-system/concerto-agent"]).start()
     stack.callback(agent.stop)
     argo.wait("concerto", lambda s: s.is_good, "Synced and Healthy", GOOD_WITHIN_SECONDS)
     say(f"Application concerto: Synced and Healthy {time.monotonic() - applied_at:.0f} s after apply")
@@ -296,6 +301,11 @@ def scenario(stack: ExitStack) -> list[str]:
         began = time.monotonic()
         cluster.kubectl("delete", "application", name, "-n", NAMESPACE, "--timeout=120s", timeout_seconds=130)
         say(f"Application {name}: deleted in {time.monotonic() - began:.0f} s")
+    # Their Deployment and DaemonSet would have gone with the Application, and kubelet would do this:
+    operator.stop()
+    agent.stop()
+    # Argo CD never deletes a CustomResourceDefinition; docs/argocd.md says how
+    cluster.kubectl("delete", "-k", str(REPOSITORY / "crds"))
     cluster.kubectl("delete", "appproject", "concerto", "-n", NAMESPACE)
     return wrong + judge_removal(cluster, node, before, cpusets_before)
 
