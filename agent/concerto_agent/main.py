@@ -106,7 +106,9 @@ def run(args: argparse.Namespace) -> int:
         text = "--scope cgroup needs --cgroup; give / where the node's cgroup is the root that this process sees"
         print(f"concerto agent: {text}", file=sys.stderr)
         return 2
-    pinning = PinningSettings(kubelet_state=args.kubelet_state, daemon_set=args.daemon_set)
+    pinning = PinningSettings(
+        kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config, daemon_set=args.daemon_set
+    )
     if args.release:
         try:
             release(where, pinning, time.time)

@@ -1,0 +1,282 @@
+"""Pods on a real kubelet and containerd run on the CPUs of their PodCPUBindings, from their first instruction on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.agent_helpers import condition, eventually
+from e2e.clusters import Cluster, LocalControlPlane
+from e2e.nodes import RealNode, real_nodes_available
+from e2e.pinning_helpers import (
+    FIRST_INSTRUCTION,
+    REPOSITORY,
+    Kernel,
+    binding,
+    ends,
+    get_binding,
+    grant,
+    pinning_agent,
+    pinning_node,
+    pod,
+    start_bound,
+    until_condition,
+)
+from e2e.processes import Process, concerto_command
+
+pytestmark = pytest.mark.realnode
+
+NODE = "pin-real"
+FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
+"""The numbers of issue and docs: 50 pods one by one, 150 in bursts. By default a sample of them."""
+ONE_BY_ONE = 50 if FULL else 3
+BURSTS = [3] * 17 + [10] * 5 + [20] * 3 if FULL else [10]
+
+
+@pytest.fixture(scope="module")
+def plane(concerto_cluster: Cluster) -> LocalControlPlane:
+    """A control plane that real nodes can join."""
+    if not isinstance(concerto_cluster, LocalControlPlane):
+        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
+    available, reason = real_nodes_available(concerto_cluster.binaries)
+    if not available:
+        pytest.skip(f"no real nodes here: {reason}")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("pinning on a real node takes two CPUs")
+    return concerto_cluster
+
+
+@pytest.fixture(scope="module")
+def pinned(plane: LocalControlPlane) -> Iterator[tuple[RealNode, Process]]:
+    """The node with all CPUs, and its agent."""
+    with pinning_node(plane, NODE) as both:
+        yield both
+
+
+@pytest.fixture
+def kernel(pinned: tuple[RealNode, Process]) -> Kernel:
+    return Kernel(pinned[0])
+
+
+@pytest.mark.timeout(900)
+def test_a_program_finds_itself_on_its_cpu_with_its_first_instruction(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], say: Callable[[str], None]
+):
+    said: list[str] = []
+    for i in range(ONE_BY_ONE):
+        name = f"one-{i}"
+        start_bound(plane, NODE, [(pod(namespace, name, FIRST_INSTRUCTION), binding(namespace, name, [1]))])
+        said.append(ends(plane, namespace, [name])[name])
+        plane.kubectl("delete", "pcb,pod", "-n", namespace, name, "--wait=false")
+    say(f"pinning: one by one {said.count('1')} of {len(said)} began on their CPU")
+    assert said == ["1"] * ONE_BY_ONE
+    burst: list[str] = []
+    for number, size in enumerate(BURSTS):
+        names = [f"burst-{number}-{i}" for i in range(size)]
+        start_bound(
+            plane,
+            NODE,
+            [(pod(namespace, n, FIRST_INSTRUCTION), binding(namespace, n, [1], "None")) for n in names],
+        )
+        burst += [said for name, said in ends(plane, namespace, names, 120).items() if name in names]
+        plane.kubectl("delete", "pcb,pod", "-n", namespace, *names, "--wait=false")
+    say(f"pinning: in bursts {burst.count('1')} of {len(burst)} began on their CPU")
+    assert burst == ["1"] * sum(BURSTS)
+
+
+def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_nothing(
+    plane: LocalControlPlane,
+    namespace: str,
+    pinned: tuple[RealNode, Process],
+    kernel: Kernel,
+    say: Callable[[str], None],
+):
+    agent = pinned[1]
+    plane.apply(pod(namespace, "free", "sleep 1000", NODE))
+    plane.apply(pod(namespace, "restarts", "sleep 1000", NODE, restartPolicy="Always"))
+    uids = {
+        name: plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["metadata"]["uid"]
+        for name in ("free", "restarts")
+    }
+    for uid in uids.values():
+        eventually("it runs", lambda uid=uid: len(kernel.allowed(uid)) > 0)
+        kernel.until(uid, "0-1")
+    plane.apply(binding(namespace, "restarts", [1], "Core"))
+    obj = get_binding(plane, namespace, "restarts")
+    grant(plane, obj, NODE, uids["restarts"])
+    applied = until_condition(plane, namespace, "restarts", "Applied")["status"]
+    assert {k: applied["applied"][k] for k in ("podUID", "cpus", "mems")} == {
+        "podUID": uids["restarts"], "cpus": "1", "mems": "0",
+    }  # fmt: skip
+    assert (kernel.sets(uids["free"]), kernel.sets(uids["restarts"])) == ({"0"}, {"1"})
+    pools = eventually(
+        "the topology tells",
+        lambda: (found := plane.get("ncpu", NODE)["status"]["pools"])["allocated"] and found,
+    )
+    assert (pools["allocated"], pools["shared"]) == ("1", "0")
+
+    container = next(p for p in kernel.pod(uids["restarts"]).iterdir() if p.is_dir())
+    os.kill(agent.pid, signal.SIGSTOP)  # or it would be quicker than we are
+    kernel.pod(uids["restarts"]).joinpath("cpuset.cpus").write_text("0-1")
+    (container / "cpuset.cpus").write_text("0-1")
+    os.kill(agent.pid, signal.SIGCONT)
+    say(f"pinning: drift by hand was repaired after {kernel.until(uids['restarts'], '1'):.2f} s")
+
+    before = set(kernel.pod(uids["restarts"]).iterdir())
+    for file in kernel.pod(uids["restarts"]).glob("*/cgroup.procs"):
+        for pid in file.read_text().split():
+            if b"sleep\x001000" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(int(pid), signal.SIGKILL)
+    eventually("the container is made anew", lambda: set(kernel.pod(uids["restarts"]).iterdir()) - before)
+    eventually("and runs", lambda: len(list(kernel.pod(uids["restarts"]).glob("*/cgroup.procs"))) >= 2)
+    kernel.until(uids["restarts"], "1")
+
+    agent.kill()
+    kernel.pod(uids["free"]).joinpath("cpuset.cpus").write_text("0-1")
+    plane.apply(pod(namespace, "late", "sleep 1000", NODE))
+    late = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/late")["metadata"]["uid"]
+    eventually("it runs", lambda: len(kernel.allowed(late)) > 0)
+    assert kernel.sets(late) == {"0-1"}, "there is no agent"
+    assert kernel.sets(uids["restarts"]) == {"1"}, "pins stay without it"
+    agent.start()
+    for uid in (late, uids["free"]):
+        kernel.until(uid, "0", 20)
+    assert kernel.sets(uids["restarts"]) == {"1"}
+
+    plane.kubectl("delete", "pcb", "-n", namespace, "restarts")
+    for uid in (late, *uids.values()):
+        kernel.until(uid, "0-1")
+
+
+def test_an_edit_moves_the_pod_and_a_binding_that_goes_while_the_agent_is_down_is_no_more(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], kernel: Kernel
+):
+    agent = pinned[1]
+    plane.apply(pod(namespace, "moves", "sleep 1000", NODE))
+    uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/moves")["metadata"]["uid"]
+    eventually("it runs", lambda: len(kernel.allowed(uid)) > 0)
+    plane.apply(binding(namespace, "moves", [0]))
+    grant(plane, get_binding(plane, namespace, "moves"), NODE, uid)
+    kernel.until(uid, "0")
+    plane.apply(binding(namespace, "moves", [1]))
+    grant(plane, get_binding(plane, namespace, "moves"), NODE, uid)
+    kernel.until(uid, "1")
+    assert until_condition(plane, namespace, "moves", "Applied")["status"]["applied"]["cpus"] == "1"
+    agent.stop()
+    assert kernel.sets(uid) == {"1"}, "an agent that belongs to no DaemonSet leaves pins when it is asked to stop"
+    plane.kubectl("delete", "pcb", "-n", namespace, "moves")
+    agent.start()
+    kernel.until(uid, "0-1", 20)
+
+
+def test_a_binding_that_another_node_has_is_not_ours_to_write(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process]
+):
+    plane.apply(binding(namespace, "elsewhere", [0]))
+    grant(plane, get_binding(plane, namespace, "elsewhere"), "another-node", "some-uid")
+    token = plane.token_kubeconfig("concerto-system", "concerto-agent", bound_node=NODE)
+    patch = '{"status": {"applied": {"podUID": "some-uid"}}}'
+    said = plane.kubectl(
+        "--kubeconfig", str(token), "patch", "pcb", "-n", namespace, "elsewhere", "--subresource=status",
+        "--type=merge", "-p", patch, check=False,
+    )  # fmt: skip
+    assert f"may write only PodCPUBindings whose status.nodeName is {NODE}" in said
+    grant(plane, get_binding(plane, namespace, "elsewhere"), NODE, "some-uid")
+    patch = '{"status": {"cpus": "0-1"}}'
+    said = plane.kubectl(
+        "--kubeconfig", str(token), "patch", "pcb", "-n", namespace, "elsewhere", "--subresource=status",
+        "--type=merge", "-p", patch, check=False,
+    )  # fmt: skip
+    assert "the rest is the operator's" in said
+    assert condition(get_binding(plane, namespace, "elsewhere"), "Validated")["status"] == "True"
+
+
+def test_a_restart_leaves_pins_and_a_removal_takes_them_away(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], kernel: Kernel
+):
+    node, agent = pinned
+    agent.stop()
+    daemon_set = "apps/v1", "DaemonSet", "concerto-agent", "concerto-system"
+    plane.apply(
+        {
+            "apiVersion": daemon_set[0],
+            "kind": daemon_set[1],
+            "metadata": {"name": daemon_set[2], "namespace": daemon_set[3]},
+            "spec": {
+                "selector": {"matchLabels": {"app": "stand-in"}},
+                "template": {
+                    "metadata": {"labels": {"app": "stand-in"}},
+                    "spec": {
+                        "nodeSelector": {"no": "node"},
+                        "containers": [{"name": "c", "image": "none.invalid/none"}],
+                    },
+                },
+            },
+        }
+    )
+    plane.apply(pod(namespace, "stays", "sleep 1000", NODE), binding(namespace, "stays", [1]))
+    uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/stays")["metadata"]["uid"]
+    grant(plane, get_binding(plane, namespace, "stays"), NODE, uid)
+    eventually("it runs", lambda: len(kernel.allowed(uid)) > 0)
+    member = pinning_agent(plane, node, "--daemon-set", "concerto-system/concerto-agent")
+    try:
+        member.start()
+        kernel.until(uid, "1", 20)
+        member.stop()
+        assert kernel.sets(uid) == {"1"}, "a rolling restart"
+        member.start()
+        kernel.until(uid, "1", 20)
+        plane.kubectl("delete", "rolebinding", "-n", "concerto-system", "concerto-agent-pinning")
+        until_condition(plane, namespace, "stays", "Applied")
+        eventually("the authorizer has heard of it", lambda: "no" in plane.kubectl(
+            "auth", "can-i", "get", "daemonsets.apps/concerto-agent", "-n", "concerto-system",
+            "--as=system:serviceaccount:concerto-system:concerto-agent", check=False,
+        ))  # fmt: skip
+        member.stop()
+        assert kernel.sets(uid) == {"0-1"}, "its rights are gone, and so is the product"
+        plane.kubectl("apply", "-f", str(REPOSITORY / "manifests" / "components" / "pinning" / "rbac.yaml"))
+        member.start()
+        kernel.until(uid, "1", 20)
+        plane.kubectl("delete", "daemonset", "-n", "concerto-system", "concerto-agent")
+        member.stop()
+        assert kernel.sets(uid) == {"0-1"}, "its DaemonSet is gone"
+        agent.start()
+        kernel.until(uid, "1", 20)
+        agent.kill()
+        flags = ["--scope", "cgroup", "--cgroup", node.cgroup, *node.kubelet_flags[:2]]
+        subprocess.run(concerto_command("agent", "--node-name", NODE, "--release", *flags), check=True)
+        assert kernel.sets(uid) == {"0-1"}, "by hand"
+    finally:
+        member.kill()
+        plane.kubectl("delete", "daemonset", "-n", "concerto-system", "concerto-agent", "--ignore-not-found")
+        if not agent.is_running():
+            agent.start()
+
+
+def test_what_the_component_gives_the_agents_pod_is_enough_and_no_capability_is(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], kernel: Kernel, tmp_path: Path
+):
+    manifests = os.path.relpath(REPOSITORY / "manifests", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{manifests}/base]\ncomponents: [{manifests}/components/pinning]\n"
+    )
+    rendered = yaml.safe_load_all(plane.kubectl("kustomize", "--load-restrictor=LoadRestrictionsNone", str(tmp_path)))
+    agents = next(obj for obj in rendered if obj["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    (container,) = agents["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    own = str(kernel.kubepods.relative_to(pinned[0].cgroup_path("cpuset")) / "besteffort" / "cpuset.cpus")
+    shell = (
+        f"f=/host/sys/fs/cgroup/cpuset/{own}; echo 0-1 >$f && cat /host/kubelet/cpu_manager_state >/dev/termination-log"
+    )
+    made = pod(namespace, "stand-in", shell, NODE)
+    stand_in = made["spec"]["containers"][0]
+    stand_in |= {"securityContext": container["securityContext"], "volumeMounts": container["volumeMounts"]}
+    made["spec"] |= {"securityContext": agents["securityContext"], "volumes": agents["volumes"]}
+    plane.apply(made)
+    assert '"policyName":"none"' in ends(plane, namespace, ["stand-in"])["stand-in"]

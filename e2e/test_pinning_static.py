@@ -1,0 +1,77 @@
+"""Where kubelet's static CPU manager gives pods CPUs, the agent leaves these alone and says so."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.agent_helpers import condition, eventually
+from e2e.clusters import Cluster, LocalControlPlane
+from e2e.nodes import RealNode, real_nodes_available
+from e2e.pinning_helpers import Kernel, binding, get_binding, grant, pinning_node, pod, until_condition
+from e2e.processes import Process
+
+pytestmark = pytest.mark.realnode
+
+NODE = "pin-static"
+FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
+STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+RECONCILE_SECONDS = 10  # kubelet's cpuManagerReconcilePeriod
+
+
+@pytest.fixture(scope="module")
+def static(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process]]:
+    """A node whose kubelet has the static policy, and its agent."""
+    if not isinstance(concerto_cluster, LocalControlPlane):
+        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
+    available, reason = real_nodes_available(concerto_cluster.binaries)
+    if not available:
+        pytest.skip(f"no real nodes here: {reason}")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("pinning on a real node takes two CPUs")
+    with pinning_node(concerto_cluster, NODE, kubelet_config=STATIC) as (node, agent):
+        yield concerto_cluster, node, agent
+
+
+def test_containers_are_pinned_unless_kubelet_has(static: tuple[LocalControlPlane, RealNode, Process], namespace: str):
+    plane, node, _ = static
+    kernel = Kernel(node)
+
+    def uid_of(name: str) -> str:
+        return str(plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["metadata"]["uid"])
+
+    plane.apply(pod(namespace, "free", "sleep 1000", NODE), pod(namespace, "ours", "sleep 1000", NODE))
+    free, ours = uid_of("free"), uid_of("ours")
+    for uid in (free, ours):
+        eventually("it runs", lambda uid=uid: kernel.program(uid) == {"0-1"})
+    plane.apply(binding(namespace, "ours", [1]))
+    grant(plane, get_binding(plane, namespace, "ours"), NODE, ours)
+    until_condition(plane, namespace, "ours", "Applied")
+    assert (kernel.program(ours), kernel.program(free)) == ({"1"}, {"0"})
+    assert (kernel.pod(ours) / "cpuset.cpus").read_text().strip() == "0-1", "only containers: kubelet sets theirs"
+    if FULL:
+        time.sleep(2.5 * RECONCILE_SECONDS)  # kubelet compares with its own last write, and writes nothing
+        assert (kernel.program(ours), kernel.program(free)) == ({"1"}, {"0"})
+    plane.kubectl("delete", "pcb", "-n", namespace, "ours")
+    for uid in (free, ours):
+        eventually("it is back", lambda uid=uid: kernel.program(uid) == {"0-1"})
+
+    whole = pod(namespace, "kubelets", "sleep 1000", NODE)
+    resources = {"cpu": "1", "memory": "16Mi"}
+    whole["spec"]["containers"][0]["resources"] = {"requests": resources, "limits": resources}
+    plane.apply(whole, binding(namespace, "kubelets", [0], "None"))
+    kubelets = uid_of("kubelets")
+    eventually("kubelet pins it", lambda: kernel.program(kubelets) == {"1"})
+    grant(plane, get_binding(plane, namespace, "kubelets"), NODE, kubelets)
+    told = until_condition(plane, namespace, "kubelets", "KubeletConflict")
+    assert condition(told, "Prepared")["reason"] == condition(told, "Applied")["reason"] == "KubeletConflict"
+    assert kernel.program(kubelets) == {"1"}
+    eventually("kubelet takes its CPU from the others", lambda: kernel.program(free) == {"0"}, 2 * RECONCILE_SECONDS)
+    plane.apply(binding(namespace, "ours", [1]))
+    grant(plane, get_binding(plane, namespace, "ours"), NODE, ours)
+    told = until_condition(plane, namespace, "ours", "Prepared", "False")
+    assert condition(told, "Prepared")["reason"] == "KubeletExclusive"
+    assert (kernel.program(kubelets), kernel.program(ours)) == ({"1"}, {"0"})
