@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from e2e.clusters import Cluster, LocalControlPlane, find_binaries
-from e2e.metrics_api import MetricsAPI, Readings
-from e2e.metrics_api.readings import PodReading
+from e2e.metrics_api import MetricsAPI
 from e2e.processes import operator_process
+from e2e.scripted_load import ScriptedLoad, eventually
 from e2e.system import REPOSITORY, hollow_nodes, install
 
 PAGE = REPOSITORY / "docs" / "debugging.md"
@@ -82,20 +81,6 @@ class Page:
         return "\n\n".join(self._parts) + "\n"
 
 
-def eventually(check: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> Any:
-    """The first true result of a check.
-
-    Raises:
-        TimeoutError: none in time.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not (result := check()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not after {timeout_seconds:.0f} s: {what}")
-        time.sleep(0.5)
-    return result
-
-
 def condition(cluster: Cluster, kind: str, name: str, type_: str) -> dict[str, Any]:
     """A condition of an object of the namespace default, or of none; empty if it has none of that type."""
     status = cluster.get(kind, name, "-n", "default").get("status") or {}
@@ -106,6 +91,12 @@ def has_event(cluster: Cluster, name: str, reason: str) -> bool:
     """Whether something was said of the object."""
     events = cluster.get("events", "-A", "--field-selector", f"involvedObject.name={name}")["items"]
     return any(event["reason"] == reason for event in events)
+
+
+def is_full(cluster: Cluster) -> bool:
+    """Whether all nodes are busy and can't take two more pods."""
+    statuses = [item.get("status") or {} for item in cluster.get("ncap")["items"]]
+    return all(s.get("capacity", 9) < 2 and s["resources"][0].get("usage", 0) > 0.6 for s in statuses)
 
 
 def pod_spec(**more: Any) -> dict[str, Any]:
@@ -136,25 +127,25 @@ def no_capacity(cluster: Cluster, page: Page) -> None:
     page.write("""
 ## 1. Pods stay Pending: no capacity
 
-A Job of 150 pods that burn CPU and request nothing. Most of them wait:
+A Job of 400 pods that burn CPU and request nothing. Most of them wait:
 """)
     spec = pod_spec(schedulerName="concerto", restartPolicy="Never")
-    cluster.apply(workload("Job", "burn", spec, completions=150, parallelism=150))
+    cluster.apply(workload("Job", "burn", spec, completions=400, parallelism=400))
 
     def waiting() -> str | None:
         pods = cluster.get("pods", "-n", "default", "-l", "app=burn", "--field-selector", "spec.nodeName=")["items"]
         told = [p["metadata"]["name"] for p in pods if (p["status"].get("conditions"))]
         return max(told, default=None)
 
-    time.sleep(12)
+    eventually(lambda: is_full(cluster), "full nodes", 90)
     pod = eventually(waiting, "a pod that waits and says why")
     page.run("kubectl get ncap")
     page.run("concerto top")
     page.run(f"kubectl describe pod {pod} | sed -n '/^Conditions/,/^Volumes/p;/^Events/,$p'")
     page.run(f"concerto explain pod default/{pod}")
     page.write("""
-CAPACITY is what the agents told. Pods that are placed and not counted yet have it already, and what is left is less
-than a pod on every node: this is what the cluster can do, and no request would change it. The pods are placed as
+CAPACITY is what the agents told; pods that are placed and not counted yet have it already. What is left is less than a
+pod on every node: this is what the cluster can do, and no request would change it. The pods are placed as
 others end. If it is to go faster: more nodes. If one node alone has capacity 0 while its CPU is low, look at its COST
 (`kubectl get ncap -o wide`) and at [the control law](capacity-control.md).
 """)
@@ -214,38 +205,17 @@ Edit either, or delete the other: the younger one is looked at again at once. CP
     cluster.kubectl("delete", "pcb", "second", "-n", "default")
 
 
-class Weather:
-    """Load of the pods of web that no forecast can know: another one each quarter of a minute."""
+def unforeseeable() -> Callable[[int], int]:
+    """A load that no forecast can know: another one each quarter of a minute, shared by the pods there are."""
+    chance, total, until = random.Random(7), 200, 0.0
 
-    def __init__(self, cluster: Cluster, api: MetricsAPI) -> None:
-        self._cluster, self._api = cluster, api
-        self._chance = random.Random(7)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+    def millicores(pods: int) -> int:
+        nonlocal total, until
+        if time.monotonic() >= until:
+            total, until = chance.choice((40, 120, 240, 380)), time.monotonic() + 15
+        return total // pods
 
-    def __enter__(self) -> Weather:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(10)
-
-    def _tell(self) -> None:
-        millicores, until = 200, 0.0
-        while not self._over.wait(1.0):
-            pods = json.loads(self._cluster.kubectl("get", "pods", "-n", "default", "-l", "app=web", "-o", "json"))
-            if time.monotonic() >= until:
-                millicores, until = self._chance.choice((40, 120, 240, 380)), time.monotonic() + 15
-            cpu = f"{millicores // max(len(pods['items']), 1)}m"
-            self._api.readings = Readings(
-                pods={
-                    ("default", p["metadata"]["name"]): PodReading(
-                        p["metadata"]["labels"], {"app": {"cpu": cpu, "memory": "16Mi"}}, "1s"
-                    )
-                    for p in pods["items"]
-                }
-            )
+    return millicores
 
 
 def forecast_off(cluster: Cluster, page: Page) -> None:
@@ -335,7 +305,7 @@ def stage() -> Iterator[tuple[Cluster, subprocess.Popen[str]]]:
                 prediction={"mode": "Auto", "horizon": "5s"},
             ),
         )
-        stack.enter_context(Weather(cluster, api))
+        stack.enter_context(ScriptedLoad(cluster, api, "app=web", unforeseeable()))
         yield cluster, fleet
 
 

@@ -9,9 +9,7 @@ import json
 import os
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,10 @@ from e2e.argocd import NAMESPACE, AppState, ArgoCD, repository
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane, find_binaries
 from e2e.clusters.binaries import find_or_build_argocd
 from e2e.images import BUSYBOX_IMAGE, build_image
-from e2e.metrics_api import MetricsAPI, Readings
-from e2e.metrics_api.readings import PodReading
+from e2e.metrics_api import MetricsAPI
 from e2e.nodes import RealNode, RealNodes
 from e2e.processes import operator_process
+from e2e.scripted_load import ScriptedLoad, eventually
 from e2e.system import REPOSITORY, SAMPLES, agent_on
 
 SOAK_SECONDS = float(os.environ.get("SOAK") or 60)
@@ -112,56 +110,12 @@ def cpusets(node: RealNode) -> dict[str, str]:
     return found
 
 
-def eventually(check: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
-    """The first true result of a check.
-
-    Raises:
-        TimeoutError: none in time.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not (result := check()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not after {timeout_seconds:.0f} s: {what}")
-        time.sleep(0.5)
-    return result
-
-
-class Load:
-    """What metrics.k8s.io says of the pods of web: as much as is asked for, whatever they do."""
-
-    def __init__(self, cluster: Cluster, api: MetricsAPI) -> None:
-        self.cpu = "45m"
-        self._cluster, self._api = cluster, api
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(10)
-
-    def _tell(self) -> None:
-        while not self._over.wait(1.0):
-            pods = json.loads(self._cluster.kubectl("get", "pods", "-n", "default", "-o", "json", check=False) or "{}")
-            self._api.readings = Readings(
-                pods={
-                    (p["metadata"]["namespace"], p["metadata"]["name"]): PodReading(
-                        p["metadata"].get("labels") or {}, {"app": {"cpu": self.cpu, "memory": "16Mi"}}, "1s"
-                    )
-                    for p in pods.get("items", ())
-                }
-            )
-
-
 def replicas(cluster: Cluster) -> int:
     """What the Deployment of web is scaled to."""
     return int(cluster.get("deployment", "web", "-n", "default")["spec"]["replicas"])
 
 
-def soak(cluster: Cluster, argo: ArgoCD, load: Load, node: RealNode, names: tuple[str, ...]) -> list[str]:
+def soak(cluster: Cluster, argo: ArgoCD, load: ScriptedLoad, node: RealNode, names: tuple[str, ...]) -> list[str]:
     """Jobs, scaling and pinning for a while; returns what Argo CD had against it."""
     said_before = {name: len(argo.events(name)) for name in names}
     operations = {name: operation_of(cluster, name) for name in names}
@@ -171,7 +125,8 @@ def soak(cluster: Cluster, argo: ArgoCD, load: Load, node: RealNode, names: tupl
     round_number = 0
     while time.monotonic() < ends:
         round_number += 1
-        load.cpu = "180m" if round_number % 2 else "20m"
+        use = 180 if round_number % 2 else 20
+        load.millicores = lambda count, use=use: use
         cluster.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
         cluster.apply(workload_pod("pin-me", schedulerName="concerto"), pin("pin-me", 0))
         # as long as a Job takes, and within the soak
@@ -244,7 +199,7 @@ def scenario(stack: ExitStack) -> list[str]:
     node = nodes["n1"]
     node.import_image(build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
     api = stack.enter_context(MetricsAPI(cluster, cluster.work_dir))
-    load = stack.enter_context(Load(cluster, api))
+    load = stack.enter_context(ScriptedLoad(cluster, api, "app in (web, claimed-twice)", lambda count: 45))
     argo = stack.enter_context(ArgoCD(cluster, programs, cluster.logs))
     cluster.apply(workload_pod("bystander", nodeName="n1"))
     cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/bystander", "-n", "default")

@@ -1,0 +1,74 @@
+"""What longer scenarios share: a load of pods that follows a script, and looking until something is so."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from e2e.clusters import Cluster
+from e2e.metrics_api import MetricsAPI, Readings
+from e2e.metrics_api.readings import PodReading
+
+
+class ScriptedLoad:
+    """Says each second how much CPU each pod with a label uses; a context manager.
+
+    Attributes:
+        millicores: of each pod, from their number.
+    """
+
+    def __init__(self, cluster: Cluster, api: MetricsAPI, selector: str, millicores: Callable[[int], int]) -> None:
+        """Nothing is said before it is entered.
+
+        Args:
+            cluster: where the pods are, in the namespace default.
+            api: who says it.
+            selector: their labels.
+            millicores: see above.
+        """
+        self.millicores = millicores
+        self._cluster, self._api, self._selector = cluster, api, selector
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+    def _tell(self) -> None:
+        while not self._over.wait(1.0):
+            told = self._cluster.kubectl(
+                "get", "pods", "-n", "default", "-l", self._selector, "-o", "json", check=False
+            )
+            if not told.startswith("{"):
+                continue  # the API server is busy; what was said holds
+            pods = json.loads(told)["items"]
+            use = {"app": {"cpu": f"{self.millicores(max(len(pods), 1))}m", "memory": "16Mi"}}
+            self._api.readings = Readings(
+                # over a second, so that a pod's first minute is no matter
+                pods={("default", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], use, "1s") for p in pods}
+            )
+
+
+def eventually(check: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> Any:
+    """The first true result of a check.
+
+    Raises:
+        TimeoutError: none in time.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while not (result := check()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not after {timeout_seconds:.0f} s: {what}")
+        time.sleep(0.5)
+    return result
