@@ -36,6 +36,8 @@ BOUNDED_LABELS = {
     "error": "classes of errors",
     "resource": "spec.resources of the node, at most 8",
     "le": "buckets",
+    "profile": "SchedulingProfiles",
+    "state": "fresh, stale and missing",
     "namespace": "PredictiveHPAs, of which people make as many as they like",
     "name": "PredictiveHPAs",
 }
@@ -58,6 +60,10 @@ def exposed() -> str:
     metrics.bindings.labels("bound").inc()
     metrics.reconciles.labels("PodReservation", "ok").inc()
     metrics.unreadable.labels("NodeCapacity").inc()
+    for family in (metrics.provider_polls, metrics.provider_rejected, metrics.load_nodes):
+        family.labels("by-load", "fresh")
+    for family in (metrics.provider_seconds, metrics.provider_unmatched):
+        family.labels("by-load")
     counters = Counters(samples=5)
     for counted, label in (
         (counters.invalid, "cpu"), (counters.pods, "Started"), (counters.published, "First"),
@@ -74,8 +80,11 @@ def test_promtool_finds_nothing_wrong_with_the_names_of_metrics():
 
 
 def test_no_series_is_labelled_by_what_grows_with_pods_or_nodes():
-    families = list(text_string_to_metric_families(exposed()))
-    assert {label for family in families for s in family.samples for label in s.labels} == set(BOUNDED_LABELS)
+    samples = [s for family in text_string_to_metric_families(exposed()) for s in family.samples]
+    assert {label for s in samples for label in s.labels} == set(BOUNDED_LABELS)
+    # nothing that has labels was left out above
+    families = [f for f in vars(Metrics()).values() if getattr(f, "_labelnames", ())]
+    assert {f._name for f in families} <= {re.sub(r"_(total|bucket)$", "", s.name) for s in samples}
 
 
 def test_scraping_adds_no_label_of_a_pod():
