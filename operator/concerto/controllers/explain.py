@@ -17,12 +17,22 @@ from dataclasses import replace
 
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.podreservation import StandingReservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.load_sources import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
-from concerto.kube.resources import EVENTS, NODE_CAPACITIES, NODES, POD_RESERVATIONS, PODS, SCHEDULING_PROFILES
+from concerto.kube.resources import (
+    EVENTS,
+    NODE_CAPACITIES,
+    NODE_CPU_TOPOLOGIES,
+    NODES,
+    POD_CPU_BINDINGS,
+    POD_RESERVATIONS,
+    PODS,
+    SCHEDULING_PROFILES,
+)
 from concerto.scheduling.explain import NodeVerdict, explain
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.snapshot import Snapshot
@@ -57,16 +67,25 @@ def run(args: argparse.Namespace) -> int:
 async def _explain(config: ClusterConfig, namespace: str, name: str, operator_namespace: str) -> str:
     async with await Session.open(config) as session:
         raw = await session.get(PODS.path(namespace, name))
-        kinds = (NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES)
+        kinds = (
+            NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES, NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS,
+        )  # fmt: skip
         lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
-        nodes, pods, capacities, reservations, profiles = ([*listed["items"]] for listed in lists)
+        nodes, pods, capacities, reservations, profiles, topologies, bindings = ([*listed["items"]] for listed in lists)
         pod = PodView.from_raw(raw)
         now = time.time()
-        snapshot = build_snapshot(
-            nodes, [p for p in pods if p["metadata"]["uid"] != pod.uid], capacities, reservations, now
-        )
-        profile = find_profile(profiles, pod.scheduler_name)
+        # Without the pod, and without its own CPUs: it is asked where it would go
+    snapshot = build_snapshot(
+        nodes,
+        [p for p in pods if p["metadata"]["uid"] != pod.uid],
+        capacities,
+        reservations,
+        now,
+        topologies=topologies,
+        bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
+    )
+    profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, snapshot, profile, now)
     verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
     told = [e["note"] for e in events["items"] if e.get("reason") in ("Scheduled", "FailedScheduling")]
@@ -96,6 +115,9 @@ def build_snapshot(
     capacities: Sequence[Object],
     reservations: Sequence[Object],
     now: float,
+    *,
+    topologies: Sequence[Object] = (),
+    bindings: Sequence[Object] = (),
 ) -> Snapshot:
     """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not."""
     snapshot = Snapshot()
@@ -108,6 +130,10 @@ def build_snapshot(
     for raw in reservations:
         if "podSelector" in raw["spec"]:
             snapshot.set_standing(StandingReservation.from_raw(raw))
+    for raw in topologies:
+        snapshot.set_topology(NodeCPUTopology.from_raw(raw))
+    for raw in bindings:
+        snapshot.set_binding(raw)
     return snapshot
 
 

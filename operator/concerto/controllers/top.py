@@ -1,4 +1,4 @@
-"""`concerto top`: what nodes can take and how loaded they are, and the mu-sigma plot of seed 001.
+"""`concerto top`: what nodes can take and how loaded they are, the mu-sigma plot of seed 001, and a node's CPUs.
 
 Each node is a point at the mean and the standard deviation of its load. Above the line sigma = 1 - mu, load is likely
 to exceed the node: good placement moves points below it and together.
@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from concerto.api.nodecapacity import NodeCapacity, Window
-from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
+from concerto.api.nodecputopology import NodeCPUTopology
+from concerto.controllers.top_cpus import draw, fetch
+from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.resources import NODE_CAPACITIES
 
 _RESOURCES = ("cpu", "memory")
@@ -23,6 +25,10 @@ _RESOURCES = ("cpu", "memory")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto top`."""
+    parser.add_argument(
+        "view", nargs="?", choices=["nodes", "cpus"], default="nodes", help="cpus: draw one node's CPUs"
+    )
+    parser.add_argument("node", nargs="?", help="the node, with cpus")
     parser.add_argument("--kubeconfig", help="kubeconfig to use")
     parser.add_argument("--window", choices=["5m", "10m", "15m"], default="5m", help="over which load is averaged")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot (PNG, SVG or PDF)")
@@ -36,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, and draw if asked to."""
+    if (args.view == "cpus") != (args.node is not None):
+        print("concerto top: cpus goes with the name of a node: concerto top cpus NODE", file=sys.stderr)
+        return 2
+    if args.view == "cpus":
+        return _run_cpus(args)
     try:
         before = read_dump(args.before) if args.before else []
         capacities = asyncio.run(_fetch(ClusterConfig.load(args.kubeconfig)))
@@ -51,6 +62,29 @@ def run(args: argparse.Namespace) -> int:
             return 1
         print(f"\n{args.plot}")
     return 0
+
+
+def _run_cpus(args: argparse.Namespace) -> int:
+    try:
+        from rich.console import Console
+
+        topology, bindings = asyncio.run(_fetch_cpus(ClusterConfig.load(args.kubeconfig), args.node))
+        Console().print(draw(topology, bindings))
+    except ImportError:
+        print("concerto top: cpus needs rich: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+        return 1
+    except NotFound:
+        print(f"concerto top: there is no NodeCPUTopology {args.node}: is the node's agent running?", file=sys.stderr)
+        return 1
+    except (ConfigError, KubeError, OSError, ValueError, KeyError) as error:
+        print(f"concerto top: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _fetch_cpus(config: ClusterConfig, node: str) -> tuple[NodeCPUTopology, list[Object]]:
+    async with await Session.open(config) as session:
+        return await fetch(session, node)
 
 
 async def _fetch(config: ClusterConfig) -> list[NodeCapacity]:
