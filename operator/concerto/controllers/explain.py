@@ -76,16 +76,16 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         pod = PodView.from_raw(raw)
         now = time.time()
         # Without the pod, and without its own CPUs: it is asked where it would go
-    snapshot = build_snapshot(
-        nodes,
-        [p for p in pods if p["metadata"]["uid"] != pod.uid],
-        capacities,
-        reservations,
-        now,
-        topologies=topologies,
-        bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
-    )
-    profile = find_profile(profiles, pod.scheduler_name)
+        snapshot = build_snapshot(
+            nodes,
+            [p for p in pods if p["metadata"]["uid"] != pod.uid],
+            capacities,
+            reservations,
+            now,
+            topologies=topologies,
+            bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
+        )
+        profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, snapshot, profile, now)
     verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
     told = [e["note"] for e in events["items"] if e.get("reason") in ("Scheduled", "FailedScheduling")]
