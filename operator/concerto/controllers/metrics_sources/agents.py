@@ -211,6 +211,9 @@ class AgentMetrics:
             return "what serves there is not the agent whose certificate NodeCapacity.status names"
         except TimeoutError:
             return f"its agent does not answer within {settings.timeout_seconds:g} s"
+        except aiohttp.ClientConnectorError:
+            # Its own words change from one time to the next, and would make a new status of it each time
+            return f"nobody answers at {endpoint.address or host}, port {endpoint.port}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"its agent cannot be asked: {error or type(error).__name__}"
         answer = read_answer(text)
