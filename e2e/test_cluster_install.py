@@ -188,9 +188,11 @@ def test_processes_have_neither_capabilities_nor_a_writable_root(found):
             kind = fields[fields.index("-") + 1]
             if "rw" in fields[5].split(",") and kind not in ("proc", "devpts", "mqueue", "tmpfs"):
                 writable.add(fields[4])
+        # Hierarchies of cgroup v1 are mounts of their own, read-only for all from containerd 2.0 on: until then only
+        # root can write them, which no other pod of ours is
         cgroups = {path for path in writable if path.startswith("/host/sys/fs/cgroup")}
         assert writable - GIVEN - cgroups == set()
-        assert pins or not cgroups
+        assert is_agent or not cgroups
 
 
 # --- while it works
@@ -302,7 +304,8 @@ def test_removal_leaves_nothing_behind_and_lets_workloads_run(found):
     ]
     assert held == []
 
-    cluster.kubectl("delete", "-k", str(OVERLAY), "--timeout=120s", timeout_seconds=130)
+    # Kinds go before objects of theirs, which kubectl then finds gone
+    cluster.kubectl("delete", "-k", str(OVERLAY), "--ignore-not-found", "--timeout=120s", timeout_seconds=130)
 
     def more() -> set[str]:
         return {line for line in everything(cluster) - found.before if not line.split()[2].startswith("kept")}

@@ -30,6 +30,7 @@ mount --bind "$STATE/varlog" /var/log
 mount -t tmpfs tmpfs /run
 # kubelet writes every online CPU into kubepods' cpuset, and counts them: it must not see more than the node has.
 mount --bind "$STATE/online" /sys/devices/system/cpu/online
+mount -o remount,bind,ro /sys/devices/system/cpu/online
 # kubelet would set these for the whole machine.
 for file in "$STATE"/sysctl/*; do mount --bind "$file" "/proc/sys/$(basename "$file" | tr . /)"; done
 mount --make-rshared /
