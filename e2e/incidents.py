@@ -134,8 +134,11 @@ A Job of 400 pods that burn CPU and request nothing. Most of them wait:
 
     def waiting() -> str | None:
         pods = cluster.get("pods", "-n", "default", "-l", "app=burn", "--field-selector", "spec.nodeName=")["items"]
-        told = [p["metadata"]["name"] for p in pods if (p["status"].get("conditions"))]
-        return max(told, default=None)
+        # the last in the queue
+        told = [
+            (p["metadata"]["creationTimestamp"], p["metadata"]["name"]) for p in pods if p["status"].get("conditions")
+        ]
+        return max(told)[1] if told else None
 
     eventually(lambda: is_full(cluster), "full nodes", 90)
     pod = eventually(waiting, "a pod that waits and says why")
