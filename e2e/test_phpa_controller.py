@@ -19,6 +19,8 @@ from e2e.clusters import Cluster
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
 from e2e.phpa_helpers import apply, condition, deployment, eventually, operator_config, phpa, reading, replicas
+from e2e.processes import operator_process
+from e2e.system import hollow_nodes
 
 SYNC_SECONDS = 1.0
 
@@ -78,20 +80,21 @@ async def test_a_deployment_is_scaled_up_and_down_and_both_are_explained(concert
     assert condition(cluster, namespace, "web", "Ready")[0] == "True"
 
 
+def rising(cluster: Cluster, namespace: str, name: str) -> None:
+    """What an operator that is gone has left behind: minutes in which the load rose from half a replica to two."""
+    values = [500 + 60 * i for i in range(26)]
+    history = [{"stepSeconds": 15, "last": int(time.time() // 15), "count": 1, "values": values}]
+    status = json.dumps({"status": {"history": history}})
+    cluster.kubectl("patch", "phpa", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
+
+
 async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, api, namespace):
     cluster = concerto_cluster
     apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}))
     names = await asyncio.to_thread(running, cluster, namespace, 2)
     api.readings = Readings({(namespace, n): reading("web", "50m") for n in names})
     apply(cluster, namespace, phpa("web", prediction={"horizon": "2m", "reserveCapacity": True}))
-    # What an operator that is gone has left behind: minutes in which the load rose from half a replica to two
-    bucket = int(time.time() // 15)
-    values = [500 + 60 * i for i in range(26)]
-    history = [{"stepSeconds": 15, "last": bucket, "count": 1, "values": values}]
-    cluster.kubectl(
-        "patch", "phpa", "web", "-n", namespace, "--subresource=status", "--type=merge", "-p",
-        json.dumps({"status": {"history": history}}),
-    )  # fmt: skip
+    rising(cluster, namespace, "web")
     async with autoscaler(cluster):
         await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the forecast of a history it did not see")
         status = cluster.get("phpa", "web", "-n", namespace)["status"]
@@ -101,6 +104,43 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
     assert status["lastDecision"]["reactiveReplicas"] == 2
     assert status["forecast"]["replicas"] > 2
     assert status["forecast"]["backtest"]["errorPercent"] <= status["forecast"]["backtest"]["persistenceErrorPercent"]
+
+
+async def test_room_that_a_forecast_has_reserved_is_used_up_by_the_pods_of_the_rise(concerto_cluster, api, namespace):
+    cluster = concerto_cluster
+    apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}, schedulerName="concerto"))
+    names = await asyncio.to_thread(running, cluster, namespace, 2)
+    api.readings = Readings({(namespace, n): reading("web", "50m") for n in names})
+    apply(cluster, namespace, phpa("web", prediction={"horizon": "2m", "reserveCapacity": True}))
+    with hollow_nodes(cluster, 2, "--api-only", "--prefix", "phpa"):
+        for name in names:
+            bind(cluster, namespace, name, "phpa-0000")
+        rising(cluster, namespace, "web")
+        operator = operator_process(cluster, cluster.work_dir, "operator-phpa", [f"--autoscaling-sync-period={SYNC_SECONDS}s"])  # fmt: skip # noqa: E501
+        operator.start()
+        try:
+
+            def consumed() -> Any:
+                found = cluster.get("pres", "-n", namespace)["items"]
+                return found if found and found[0].get("status", {}).get("phase") == "Consumed" else None
+
+            (reserved,) = await eventually(consumed, "the room is used up")
+        finally:
+            operator.stop()
+    pods = {p["metadata"]["name"] for p in cluster.get("pods", "-n", namespace)["items"]}
+    assert {c["name"] for c in reserved["status"]["consumedBy"]} == pods - set(names)
+
+
+def bind(cluster: Cluster, namespace: str, pod: str, node: str) -> None:
+    """Place a pod, as a scheduler would."""
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod, "namespace": namespace},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/binding"
+    cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding))
 
 
 async def test_a_preview_says_what_it_would_do_and_does_nothing(concerto_cluster, api, namespace):
