@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -40,22 +42,57 @@ class Target:
     path: str = "/metrics"
 
 
+@dataclass(frozen=True)
+class Guard:
+    """TLS and a login, as Prometheus's own ``--web.config.file`` has them.
+
+    Attributes:
+        certificate: of the server, for 127.0.0.1.
+        key: its key.
+        authority: who signed it.
+        user: who may ask.
+        password: the user's.
+        password_hash: the same, by bcrypt.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+    user: str
+    password: str
+    password_hash: str
+
+
 class Prometheus:
     """One server with its own storage; a context manager.
 
     Attributes:
         url: where it answers.
+        port: the port of that.
     """
 
-    def __init__(self, work_dir: Path, targets: Sequence[Target], *, scrape_seconds: int = 1) -> None:
+    def __init__(
+        self,
+        work_dir: Path,
+        targets: Sequence[Target],
+        *,
+        scrape_seconds: int = 1,
+        listen: str = "127.0.0.1",
+        guard: Guard | None = None,
+    ) -> None:
         """Nothing runs before it is entered.
 
         Args:
             work_dir: for its configuration, data and log.
             targets: what to scrape.
             scrape_seconds: how often.
+            listen: address to listen on, besides which this machine has its own way.
+            guard: who may ask; anybody if not given.
         """
         self._folder = work_dir / "prometheus"
+        self._listen = listen
+        self._guard = guard
+        self.port = 0
         self._config = {
             "global": {"scrape_interval": f"{scrape_seconds}s", "scrape_timeout": f"{scrape_seconds}s"},
             "scrape_configs": [
@@ -76,18 +113,26 @@ class Prometheus:
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "prometheus.json"
         config.write_text(json.dumps(self._config))  # JSON is YAML
-        address = f"127.0.0.1:{free_ports(1)[0]}"
-        self.url = f"http://{address}"
+        self.port = free_ports(1)[0]
+        address = f"{self._listen}:{self.port}"
+        self.url = f"{'https' if self._guard else 'http'}://{address}"
         command = [
             "prometheus", f"--config.file={config}", f"--storage.tsdb.path={self._folder / 'data'}",
             f"--web.listen-address={address}", "--log.level=warn",
         ]  # fmt: skip
+        if guard := self._guard:
+            web = self._folder / "web.json"
+            tls = {"cert_file": str(guard.certificate), "key_file": str(guard.key)}
+            web.write_text(
+                json.dumps({"tls_server_config": tls, "basic_auth_users": {guard.user: guard.password_hash}})
+            )
+            command.append(f"--web.config.file={web}")
         self._child = Child("prometheus", command, self._folder / "prometheus.log")
         deadline = time.monotonic() + 30
         while True:
             try:
-                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2):
-                    return self
+                self._get("/-/ready", 2)
+                return self
             except OSError as error:
                 if not self._child.is_running() or time.monotonic() > deadline:
                     self._child.kill()
@@ -100,16 +145,31 @@ class Prometheus:
         if self._child is not None:
             self._child.stop()
 
+    @property
+    def pid(self) -> int:
+        """Of the running server."""
+        assert self._child is not None, "it was not started"
+        return self._child.pid
+
+    def _get(self, path: str, timeout_seconds: float) -> bytes:
+        request = urllib.request.Request(self.url + path)
+        context = None
+        if guard := self._guard:
+            context = ssl.create_default_context(cafile=str(guard.authority))
+            login = base64.b64encode(f"{guard.user}:{guard.password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {login}")
+        with urllib.request.urlopen(request, timeout=timeout_seconds, context=context) as answer:
+            return bytes(answer.read())
+
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The samples that an expression has now: each with its labels (``metric``) and time and value (``value``).
 
         Raises:
             ClusterError: Prometheus does not understand it, with its words.
         """
-        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-                return result
+            answer = self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}", 10)
+            result: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
+            return result
         except urllib.error.HTTPError as error:
             raise ClusterError(f"{expression}: {error.read().decode()}") from error

@@ -1,20 +1,29 @@
-"""Load-aware scheduling on a real API server with 200 simulated nodes: with metrics, with some, and with none."""
+"""Load-aware scheduling on a real API server with 200 simulated nodes: with metrics, with some, and with none.
+
+What the agents do not say is then asked of Debian's Prometheus, until that stops to answer, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from e2e.clusters import Cluster
 from e2e.processes import Process, concerto_command, operator_process
+from e2e.prometheus import Prometheus, Target, prometheus_available
 from e2e.system import hollow_nodes
 from e2e.test_scheduling import condition, events, eventually, node_of, pod
 from e2e.watcher_client import Load, WatcherClient
@@ -50,7 +59,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
         yield process
     finally:
         process.stop()
-        concerto_cluster.kubectl("delete", "sprof", "every-score", "load-only")
+        concerto_cluster.kubectl("delete", "sprof", "every-score", "load-only", "by-prometheus", "--ignore-not-found")
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +139,7 @@ def test_every_score_has_a_say_and_the_event_says_what_each_gave(concerto_cluste
 def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespace):
     place(concerto_cluster, namespace, "why", "every-score")
     where = node_of(concerto_cluster, namespace, "why")
-    command = concerto_command("explain", "pod", f"{namespace}/why", "--kubeconfig", str(concerto_cluster.kubeconfig))
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    lines = explained(concerto_cluster, namespace, "why")
     assert lines[0] == f"Pod {namespace}/why, on {where}, schedulerName every-score"
     assert lines[1].strip().startswith(f"Successfully assigned {namespace}/why to {where}")
     table = [line.split() for line in lines[3:]]
@@ -147,14 +155,24 @@ def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespac
     assert [row[0] for row in table if row[0].endswith("*")] == [f"{where}*"]
 
 
+def explained(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    """What `concerto explain` prints."""
+    command = concerto_command("explain", "pod", f"{namespace}/{name}", "--kubeconfig", str(cluster.kubeconfig))
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+
+
 def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, namespace):
     assert "no score had a metric" not in place(concerto_cluster, namespace, "before", "load-only")
     capacities = sorted(c["metadata"]["name"] for c in concerto_cluster.get("ncap")["items"])
     for name in capacities[:3]:
         concerto_cluster.kubectl("delete", "ncap", name)
         place(concerto_cluster, namespace, f"after-{name}", "load-only")
-    some = eventually(lambda: metrics_condition(concerto_cluster, "SomeMissing"), "some metrics are missing", 45)
-    assert "3 of " in some["message"]
+
+    def told_of_three() -> bool:
+        some = metrics_condition(concerto_cluster, "SomeMissing")
+        return some is not None and "of 3 of " in some["message"]
+
+    eventually(told_of_three, "metrics of three nodes are missing", 45)
     concerto_cluster.kubectl("delete", "ncap", "--all", timeout_seconds=120)
     eventually(lambda: "no score had a metric" in place_again(concerto_cluster, namespace), "requests decide")
     eventually(lambda: metrics_condition(concerto_cluster, "AllMissing"), "no metrics are left", 45)
@@ -171,13 +189,94 @@ def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, na
     assert re.search(r'concerto_score_abstentions_total\{plugin="TargetLoadPacking"\} [1-9]', text)
 
 
-def place_again(cluster: Cluster, namespace: str) -> str:
-    return place(cluster, namespace, f"fallback-{time.monotonic_ns()}", "load-only")
+def place_again(cluster: Cluster, namespace: str, scheduler: str = "load-only") -> str:
+    return place(cluster, namespace, f"again-{time.monotonic_ns()}", scheduler)
 
 
-def metrics_condition(cluster: Cluster, reason: str) -> dict[str, Any] | None:
-    found = condition(cluster.get("sprof", "load-only"), "MetricsComplete")
+def metrics_condition(
+    cluster: Cluster, reason: str, name: str = "load-only", kind: str = "MetricsComplete"
+) -> dict[str, Any] | None:
+    found = condition(cluster.get("sprof", name), kind)
     return found if found and found["reason"] == reason else None
+
+
+@contextlib.contextmanager
+def exporter(loads: dict[str, float]) -> Iterator[str]:
+    """What one could read off many nodes: their loads, for Prometheus to scrape; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            lines = [f'node_load_ratio{{node="{name}"}} {load}\n' for name, load in loads.items()]
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write("".join(lines).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Not said."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator, nodes, namespace, tmp_path):
+    """By now no agent is left. One node is nearly as busy as the profile wants nodes to be, all others are too busy."""
+    available, reason = prometheus_available()
+    if not available:
+        pytest.skip(reason)
+    cluster = concerto_cluster
+    names = sorted(
+        n["metadata"]["name"] for n in cluster.get("nodes")["items"] if n["metadata"]["name"].startswith(PREFIX)
+    )
+    loads = dict.fromkeys(names, 0.9) | {names[7]: 0.3, "elsewhere": 0.1}
+    wanted = profile("by-prometheus", SCORES[1:2])
+    wanted["spec"] |= {
+        "staleAfter": "6s",
+        "metricProvider": {"type": "Prometheus", "interval": "1s", "timeout": "500ms"},
+    }
+    with exporter(loads) as address, Prometheus(tmp_path, [Target(address, {})]) as prometheus:
+        query = {"cpu": {"latest": "node_load_ratio"}}
+        wanted["spec"]["metricProvider"]["prometheus"] = {"address": prometheus.url, "queries": query}
+        eventually(lambda: len(prometheus.query("node_load_ratio")) == NODES + 1, "it has scraped", 30)
+        cluster.apply(wanted)
+
+        def known() -> Any:
+            metrics = cluster.get("sprof", "by-prometheus").get("status", {}).get("metrics", {})
+            return metrics if metrics.get("fresh") == NODES else None
+
+        metrics = eventually(known, "the load of every node is known", 30)
+        assert (metrics["provider"], metrics["unmatched"], metrics["unmatchedCount"]) == (
+            "Prometheus",
+            ["elsewhere"],
+            1,
+        )
+        assert f"to {names[7]}" in place(cluster, namespace, "packed", "by-prometheus")
+        table = {line.split()[0]: line.split() for line in explained(cluster, namespace, "packed") if PREFIX in line}
+        (score,) = {row[3] for name, row in table.items() if name in names[:7]}
+        assert 0 < int(score) < int(table[f"{names[7]}*"][3])
+        os.kill(prometheus.pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"), "timeouts", 30)
+            assert "Successfully assigned" in place_again(cluster, namespace, "by-prometheus")
+            eventually(
+                lambda: "no score had a metric" in place_again(cluster, namespace, "by-prometheus"), "requests decide"
+            )
+            eventually(lambda: metrics_condition(cluster, "AllMissing", "by-prometheus"), "no metrics are left", 45)
+        finally:
+            os.kill(prometheus.pid, signal.SIGCONT)
+        eventually(lambda: metrics_condition(cluster, "Answering", "by-prometheus", "ProviderReady"), "an answer", 30)
+        assert "no score had a metric" not in place_again(cluster, namespace, "by-prometheus")
+    text = operator.get("/metrics")
+    assert re.search(r'provider_polls_total\{profile="by-prometheus",result="Timeout"\} [1-9]', text)
+    told = cluster.get("events", "--field-selector", "involvedObject.name=by-prometheus")["items"]
+    assert {e["reason"] for e in told} == {"MetricProviderFailed", "MetricProviderRecovered"}
+    assert any(e["message"].startswith("Timeout: ") for e in told)
 
 
 def test_an_edit_is_in_use_without_a_restart_and_the_status_says_which(concerto_cluster, operator, namespace):
