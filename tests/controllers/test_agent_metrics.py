@@ -196,6 +196,18 @@ async def test_a_stranger_with_another_certificate_does_not_get_to_see_the_token
         assert node.asked == []
 
 
+async def test_an_agent_is_not_asked_again_before_it_has_answered():
+    clock = Clock()
+    settings = replace(SETTINGS, timeout_seconds=0.3)
+    async with serving() as node, asking({("", "n1"): node.capacity()}, clock, settings) as agents:
+        node.slow = True
+        first = asyncio.ensure_future(agents.usage("n", [pod()]))
+        await asyncio.sleep(0)
+        clock.now += 60
+        await asyncio.gather(first, agents.usage("n", [pod()]))
+        assert len(node.asked) == 1
+
+
 async def test_without_a_token_nobody_is_asked():
     async with serving() as node, asking({("", "n1"): node.capacity()}, Clock(), token=None) as agents:
         assert "has no token" in (await agents.usage("n", [pod()])).troubles[0]

@@ -164,7 +164,8 @@ class AgentMetrics:
         """What went wrong with the latest answer, if anything."""
         now = self._clock()
         node = self._nodes.get(name)
-        if node is None or node.where != where or now - node.asked_at > self._settings.fresh_seconds:
+        over = node is not None and node.asking.done() and now - node.asked_at > self._settings.fresh_seconds
+        if node is None or node.where != where or over:
             self._forget(now)
             # Counters are the kernel's: they go on where an agent was restarted
             answers = node.answers if node is not None else []
