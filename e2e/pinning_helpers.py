@@ -148,6 +148,7 @@ class Kernel:
 
     def __init__(self, node: RealNode) -> None:
         self.kubepods = node.cgroup_path("cpuset") / "kubepods"
+        self._cpu = node.cgroup_path("cpu") / "kubepods"
 
     def pod(self, uid: str) -> Path:
         """The directory of a pod's cgroup."""
@@ -161,6 +162,13 @@ class Kernel:
             for path in [self.pod(uid), *(p for p in self.pod(uid).iterdir() if p.is_dir())]:
                 found.add((path / "cpuset.cpus").read_text().strip())
         return found
+
+    def quotas(self, uid: str) -> list[int]:
+        """Microseconds of CPU that a pod and its containers have in each period; -1 is without limit."""
+        pod = self._cpu / self.pod(uid).relative_to(self.kubepods)
+        return sorted(
+            int((path / "cpu.cfs_quota_us").read_text()) for path in [pod, *filter(Path.is_dir, pod.iterdir())]
+        )
 
     def allowed(self, uid: str) -> set[str]:
         """``Cpus_allowed_list`` of every process of the pod."""

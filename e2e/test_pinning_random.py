@@ -25,7 +25,7 @@ from e2e.processes import Process, operator_process
 pytestmark = pytest.mark.realnode
 
 NODE = "pin-random"
-STEPS = 200 if os.environ.get("CONCERTO_PINNING_FULL") == "1" else 20
+STEPS = 200 if os.environ.get("CONCERTO_PINNING_FULL") == "1" else 15
 PODS = 5
 
 
