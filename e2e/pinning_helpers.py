@@ -163,6 +163,11 @@ class Kernel:
                 found.add((path / "cpuset.cpus").read_text().strip())
         return found
 
+    def widen(self, uid: str, cpus: str) -> None:
+        """What somebody does by hand who does not want the pod pinned; no agent may be there."""
+        for path in [self.pod(uid), *filter(Path.is_dir, self.pod(uid).iterdir())]:
+            (path / "cpuset.cpus").write_text(cpus)
+
     def quotas(self, uid: str) -> list[int]:
         """Microseconds of CPU that a pod and its containers have in each period; -1 is without limit."""
         pod = self._cpu / self.pod(uid).relative_to(self.kubepods)

@@ -121,10 +121,8 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
     )
     assert (pools["allocated"], pools["shared"]) == ("1", "0")
 
-    container = next(p for p in kernel.pod(uids["restarts"]).iterdir() if p.is_dir())
     os.kill(agent.pid, signal.SIGSTOP)  # or it would be quicker than we are
-    kernel.pod(uids["restarts"]).joinpath("cpuset.cpus").write_text("0-1")
-    (container / "cpuset.cpus").write_text("0-1")
+    kernel.widen(uids["restarts"], "0-1")
     os.kill(agent.pid, signal.SIGCONT)
     say(f"pinning: drift by hand was repaired after {kernel.until(uids['restarts'], '1'):.2f} s")
 
@@ -204,12 +202,18 @@ def test_a_binding_that_another_node_has_is_not_ours_to_write(
     assert condition(get_binding(plane, namespace, "elsewhere"), "Validated")["status"] == "True"
 
 
+def start_and_wait(agent: Process, kernel: Kernel, uid: str) -> None:
+    """Start an agent, and return when it has pinned the pod to CPU 1: whatever pin was there is undone first."""
+    kernel.widen(uid, "0-1")
+    agent.start()
+    kernel.until(uid, "1", 20)
+
+
 def without_rights(plane: LocalControlPlane, member: Process, kernel: Kernel, uid: str) -> None:
     """The agent ends while the API server knows nothing of its rights any more."""
     account = "--as=system:serviceaccount:concerto-system:concerto-agent"
     question = ("auth", "can-i", "get", "daemonsets.apps/concerto-agent", "-n", "concerto-system", account)
-    member.start()
-    kernel.until(uid, "1", 20)
+    start_and_wait(member, kernel, uid)
     plane.kubectl("delete", "rolebinding", "-n", "concerto-system", "concerto-agent-pinning")
     eventually("the authorizer has heard of it", lambda: "no" in plane.kubectl(*question, check=False))
     member.stop()
@@ -246,19 +250,16 @@ def test_a_restart_leaves_pins_and_a_removal_takes_them_away(
     eventually("it runs", lambda: len(kernel.allowed(uid)) > 0)
     member = pinning_agent(plane, node, "--daemon-set", "concerto-system/concerto-agent")
     try:
-        member.start()
-        kernel.until(uid, "1", 20)
+        start_and_wait(member, kernel, uid)
         member.stop()
         assert kernel.sets(uid) == {"1"}, "a rolling restart"
         if FULL:
             without_rights(plane, member, kernel, uid)
-        member.start()
-        kernel.until(uid, "1", 20)
+        start_and_wait(member, kernel, uid)
         plane.kubectl("delete", "daemonset", "-n", "concerto-system", "concerto-agent")
         member.stop()
         assert kernel.sets(uid) == {"0-1"}, "its DaemonSet is gone"
-        agent.start()
-        kernel.until(uid, "1", 20)
+        start_and_wait(agent, kernel, uid)
         agent.kill()
         flags = ["--scope", "cgroup", "--cgroup", node.cgroup, *node.kubelet_flags[:2]]
         subprocess.run(concerto_command("agent", "--node-name", NODE, "--release", *flags), check=True)
