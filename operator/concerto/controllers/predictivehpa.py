@@ -434,7 +434,9 @@ class PredictiveHPAController:
     async def _rescale(self, entry: _Entry, scale: Scale, decision: Decision) -> tuple[bool, Condition]:
         spec = entry.spec
         assert spec is not None
-        new_size = f"New size: {decision.replicas}; reason: {decision.reason}"
+        # autoscaling/v2 gives none for a rise that was asked for before, and limited then
+        reason = decision.reason or "a recent recommendation was higher"
+        new_size = f"New size: {decision.replicas}; reason: {reason}"
         try:
             await self._targets.write(spec.namespace, spec.target.name, scale, decision.replicas)
         except KubeError as error:
