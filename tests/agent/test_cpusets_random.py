@@ -115,10 +115,14 @@ class World:
                 self.agent.enforce(self.claims.values())
                 return
             except Killed:
-                old = self.agent.grants
-                self.agent = self.new_agent()
-                self.agent.grants = old  # only for `before`: enforce takes nothing from it
-                self.claims = dict(self.all_claims())  # a restart reads everything
+                self.restart()
+
+    def restart(self) -> None:
+        """Another agent, which reads everything; the grants of the one before are kept for `before` only."""
+        old = self.agent.grants
+        self.agent = self.new_agent()
+        self.agent.grants = old
+        self.claims = dict(self.all_claims())
 
     # What happens
 
@@ -166,7 +170,10 @@ class World:
             uid = self.chance.choice(uids)
             self.sequence += 1
             self.node.start_container(uid, f"{self.sequence:08x}")
-            self.agent.look_at(uid)
+            try:
+                self.agent.look_at(uid)
+            except Killed:
+                self.restart()
         elif what < 0.44 and uids:  # drift by hand
             uid = self.chance.choice(uids)
             everything = self.cgroups.effective(self.node.pods[uid].rpartition("/")[0])
