@@ -240,7 +240,15 @@ def test_a_rolling_restart_during_a_job_loses_nothing_and_leaves_no_gap_longer_t
     cluster = found.cluster
     with Recorder(str(cluster.kubeconfig)) as recorder:
         cluster.apply(job("rolling", PODS, 6))
-        wait_gone(lambda: succeeded(cluster, "rolling") < 6, "fewer than 6 pods done", 120)
+        owners = set()
+
+        def few_done() -> bool:
+            for batch in cluster.get("pres", "-n", NAMESPACE, "-l", "concerto.dev/in-flight")["items"]:
+                owners.add(tuple(o["name"] for o in batch["metadata"].get("ownerReferences", ())))
+            return succeeded(cluster, "rolling") < 6
+
+        wait_gone(few_done, "fewer than 6 pods done", 120)
+        assert owners == {(OPERATOR,)}
         old = {pod["metadata"]["uid"] for name in (OPERATOR, AGENT) for pod in found.pods(name)}
         began = time.time()
         cluster.kubectl("rollout", "restart", "-n", NAMESPACE, f"deployment/{OPERATOR}", f"daemonset/{AGENT}")

@@ -1,0 +1,64 @@
+"""What one leaves out of manifests/components is not missed: the base's rights are enough for what the base runs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import yaml
+
+from e2e.clusters import Cluster
+from e2e.clusters.local import free_ports
+from e2e.processes import Process, concerto_command
+from e2e.system import REPOSITORY
+
+BASE = REPOSITORY / "manifests" / "base"
+
+
+@pytest.fixture
+def account(concerto_cluster: Cluster, namespace: str):
+    """A service account with the rights that manifests/base gives the operator, in a namespace of its own."""
+    name = "bare-operator"
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    objects = [
+        o for o in yaml.safe_load_all((BASE / "operator-rbac.yaml").read_text()) if o["kind"] != "ServiceAccount"
+    ]
+    for obj in objects:
+        obj["metadata"]["name"] = f"{namespace}-{obj['metadata']['name']}"
+        if "namespace" in obj["metadata"]:
+            obj["metadata"]["namespace"] = namespace
+        if "roleRef" in obj:
+            obj["roleRef"]["name"] = f"{namespace}-{obj['roleRef']['name']}"
+            obj["subjects"] = [subject]
+    concerto_cluster.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}, *objects
+    )
+    yield name
+    for obj in objects:
+        if "namespace" not in obj["metadata"]:
+            concerto_cluster.kubectl("delete", obj["kind"], obj["metadata"]["name"])
+
+
+def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_cluster, namespace, account, tmp_path):
+    kubeconfig = concerto_cluster.token_kubeconfig(namespace, account)
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    command = concerto_command(
+        "operator", "--kubeconfig", str(kubeconfig), "--namespace", namespace, "--bind", health,
+        "--controllers", "scheduling", "--deployment", "concerto-operator",
+    )  # fmt: skip
+    operator = Process("operator", command, tmp_path / "operator.log", health).start()
+    try:
+        operator.wait_ready()
+        deadline = time.monotonic() + 30
+        while "concerto_leader 1.0" not in operator.get("/metrics"):
+            assert time.monotonic() < deadline, operator.log.read_text()
+            time.sleep(0.1)
+        # what is done at an interval has been done at least once
+        time.sleep(3)
+        assert operator.is_running()
+    finally:
+        operator.stop()
+    said = operator.log.read_text()
+    assert [line for line in said.splitlines() if "ERROR" in line or "orbidden" in line or "CRITICAL" in line] == []
+    # it is no pod of that Deployment, which is not there
+    assert "nothing owns the Lease" in said
