@@ -251,7 +251,7 @@ def test_a_provider_that_is_silent_for_too_long_leaves_it_to_requests():
 
 def test_coverage_counts_each_node_once_and_names_those_without():
     cluster = snapshot(nodes("a", "b", "c", "d"))
-    cluster.provide(NAME, [series({"a": 0.1, "b": (0.1, 440.0), "c": (0.1, -200.0)})], NOW)
+    cluster.provide(NAME, [series({"a": 0.1, "b": (0.1, 430.0), "c": (0.1, -200.0)})], NOW)
     assert coverage(cluster, by_provider(), NOW) == Coverage("Prometheus", 1, 1, 2, ("c", "d"))
     agents = profile(scores=(ScoreSettings("TargetLoadPacking"),))
     cluster.set_capacity(capacity("a", windows=load((0.5, 0.1))), NOW)

@@ -11,6 +11,8 @@ from concerto.scheduling.scores.capacity import Capacity
 from concerto.scheduling.snapshot import MEASURED, Snapshot
 
 MOST_TOLD = 10
+_FRESH_SECONDS = 60.0
+"""What a provider says is fresh up to this age, however often it is asked: metrics-server looks every 15 to 60 s."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Coverage:
 
     Attributes:
         provider: who measures it.
-        fresh: measured lately: heard within the heartbeats that an agent may miss, or a provider's two intervals.
+        fresh: measured lately: heard within the heartbeats that an agent may miss, or a provider's two intervals
+            or a minute.
         stale: measured before that, and used still.
         missing: not measured, not usably, or too long ago.
         missing_nodes: names of the first of these.
@@ -47,7 +50,7 @@ def coverage(snapshot: Snapshot, profile: Profile, now: float) -> Coverage:
     if settings.load.provider:
         heard = snapshot.load.heard(settings.load.provider, rows)
         missing = heard < now - settings.stale_after_seconds
-        late = now - heard > 2 * settings.metric_provider.interval_seconds
+        late = now - heard > max(2 * settings.metric_provider.interval_seconds, _FRESH_SECONDS)
         if Capacity.name in measured:
             missing |= basis != MEASURED
     else:
