@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from e2e.clusters import Cluster
+from e2e.clusters import Cluster, ClusterError
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
 
