@@ -47,12 +47,10 @@ class ScriptedLoad:
 
     def _tell(self) -> None:
         while not self._over.wait(1.0):
-            told = self._cluster.kubectl(
-                "get", "pods", "-n", "default", "-l", self._selector, "-o", "json", check=False
-            )
-            if not told.startswith("{"):
+            try:
+                pods = self._cluster.get("pods", "-n", "default", "-l", self._selector)["items"]
+            except (ClusterError, subprocess.TimeoutExpired):
                 continue  # the API server is busy; what was said holds
-            pods = json.loads(told)["items"]
             use = {"app": {"cpu": f"{self.millicores(max(len(pods), 1))}m", "memory": "16Mi"}}
             self._api.readings = Readings(
                 # over a second, so that a pod's first minute is no matter
