@@ -213,6 +213,11 @@ def test_whatever_happens_while_the_operator_is_killed_at_random_ends_as_the_obj
     concerto_cluster: Cluster, namespace: str, node: str, operator: Process
 ):
     chance = random.Random(4)
+    deaf = f"deaf-{uuid.uuid4().hex[:6]}"  # a node whose agent does not pin
+    concerto_cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": deaf}})
+    set_topology(concerto_cluster, deaf)
+    make_pod(concerto_cluster, "default", deaf, deaf)
+    bind(concerto_cluster, "default", deaf, deaf, [0])
     for i in range(4):
         make_pod(concerto_cluster, namespace, f"p{i}", node)
     for step in range(50):
@@ -240,3 +245,11 @@ def test_whatever_happens_while_the_operator_is_killed_at_random_ends_as_the_obj
         )
 
     eventually("every status is what the objects say", settled)
+    eventually(
+        "a binding that no agent answers says so",
+        lambda: (
+            condition(concerto_cluster.get("pcb", "-n", "default", deaf), "Stalled")["reason"] == "AgentNotSupported"
+        ),
+    )
+    concerto_cluster.kubectl("delete", "node,ncpu", deaf, "--ignore-not-found", "--wait=false")
+    concerto_cluster.kubectl("delete", "pod,pcb", "-n", "default", deaf, "--wait=false")
