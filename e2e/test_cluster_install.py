@@ -112,7 +112,21 @@ def test_images_are_small_and_hold_neither_shell_nor_pip(found):
     for pod in [*found.pods(OPERATOR), *found.pods(AGENT)]:
         root = Path(f"/proc/{process(found, pod)}/root")
         programs = {p.name for folder in ("bin", "usr/bin", "usr/local/bin", "sbin") for p in (root / folder).glob("*")}
-        assert programs == {"python3", "python3.11"}
+        assert "python3" in programs
+        assert not programs & {
+            "sh",
+            "bash",
+            "dash",
+            "busybox",
+            "apt",
+            "apt-get",
+            "dpkg",
+            "pip",
+            "pip3",
+            "cc",
+            "gcc",
+            "ld",
+        }
         assert not [*root.glob("opt/concerto/pip*"), *root.glob("usr/lib/python3*/**/pip")]
 
 

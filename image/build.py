@@ -7,6 +7,7 @@ buildah builds on a tree of Debian packages (`tree`); that needs root and the pa
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -74,39 +75,46 @@ class Images:
         return f"{told}; both together, shared layers once: {self.bytes / 2**20:.0f} MiB"
 
 
-def build(say: Say, archive: Path = ARCHIVE) -> Images:
-    """Build afresh.
+def build(say: Say, archive: Path = ARCHIVE, *, afresh: bool = True) -> Images:
+    """Build both images; one build at a time, as all use the same folder.
 
     Args:
         say: told what is done.
         archive: where the images go.
+        afresh: also if the archive is there.
 
     Raises:
         CannotBuild: there is neither an engine nor what would do without.
         subprocess.CalledProcessError: a step failed; what it said is on stderr.
     """
+    for folder in (OUTPUT, archive.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (OUTPUT / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if afresh or not archive.exists():
+            _build(say, archive)
+    return examine(archive)
+
+
+def _build(say: Say, archive: Path) -> None:
     say("image: the wheels that requirements.lock pins (5 s; 40 MiB the first time)")
     shutil.rmtree(OUTPUT / "wheels", ignore_errors=True)
     wheels.download(OUTPUT / "wheels")
-    archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="concerto-image-", dir=_roomy()) as directory:
         parts = _by_engine(say) if engine_answers() else _by_buildah(say, Path(directory))
         unfinished = archive.with_suffix(".unfinished")
         with parts as archives:
             _merge(archives, unfinished)
     unfinished.replace(archive)
-    return examine(archive)
 
 
 def cached(say: Say) -> Images:
-    """The images of just this code: built if the cache has none of it, which keeps the last ones only."""
+    """The images of just this code, built if they are not in the cache, which keeps the last three of all."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concerto" / "images"
-    archive = root / f"{fingerprint()}.tar"
-    if not archive.exists():
-        for older in root.glob("*.tar"):
-            older.unlink()
-        return build(say, archive)
-    return examine(archive)
+    images = build(say, root / f"{fingerprint()}.tar", afresh=False)
+    for older in sorted(root.glob("*.tar"), key=lambda path: path.stat().st_mtime)[:-3]:
+        older.unlink(missing_ok=True)
+    return images
 
 
 def fingerprint() -> str:
@@ -134,7 +142,11 @@ def examine(archive: Path) -> Images:
     with tarfile.open(archive) as held:
         sizes = {member.name: member.size for member in held.getmembers()}
         manifest = json.loads(held.extractfile("manifest.json").read())  # type: ignore[union-attr]
-    images = tuple(Image(entry["RepoTags"][0], sum(sizes[layer] for layer in entry["Layers"])) for entry in manifest)
+    images = tuple(
+        # the name that docker and containerd show is the short one
+        Image(entry["RepoTags"][0].removeprefix("docker.io/library/"), sum(sizes[layer] for layer in entry["Layers"]))
+        for entry in manifest
+    )
     layers = {layer for entry in manifest for layer in entry["Layers"]}
     return Images(archive, images, sum(sizes[layer] for layer in layers))
 
