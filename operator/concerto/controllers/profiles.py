@@ -137,6 +137,7 @@ class ProfileController:
                 return  # another change is on its way to us
             winner = self._in_use(known.settings.scheduler_name) if known.settings else None
             state = self._state(known)
+            self._count_nodes(known, state)
             ready = ready_condition(known.wrong, known.name, winner.name if winner else "")
             status = build_profile_status(obj, ready, state, wall_timestamp())
             if status != obj.get("status"):
