@@ -12,7 +12,15 @@ from pathlib import Path
 
 from concerto.api.cpulist import format_cpu_list
 from concerto.pinning.allocator import Features, Occupancy, allocate
-from concerto.pinning.classification import LABEL, THRESHOLD, WORKLOAD_TYPES, Class, Slowdowns, classify
+from concerto.pinning.classification import (
+    EXCLUSIVENESS_LABEL,
+    LABEL,
+    THRESHOLD,
+    WORKLOAD_TYPES,
+    Class,
+    Slowdowns,
+    classify,
+)
 from concerto.pinning.topology import TopologyIndex, bits
 from concerto.timed_runs import Cpuset, CpusetError
 from concerto_agent.topology import read_topology
@@ -137,7 +145,7 @@ def line(name: str, found: Slowdowns, kind: Class) -> str:
     """What is told of one workload: slowdowns, class, and the label to put on its pods."""
     label = f"{LABEL}={WORKLOAD_TYPES[kind]}" if kind in WORKLOAD_TYPES else "no label"
     if kind == "IsolationFriendly":
-        label += ", exclusiveness Core"
+        label += f", {EXCLUSIVENESS_LABEL}=Core"
     shown = f"packed {found.packed.quantize(_SHOWN)}  spread {found.spread.quantize(_SHOWN)}"
     return f"{name}  {shown}  {kind:<17}  {label}"
 

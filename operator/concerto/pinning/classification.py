@@ -15,6 +15,8 @@ Class = Literal["PackedFriendly", "SpreadFriendly", "IsolationFriendly", "Agnost
 THRESHOLD = Decimal("0.05")
 
 LABEL = "concerto.dev/workload-type"
+EXCLUSIVENESS_LABEL = "concerto.dev/exclusiveness"
+"""Label of a pod that asks for another exclusiveness than that of its workload type."""
 WORKLOAD_TYPES: dict[Class, str] = {
     "PackedFriendly": "cpu-bound",
     "Agnostic": "cpu-bound",

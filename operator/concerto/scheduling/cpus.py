@@ -19,12 +19,10 @@ from concerto.api.podcpubinding import BindingKey, Level
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.pinning.allocator import Features, Occupancy, Placement, WorkloadType, allocatable, allocate
-from concerto.pinning.classification import LABEL
+from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
 from concerto.pinning.conflicts import Claim
 from concerto.pinning.topology import TopologyIndex, to_mask
 
-EXCLUSIVENESS_LABEL = "concerto.dev/exclusiveness"
-"""Label of a pod that asks for another exclusiveness than that of its workload type."""
 _TYPES: dict[str, WorkloadType] = {each: each for each in get_args(WorkloadType)}
 _LEVELS: dict[str, Level] = {each: each for each in get_args(Level)}
 
