@@ -1,4 +1,4 @@
-"""`python docs/reference.py`: writes docs/reference.md from the CustomResourceDefinitions in crds/."""
+"""`python docs/reference.py`: writes docs/reference.md from the CustomResourceDefinitions and the metrics."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Any
 
 import yaml
 
+from concerto.controllers.phpa_telemetry import ForecastMetrics
+from concerto.controllers.telemetry import Metrics
+from concerto_agent.metrics import Counters, Gauges, _Collector
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "reference.md"
 
 HEAD = """# Reference
 
-<!-- Written by `python docs/reference.py` from crds/: edit those. -->
+<!-- Written by `python docs/reference.py` from crds/ and the metrics in the code: edit those. -->
 
 Every field of every kind, as `kubectl explain` tells it too. Group `concerto.dev`, version `v1alpha1`. **Bold** fields
-must be given. What the API server refuses, it refuses with a sentence under *Refused*.
+must be given. What the API server refuses, it refuses with a sentence under *Refused*. [Metrics](#metrics) come
+last.
 """
 
 
@@ -117,9 +122,31 @@ def section(crd: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def metrics() -> str:
+    """What operator and agents tell Prometheus."""
+    operator = Metrics()
+    forecasts = ForecastMetrics(operator.registry)
+    families = [*vars(operator).values(), *vars(forecasts).values(), *vars(forecasts)["_gauges"].values()]
+    said = [(m, "operator") for m in families if hasattr(m, "_labelnames")]
+    said += [(m, "agent") for m in _Collector(Counters(), Gauges()).collect()]
+    rows = []
+    for metric, who in said:
+        (family,) = metric.describe() if hasattr(metric, "describe") else (metric,)
+        name = family.name + "_total" * (family.type == "counter")
+        labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+        rows.append(f"| `{name}` | {who} | {family.type} | {labels} | {cell(family.documentation)} |")
+    text = (
+        "Of the operator at `:8080/metrics`, of each agent at `:9101/metrics`; the namespace and name of "
+        "`concerto_phpa_*` are those of the PredictiveHPA. Nothing is labelled by pod. What to scrape, alerts and a "
+        "dashboard: `manifests/components/monitoring`, [runbooks](runbooks.md)."
+    )
+    head = ["| metric | of | type | labels | what it is |", "| --- | --- | --- | --- | --- |"]
+    return "\n".join(["## Metrics", "", *textwrap.wrap(text, 120), "", *head, *sorted(rows)])
+
+
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *map(section, kinds())]).rstrip() + "\n"
+    return "\n".join([HEAD, *map(section, kinds()), metrics()]).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def exposed() -> str:
     ):  # fmt: skip
         counted[label] += 1
     agent = CollectorRegistry()
-    agent.register(_Collector(counters, Gauges()))
+    agent.register(_Collector(counters, Gauges(usage={"cpu": 0.5})))
     return metrics.render().decode() + generate_latest(agent).decode()
 
 
