@@ -13,7 +13,7 @@ import yaml
 
 from e2e.agent_helpers import condition, eventually
 from e2e.clusters import Cluster, LocalControlPlane
-from e2e.nodes import RealNode, real_nodes_available
+from e2e.nodes import RealNode
 from e2e.pinning_helpers import (
     FIRST_INSTRUCTION,
     REPOSITORY,
@@ -26,6 +26,7 @@ from e2e.pinning_helpers import (
     pinning_node,
     pod,
     start_bound,
+    two_cpu_plane,
     until_condition,
 )
 from e2e.processes import Process, concerto_command
@@ -42,14 +43,7 @@ BURSTS = [3] * 17 + [10] * 5 + [20] * 3 if FULL else [10]
 @pytest.fixture(scope="module")
 def plane(concerto_cluster: Cluster) -> LocalControlPlane:
     """A control plane that real nodes can join."""
-    if not isinstance(concerto_cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
-    available, reason = real_nodes_available(concerto_cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("pinning on a real node takes two CPUs")
-    return concerto_cluster
+    return two_cpu_plane(concerto_cluster)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.pinning.validation import BoundPod, judge_node
 from e2e.agent_helpers import Object, condition, eventually
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane
-from e2e.nodes import RealNode, real_nodes_available
-from e2e.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod
+from e2e.nodes import RealNode
+from e2e.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod, two_cpu_plane
 from e2e.processes import Process, operator_process
 
 pytestmark = pytest.mark.realnode
@@ -32,19 +32,13 @@ PODS = 5
 @pytest.fixture(scope="module")
 def system(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
     """A node, its agent, and an operator."""
-    if not isinstance(concerto_cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
-    available, reason = real_nodes_available(concerto_cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("pinning on a real node takes two CPUs")
+    plane = two_cpu_plane(concerto_cluster)
     lease = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=0.5s")
-    operator = operator_process(concerto_cluster, concerto_cluster.logs, "operator-pinning", lease).start()
+    operator = operator_process(plane, plane.logs, "operator-pinning", lease).start()
     try:
-        with pinning_node(concerto_cluster, NODE) as (node, agent):
+        with pinning_node(plane, NODE) as (node, agent):
             operator.wait_ready()
-            yield concerto_cluster, node, agent, operator
+            yield plane, node, agent, operator
     finally:
         operator.stop()
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from e2e.agent_helpers import condition, eventually
 from e2e.clusters import Cluster, LocalControlPlane
-from e2e.nodes import RealNode, real_nodes_available
-from e2e.pinning_helpers import Kernel, binding, get_binding, grant, pinning_node, pod, until_condition
+from e2e.nodes import RealNode
+from e2e.pinning_helpers import (
+    FIRST_INSTRUCTION,
+    Kernel,
+    binding,
+    ends,
+    get_binding,
+    grant,
+    pinning_node,
+    pod,
+    start_bound,
+    two_cpu_plane,
+    until_condition,
+)
 from e2e.processes import Process
 
 pytestmark = pytest.mark.realnode
@@ -25,15 +37,24 @@ RECONCILE_SECONDS = 10  # kubelet's cpuManagerReconcilePeriod
 @pytest.fixture(scope="module")
 def static(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process]]:
     """A node whose kubelet has the static policy, and its agent."""
-    if not isinstance(concerto_cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
-    available, reason = real_nodes_available(concerto_cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("pinning on a real node takes two CPUs")
-    with pinning_node(concerto_cluster, NODE, kubelet_config=STATIC) as (node, agent):
-        yield concerto_cluster, node, agent
+    plane = two_cpu_plane(concerto_cluster)
+    with pinning_node(plane, NODE, kubelet_config=STATIC) as (node, agent):
+        yield plane, node, agent
+
+
+def test_where_only_containers_are_written_programs_begin_on_their_cpu_too(
+    static: tuple[LocalControlPlane, RealNode, Process], namespace: str, say: Callable[[str], None]
+):
+    plane = static[0]
+    said: list[str] = []
+    for number, size in enumerate([3] * 10 + [10] * 3 + [20] * 2 if FULL else [5]):
+        names = [f"burst-{number}-{i}" for i in range(size)]
+        made = [(pod(namespace, n, FIRST_INSTRUCTION), binding(namespace, n, [1], "None")) for n in names]
+        start_bound(plane, NODE, made)
+        said += [text for name, text in ends(plane, namespace, names, 120).items() if name in names]
+        plane.kubectl("delete", "pcb,pod", "-n", namespace, *names, "--wait=false")
+    say(f"pinning: static policy, in bursts {said.count('1')} of {len(said)} began on their CPU")
+    assert set(said) == {"1"}
 
 
 def test_containers_are_pinned_unless_kubelet_has(static: tuple[LocalControlPlane, RealNode, Process], namespace: str):
