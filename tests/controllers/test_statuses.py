@@ -12,7 +12,13 @@ from concerto.capacity.subspace import Subspace
 from concerto.controllers.binder import build_binding
 from concerto.controllers.cluster_model import build_cluster_status
 from concerto.controllers.load_sources.state import NOT_ASKED, ProviderState
-from concerto.controllers.profiles import ProfileState, build_profile_status, metrics_condition, ready_condition
+from concerto.controllers.profiles import (
+    ProfileState,
+    build_profile_status,
+    is_news,
+    metrics_condition,
+    ready_condition,
+)
 from concerto.controllers.reservations import build_standing_status
 from concerto.controllers.scheduler import ProfileCounts, scheduled_note
 from concerto.scheduling.coverage import Coverage
@@ -125,6 +131,21 @@ def test_a_profile_says_whether_it_is_in_use(sentence, wrong, winner, expected):
 def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expected):
     condition = metrics_condition(Coverage(fresh=nodes - missing, missing=missing))
     assert (condition.status, condition.reason) == expected
+
+
+TOLD = ProfileState(ProfileCounts(5), Coverage(fresh=2, missing=1), ProviderState(NOT_ASKED))
+NEWS = {
+    "only counters have moved": (replace(TOLD, counts=ProfileCounts(9)), False),
+    "one more node is missing": (replace(TOLD, coverage=Coverage(fresh=1, missing=2)), False),
+    "no node is missing any more": (replace(TOLD, coverage=Coverage(fresh=3)), True),
+    "all are missing": (replace(TOLD, coverage=Coverage(missing=3)), True),
+    "the provider is another way": (replace(TOLD, provider=ProviderState()), True),
+}
+
+
+@pytest.mark.parametrize(("state", "news"), NEWS.values(), ids=NEWS)
+def test_what_changes_a_condition_is_not_kept_until_counters_are_told(state, news):
+    assert is_news(state, TOLD) is news
 
 
 def test_the_cluster_model_is_written_as_the_agents_read_it():

@@ -21,6 +21,7 @@ from concerto.scheduling.profile import Profile
 logger = logging.getLogger(__name__)
 
 _COUNTS_EVERY_SECONDS = 30.0
+_LOOK_EVERY_SECONDS = 5.0
 _SOON_SECONDS = 1.0
 """How long what has changed at a provider waits for more of its kind."""
 _LONGEST_NAME = 256
@@ -93,17 +94,21 @@ class ProfileController:
         return None
 
     async def run(self) -> None:
-        """Bring the counters in the statuses up to date, now and then, where they have moved."""
+        """Bring statuses up to date: soon where conditions differ, now and then where only counters have moved."""
+        clock = asyncio.get_running_loop().time
+        counted = clock()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_COUNTS_EVERY_SECONDS):
+                async with asyncio.timeout(_LOOK_EVERY_SECONDS):
                     await self._soon.wait()
                     await asyncio.sleep(_SOON_SECONDS)
             self._soon.clear()
+            if due := clock() - counted >= _COUNTS_EVERY_SECONDS:
+                counted = clock()
             for known in list(self._known.values()):
-                state = self._state(known)
+                state, told = self._state(known), self._told.get(known.name)
                 self._count_nodes(known, state)
-                if known.settings and self._told.get(known.name) != state:
+                if known.settings and (told is None or (state != told if due else is_news(state, told))):
                     try:
                         await self._write(known)
                     except KubeError as error:
@@ -146,6 +151,12 @@ class ProfileController:
             self._told[known.name] = state
         except NotFound:
             self._told.pop(known.name, None)
+
+
+def is_news(state: ProfileState, told: ProfileState) -> bool:
+    """Whether a condition would say something else than it does, its numbers aside."""
+    reasons = [metrics_condition(s.coverage).reason for s in (state, told)]
+    return reasons[0] != reasons[1] or state.provider != told.provider
 
 
 def _read(obj: Object) -> _Known:
