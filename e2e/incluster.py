@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,13 +84,7 @@ def wait_rolled_out(cluster: LocalControlPlane, timeout_seconds: float = 90.0) -
             raise ClusterError(f"{error}\n{pods[-6000:]}") from error
 
 
-def pods_of(cluster: LocalControlPlane, name: str) -> list[dict]:
-    """The pods of one of our workloads that are not on their way out."""
-    found = cluster.get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/name={name}")["items"]
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
-
-
-def wait_gone(look, what: str, timeout_seconds: float = 60.0) -> None:
+def wait_gone(look: Callable[[], object], what: str, timeout_seconds: float = 60.0) -> None:
     """Return when ``look()`` finds nothing any more.
 
     Raises:
