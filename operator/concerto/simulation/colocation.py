@@ -1,0 +1,314 @@
+"""Two programs side by side on one node of seed 004's: unpinned, packed, spread, and as WorkloadAware places them.
+
+Run ``python -m concerto.simulation.colocation``. The machine is node-4 of 004 (2 sockets x 5 cores x 2 threads). A
+model of interference, whose formula is fixed here, says how long programs take; three numbers of each program are
+fitted to its six figures of table 8.1 (alone, packed and spread, with 2, 4 and 8 threads), and to nothing else. How
+well the model tells 004's classes is printed before anything is concluded from it. Placement is the production
+allocator's.
+
+Time of a thread, in units of one that nothing disturbs::
+
+    compute x sibling + memory x bandwidth x cache + remote
+
+with compute = 1 - memory; sibling = `SIBLING` if the core's other thread is busy, else 1; bandwidth = the socket's
+demand for memory bandwidth over what it has, at least 1; cache = 1 + the part of the working sets on the socket that
+does not fit its last-level cache; remote = the program's sharing times the part of its other threads that are on
+another socket. A program takes as long as its slowest thread. Unpinned, threads go to idle cores first and else
+anywhere, and take `MIGRATION` more of memory time for caches that they leave behind; times are means over placements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from statistics import mean, median
+
+from concerto.api.nodecputopology import Cache, Core, CPUTopology
+from concerto.pinning.allocator import Features, Occupancy, WorkloadType, allocate
+from concerto.pinning.classification import WORKLOAD_TYPES, Class, Slowdowns, classify
+from concerto.pinning.conflicts import Claim
+from concerto.pinning.topology import TopologyIndex, bits
+
+SIBLING = 1.6
+"""What a thread's computing takes beside a busy sibling (two together do 1.25 times the work of one)."""
+MIGRATION = 0.15
+"""Share of memory time that an unpinned thread takes more."""
+PLACEMENTS = 24
+"""Placements of unpinned threads that a mean is taken over."""
+
+SOCKETS, CORES, THREADS = 2, 5, 2
+
+# 004 table 8.1: slowdown packed and spread with 2, 4 and 8 threads
+TABLE: dict[str, tuple[tuple[str, str], tuple[str, str], tuple[str, str]]] = {
+    "canneal": (("0.78", "1.59"), ("0.83", "1.04"), ("0.90", "0.96")),
+    "ferret": (("0.87", "0.96"), ("0.87", "0.92"), ("1.09", "0.84")),
+    "fluidanimate": (("0.80", "0.98"), ("0.98", "1.00"), ("1.15", "0.88")),
+    "freqmine": (("0.88", "0.94"), ("0.96", "0.95"), ("1.35", "1.00")),
+    "ga": (("0.98", "0.98"), ("1.01", "0.98"), ("1.68", "0.91")),
+    "in-mem": (("0.98", "1.02"), ("0.98", "1.01"), ("1.31", "0.96")),
+    "stream": (("0.83", "0.94"), ("1.44", "0.94"), ("1.16", "0.97")),
+    "streamcluster": (("0.79", "0.98"), ("0.86", "0.98"), ("0.91", "0.85")),
+}
+SIZES = (2, 4, 8)
+CHOICES = ("both packed", "both spread", "WorkloadAware", "with PhysicalCores")
+# Change of the mean slowdown by WorkloadAware against vanilla, for the figures of 004 section 8.2
+REPORTED: dict[str, str] = {
+    "PackedFriendly + PackedFriendly": "-16, -10 %",
+    "SpreadFriendly + SpreadFriendly": "-14, -28 %",
+    "PackedFriendly + SpreadFriendly": "-11, 0, -5 %",
+    "Agnostic + PackedFriendly": "-8, -18 %",
+    "Agnostic + SpreadFriendly": "slightly less",
+    "Agnostic + Agnostic": "-3 %",
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the model knows of a program.
+
+    Attributes:
+        memory: part of its time that it waits for memory, 0 to 1.
+        cache: working set of one thread, in parts of a socket's last-level cache.
+        sharing: time that a thread takes more if all its peers are on another socket.
+    """
+
+    memory: float
+    cache: float
+    sharing: float
+
+    @property
+    def bandwidth(self) -> float:
+        """A thread's demand, in parts of what a socket has: three threads that do nothing else saturate one."""
+        return self.memory / 3
+
+
+@dataclass
+class Group:
+    """Pairs of programs of the same two classes.
+
+    Attributes:
+        classes: of the two.
+        vanilla: slowdown of each pair (mean of both programs, against each alone and unpinned) when it is unpinned.
+        ratios: by choice, the slowdown over the unpinned one, of the pairs that fit the node.
+    """
+
+    classes: str
+    vanilla: list[float] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=lambda: {choice: [] for choice in CHOICES})
+
+
+@dataclass
+class Found:
+    """The result.
+
+    Attributes:
+        programs: as fitted.
+        classes: rows of table 8.1 whose class the model tells.
+        directions: rows of which it tells whether packed or spread is better.
+        error: median distance of a slowdown from the table's.
+        groups: pairs, by what they are called.
+    """
+
+    programs: dict[str, Program]
+    classes: int
+    directions: int
+    error: float
+    groups: dict[str, Group]
+
+
+def node_4() -> CPUTopology:
+    """The machine; CPU n and n+10 share a core."""
+    total = SOCKETS * CORES
+    cores = tuple(
+        Core(s, c, frozenset(t * total + s * CORES + c for t in range(THREADS)))
+        for s in range(SOCKETS)
+        for c in range(CORES)
+    )
+    sockets = {s: frozenset(cpu for core in cores if core.socket == s for cpu in core.cpus) for s in range(SOCKETS)}
+    return CPUTopology(cores, sockets, tuple(Cache(3, cpus) for cpus in sockets.values()))
+
+
+def _core(cpu: int) -> int:
+    return cpu % (SOCKETS * CORES)
+
+
+def _socket(cpu: int) -> int:
+    return _core(cpu) // CORES
+
+
+def times(running: Sequence[tuple[Program, Sequence[int]]], *, pinned: bool = True) -> list[float]:
+    """Time of each program, in units of a thread that nothing disturbs; each with the CPUs of its threads."""
+    load = [0] * (SOCKETS * CORES)
+    demand, cache = [0.0] * SOCKETS, [0.0] * SOCKETS
+    for program, cpus in running:
+        for cpu in cpus:
+            load[_core(cpu)] += 1
+            demand[_socket(cpu)] += program.bandwidth
+            cache[_socket(cpu)] += program.cache
+    found = []
+    for program, cpus in running:
+        slowest = 0.0
+        for cpu in cpus:
+            socket = _socket(cpu)
+            compute = (1 - program.memory) * (SIBLING if load[_core(cpu)] > 1 else 1.0)
+            spilt = max(0.0, 1 - 1 / cache[socket]) if cache[socket] > 0 else 0.0
+            memory = program.memory * max(1.0, demand[socket]) * (1 + spilt) * (1.0 if pinned else 1 + MIGRATION)
+            away = sum(_socket(other) != socket for other in cpus) / max(1, len(cpus) - 1)
+            slowest = max(slowest, compute + memory + program.sharing * away)
+        found.append(slowest)
+    return found
+
+
+def packed(threads: int) -> list[int]:
+    """004's packed: one socket, a core each, siblings once the cores are out; then the other socket."""
+    order = [s * CORES + c + t * SOCKETS * CORES for s in range(SOCKETS) for t in range(THREADS) for c in range(CORES)]
+    return order[:threads]
+
+
+def spread(threads: int) -> list[int]:
+    """004's spread: sockets in turn, a core each."""
+    order = [s * CORES + c + t * SOCKETS * CORES for t in range(THREADS) for c in range(CORES) for s in range(SOCKETS)]
+    return order[:threads]
+
+
+def unpinned(sizes: Sequence[int]) -> Iterator[list[list[int]]]:
+    """Placements that the kernel might choose for programs of these sizes: idle cores first, in any order."""
+    chance = random.Random(4)
+    for _ in range(PLACEMENTS):
+        cores = list(range(SOCKETS * CORES))
+        chance.shuffle(cores)
+        order = cores + [core + SOCKETS * CORES for core in chance.sample(cores, len(cores))]
+        slots = [number for number, size in enumerate(sizes) for _ in range(size)]
+        chance.shuffle(slots)
+        yield [[cpu for cpu, owner in zip(order, slots) if owner == number] for number in range(len(sizes))]
+
+
+def vanilla(programs: Sequence[tuple[Program, int]]) -> list[float]:
+    """Mean times of unpinned programs of these sizes."""
+    sizes = [size for _, size in programs]
+    runs = [
+        times([(p, cpus) for (p, _), cpus in zip(programs, placement)], pinned=False) for placement in unpinned(sizes)
+    ]
+    return [mean(each) for each in zip(*runs)]
+
+
+def alone(program: Program, threads: int) -> tuple[float, float]:
+    """Slowdowns packed and spread, against unpinned (table 8.1)."""
+    (base,) = vanilla([(program, threads)])
+    return times([(program, packed(threads))])[0] / base, times([(program, spread(threads))])[0] / base
+
+
+def fit(rows: Sequence[tuple[str, str]]) -> Program:
+    """The program whose slowdowns alone are nearest to the six of the table (least squares of logarithms)."""
+
+    def error(program: Program) -> float:
+        modelled = [value for size in SIZES for value in alone(program, size)]
+        return sum((math.log(m) - math.log(float(t))) ** 2 for m, t in zip(modelled, itertools.chain(*rows)))
+
+    grid = itertools.product([i / 10 for i in range(10)], [0, 0.1, 0.2, 0.4, 0.8], [0, 0.02, 0.05, 0.1, 0.2, 0.4])
+    return min((Program(*numbers) for numbers in grid), key=error)
+
+
+def kind_of(slowdowns: tuple[float, float]) -> Class:
+    """The class by 004's algorithm 1, to two decimals as the table has them."""
+    return classify(Slowdowns(*(Decimal(f"{value:.2f}") for value in slowdowns)))
+
+
+def placed(
+    index: TopologyIndex, kinds: Sequence[WorkloadType], sizes: Sequence[int], features: Features
+) -> list[list[int]] | None:
+    """CPUs that the production allocator gives programs one after the other; None if one does not fit."""
+    claims: list[Claim] = []
+    found = []
+    for kind, size in zip(kinds, sizes):
+        placement = allocate(Occupancy(index, claims=tuple(claims)), kind, size, features)
+        if placement is None:
+            return None
+        claims.append(Claim(placement.cpus, placement.level))
+        found.append(list(bits(placement.cpus)))
+    return found
+
+
+def evaluate() -> Found:
+    """Fit, compare the classes, and run all pairs of rows of the table."""
+    index = TopologyIndex.build(node_4())
+    programs = {name: fit(rows) for name, rows in TABLE.items()}
+    kinds: dict[tuple[str, int], Class] = {}
+    classes, directions, apart = 0, 0, []
+    for name, rows in TABLE.items():
+        for size, row in zip(SIZES, rows):
+            modelled, measured = alone(programs[name], size), (float(row[0]), float(row[1]))
+            kinds[name, size] = kind_of(measured)
+            classes += kind_of(modelled) == kinds[name, size]
+            directions += (modelled[0] <= modelled[1]) == (measured[0] <= measured[1])
+            apart += [abs(m - t) for m, t in zip(modelled, measured)]
+    groups: dict[str, Group] = {}
+    for pair in itertools.combinations_with_replacement(kinds, 2):
+        name = " + ".join(sorted(kinds[each] for each in pair))
+        cores = (
+            "a core for each thread" if sum(size for _, size in pair) <= SOCKETS * CORES else "more threads than cores"
+        )
+        group = groups.setdefault(f"{name}, {cores}", Group(name))
+        running = [(programs[program], size) for program, size in pair]
+        base = [vanilla([each])[0] for each in running]
+        unpinned_slowdown = mean(t / b for t, b in zip(vanilla(running), base))
+        group.vanilla.append(unpinned_slowdown)
+        own: list[WorkloadType] = [
+            "memory-bound" if WORKLOAD_TYPES[kinds[each]] == "memory-bound" else "cpu-bound" for each in pair
+        ]
+        choices: list[tuple[str, list[WorkloadType], Features]] = [
+            ("both packed", ["cpu-bound"] * 2, Features()),
+            ("both spread", ["memory-bound"] * 2, Features()),
+            ("WorkloadAware", own, Features()),
+            ("with PhysicalCores", own, Features(physical_cores=True)),
+        ]
+        for choice, types, features in choices:
+            cpus = placed(index, types, [size for _, size in pair], features)
+            if cpus is not None:
+                took = times([(program, each) for (program, _), each in zip(running, cpus)])
+                group.ratios[choice].append(mean(t / b for t, b in zip(took, base)) / unpinned_slowdown)
+    return Found(programs, classes, directions, median(apart), groups)
+
+
+def render(found: Found) -> str:
+    """The result as a table of Markdown."""
+    lines = [
+        f"Table 8.1 by the model: the better of packed and spread is the same in {found.directions} of 24 rows, the",
+        f"class in {found.classes}; the median error of a slowdown is {found.error:.3f}.",
+        "",
+        f"| pairs | number | unpinned, against alone | {' | '.join(CHOICES)} | 004 |",
+        f"| --- | ---: | ---: | {' | '.join('---:' for _ in CHOICES)} | --- |",
+    ]
+    for name, group in sorted(found.groups.items()):
+        cells = []
+        for choice in CHOICES:
+            ratios = group.ratios[choice]
+            of = "" if len(ratios) == len(group.vanilla) else f" ({len(ratios)} fit)"
+            cells.append(f"{100 * (mean(ratios) - 1):+.0f} %{of}" if ratios else "none fits")
+        row = [name, str(len(group.vanilla)), f"{mean(group.vanilla):.2f}", *cells, REPORTED[group.classes]]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Evaluate, print, and write the JSON if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m concerto.simulation.colocation", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    arguments = parser.parse_args()
+    found = evaluate()
+    print(render(found))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(asdict(found), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
