@@ -190,26 +190,21 @@ class Kernel:
             int((path / "cpu.cfs_quota_us").read_text()) for path in [pod, *filter(Path.is_dir, pod.iterdir())]
         )
 
-    def allowed(self, uid: str) -> set[str]:
-        """``Cpus_allowed_list`` of every process of the pod."""
+    def allowed(self, uid: str, word: bytes = b"") -> set[str]:
+        """``Cpus_allowed_list`` of every process of the pod whose command line has the word; empty if it has none."""
         found = set()
-        for file in self.pod(uid).glob("*/cgroup.procs"):
-            for pid in file.read_text().split():
+        with contextlib.suppress(StopIteration):
+            for file in self.pod(uid).glob("*/cgroup.procs"):
                 with contextlib.suppress(OSError):
-                    status = Path(f"/proc/{pid}/status").read_text()
-                    found.add(status.split("Cpus_allowed_list:")[1].split()[0])
+                    for pid in file.read_text().split():
+                        if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                            status = Path(f"/proc/{pid}/status").read_text()
+                            found.add(status.split("Cpus_allowed_list:")[1].split()[0])
         return found
 
     def program(self, uid: str) -> set[str]:
-        """``Cpus_allowed_list`` of the processes that the pod's own command has made, without the sandbox's."""
-        found = set()
-        for file in self.pod(uid).glob("*/cgroup.procs"):
-            for pid in file.read_text().split():
-                with contextlib.suppress(OSError):
-                    if b"1000" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        status = Path(f"/proc/{pid}/status").read_text()
-                        found.add(status.split("Cpus_allowed_list:")[1].split()[0])
-        return found
+        """The same of what runs ``sleep 1000``: the pod's own command, without the sandbox's."""
+        return self.allowed(uid, b"1000")
 
     def until(self, uid: str, cpus: str, seconds: float = 10.0) -> float:
         """Wait until all cgroups and processes of a pod have these CPUs; how long that took, seconds."""

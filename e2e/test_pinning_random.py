@@ -163,14 +163,19 @@ def test_random_steps_end_as_the_objects_say(
         return True
 
     eventually("cpusets and statuses are what the objects say", settled, 60)
-    sampler.done.set()
-    sampler.join()
-    say(f"pinning: {STEPS} random steps, {killed} kills, {sampler.samples} samples of the kernel's sets")
-    assert sampler.samples > STEPS
-    assert sampler.owners_seen
-    assert sampler.shared_by_owners == []
     for name in bindings():
         plane.request("DELETE", f"{GROUP}/namespaces/{namespace}/podcpubindings/{name}")
     for uid in uids.values():
         if kernel.sets(uid):
             kernel.until(uid, "0-1", 20)
+    make("last")
+    plane.request("POST", f"{GROUP}/namespaces/{namespace}/podcpubindings", binding(namespace, "last", [1]))
+    eventually("the sampler has seen an owner", lambda: sampler.owners_seen)
+    sampler.done.set()
+    sampler.join()
+    say(
+        f"pinning: {STEPS} random steps, {killed} kills, {sampler.samples} samples of API and kernel, "
+        f"{sampler.owners_seen} of them with an exclusive owner"
+    )
+    assert sampler.samples > STEPS
+    assert sampler.shared_by_owners == []
