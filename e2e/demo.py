@@ -198,12 +198,17 @@ def demo() -> int:
         show(system)
         console.print()
         say(f"the Job of 60 pods took {took:.0f} s")
-        wrong = judge(system, recorder)
-        for line in wrong:
-            say(f"[red]wrong: {line}[/]")
-        if KEEP and not wrong:
-            leave_running(stack, system)
-        return 1 if wrong else 0
+        return conclude(stack, system, recorder)
+
+
+def conclude(stack: ExitStack, system: System, recorder: Recorder) -> int:
+    """Judge, say what is wrong, and leave everything running if that was asked for; the exit status."""
+    wrong = judge(system, recorder)
+    for line in wrong:
+        say(f"[red]wrong: {line}[/]")
+    if KEEP and not wrong:
+        leave_running(stack, system)
+    return 1 if wrong else 0
 
 
 def leave_running(stack: ExitStack, system: System) -> None:

@@ -13,7 +13,7 @@ from image.build import CannotBuild, cached
 
 from e2e import metrics_server
 from e2e.clusters import LocalControlPlane, Unusable, find_binaries
-from e2e.demo import KEEP, STATE, console, judge, leave_running, say, show, watch_job
+from e2e.demo import KEEP, STATE, conclude, console, say, show, watch_job
 from e2e.incluster import NAMESPACE, installed_system, wait_gone
 from e2e.recorder import Recorder
 from e2e.system import SAMPLES, System, can_run_real_nodes
@@ -64,12 +64,7 @@ def demo() -> int:
         console.print()
         say(f"the Job of 60 pods took {took:.0f} s")
         say(f"images: {images}")
-        wrong = judge(system, recorder)
-        for line in wrong:
-            say(f"[red]wrong: {line}[/]")
-        if KEEP and not wrong:
-            leave_running(stack, system)
-        return 1 if wrong else 0
+        return conclude(stack, system, recorder)
 
 
 def main() -> int:
