@@ -136,7 +136,8 @@ def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expe
 TOLD = ProfileState(ProfileCounts(5), Coverage(fresh=2, missing=1), ProviderState(NOT_ASKED))
 NEWS = {
     "only counters have moved": (replace(TOLD, counts=ProfileCounts(9)), False),
-    "one more node is missing": (replace(TOLD, coverage=Coverage(fresh=1, missing=2)), False),
+    "a node has grown old, and is used still": (replace(TOLD, coverage=Coverage(fresh=1, stale=1, missing=1)), False),
+    "one more node is missing": (replace(TOLD, coverage=Coverage(fresh=1, missing=2)), True),
     "no node is missing any more": (replace(TOLD, coverage=Coverage(fresh=3)), True),
     "all are missing": (replace(TOLD, coverage=Coverage(missing=3)), True),
     "the provider is another way": (replace(TOLD, provider=ProviderState()), True),

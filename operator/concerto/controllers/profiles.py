@@ -154,9 +154,9 @@ class ProfileController:
 
 
 def is_news(state: ProfileState, told: ProfileState) -> bool:
-    """Whether a condition would say something else than it does, its numbers aside."""
-    reasons = [metrics_condition(s.coverage).reason for s in (state, told)]
-    return reasons[0] != reasons[1] or state.provider != told.provider
+    """Whether a condition would say something else than it does."""
+    numbers = [(s.coverage.missing, metrics_condition(s.coverage).reason, s.provider) for s in (state, told)]
+    return numbers[0] != numbers[1]
 
 
 def _read(obj: Object) -> _Known:
