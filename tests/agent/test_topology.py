@@ -144,3 +144,10 @@ def test_a_cpu_that_goes_offline_changes_the_fingerprint(tmp_path):
     gone = fingerprint(tmp_path, state)
     write(state, "{}")
     assert len({before, gone, fingerprint(tmp_path, state)}) == 3
+
+
+def test_what_the_agent_has_given_to_pods_is_allocated_and_what_it_keeps_is_not_shared(tmp_path):
+    reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
+    held = (frozenset({0}), frozenset({0, 4}))  # a core is kept for a pod that runs on one of its threads
+    pools = build_topology_status({}, reading, KubeletCPUs(), 1e9, held)["pools"]
+    assert (pools["allocated"], pools["shared"]) == ("0", "1-3,5-7")
