@@ -150,7 +150,8 @@ def soak(cluster: Cluster, argo: ArgoCD, load: ScriptedLoad, node: RealNode, nam
         if operation_of(cluster, name) != operations[name]:
             wrong.append(f"Application {name} was synced again: {argo.application(name)}")
     if len(set(scaled)) < 2:
-        wrong.append(f"web was not scaled: {scaled}")
+        decided = (cluster.get("phpa", "web", "-n", "default").get("status") or {}).get("lastDecision")
+        wrong.append(f"web was not scaled: {decided}")
     return wrong
 
 
