@@ -107,7 +107,10 @@ def measured(concerto_cluster: Cluster, say: Callable[[str], None], tmp_path_fac
 
 @contextlib.contextmanager
 def busy(node: RealNode) -> Iterator[None]:
-    """All the node's CPUs at work, in its cgroup."""
+    """All the node's CPUs at work, in its cgroup, whatever else this machine does meanwhile."""
+    for name, most in (("cpu.shares", "20480"), ("cpu.weight", "1000")):
+        if (weight := node.cgroup_path("cpu") / name).exists():
+            weight.write_text(most)
     processes = [subprocess.Popen(node.in_cgroup(["sh", "-c", "while :; do :; done"])) for _ in node.cpus]
     try:
         yield
@@ -221,8 +224,6 @@ def test_prometheus_by_a_bearer_token_and_a_ca_from_the_secret(
     provider_is(cluster, "by-token", "Unauthorized")
     keep_secret(cluster, token="wrong", ca_crt=measured.authority.read_text())
     provider_is(cluster, "by-token", "CertificateRefused")
-    keep_secret(cluster, token="wrong", ca_crt="hello")
-    provider_is(cluster, "by-token", "InvalidCA")
     keep_secret(cluster, token=cluster.service_account_token("providers", "asker"), ca_crt=authority)
     status = provider_is(cluster, "by-token", "Answering", fresh=2)["status"]
     assert (status["metrics"]["provider"], status["metrics"]["fresh"]) == ("Prometheus", 2)
