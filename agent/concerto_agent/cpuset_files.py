@@ -188,7 +188,7 @@ def read_rule(cpu_state: Path, memory_state: Path) -> KubeletRule:
         memory = {}  # a kubelet without a memory manager
     ruled = memory is None or memory.get("policyName", "None") != "None"
     if cpu is None or not isinstance(policy := cpu.get("policyName"), str):
-        return KubeletRule(containers_only=True, mems=ruled)
+        return KubeletRule(mems=ruled, known=False)
     if policy == "none":
         return KubeletRule(mems=ruled)
     entries = cpu.get("entries") or {}
@@ -198,7 +198,7 @@ def read_rule(cpu_state: Path, memory_state: Path) -> KubeletRule:
         }
         default = parse_cpu_list(cpu.get("defaultCpuSet") or "")
     except (AttributeError, ValueError):
-        return KubeletRule(containers_only=True, mems=ruled)
+        return KubeletRule(mems=ruled, known=False)
     return KubeletRule(True, default or None, exclusive, ruled)
 
 

@@ -6,8 +6,8 @@ cgroup's set contains those of its children at all times (v1 refuses anything el
 downwards, what shrinks from the leaves upwards.
 
 How deep is written depends on kubelet. With its CPU manager's policy ``none``, the pod's cgroup and all below it: new
-containers then start with their pod's set. With ``static``, or where the policy is not known, only containers: the
-runtime gives them sets of kubelet's choice, which the pod's cgroup must contain.
+containers then start with their pod's set. With ``static`` only containers: the runtime gives them sets of kubelet's
+choice, which the pod's cgroup must contain. Where the policy is not known nothing is written: a set could be kubelet's.
 """
 
 from __future__ import annotations
@@ -81,16 +81,18 @@ class KubeletRule:
     """What kubelet's own managers decide.
 
     Attributes:
-        containers_only: its CPU manager gives containers their sets, or it is not known whether it does.
+        containers_only: its CPU manager gives containers their sets.
         default: CPUs of the containers that it gives none of their own; None where it has no such set.
         exclusive: CPU sets that it gave to containers, by pod UID.
-        mems: its memory manager gives containers their memory nodes.
+        mems: its memory manager gives containers their memory nodes, or it is not known whether it does.
+        known: whether it is known what its CPU manager decides.
     """
 
     containers_only: bool = False
     default: Numbers | None = None
     exclusive: Mapping[str, frozenset[Numbers]] = field(default_factory=dict)
     mems: bool = False
+    known: bool = True
 
     @property
     def all_exclusive(self) -> Numbers:
@@ -177,6 +179,9 @@ def resolve(
     Returns:
         The grants by pod UID, and why the others are none.
     """
+    if not rule.known:
+        text = "kubelet's cpu_manager_state can't be read, so that any cpuset could be its own: see --kubelet-state."
+        return {}, {claim.key: Refusal("KubeletUnknown", text) for claim in claims}
     grants: dict[str, Grant] = {}
     refusals: dict[BindingKey, Refusal] = {}
     kubelets = rule.all_exclusive
@@ -233,6 +238,8 @@ def make_plan(
         rule: kubelet's.
         blocked: UIDs whose CPUs somebody else can't be moved from: they enter nothing.
     """
+    if not rule.known:
+        return Plan({}, {})
     kept = _NONE.union(*(grant.kept for grant in grants.values()))
     leave: dict[str, list[Write]] = {}
     enter: dict[str, list[Write]] = {}

@@ -123,7 +123,7 @@ class NodeCpusets:
         Raises:
             OSError, ValueError: the topology can't be read.
         """
-        self._rule = self._rule_now()
+        self._refresh_rule()
         self.grants, self.refusals = resolve(claims, self._topology(), self._rule)
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
         pods = self._read(self._pods())
@@ -149,7 +149,7 @@ class NodeCpusets:
         What kubelet gave to its containers is read again first: a pod that it pins has just come.
         """
         if self._rule.containers_only:
-            self._rule = self._rule_now()
+            self._refresh_rule()
         path = self._pods().get(uid)
         if path is None:
             return False
@@ -166,6 +166,16 @@ class NodeCpusets:
         before, now = self.outcomes.get(uid), self._outcome(uid, pods.get(uid), error)
         self.outcomes[uid] = now
         return now != before
+
+    @property
+    def knows_kubelet(self) -> bool:
+        """Whether it is known what kubelet decides; if not, nothing is written."""
+        return self._rule.known
+
+    def _refresh_rule(self) -> None:
+        rule = self._rule_now()
+        if rule.known or not self._rule.known:  # kubelet's file is away while an administrator changes the policy
+            self._rule = rule
 
     def _read(self, paths: dict[str, str]) -> dict[str, PodCgroups]:
         found = {uid: self._files.pod(path) for uid, path in paths.items()}
@@ -462,7 +472,7 @@ def release(where: SamplerSettings, settings: PinningSettings, wall: Callable[[]
     """Give every pod of the node its unpinned cpuset back.
 
     Raises:
-        OSError: there is no cpuset hierarchy, or the node's CPUs can't be read.
+        OSError: there is no cpuset hierarchy, or the node's CPUs or kubelet's state can't be read.
     """
     hierarchies = Hierarchies.detect(where.sys)
     if hierarchies.cpuset is None:
@@ -479,3 +489,7 @@ def release(where: SamplerSettings, settings: PinningSettings, wall: Callable[[]
         wall,
     )
     cpusets.enforce(())
+    if not cpusets.knows_kubelet:
+        raise OSError(
+            f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"
+        )

@@ -112,6 +112,24 @@ def test_with_kubelets_static_policy_only_containers_are_written_and_its_own_are
     assert {model.cgroups.effective(path) for path in model.below("a")[1:]} == {frozenset({0, 1, 2})}
 
 
+def test_where_kubelets_policy_is_not_known_nothing_is_written_and_the_bindings_say_so(tmp_path):
+    model = node(tmp_path)
+    model.cgroups.write(model.cgroups.root / model.below("b")[1] / "cpuset.cpus", "3")  # kubelet's doing, perhaps
+    before = len(model.cgroups.writes)
+    cpusets = agent(model, KubeletRule(known=False))
+    cpusets.enforce([claim("a", 1)])
+    assert cpusets.refusals[("ns", "b-a")].reason == "KubeletUnknown"
+    assert len(model.cgroups.writes) == before
+    rules = [KubeletRule(), KubeletRule(known=False)]
+    files = CpusetFiles(model.cgroups.root, model.cgroups.version, model.cgroups.write)
+    cpusets = NodeCpusets(
+        files, lambda: dict(model.pods), lambda: FOUR, lambda: rules.pop(0) if len(rules) > 1 else rules[0], SETTINGS,
+        lambda: 1e9,
+    )  # fmt: skip
+    cpusets.enforce([claim("a", 1)])
+    assert cpusets.outcomes["a"].exact, "what was known before counts while the file is away"
+
+
 # claims, UIDs of the grants, reasons of the refusals
 TOGETHER = {
     "two that share nothing": ([claim("a", 0), claim("b", 1)], {"a", "b"}, []),
@@ -218,11 +236,11 @@ RULES = {
         {"policyName": "Static"},
         KubeletRule(True, frozenset({0, 1}), {"uid-1": frozenset({frozenset({2, 3})})}, mems=True),
     ),
-    "nothing can be read: it may be anything": (None, None, KubeletRule(containers_only=True, mems=True)),
+    "nothing can be read: it may be anything": (None, None, KubeletRule(mems=True, known=False)),
     "nonsense: it may be anything": (
         {"policyName": "static", "entries": {"u": "?"}},
         {"policyName": "None"},
-        KubeletRule(containers_only=True),
+        KubeletRule(known=False),
     ),
 }
 

@@ -247,13 +247,13 @@ class World:
 
 
 NONE = KubeletRule()
-UNKNOWN = KubeletRule(containers_only=True)
+STATIC = KubeletRule(containers_only=True, default=machine(2, 8, 2).cpus)
 WORLDS = {
     "v1, cgroupfs, 2 sockets of 64 cores of 2 threads": (1, "cgroupfs", machine(2, 64, 2), NONE),
     "v2, systemd and containerd, 2 sockets of 64 cores of 2 threads": (2, "systemd", machine(2, 64, 2), NONE),
     "v2, CRI-O, 4 sockets": (2, "crio", machine(4, 4, 1), NONE),
     "v1, docker, a small machine": (1, "docker", machine(1, 2, 2), NONE),
-    "v1, kubelet's policy is not known": (1, "cgroupfs", machine(2, 8, 2), UNKNOWN),
+    "v1, kubelet's policy is static": (1, "cgroupfs", machine(2, 8, 2), STATIC),
 }
 
 
