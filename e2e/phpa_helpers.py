@@ -47,8 +47,8 @@ async def autoscaler(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def eventually(check: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    """The first true result of a check that is repeated until it has one."""
+async def eventually(check: Callable[[], Any], what: object, seconds: float = 30.0) -> Any:
+    """The first true result of a check that is repeated until it has one; ``what`` is said when there is none."""
     deadline = time.monotonic() + seconds
     while not (result := await asyncio.to_thread(check)):
         assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"

@@ -106,12 +106,12 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
                     reached[name] = round(time.monotonic() - began, 1)
             return len(reached) == len(TWINS)
 
-        await eventually(look, f"{count} replicas of all twins; there are {reached}", seconds)
+        await eventually(look, (f"{count} replicas of all twins, as these have", reached), seconds)
         return reached
 
     async def when_its_agent_is_killed() -> Object:
         """The status of the twin that reads it, once that is back at 1."""
-        await eventually(lambda: replicas(plane, namespace, "agents") == 1, "the one that reads its agent is down", 60)
+        await eventually(lambda: replicas(plane, namespace, "agents") == 1, "the one that reads its agent is down", 120)
         assert status(plane, namespace, "agents")["metricsSource"] != "MetricsAPI"
         system.agents[NODE].kill()
 
@@ -125,11 +125,11 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
         apply(plane, namespace, *(scaler(name) for name in TWINS))
         await eventually(lambda: status(plane, namespace, "agents").get("metricsSource") == "Agents", "agents are read")
         node.exec("touch", "/run/burn/on")
-        up = await all_at(MOST, 60)
+        up = await all_at(MOST, 120)
         assert status(plane, namespace, "api")["metricsSource"] == "MetricsAPI"
         message = status(plane, namespace, "agents")["lastDecision"]["message"]
         assert "replicas: the metrics of now ask for" in plane.kubectl("describe", "phpa", "agents", "-n", namespace)
         node.exec("rm", "/run/burn/on")
-        down, now = await asyncio.gather(all_at(1, 60), when_its_agent_is_killed())
+        down, now = await asyncio.gather(all_at(1, 120), when_its_agent_is_killed())
         say(f"autoscalers on a real node, seconds to {MOST} replicas and back to 1: {up}, {down}; {message}")
         assert now["metricsSourceMessage"].startswith(f"node {NODE}: nobody answers at 127.0.0.1, port ")

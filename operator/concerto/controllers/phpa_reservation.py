@@ -6,6 +6,7 @@ after the horizon, when it was wrong. What is used up or over is removed with th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from typing import Any
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 OWNER_LABEL = "concerto.dev/predictivehpa"
 _OVER = ("Consumed", "Expired")
+_PATIENCE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
 
 
 def build_reservation(
@@ -67,7 +69,9 @@ def build_reservation(
 async def reserve(session: Session, reservation: Object) -> str | None:
     """Hold the room, and remove what earlier rises left behind; returns what went wrong, if anything did.
 
-    A rise never waits for its reservation to succeed: pods without reserved room are better than no pods.
+    Returns once the room has been looked for, so that the pods of the rise do not come before it and leave it unused;
+    but a rise does not wait for long, nor for its reservation to succeed: pods without reserved room are better than
+    no pods.
     """
     namespace = reservation["metadata"]["namespace"]
     try:
@@ -76,6 +80,14 @@ async def reserve(session: Session, reservation: Object) -> str | None:
         pass  # it is there already
     except KubeError as error:
         return str(error)
+    path = POD_RESERVATIONS.path(namespace, reservation["metadata"]["name"])
+    for _ in range(round(_PATIENCE_SECONDS / _LOOK_SECONDS)):
+        try:
+            if ((await session.get(path)).get("status") or {}).get("phase"):
+                break
+        except KubeError as error:
+            return str(error)
+        await asyncio.sleep(_LOOK_SECONDS)
     selector = f"{OWNER_LABEL}={reservation['metadata']['labels'][OWNER_LABEL]}"
     try:
         listed = await session.list(POD_RESERVATIONS.path(namespace), label_selector=selector)
