@@ -29,7 +29,7 @@ from e2e.pinning_helpers import (
     two_cpu_plane,
     until_condition,
 )
-from e2e.processes import Process, concerto_command
+from e2e.processes import Process, concerto_command, operator_process
 
 pytestmark = pytest.mark.realnode
 
@@ -82,6 +82,56 @@ def test_a_program_finds_itself_on_its_cpu_with_its_first_instruction(
         plane.kubectl("delete", "pcb,pod", "-n", namespace, *names, "--wait=false")
     say(f"pinning: in bursts {burst.count('1')} of {len(burst)} began on their CPU")
     assert burst == ["1"] * sum(BURSTS)
+
+
+def test_pods_that_say_their_type_begin_on_cpus_of_their_own_one_after_the_other(
+    plane: LocalControlPlane, namespace: str, kernel: Kernel
+):
+    """Nobody binds them by hand: the operator finds CPUs, makes the bindings, and waits for the real agent."""
+    profile = {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SchedulingProfile",
+        "metadata": {"name": namespace},
+        "spec": {"schedulerName": namespace, "scores": [{"name": "WorkloadAware"}]},
+    }
+
+    def asking(name: str, command: str, labels: dict[str, str]) -> dict[str, object]:
+        made = pod(namespace, name, command, schedulerName=namespace, nodeSelector={"kubernetes.io/hostname": NODE})
+        made["metadata"]["labels"] = labels
+        made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
+        return made
+
+    names = [f"cpu-{i}" for i in range(3)]
+    held: dict[str, str] = {}
+
+    def look() -> bool:
+        for obj in plane.get("pcb", "-n", namespace)["items"]:
+            if cpus := (obj.get("status") or {}).get("cpus"):
+                held[obj["metadata"]["name"]] = cpus
+        return held.keys() >= set(names)
+
+    plane.apply(profile)
+    operator = operator_process(plane, plane.logs, "operator-pinning").start()
+    try:
+        operator.wait_ready()
+        # Of two CPUs one stays with everybody else, so that the three have to wait for each other
+        plane.apply(
+            asking("beside", "exec sleep 1000", {}),
+            *(asking(n, f"{FIRST_INSTRUCTION}; sleep 1", {"concerto.dev/workload-type": "cpu-bound"}) for n in names),
+        )
+        eventually("each has had its turn", look, 60)
+        said = ends(plane, namespace, names)
+        assert {name: said[name] for name in names} == held
+        assert all(cpus in ("0", "1") for cpus in held.values())
+        eventually("their bindings have gone with them", lambda: not plane.get("pcb", "-n", namespace)["items"])
+        kernel.until(plane.get("pod", "-n", namespace, "beside")["metadata"]["uid"], "0-1")
+        # Sockets, cores, CPUs, memory nodes, nothing allocated, and all of it shared
+        eventually(
+            "the node's columns say so", lambda: "1 2 2 1 0-1" in " ".join(plane.kubectl("get", "ncpu", NODE).split())
+        )
+    finally:
+        operator.stop()
+        plane.kubectl("delete", "sprof", namespace)
 
 
 def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_nothing(
