@@ -20,10 +20,9 @@ from e2e.argocd import NAMESPACE, AppState, ArgoCD, repository
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane, find_binaries
 from e2e.clusters.binaries import find_or_build_argocd
 from e2e.images import BUSYBOX_IMAGE, build_image
-from e2e.metrics_api import MetricsAPI
 from e2e.nodes import RealNode, RealNodes
 from e2e.processes import operator_process
-from e2e.scripted_load import ScriptedLoad, eventually
+from e2e.scripted_load import eventually
 from e2e.system import REPOSITORY, SAMPLES, agent_on
 
 SOAK_SECONDS = float(os.environ.get("SOAK") or 60)
@@ -115,7 +114,16 @@ def replicas(cluster: Cluster) -> int:
     return int(cluster.get("deployment", "web", "-n", "default")["spec"]["replicas"])
 
 
-def soak(cluster: Cluster, argo: ArgoCD, load: ScriptedLoad, node: RealNode, names: tuple[str, ...]) -> list[str]:
+def make_busy(cluster: Cluster, busy: bool) -> None:
+    """Have a pod of web compute, or all of them stop; the autoscaler is told by the node's agent."""
+    pods = cluster.get("pods", "-n", "default", "-l", "app=web", "--field-selector=status.phase=Running")["items"]
+    names = sorted(p["metadata"]["name"] for p in pods)
+    for name in names[:1] if busy else names:
+        do = ["touch", "/busy"] if busy else ["rm", "-f", "/busy"]
+        cluster.kubectl("exec", name, "-n", "default", "--", *do, check=busy)  # one may be ending already
+
+
+def soak(cluster: Cluster, argo: ArgoCD, names: tuple[str, ...]) -> list[str]:
     """Jobs, scaling and pinning for a while; returns what Argo CD had against it."""
     said_before = {name: len(argo.events(name)) for name in names}
     operations = {name: operation_of(cluster, name) for name in names}
@@ -125,8 +133,7 @@ def soak(cluster: Cluster, argo: ArgoCD, load: ScriptedLoad, node: RealNode, nam
     round_number = 0
     while time.monotonic() < ends:
         round_number += 1
-        use = 180 if round_number % 2 else 20
-        load.millicores = lambda count, use=use: use
+        make_busy(cluster, round_number % 2 == 1)
         cluster.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
         cluster.apply(workload_pod("pin-me", schedulerName="concerto"), pin("pin-me", 0))
         # as long as a Job takes, and within the soak
@@ -199,8 +206,6 @@ def scenario(stack: ExitStack) -> list[str]:
     nodes.wait_ready()
     node = nodes["n1"]
     node.import_image(build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
-    api = stack.enter_context(MetricsAPI(cluster, cluster.work_dir))
-    load = stack.enter_context(ScriptedLoad(cluster, api, "app in (web, claimed-twice)", lambda count: 45))
     argo = stack.enter_context(ArgoCD(cluster, programs, cluster.logs))
     cluster.apply(workload_pod("bystander", nodeName="n1"))
     cluster.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/bystander", "-n", "default")
@@ -253,7 +258,7 @@ def scenario(stack: ExitStack) -> list[str]:
     )
 
     say(f"soak: {SOAK_SECONDS:.0f} s of Jobs, scaling and pinning")
-    wrong += soak(cluster, argo, load, node, ("concerto", "web"))
+    wrong += soak(cluster, argo, ("concerto", "web"))
     argo.wait("web", lambda s: s.is_good, "Synced and Healthy", 180)
 
     # What is pinned when Concerto goes must not stay pinned
