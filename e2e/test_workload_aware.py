@@ -55,6 +55,17 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
             concerto_cluster.kubectl("delete", "sprof", NAME)
 
 
+@pytest.fixture(autouse=True)
+def free_cpus(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give the pods' CPUs back at once: the namespace takes its time to go."""
+    if "namespace" not in request.fixturenames:
+        yield
+        return
+    cluster, namespace = (request.getfixturevalue(name) for name in ("concerto_cluster", "namespace"))
+    yield
+    cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--wait=false")
+
+
 def pod(
     namespace: str, name: str, kind: str | None = "cpu-bound", cpu: str | None = "2", fleet: str = "pins"
 ) -> Object:

@@ -50,7 +50,8 @@ class SchedulerSettings:
         housekeeping_seconds: how often batches are released.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         farewell_seconds: how long bindings under way get when it ends.
-        avoid_unprepared_seconds: how long no pinned pod is sent to a node whose agent did not get ready for one.
+        avoid_unprepared_factor: how long no pinned pod is sent to a node whose agent did not get ready for one, as a
+            multiple of the time that it had for that.
     """
 
     least_cycle_interval_seconds: float = 0.05
@@ -59,7 +60,7 @@ class SchedulerSettings:
     housekeeping_seconds: float = 0.5
     binding_timeout_seconds: float = 4.0
     farewell_seconds: float = 2.0
-    avoid_unprepared_seconds: float = 30.0
+    avoid_unprepared_factor: float = 3.0
 
 
 @dataclass(frozen=True)
@@ -425,13 +426,15 @@ class Scheduler:
         pod, node = decision.pod, decision.assignment.node
         profile = self._profiles.get(pod.scheduler_name)
         settings = profile.settings.workload_aware if profile else WorkloadAwareSettings()
-        problem = await self.pins.prepare(pod, settings.prepare_timeout_seconds)
+        timeout = settings.prepare_timeout_seconds
+        problem = await self.pins.prepare(pod, timeout)
         if problem is None:
             self._start_binding(decision)
             return
+        self._metrics.bindings.labels("unprepared").inc()
         await self.pins.release(pod.uid)
         if problem.silent:
-            self.snapshot.avoid_cpus(node, self._clock() + self._settings.avoid_unprepared_seconds)
+            self.snapshot.avoid_cpus(node, self._clock() + self._settings.avoid_unprepared_factor * timeout)
         self._give_back(decision, problem.message)
 
     def _prepared(self, task: asyncio.Task[None]) -> None:
