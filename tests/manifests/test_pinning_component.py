@@ -47,7 +47,8 @@ def test_the_patched_agent_is_root_without_capabilities_and_writes_cgroups_only(
     (container,) = pod["containers"]
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (0, False)
     assert "securityContext" not in container, "capabilities stay dropped, the root file system read only"
-    paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"]}
+    base = yaml.safe_load((BASE / "agent.yaml").read_text())["spec"]["template"]["spec"]
+    paths = {v["name"]: v["hostPath"]["path"] for v in [*base["volumes"], *pod["volumes"]] if "hostPath" in v}
     writable = {paths[m["name"]] for m in container["volumeMounts"] if not m.get("readOnly")}
     assert writable == {"/sys/fs/cgroup"}
 
