@@ -150,7 +150,9 @@ def soak(cluster: Cluster, argo: ArgoCD, names: tuple[str, ...]) -> list[str]:
         cluster.kubectl("delete", "pod", "pin-me", "-n", "default", "--wait=false")
         done = cluster.get("job", "burn", "-n", "default").get("status", {}).get("succeeded", 0)
         say(f"soak: {done} of 60 pods of the Job have ended; web has been scaled {' to '.join(map(str, scaled))}")
-        cluster.kubectl("delete", "job", "burn", "-n", "default")
+        if done == 60:
+            cluster.kubectl("delete", "job", "burn", "-n", "default")
+    cluster.kubectl("delete", "job", "burn", "-n", "default", "--ignore-not-found")
     for name in names:
         news = argo.events(name)[said_before[name] :]
         wrong += [f"Application {name}: {event}" for event in news if "OutOfSync" in event or "Operation" in event]
