@@ -6,6 +6,7 @@ Nodes are API objects with topologies; their agents' word comes from the process
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from concerto.api.cpulist import parse_cpu_list
 from e2e.agent_helpers import condition, eventually
 from e2e.clusters import Cluster
 from e2e.hollow.objects import LABEL as FLEET
-from e2e.processes import Process, operator_process
+from e2e.processes import Process, concerto_command, operator_process
 from e2e.system import hollow_nodes
 
 Object = dict[str, Any]
@@ -111,6 +112,13 @@ def told(cluster: Cluster, namespace: str, name: str, reason: str, words: str) -
     return str(eventually(f"{name} is told: {words}", look))
 
 
+def concerto(*arguments: Any) -> str:
+    """What one of our commands prints; its last argument is the cluster."""
+    *words, cluster = arguments
+    command = concerto_command(*words, "--kubeconfig", str(cluster.kubeconfig))
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def no_binding(cluster: Cluster, namespace: str, name: str) -> None:
     eventually(f"binding {name} is gone", lambda: name not in bindings(cluster, namespace))
 
@@ -145,6 +153,8 @@ def test_each_type_gets_its_cpus_and_the_binding_is_there_before_the_pod_is_boun
     assert io[1] - io[0] == 10, "siblings"
     columns = concerto_cluster.kubectl("get", "pcb", "-n", namespace, "cpu", "--no-headers").split()
     assert columns[1:3] == ["cpu", nodes["cpu"]] and columns[4] == found["cpu"]["status"]["cpus"]
+    drawn = concerto("top", "cpus", nodes["memory"], concerto_cluster)
+    assert "2 sockets, 10 cores, 20 CPUs, 2 memory nodes" in drawn and f"{namespace}/memory" in drawn
     # It goes with its pod, and as soon as the pod has ended
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "cpu")
     no_binding(concerto_cluster, namespace, "cpu")
@@ -162,6 +172,8 @@ def test_cpus_that_come_free_go_to_who_waits_and_what_can_not_be_meant_is_said(c
     told(concerto_cluster, namespace, "big-2", "FailedScheduling", "2 Insufficient cpu")
     told(concerto_cluster, namespace, "odd", "FailedScheduling", f"can't tell what label {TYPE}=gpu-bound means")
     told(concerto_cluster, namespace, "unsaid", "FailedScheduling", "cpu-bound goes with a cpu request")
+    explained = concerto("explain", "pod", f"{namespace}/odd", concerto_cluster)
+    assert f"WorkloadAware: node(s) can't tell what label {TYPE}=gpu-bound means" in explained
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "big-0")
     assert bound(concerto_cluster, namespace, "big-2")
     assert "plain" not in bindings(concerto_cluster, namespace)
