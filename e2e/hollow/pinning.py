@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
-from concerto.api.nodecputopology import Core, CPUPools, CPUTopology
+from concerto.api.nodecputopology import CPUPools, CPUTopology
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import Conflict, Reflector, Session, apply_status
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS
+from concerto.simulation.machines import regular
 from e2e.hollow.objects import HollowNode, Object
 from e2e.hollow.writes import WriteQueue
 
@@ -36,15 +37,7 @@ class MachineShape:
 
     def topology(self) -> CPUTopology:
         """The machine."""
-        total = self.sockets * self.cores
-        cores = tuple(
-            Core(s, c, frozenset(t * total + s * self.cores + c for t in range(self.threads)))
-            for s in range(self.sockets)
-            for c in range(self.cores)
-        )
-        nodes = {s: frozenset(cpu for core in cores if core.socket == s for cpu in core.cpus)
-                 for s in range(self.sockets)}  # fmt: skip
-        return CPUTopology(cores, nodes)
+        return regular(self.sockets, self.cores, self.threads)
 
 
 class Pinning:

@@ -14,7 +14,6 @@ from concerto.simulation.colocation import (
     Program,
     alone,
     kind_of,
-    node_4,
     packed,
     placed,
     render,
@@ -22,6 +21,7 @@ from concerto.simulation.colocation import (
     times,
     unpinned,
 )
+from concerto.simulation.machines import regular
 
 COMPUTES, STREAMS, TALKS = Program(0.0, 0.0, 0.0), Program(1.0, 0.0, 0.0), Program(0.0, 0.0, 0.5)
 FILLS = Program(0.5, 1.0, 0.0)
@@ -61,7 +61,7 @@ def test_packed_and_spread_are_the_seeds():
 
 
 def test_programs_are_placed_by_the_production_allocator_one_after_the_other():
-    index = TopologyIndex.build(node_4())
+    index = TopologyIndex.build(regular(2, 5, 2))
     assert placed(index, ["cpu-bound", "memory-bound"], [2, 2], Features()) == [[0, 1], [2, 5]]
     assert placed(index, ["cpu-bound", "cpu-bound"], [8, 4], Features(physical_cores=True)) is None
 

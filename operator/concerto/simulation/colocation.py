@@ -30,11 +30,11 @@ from decimal import Decimal
 from pathlib import Path
 from statistics import mean, median
 
-from concerto.api.nodecputopology import Cache, Core, CPUTopology
 from concerto.pinning.allocator import Features, Occupancy, WorkloadType, allocate
 from concerto.pinning.classification import WORKLOAD_TYPES, Class, Slowdowns, classify
 from concerto.pinning.conflicts import Claim
 from concerto.pinning.topology import TopologyIndex, bits
+from concerto.simulation.machines import regular
 
 SIBLING = 1.6
 """What a thread's computing takes beside a busy sibling (two together do 1.25 times the work of one)."""
@@ -44,6 +44,7 @@ PLACEMENTS = 24
 """Placements of unpinned threads that a mean is taken over."""
 
 SOCKETS, CORES, THREADS = 2, 5, 2
+"""004's node-4; CPU n and n+10 share a core."""
 
 # 004 table 8.1: slowdown packed and spread with 2, 4 and 8 threads
 TABLE: dict[str, tuple[tuple[str, str], tuple[str, str], tuple[str, str]]] = {
@@ -121,18 +122,6 @@ class Found:
     directions: int
     error: float
     groups: dict[str, Group]
-
-
-def node_4() -> CPUTopology:
-    """The machine; CPU n and n+10 share a core."""
-    total = SOCKETS * CORES
-    cores = tuple(
-        Core(s, c, frozenset(t * total + s * CORES + c for t in range(THREADS)))
-        for s in range(SOCKETS)
-        for c in range(CORES)
-    )
-    sockets = {s: frozenset(cpu for core in cores if core.socket == s for cpu in core.cpus) for s in range(SOCKETS)}
-    return CPUTopology(cores, sockets, tuple(Cache(3, cpus) for cpus in sockets.values()))
 
 
 def _core(cpu: int) -> int:
@@ -238,7 +227,7 @@ def placed(
 
 def evaluate() -> Found:
     """Fit, compare the classes, and run all pairs of rows of the table."""
-    index = TopologyIndex.build(node_4())
+    index = TopologyIndex.build(regular(SOCKETS, CORES, THREADS))
     programs = {name: fit(rows) for name, rows in TABLE.items()}
     kinds: dict[tuple[str, int], Class] = {}
     classes, directions, apart = 0, 0, []
