@@ -177,7 +177,7 @@ def _by_buildah(say: Say, directory: Path) -> Iterator[list[Path]]:
     tree.make(directory / "base.tar")
     policy = directory / "policy.json"
     policy.write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
-    environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
+    environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs", "TMPDIR": str(directory)}
     storage = ["--root", str(directory / "storage"), "--runroot", str(directory / "run")]
 
     def buildah(*arguments: str | Path) -> None:
