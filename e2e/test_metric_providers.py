@@ -21,6 +21,7 @@ import pytest
 
 from e2e import metrics_server
 from e2e.clusters import Cluster, LocalControlPlane
+from e2e.clusters.binaries import Unusable, find_or_build_metrics_server
 from e2e.clusters.local import free_ports
 from e2e.clusters.pki import Authority
 from e2e.nodes import RealNode, RealNodes
@@ -43,7 +44,8 @@ QUERIES = {
 }
 SECRET = ("secret", "concerto-prometheus", "-n", NAMESPACE)
 
-pytestmark = pytest.mark.realnode
+# Where metrics-server must be built first, the first test waits for that
+pytestmark = [pytest.mark.realnode, pytest.mark.timeout(1200)]
 
 
 @dataclass
@@ -74,6 +76,10 @@ def measured(concerto_cluster: Cluster, say: Callable[[str], None], tmp_path_fac
     if not available:
         pytest.skip(f"metric providers measure real nodes: {reason}")
     assert isinstance(cluster, LocalControlPlane)
+    try:
+        find_or_build_metrics_server(say)  # before anything runs that would share the CPUs with it
+    except Unusable as error:
+        pytest.skip(f"no metrics-server here: {error}")
     logs = tmp_path_factory.mktemp("providers")
     pki = Authority(logs / "pki")
     guard = Guard(*pki.server("prometheus"), pki.certificate, "concerto", PASSWORD, HASH)
