@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 
@@ -65,7 +63,20 @@ def test_without_a_say_the_ordinary_window_holds():
     assert with_hold(bounds, speaking, HoldSettings(), 42.0).controller.downscale_stabilization_seconds == 42.0
 
 
-def test_the_tolerance_is_used_up_before_a_replica_is_added():
-    outlook = Outlook("HasASay", "Holt", 2.0, 2.2, 100.0)
-    assert outlook.floor(Bounds(5), replaces=False).replicas == 2
-    assert math.isclose(Bounds(5).tolerances.scale_up, 0.1)
+FLOORS = {
+    "the expected load is carried at the target": (4.2, 4.3, 5),
+    "an upper end within three tolerances asks for nothing more": (4.0, 5.2, 4),
+    "what the upper end is above that, is asked for": (4.0, 6.0, 5),
+}
+
+
+@pytest.mark.parametrize(("expected", "upper", "replicas"), FLOORS.values(), ids=FLOORS)
+def test_the_unlikely_may_use_up_room_above_the_target(expected, upper, replicas):
+    outlook = Outlook("HasASay", "Holt", expected, upper, 100.0)
+    assert outlook.floor(Bounds(9), replaces=False).replicas == replicas
+
+
+def test_what_is_certain_is_carried_at_the_target():
+    (outlook,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, least_demand=7.0))
+    assert outlook.has_a_say
+    assert outlook.floor(Bounds(9), replaces=False).replicas == 7

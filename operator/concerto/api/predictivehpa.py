@@ -175,7 +175,7 @@ class PredictionSpec:
     season_seconds: float | None = None
     season_start: float | None = None
     downscale_stabilization_seconds: float | None = None
-    shortage_seconds: float = 1200.0
+    shortage_seconds: float = 1800.0
     metrics_source: Literal["Auto", "Agents", "MetricsAPI"] = "Auto"
     reserve_capacity: bool = False
 

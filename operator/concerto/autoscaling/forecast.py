@@ -14,7 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.autoscaling.forecasters import Floats, Seasons, Trend, holt, linear, recent_mean, seasonal_peak
+from concerto.autoscaling.forecasters import (
+    Floats,
+    Seasons,
+    Trend,
+    adaptive,
+    holt,
+    linear,
+    recent_mean,
+    seasonal_peak,
+)
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,14 @@ class ForecastSettings:
 
     Attributes:
         step_seconds: grid of the series.
-        linear_windows: samples that lines are drawn through.
+        linear_windows: samples that lines are drawn through; the longest that the shorter do not contradict counts ...
+        agreement: ... within so many standard errors.
         holt: weight of a sample, of its surprise in the trend, and the share of the trend left after a step.
         shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
         half_life: samples after which an error counts half when models are compared ...
         margin_half_life: ... and when the margin is taken from them.
+        surprise: replicas by which demand is expected to outgrow a forecast before any error has been seen ...
+        surprise_samples: ... and how many seen errors that expectation weighs as much as.
         long_window: samples of the one line whose level may lie above what is seen now.
         least_samples: fewer are a warm-up.
         recent: samples whose mean no level may exceed: after a drop the past must not hold replicas up.
@@ -35,13 +47,16 @@ class ForecastSettings:
     """
 
     step_seconds: float = 15.0
-    linear_windows: tuple[int, ...] = (20, 40)
+    linear_windows: tuple[int, ...] = (5, 7, 10, 14, 20, 28, 40)
+    agreement: float = 1.0
     holt: tuple[float, float, float] = (0.4, 0.15, 0.97)
-    shortage_seconds: float = 1200.0
+    shortage_seconds: float = 1800.0
     half_life: float = 40.0
     margin_half_life: float = 40.0
+    surprise: float = 1.0
+    surprise_samples: float = 4.0
     long_window: int = 160
-    least_samples: int = 8
+    least_samples: int = 4
     recent: int = 4
     plausible: float = 2.5
 
@@ -132,7 +147,7 @@ def forecast(
     uppers, losses, errors = [], [], []
     for candidate in candidates:
         error = actual - candidate.past
-        margin = _margin(error, candidate.rising, fractile, recency)
+        margin = _margin(error, candidate.rising, fractile, recency, (settings.surprise, settings.surprise_samples))
         uppers.append(candidate.now + margin * stretch)
         losses.append(_pinball(error - margin[:, None], fractile, weights))
         errors.append(error)
@@ -174,7 +189,8 @@ def _candidates(
     recent = recent_mean(series, settings.recent)
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
-        trends += [("Linear", linear(series, window).at_most(recent)) for window in settings.linear_windows]
+        line = adaptive(series, settings.linear_windows, steps, settings.agreement)
+        trends += [("Linear", trend.at_most(recent)) for trend in (line, linear(series, settings.linear_windows[-1]))]
         # Load that jumps about is better met at its mean than followed
         trends.append(("Linear", linear(series, settings.long_window, whole=True)))
     if "Holt" in models:
@@ -197,20 +213,25 @@ def _ahead(series: Floats, steps: NDArray[np.int64]) -> Floats:
     return np.where(known, found, np.nan)
 
 
-def _margin(error: Floats, rising: NDArray[np.bool_], fractile: Floats, weights: Floats) -> Floats:
+def _margin(
+    error: Floats, rising: NDArray[np.bool_], fractile: Floats, weights: Floats, prior: tuple[float, float]
+) -> Floats:
     """The weighted fractile of the errors made while the model pointed the way it points now; never below zero.
 
-    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed.
+    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors say
+    little about the rare ones: ``prior``, an error and its weight, stands beside them until there are many.
     """
     alike = np.where(rising == rising[:, -1:], error, np.nan)
     enough = np.isfinite(alike).sum(axis=1, keepdims=True) >= 4
     chosen = np.where(enough, alike, error)
+    chosen = np.column_stack([chosen, np.full(len(chosen), prior[0])])
     order = np.argsort(chosen, axis=1)
     ranked = np.take_along_axis(chosen, order, axis=1)
-    share = np.cumsum(np.take_along_axis(np.where(np.isfinite(chosen), weights, 0.0), order, axis=1), axis=1)
+    weighed = np.where(np.isfinite(chosen), np.append(weights, prior[1]), 0.0)
+    share = np.cumsum(np.take_along_axis(weighed, order, axis=1), axis=1)
     index = (share < fractile[:, None] * share[:, -1:]).sum(axis=1)
     value = ranked[np.arange(len(ranked)), np.minimum(index, ranked.shape[1] - 1)]
-    return np.where(share[:, -1] > 0, np.maximum(np.nan_to_num(value), 0.0), 0.0)
+    return np.asarray(np.maximum(np.nan_to_num(value), 0.0))
 
 
 def _pinball(error: Floats, fractile: Floats, weights: Floats) -> Floats:

@@ -18,6 +18,9 @@ from concerto.autoscaling.settings import Bounds
 PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
 """Seasons that are tried where none is given: an hour, a day, a week."""
 
+UNLIKELY = 3.0
+"""Tolerances above the target that are borne where demand is as high as the forecast's upper end."""
+
 MODELS = ("Linear", "Holt", "Seasonal")
 
 
@@ -29,8 +32,8 @@ class HoldSettings:
     the horizon, so what is left to bridge is noise, and what it costs to be wrong: the time that pods take to start.
     """
 
-    share: float = 0.4
-    least_seconds: float = 30.0
+    share: float = 0.15
+    least_seconds: float = 45.0
     most_seconds: float = 300.0
 
     def seconds(self, horizon_seconds: float) -> float:
@@ -62,7 +65,7 @@ class Subject:
     models: tuple[str, ...] = MODELS
     period_seconds: float | None = None
     season_start: float | None = None
-    shortage_seconds: float = 1200.0
+    shortage_seconds: float = 1800.0
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,14 @@ class Outlook:
         return self.reason == "HasASay"
 
     def floor(self, bounds: Bounds, *, replaces: bool) -> Floor | None:
-        """Replicas that carry the upper forecast within the tolerance; None if it has no say."""
-        if not self.has_a_say or self.upper is None:
+        """Replicas for the expected load, and for the upper forecast within `UNLIKELY` tolerances; None without a say.
+
+        What is unlikely may use up some of the room that the target leaves: that is what it is for.
+        """
+        if not self.has_a_say or self.upper is None or self.expected is None:
             return None
-        enough = math.ceil(self.upper / (1.0 + bounds.tolerances.scale_up) - 1e-9)
-        return Floor(enough, self.model, replaces)
+        borne = 1.0 + UNLIKELY * bounds.tolerances.scale_up
+        return Floor(math.ceil(max(self.expected, self.upper / borne) - 1e-9), self.model, replaces)
 
 
 def predict(
@@ -158,8 +164,9 @@ def _seasons(subjects: list[Subject], now: float) -> list[Seasons]:
         if subject.season_start is not None:
             values[row, : max(0, int((subject.season_start - first_at) // first.step))] = np.nan
     periods = PERIODS_SECONDS if subjects[0].period_seconds is None else (subjects[0].period_seconds,)
-    span = first.length * first.step
-    return [Seasons(values, first_at, first.step, p) for p in periods if p < span and np.isfinite(values).any()]
+    known = np.isfinite(values).any(axis=0)
+    span = now - first_at - first.step * int(np.argmax(known)) if known.any() else 0.0
+    return [Seasons(values, first_at, first.step, p) for p in periods if p < span]
 
 
 def _outlook(subject: Subject, found: Forecasts, row: int, now: float, stale_seconds: float) -> Outlook:
@@ -172,7 +179,7 @@ def _outlook(subject: Subject, found: Forecasts, row: int, now: float, stale_sec
     return Outlook(
         reason,
         found.names[found.model[row]],
-        float(found.expected[row]) if known else None,
+        max(float(found.expected[row]), subject.least_demand) if known else None,
         max(float(found.upper[row]), subject.least_demand) if known else None,
         subject.horizon_seconds,
         _finite(found.error_percent[row]),

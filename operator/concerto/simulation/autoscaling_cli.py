@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from concerto.simulation.autoscaling_evaluation import Cell, Plan, Verdict, cells, figures, verdict
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace-only", action="store_true", help="no patterns")
     parser.add_argument("--trace-hours", type=float, default=3.0, help="length of a trace's windows (default 3)")
-    parser.add_argument("--trace-windows", type=int, default=10, help="windows of each trace (default 10)")
+    parser.add_argument("--trace-windows", type=int, default=20, help="windows of each trace (default 20)")
     parser.add_argument("--policy", action="append", help="only these, beside HPA v2")
     parser.add_argument("--target", type=int, default=50, help="CPU utilisation target in percent (default 50)")
     parser.add_argument("--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go")
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     document = {
         "machine": machine(),
         "cells": [{"traffic": c.traffic, "startupSeconds": c.startup, "policies": figures(c)} for c in done],
-        "verdicts": [v.__dict__ for v in verdicts],
+        "verdicts": [asdict(v) for v in verdicts],
     }
     (args.output / "figures.json").write_text(json.dumps(document, indent=1))
     print(f"figures: {args.output / 'figures.json'}")
@@ -112,5 +113,9 @@ def print_verdicts(verdicts: list[Verdict]) -> None:
             f"pooled p {v.p_pooled:.2g}{worse}; {len(v.short)} cells short"
         )
         if v.policy == "Auto":
-            for traffic, startup, violations, pods in v.short:
-                print(f"    {traffic}, {startup:.0f} s: violations {violations:.2f} x, pod-minutes {pods:.3f} x")
+            for miss in v.short:
+                bounds = "; ".join(f"{name} {a:.2f} x, {b:.3f} x" for name, (a, b) in miss.bounds.items())
+                print(
+                    f"    {miss.traffic}, {miss.startup:.0f} s: violations {miss.violations:.2f} x, "
+                    f"pod-minutes {miss.pod_minutes:.3f} x ({bounds})"
+                )

@@ -20,6 +20,8 @@ EXEMPT_SECONDS = 30.0
 """Start-ups up to this are exempt on traces of five minutes, and shorter ones on all."""
 VIOLATIONS_GOAL = 0.5
 POD_MINUTES_GOAL = 1.10
+BOUNDS = ("exact trend", "perfect forecast")
+"""Policies that know what no forecast can know."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,11 @@ class Plan:
     """What is run.
 
     Attributes:
-        seeds: replicates of a pattern; of a trace, windows times replicates.
+        seeds: replicates of a pattern.
         startups: seconds.
         traces: CSV files.
         trace_hours: length of a window of a trace.
-        trace_windows: windows of a trace.
+        trace_windows: windows of a trace; they are its replicates (one window twice would not tell twice as much).
         patterns: names in `PHASES`.
         target_percent: CPU utilisation target.
     """
@@ -40,7 +42,7 @@ class Plan:
     startups: tuple[float, ...] = STARTUPS_SECONDS
     traces: tuple[Path, ...] = ()
     trace_hours: float = 3.0
-    trace_windows: int = 10
+    trace_windows: int = 20
     patterns: tuple[str, ...] = tuple(PHASES)
     target_percent: int = 50
 
@@ -78,9 +80,7 @@ def _traffics(plan: Plan) -> Iterable[tuple[tuple[Traffic, ...], float]]:
         yield (from_phases(name, PHASES[name]),) * plan.seeds, 0.0
     for path in plan.traces:
         windows = from_trace(path, hours=plan.trace_hours, history_days=3.0, windows=plan.trace_windows)
-        each = max(1, plan.seeds // plan.trace_windows)
-        step = float(np.median(np.diff(windows[0].times)))
-        yield tuple(w for w in windows for _ in range(each)), step
+        yield tuple(windows), float(np.median(np.diff(windows[0].times)))
 
 
 def figures(cell: Cell, reference: str = "HPA v2") -> dict[str, dict[str, Any]]:
@@ -105,12 +105,31 @@ def figures(cell: Cell, reference: str = "HPA v2") -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Shortfall:
+    """A cell that misses a goal: the policy's ratios to the reference, and what the bounds for forecasts get there.
+
+    Attributes:
+        traffic: name.
+        startup: seconds.
+        violations: ratio.
+        pod_minutes: ratio.
+        bounds: the same two ratios of policies that know more than any forecast can, by name.
+    """
+
+    traffic: str
+    startup: float
+    violations: float
+    pod_minutes: float
+    bounds: dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How a policy stands against the goals.
 
     Attributes:
         policy: its name.
-        short: cells that count and miss a goal, each with its two ratios.
+        short: cells that count and miss a goal.
         p_pooled: probability of its pooled gain by chance.
         worse: patterns on which it is significantly worse after Holm's correction.
         violations_ratio: over all cells that count together.
@@ -118,7 +137,7 @@ class Verdict:
     """
 
     policy: str
-    short: list[tuple[str, float, float, float]]
+    short: list[Shortfall]
     p_pooled: float
     worse: list[str]
     violations_ratio: float
@@ -132,11 +151,11 @@ def verdict(done: Sequence[Cell], policy: str, reference: str = "HPA v2") -> Ver
     totals = np.zeros(4)
     for cell in counted:
         ours, base = cell.results[policy], cell.results[reference]
-        pair = (ours.violations.mean(), base.violations.mean(), ours.pod_minutes.mean(), base.pod_minutes.mean())
-        totals += np.array(pair)
-        violations, pods = _ratio(pair[0], pair[1]), _ratio(pair[2], pair[3])
+        totals += [ours.violations.mean(), base.violations.mean(), ours.pod_minutes.mean(), base.pod_minutes.mean()]
+        violations, pods = _ratios(ours, base)
         if violations > VIOLATIONS_GOAL or pods > POD_MINUTES_GOAL:
-            short.append((cell.traffic, cell.startup, violations, pods))
+            bounds = {n: _ratios(cell.results[n], base) for n in BOUNDS if n in cell.results}
+            short.append(Shortfall(cell.traffic, cell.startup, violations, pods, bounds))
         by_traffic.setdefault(cell.traffic, []).append(z_sum_differences(ours, base))
     patterns = {name: tested(np.mean(list(d), axis=0)) for name, d in by_traffic.items()}
     corrected = holm([d.p_worse for d in patterns.values()])
@@ -149,6 +168,12 @@ def verdict(done: Sequence[Cell], policy: str, reference: str = "HPA v2") -> Ver
         _ratio(totals[0], totals[1]),
         _ratio(totals[2], totals[3]),
     )
+
+
+def _ratios(ours: Result, base: Result) -> tuple[float, float]:
+    """Of violations and of pod-minutes."""
+    violations = _ratio(ours.violations.mean(), base.violations.mean())
+    return violations, _ratio(ours.pod_minutes.mean(), base.pod_minutes.mean())
 
 
 def _ratio(value: float, base: float) -> float:

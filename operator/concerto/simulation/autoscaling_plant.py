@@ -109,14 +109,16 @@ class Plant:
             Latencies (replicates x requests, padded with NaN), useful CPU-seconds and existing pods of each replicate.
         """
         s, dt = self.settings, self.settings.tick_seconds
-        ready = self.ready
+        # The first free column is taken first, so that all pods stand in the first few
+        used = int(np.flatnonzero(self.alive.any(axis=0)).max(initial=0)) + 1
+        ready = self.ready[:, :used]
         count = ready.sum(axis=1)
         mean = np.where(ready, (rates * dt / np.maximum(count, 1))[:, None], 0.0)
         arrivals = self._rng.poisson(mean)
         width = int(arrivals.max()) if arrivals.size else 0
         latency = np.full((*arrivals.shape, max(width, 1)), np.nan)
         end = self.now + dt
-        free = np.maximum(self.free_at, self.now)
+        free = np.maximum(self.free_at[:, :used], self.now)
         busy = np.minimum(free, end) - self.now
         given = np.arange(latency.shape[2]) < arrivals[..., None]
         at = self.now + np.sort(np.where(given, self._rng.random(latency.shape) * dt, dt), axis=2)
@@ -130,11 +132,12 @@ class Plant:
             busy += np.where(taken, np.minimum(done, end) - np.minimum(begin, end), 0.0)
             free = np.where(taken, done, free)
         latency[~given] = np.nan
-        self.free_at = free
+        self.free_at[:, :used] = free
         useful = np.where(ready, busy * s.pod_cores, 0.0)
-        starting = self.alive & ~ready
-        self._busy = np.roll(self._busy, 1, axis=0)
-        self._busy[0] = np.where(ready, useful, np.where(starting, s.pod_cores * dt, np.nan))
+        starting = self.alive[:, :used] & ~ready
+        self._busy[1:] = self._busy[:-1].copy()
+        self._busy[0] = np.nan
+        self._busy[0, :, :used] = np.where(ready, useful, np.where(starting, s.pod_cores * dt, np.nan))
         self.now += dt
         return latency.reshape(len(latency), -1), useful.sum(axis=1), self.alive.sum(axis=1).astype(float)
 

@@ -20,7 +20,8 @@ def plot_cell(cell: Cell, directory: Path) -> Path:
 
     shown = [name for name in SHOWN if name in cell.results]
     figure, (load, latency) = pyplot.subplots(2, 1, figsize=(10, 7), sharex=True, layout="constrained")
-    figure.suptitle(f"{cell.traffic}: pods need {cell.startup:.0f} s to start")
+    bad = ", ".join(f"{name} {cell.results[name].violations[0]:.0f}" for name in shown)
+    figure.suptitle(f"{cell.traffic}: pods need {cell.startup:.0f} s to start\nminutes above the objective: {bad}")
     minutes = np.arange(cell.results[shown[0]].demand.shape[1])
     load.plot(minutes, cell.results[shown[0]].demand[0], color="black", linewidth=2, label="replicas the load needs")
     for name, colour in zip(shown, ("tab:red", "tab:blue", "tab:gray"), strict=False):
@@ -31,8 +32,10 @@ def plot_cell(cell: Cell, directory: Path) -> Path:
         latency.plot(minutes, result.p95[0], color=colour, label=name)
     latency.axhline(3.0, color="black", linestyle="--", linewidth=1, label="objective: 3 x unloaded")
     load.set_ylabel("replicas")
-    latency.set_ylabel("p95 latency over unloaded")
+    latency.set_ylabel("p95 latency, times the unloaded one")
     latency.set_yscale("log")
+    latency.yaxis.set_major_formatter("{x:g}")
+    latency.yaxis.set_minor_formatter("{x:g}")
     latency.set_xlabel("minutes")
     for axis in (load, latency):
         axis.legend(loc="upper left", fontsize="small")

@@ -89,6 +89,19 @@ class Perfect(Reactive):
         return with_hold(bounds, self._outlook, self._hold, None)
 
 
+class ExactTrend(Perfect):
+    """Knows the load of now and its slope exactly, and draws the line out: the bound for who cannot know a turn."""
+
+    name = "exact trend"
+    step_seconds = 15.0
+
+    def floors(self, sync: Sync) -> list[Floor | None]:
+        """What the line reaches within the horizon."""
+        before, now = self._experiment.demand(np.array([max(sync.now - self.step_seconds, 0.0), sync.now])).T
+        rise = np.maximum(now - before, 0.0) * self._outlook.horizon_seconds / self.step_seconds
+        return [Floor(math.ceil(need - 1e-9), self.name) for need in now + rise]
+
+
 class Seed(Reactive):
     """002 §3.5.2 and §4.2 as written: a line through the last three minutes of mean utilisation; slope <= 0: reactive.
 
@@ -242,6 +255,7 @@ def all_policies() -> list[Reactive]:
         Forecasting("Holt", ("Holt",)),
         Forecasting("Seasonal", ("Seasonal",)),
         Forecasting("Auto"),
+        ExactTrend(),
         Perfect(),
     ]
 
