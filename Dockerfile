@@ -6,7 +6,7 @@ ARG BASE=gcr.io/distroless/python3-debian12
 # layers of their own: the first is shared, and the last, small one is all that a new version of ours changes.
 FROM ${BASE} AS build
 WORKDIR /src
-COPY image/install.py pyproject.toml ./
+COPY e2e/image/install.py pyproject.toml ./
 COPY build/image/wheels wheels
 RUN ["/usr/bin/python3", "install.py", "wheels", "wheels/agent", "/out/common"]
 RUN ["/usr/bin/python3", "install.py", "wheels", "wheels/operator", "/out/operator-only"]

@@ -53,10 +53,10 @@ lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linte
 	@.venv/bin/lint-imports --no-logo
 
 image: .venv/.installed image-packages ## build the images of operator and agent (by a Docker engine, or else by buildah on Debian packages: 30 s)
-	@$(PY) -m image
+	@$(PY) -m e2e.image
 
 image-packages:
-	@docker info >/dev/null 2>&1 || ./e2e/nodes/install-packages.sh image/packages.txt "images without a Docker engine"
+	@docker info >/dev/null 2>&1 || ./e2e/nodes/install-packages.sh e2e/image/packages.txt "images without a Docker engine"
 
 rights: setup ## write down afresh what the tokens of operator and agents may do (e2e/rights)
 	@$(PY) -m e2e.rights

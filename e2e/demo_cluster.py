@@ -9,11 +9,10 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from image.build import CannotBuild, cached
-
 from e2e import metrics_server
 from e2e.clusters import LocalControlPlane, Unusable, find_binaries
 from e2e.demo import KEEP, STATE, conclude, console, say, show, watch_job
+from e2e.image.build import CannotBuild, cached
 from e2e.incluster import NAMESPACE, installed_system, wait_gone
 from e2e.recorder import Recorder
 from e2e.system import SAMPLES, System, can_run_real_nodes

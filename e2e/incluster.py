@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from image.build import Images, cached
-
 from e2e.clusters import ClusterError, LocalControlPlane
+from e2e.image.build import Images, cached
 from e2e.nodes import RealNodes
 from e2e.system import REPOSITORY, Say, System
 

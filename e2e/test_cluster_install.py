@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from image.build import Images, cached
 
 from e2e.clusters import LocalControlPlane, find_binaries
+from e2e.image.build import Images, cached
 from e2e.incluster import NAMESPACE, OVERLAY, import_images, install, wait_gone, wait_rolled_out
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.recorder import Recorder

@@ -6,8 +6,8 @@ import tarfile
 import zipfile
 
 import pytest
-from image import build, install
-from image.wheels import EXTRAS, LOCK, closure, locked
+from e2e.image import build, install
+from e2e.image.wheels import EXTRAS, LOCK, closure, locked
 
 
 def test_the_operator_has_what_the_agent_has_and_more():

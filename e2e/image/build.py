@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from image import tree, wheels
-from image.wheels import REPOSITORY
+from e2e.image import tree, wheels
+from e2e.image.wheels import REPOSITORY
 
 OUTPUT = REPOSITORY / "build" / "image"
 ARCHIVE = OUTPUT / "concerto.tar"
@@ -32,7 +32,7 @@ _INPUTS = (
     ".dockerignore",
     "pyproject.toml",
     "requirements.lock",
-    "image/*.py",
+    "e2e/image/*.py",
     "*/concerto*/**/*",
 )
 

@@ -14,9 +14,9 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from image.tree import PYTHON
+from e2e.image.tree import PYTHON
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LOCK = REPOSITORY / "requirements.lock"
 EXTRAS = {"agent": "", "operator": "operator"}
 """What of the project's optional dependencies an image has, by target."""

@@ -1,4 +1,4 @@
-"""``python -m image``: build both images, and say how big they are."""
+"""``python -m e2e.image``: build both images, and say how big they are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from image.build import CannotBuild, build
+from e2e.image.build import CannotBuild, build
 
 
 def main() -> int:
