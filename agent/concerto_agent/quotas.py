@@ -20,6 +20,8 @@ from concerto_agent.cgroups import container_id
 from concerto_agent.cpuset_files import write_file
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
+_LEAST_QUOTA_US = 1000
+"""The kernel takes none below it, and kubelet gives no smaller one."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +51,38 @@ class PodLimits:
 
 
 def spec_limits(spec: Mapping[str, Any]) -> dict[str, int]:
-    """CPU limits of a pod's containers by name, millicores; the pod's own under ``""`` if each has one.
+    """CPU limits of a pod's containers by name, millicores; the pod's own under ``""`` if kubelet gives it a quota.
 
-    As kubelet adds them up: init containers that go on running count with the others, and one that ends first counts
-    by itself if that is more.
+    As kubelet adds them up: init containers that go on running count with the others, one that ends first with those
+    that run by then, if that is more; a pod has none as long as any of its containers, init containers too, has none.
     """
     limits: dict[str, int] = {}
-    complete, together, most = True, 0, 0
-    for group in ("initContainers", "containers"):
-        for container in spec.get(group) or ():
-            limit = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
-            ends = group == "initContainers" and container.get("restartPolicy") != "Always"
-            if limit is None:
-                complete &= ends
-                continue
-            millicores = limits[container["name"]] = milli(limit)
-            if ends:
-                most = max(most, together + millicores)
-            else:
-                together += millicores
-    whole = ((spec.get("resources") or {}).get("limits") or {}).get("cpu")
-    if whole is not None:
-        limits[""] = milli(whole)
-    elif complete and limits:
-        limits[""] = max(most, together)
+    together, most, going_on, complete = 0, 0, 0, True
+    for container in spec.get("containers") or ():
+        millicores = _cpu_limit(container)
+        if millicores:
+            limits[container["name"]] = millicores
+        together += millicores
+        complete &= millicores > 0
+    for container in spec.get("initContainers") or ():
+        millicores = needs = _cpu_limit(container)
+        if millicores:
+            limits[container["name"]] = millicores
+        if container.get("restartPolicy") == "Always":
+            together += millicores
+            going_on += millicores
+            needs = 0
+        most = max(most, needs + going_on)
+        complete &= needs + going_on > 0
+    whole = _cpu_limit(spec)
+    if whole or (complete and together):
+        limits[""] = (whole or max(most, together)) + milli((spec.get("overhead") or {}).get("cpu", "0"))
     return limits
+
+
+def _cpu_limit(holder: Mapping[str, Any]) -> int:
+    """Millicores; 0 for none, as kubelet takes a limit of 0 for none."""
+    return milli(((holder.get("resources") or {}).get("limits") or {}).get("cpu", "0"))
 
 
 def kubelet_sets_quotas(config: Path) -> bool | None:
@@ -104,7 +113,8 @@ def quota_writes(now: Mapping[str, Quota], pod: str, *, lifted: bool, limits: Po
         name = container_id(path.rpartition("/")[2]) or ""
         millicores = limits.pod_millicores if path == pod else limits.containers.get(name)
         if now[path].quota_us is None and millicores is not None:
-            writes[path] = Quota(millicores * now[path].period_us // 1000, now[path].period_us)
+            quota_us = max(millicores * now[path].period_us // 1000, _LEAST_QUOTA_US)
+            writes[path] = Quota(quota_us, now[path].period_us)
     return writes
 
 

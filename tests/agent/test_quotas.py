@@ -38,6 +38,22 @@ SPECS = {
         },
         {"s": 1000, "i": 3000, "a": 2000, "": 4000},
     ),
+    "an init container without a limit: the pod has none either": (
+        {"initContainers": [container("i", None)], "containers": [container("a", "1")]},
+        {"a": 1000},
+    ),
+    "one that runs beside a limited sidecar counts as limited": (
+        {
+            "initContainers": [container("s", "1", restartPolicy="Always"), container("i", None)],
+            "containers": [container("a", "1")],
+        },
+        {"s": 1000, "a": 1000, "": 2000},
+    ),
+    "a limit of 0 is none": ({"containers": [container("a", "0"), container("b", "1")]}, {"b": 1000}),
+    "what a sandbox costs comes on top": (
+        {"containers": [container("a", "1")], "overhead": {"cpu": "250m"}},
+        {"a": 1000, "": 1250},
+    ),
     "a limit of the whole pod": (
         {"containers": [container("a", None)], "resources": {"limits": {"cpu": "2"}}},
         {"": 2000},
@@ -87,6 +103,15 @@ def test_quotas_go_from_the_pod_downwards_and_come_back_from_the_containers_upwa
     again.enforce(pods, ())  # by an agent that did not lift them
     assert {path: file.read_text() for path, file in files.items()} == before
     assert order[2:] == [f"/cri-containerd-{ID}.scope", ""]
+
+
+def test_no_quota_is_smaller_than_the_kernel_takes(tmp_path):
+    files = tree(tmp_path, 2)
+    for file in files.values():
+        file.write_text("max 100000\n")
+    quotas = PodQuotas(QuotaFiles(tmp_path, 2), lambda: {"u": PodLimits(5, {ID: 5})}, kubelet_sets=True)
+    quotas.enforce({"u": (POD, [path for path in files if path != POD])}, ())
+    assert sorted({file.read_text().split()[0] for file in files.values()}) == ["1000", "max"]
 
 
 @pytest.mark.parametrize("kubelet_sets", [False, None])
