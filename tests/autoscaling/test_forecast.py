@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.autoscaling.forecast import ForecastSettings, critical_fractile, forecast
-from concerto.autoscaling.forecasters import Seasons, adaptive, holt, linear, seasonal_peak
+from concerto.autoscaling.forecasters import Seasons, holt, linear, seasonal_peak
 
 SETTINGS = ForecastSettings()
 
@@ -39,34 +39,6 @@ def test_missing_samples_leave_lines_and_levels_where_they_were():
     y[[5, 17, 30, 31, 32]] = np.nan
     assert linear(y[None], 20).slope[0, -1] == pytest.approx(1.0)
     assert holt(y[None], 0.4, 0.15, 0.97).level[0, -1] == pytest.approx(39, abs=1.5)
-
-
-WINDOWS = SETTINGS.linear_windows
-
-
-def noisy(load):
-    """Counted requests: noise grows with the level."""
-    return load * (1.0 + np.random.default_rng(3).normal(0, 0.1, len(load)) / np.sqrt(load))
-
-
-def test_a_steady_rise_is_seen_through_the_longest_line():
-    trend = adaptive(noisy(np.linspace(2, 12, 120))[None], WINDOWS, np.array([10.0]), 1.0)
-    assert trend.reach[0, 60:].mean() > 20
-    assert trend.slope[0, -1] == pytest.approx(10 / 119, rel=0.2)
-
-
-def test_a_turn_is_seen_through_a_short_line_sooner_than_through_a_long_one():
-    series = noisy(np.r_[np.full(80, 3.0), 3.0 + 0.4 * np.arange(1, 9)])[None]
-    trend = adaptive(series, WINDOWS, np.array([10.0]), 1.0)
-    assert trend.reach[0, -1] <= 10
-    assert trend.slope[0, -1] == pytest.approx(0.4, rel=0.3)
-    assert linear(series, 40).slope[0, -1] < 0.15
-
-
-def test_a_line_that_has_too_few_samples_says_nothing():
-    trend = adaptive(np.array([[np.nan, 2.0, np.nan, np.nan, 4.0]]), WINDOWS, np.array([10.0]), 1.0)
-    assert trend.slope[0, -1] == 0.0
-    assert trend.peak(np.array([10.0]), -1)[0] == pytest.approx(3.0)
 
 
 def test_before_errors_were_seen_a_replica_more_is_asked_for_and_less_as_they_stay_away():

@@ -14,16 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.autoscaling.forecasters import (
-    Floats,
-    Seasons,
-    Trend,
-    adaptive,
-    holt,
-    linear,
-    recent_mean,
-    seasonal_peak,
-)
+from concerto.autoscaling.forecasters import Floats, Seasons, Trend, holt, linear, recent_mean, seasonal_peak
 
 
 @dataclass(frozen=True)
@@ -32,8 +23,7 @@ class ForecastSettings:
 
     Attributes:
         step_seconds: grid of the series.
-        linear_windows: samples that lines are drawn through; the longest that the shorter do not contradict counts ...
-        agreement: ... within so many standard errors.
+        linear_windows: samples that lines are drawn through.
         holt: weight of a sample, of its surprise in the trend, and the share of the trend left after a step.
         shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
         half_life: samples after which an error counts half when models are compared ...
@@ -47,8 +37,7 @@ class ForecastSettings:
     """
 
     step_seconds: float = 15.0
-    linear_windows: tuple[int, ...] = (5, 7, 10, 14, 20, 28, 40)
-    agreement: float = 1.0
+    linear_windows: tuple[int, ...] = (20, 40)
     holt: tuple[float, float, float] = (0.4, 0.15, 0.97)
     shortage_seconds: float = 1800.0
     half_life: float = 40.0
@@ -189,8 +178,7 @@ def _candidates(
     recent = recent_mean(series, settings.recent)
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
-        line = adaptive(series, settings.linear_windows, steps, settings.agreement)
-        trends += [("Linear", trend.at_most(recent)) for trend in (line, linear(series, settings.linear_windows[-1]))]
+        trends += [("Linear", linear(series, window).at_most(recent)) for window in settings.linear_windows]
         # Load that jumps about is better met at its mean than followed
         trends.append(("Linear", linear(series, settings.long_window, whole=True)))
     if "Holt" in models:

@@ -7,7 +7,6 @@ same pass over the history gives the forecast (at the last sample) and its backt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,17 +22,16 @@ class Trend:
     Attributes:
         level: objects x samples.
         slope: the same, per step.
-        reach: steps after which the rise ends (one for all, or objects x samples): a line is drawn out no further than
-            it is long.
+        reach: steps after which the rise ends: a line is drawn out no further than it is long.
     """
 
     level: Floats
     slope: Floats
-    reach: Floats
+    reach: float
 
     def peak(self, steps: Floats, index: int | slice = slice(None)) -> Floats:
         """Highest point within ``steps`` (a column, or one per object): a falling trend peaks now (002 §4.2.3)."""
-        rise = np.maximum(self.slope[:, index], 0.0) * np.minimum(steps, self.reach[:, index])
+        rise = np.maximum(self.slope[:, index], 0.0) * np.minimum(steps, self.reach)
         return np.asarray(self.level[:, index] + rise)
 
     def at_most(self, level: Floats) -> Trend:
@@ -57,47 +55,7 @@ def linear(series: Floats, window: int, *, whole: bool = False) -> Trend:
         level = (sy - slope * sx) / n + slope * x
     if whole:
         level = np.where(n >= 0.75 * window, level, np.nan)
-    return Trend(level, slope, np.full(series.shape, float(window)))
-
-
-def adaptive(series: Floats, windows: Sequence[int], steps: Floats, agreement: float) -> Trend:
-    """The longest of several lines that no shorter one contradicts, at each sample.
-
-    A long line is steady and slow to see a turn, a short one quick and noisy. Each gives an interval for demand
-    ``steps`` ahead; windows grow for as long as all intervals so far have a point in common (Goldenshluger and
-    Nemirovski 1997: intersection of confidence intervals). Noise is taken to grow with the level, as that of counted
-    requests does, and measured from second differences, which see no trend.
-
-    Args:
-        series: objects x samples.
-        windows: samples of the lines, ascending.
-        steps: how far ahead they are compared, one per object; shorter lines than that are left out.
-        agreement: half width of an interval, in standard errors.
-    """
-    known = np.isfinite(series)
-    x, y = np.arange(series.shape[1], dtype=float), np.where(known, series, 0.0)
-    least = np.minimum(0.9 * steps, windows[-1])
-    parts = (known.astype(float), known * x, y, known * x * x, y * x)
-    level = recent_mean(series, windows[0])
-    deviation = np.sqrt(_noise(series) * np.maximum(level, 0.0))
-    slope, reach = np.zeros(series.shape), np.zeros(series.shape)
-    low, high, agree = np.full(series.shape, -np.inf), np.full(series.shape, np.inf), np.isfinite(deviation)
-    for window in windows:
-        n, sx, sy, sxx, sxy = (_trailing(part, window) for part in parts)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            spread, middle = sxx - sx * sx / n, sx / n
-            rise = (sxy - sx * sy / n) / spread
-            there = sy / n + rise * (x + steps[:, None] - middle)
-            width = agreement * deviation * np.sqrt(1.0 / n + (x + steps[:, None] - middle) ** 2 / spread)
-            here = sy / n + rise * (x - middle)
-            told = (n >= np.maximum(4, 0.6 * window)) & np.isfinite(there + width) & (window >= least[:, None])
-            below, above = np.fmax(low, there - width), np.fmin(high, there + width)
-        chosen = agree & told & (below <= above)
-        agree &= chosen | ~told
-        low, high = np.where(chosen, below, low), np.where(chosen, above, high)
-        level, slope = np.where(chosen, here, level), np.where(chosen, rise, slope)
-        reach = np.where(chosen, float(window), reach)
-    return Trend(level, slope, reach)
+    return Trend(level, slope, float(window))
 
 
 def holt(series: Floats, alpha: float, beta: float, damping: float) -> Trend:
@@ -118,7 +76,7 @@ def holt(series: Floats, alpha: float, beta: float, damping: float) -> Trend:
         now = np.where(np.isnan(expected), sample, expected + alpha * surprise)
         trend = damping * trend + alpha * beta * surprise
         level[:, k], slope[:, k] = now, trend
-    return Trend(level, slope, np.full(series.shape, 1.0 / (1.0 - damping)))
+    return Trend(level, slope, 1.0 / (1.0 - damping))
 
 
 @dataclass(frozen=True)
@@ -185,18 +143,6 @@ def recent_mean(series: Floats, samples: int) -> Floats:
     total, count = _trailing(np.where(known, series, 0.0), samples), _trailing(known.astype(float), samples)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(total / count)
-
-
-def _noise(series: Floats, window: int = 80) -> Floats:
-    """Variance of a sample as a share of its level; NaN where fewer than three samples stand in a row."""
-    bend, level = np.full(series.shape, np.nan), np.full(series.shape, np.nan)
-    before, middle, after = series[:, :-2], series[:, 1:-1], series[:, 2:]
-    bend[:, 2:], level[:, 2:] = (after - 2.0 * middle + before) ** 2 / 6.0, (before + middle + after) / 3.0
-    known = np.isfinite(bend)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(
-            _trailing(np.where(known, bend, 0.0), window) / _trailing(np.where(known, level, 0.0), window)
-        )
 
 
 def _trailing(values: Floats, window: int) -> Floats:
