@@ -288,7 +288,10 @@ def test_a_restart_leaves_pins_and_a_removal_takes_them_away(
             },
         }
     )
-    plane.apply(pod(namespace, "stays", "sleep 1000", NODE), binding(namespace, "stays", [1]))
+    made, bound = pod(namespace, "stays", "sleep 1000", NODE), binding(namespace, "stays", [1])
+    made["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "500m"}}
+    bound["spec"]["cpuQuota"] = "Unlimited"
+    plane.apply(made, bound)
     uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/stays")["metadata"]["uid"]
     grant(plane, get_binding(plane, namespace, "stays"), NODE, uid)
     eventually("it runs", lambda: len(kernel.allowed(uid)) > 0)
@@ -305,9 +308,12 @@ def test_a_restart_leaves_pins_and_a_removal_takes_them_away(
         assert kernel.sets(uid) == {"0-1"}, "its DaemonSet is gone"
         start_and_wait(agent, kernel, uid)
         agent.kill()
-        flags = ["--scope", "cgroup", "--cgroup", node.cgroup, *node.kubelet_flags[:2]]
+        assert kernel.quotas(uid) == [-1, -1, -1]
+        token = plane.token_kubeconfig("concerto-system", "concerto-agent", bound_node=NODE)
+        flags = ["--kubeconfig", str(token), "--scope", "cgroup", "--cgroup", node.cgroup, *node.kubelet_flags]
         subprocess.run(concerto_command("agent", "--node-name", NODE, "--release", *flags), check=True)
         assert kernel.sets(uid) == {"0-1"}, "by hand"
+        assert kernel.quotas(uid) == [-1, 50_000, 50_000]
     finally:
         member.kill()
         plane.kubectl("delete", "daemonset", "-n", "concerto-system", "concerto-agent", "--ignore-not-found")

@@ -30,7 +30,7 @@ from concerto_agent.measurement import Measured, Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.pinner import Pinner, PinningSettings
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.podmeta import trim_pod
+from concerto_agent.podmeta import limits_of, trim_pod
 from concerto_agent.pods import PodWatcher
 from concerto_agent.publisher import (
     Published,
@@ -180,19 +180,7 @@ class Agent:
             return None
 
     def _limits(self) -> dict[str, PodLimits]:
-        """CPU limits of the node's pods that have some, by UID."""
-        return {
-            pod["metadata"]["uid"]: PodLimits(
-                pod["limits"].get(""),
-                {
-                    key: pod["limits"][name]
-                    for key, (name, _) in pod["status"]["running"].items()
-                    if name in pod["limits"]
-                },
-            )
-            for pod in self._reflect_pods.store.values()
-            if pod["limits"]
-        }
+        return limits_of(self._reflect_pods.store.values())
 
     async def say_goodbye(self) -> None:
         """After ``run`` has been cancelled: leave nothing behind if the product is being removed."""

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from concerto.api.quantities import whole
-from concerto.kube import ClusterConfig, ConfigError, Session
+from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
+from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.pinner import PinningSettings, release
+from concerto_agent.podmeta import limits_of, trim_pod
+from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
 from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology_publisher import TopologySettings
 
@@ -84,7 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the DaemonSet of this agent: when it is gone as the agent ends, every pin is released",
     )
     pinning.add_argument(
-        "--release", action="store_true", help="give every pod of the node its unpinned cpuset back, and end"
+        "--release",
+        action="store_true",
+        help="give every pod of the node its unpinned cpuset and its CPU quota back, and end",
     )
     parser.add_argument("--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not)")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
@@ -110,12 +115,7 @@ def run(args: argparse.Namespace) -> int:
         kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config, daemon_set=args.daemon_set
     )
     if args.release:
-        try:
-            release(where, pinning, time.time)
-        except (OSError, ValueError) as error:
-            print(f"concerto agent: pins are not released: {error}", file=sys.stderr)
-            return 1
-        return 0
+        return _release(args, where, pinning)
     try:
         config = ClusterConfig.load(args.kubeconfig)
         topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
@@ -124,6 +124,33 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
         return 2
+
+
+def _release(args: argparse.Namespace, where: SamplerSettings, pinning: PinningSettings) -> int:
+    """Cpusets need the node alone; which quotas its pods had, the API server knows."""
+    limits, problem = None, ""
+    try:
+        limits = asyncio.run(_limits(args.kubeconfig, args.node_name, pinning.farewell_seconds))
+        if kubelet_sets_quotas(pinning.kubelet_config) is None:
+            problem = f"{pinning.kubelet_config} can't be read, and kubelet may set none (--kubelet-config)"
+    except (ConfigError, KubeError, TimeoutError) as error:
+        problem = f"the node's pods can't be read: {error or type(error).__name__}"
+    try:
+        release(where, pinning, time.time, limits)
+    except (OSError, ValueError) as error:
+        print(f"concerto agent: pins are not released: {error}", file=sys.stderr)
+        return 1
+    if problem:
+        text = "cpusets are given back; a CPU quota that was lifted comes back with the pod's next container only"
+        print(f"concerto agent: {text}: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _limits(kubeconfig: str | None, node_name: str, within_seconds: float) -> dict[str, PodLimits]:
+    async with asyncio.timeout(within_seconds), await Session.open(ClusterConfig.load(kubeconfig)) as session:
+        listed = await session.list(PODS.path(), field_selector=f"spec.nodeName={node_name}")
+    return limits_of(map(trim_pod, listed["items"]))
 
 
 async def _run(

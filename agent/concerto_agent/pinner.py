@@ -267,11 +267,7 @@ class Pinner:
             lambda: read_rule(settings.kubelet_state, settings.kubelet_state.with_name("memory_manager_state")),
             settings,
             wall,
-            PodQuotas(
-                QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version),
-                limits,
-                kubelet_sets_quotas(settings.kubelet_config),
-            ),
+            _quotas(where, hierarchies, settings, limits),
         )
         self._reflector = Reflector(
             session,
@@ -468,8 +464,19 @@ class TopologyReader:
         return self._topology
 
 
-def release(where: SamplerSettings, settings: PinningSettings, wall: Callable[[], float]) -> None:
-    """Give every pod of the node its unpinned cpuset back.
+def release(
+    where: SamplerSettings,
+    settings: PinningSettings,
+    wall: Callable[[], float],
+    limits: Mapping[str, PodLimits] | None,
+) -> None:
+    """Give every pod of the node its unpinned cpuset back, and its CPU quota.
+
+    Args:
+        where: the node's files.
+        settings: further files.
+        wall: seconds since the epoch.
+        limits: CPU limits of the node's pods by UID; None: not known, and quotas are left alone.
 
     Raises:
         OSError: there is no cpuset hierarchy, or the node's CPUs or kubelet's state can't be read.
@@ -487,9 +494,20 @@ def release(where: SamplerSettings, settings: PinningSettings, wall: Callable[[]
         lambda: read_rule(settings.kubelet_state, settings.kubelet_state.with_name("memory_manager_state")),
         settings,
         wall,
+        None if limits is None else _quotas(where, hierarchies, settings, lambda: limits),
     )
     cpusets.enforce(())
     if not cpusets.knows_kubelet:
         raise OSError(
             f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"
         )
+
+
+def _quotas(
+    where: SamplerSettings,
+    hierarchies: Hierarchies,
+    settings: PinningSettings,
+    limits: Callable[[], Mapping[str, PodLimits]],
+) -> PodQuotas:
+    files = QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version)
+    return PodQuotas(files, limits, kubelet_sets_quotas(settings.kubelet_config))

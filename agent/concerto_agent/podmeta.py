@@ -19,12 +19,12 @@ API's to tell:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from concerto.api.timestamps import parse_timestamp
-from concerto_agent.quotas import spec_limits
+from concerto_agent.quotas import PodLimits, spec_limits
 
 MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
@@ -83,6 +83,18 @@ def counts(pod: Object) -> bool:
     if MIRROR in metadata.get("annotations", {}):
         return False
     return not any(o["kind"] == "DaemonSet" and o["controller"] for o in metadata.get("ownerReferences", ()))
+
+
+def limits_of(pods: Iterable[Object]) -> dict[str, PodLimits]:
+    """CPU limits of those pods (trimmed) that have some, by UID."""
+    return {
+        pod["metadata"]["uid"]: PodLimits(
+            pod["limits"].get(""),
+            {key: pod["limits"][name] for key, (name, _) in pod["status"]["running"].items() if name in pod["limits"]},
+        )
+        for pod in pods
+        if pod["limits"]
+    }
 
 
 @dataclass(frozen=True)

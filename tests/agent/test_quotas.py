@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from cgroupfs_model import CgroupfsModel, NodeModel
+from sysfs_trees import build, smt
 
+from concerto_agent.pinner import PinningSettings, release
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas, spec_limits
+from concerto_agent.sampler import SamplerSettings
 
 ID = "a" * 64
 POD = "kubepods/burstable/podu"
@@ -133,3 +138,26 @@ def test_whether_kubelet_sets_quotas_is_in_its_configuration(tmp_path, text, set
     if text is not None:
         (tmp_path / "config").write_text(text)
     assert kubelet_sets_quotas(tmp_path / "config") is sets
+
+
+@pytest.mark.parametrize(("limits", "quota"), [({"u": PodLimits(500, {ID: 500})}, "50000"), (None, "-1")])
+def test_a_release_by_hand_gives_back_quotas_where_the_pods_limits_are_known(tmp_path, limits, quota):
+    sys = build(tmp_path / "sys", smt(1, 2, 2))
+    cgroups = CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4)))
+    node = NodeModel(cgroups, "cgroupfs")
+    node.start("u", "burstable", containers=0)
+    paths = [node.pods["u"], node.start_container("u", ID)]
+    for path in reversed(paths):
+        cgroups.write(cgroups.root / path / "cpuset.cpus", "1")
+        directory = sys / "fs/cgroup/cpu" / path
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cpu.cfs_quota_us").write_text("-1\n")
+        (directory / "cpu.cfs_period_us").write_text("100000\n")
+    kubelet = {"cpu_manager_state": json.dumps({"policyName": "none"}), "config.yaml": "kind: KubeletConfiguration"}
+    for name, text in kubelet.items():
+        (tmp_path / name).write_text(text)
+    settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml")
+    release(SamplerSettings(sys=sys), settings, lambda: 0.0, limits)
+    assert {cgroups.effective(path) for path in paths} == {frozenset(range(4))}
+    quotas = [sys / "fs/cgroup/cpu" / path / "cpu.cfs_quota_us" for path in paths]
+    assert {file.read_text().strip() for file in quotas} == {quota}
