@@ -35,7 +35,7 @@ class Claim:
         generation: of the spec that was validated.
         pod_uid: the pod.
         cpus: CPUs to run on.
-        mems: memory nodes to take memory from; empty leaves them alone.
+        mems: memory nodes to take memory from, those of them that have any; if none, they are left alone.
         level: what is kept from others.
         unlimited: no CPU quota while the pod is pinned.
     """
@@ -135,6 +135,10 @@ class PodCgroups:
     def containers(self) -> list[str]:
         """Paths of the cgroups directly below the pod's: containers, and the sandbox where it has one."""
         return [path for path in self.cpusets if path.rpartition("/")[0] == self.path]
+
+    def memory_of(self, claim: Claim) -> Numbers:
+        """Memory nodes of a claim that a pod here can be given: a node may have CPUs and no memory."""
+        return claim.mems & self.limit.effective_mems
 
     def tree(self, path: str) -> list[str]:
         """A cgroup and all below it, parents first."""
@@ -317,7 +321,7 @@ class _Layout:
         if self.rule.mems:
             return {}
         if grant is not None:
-            return self._all(pod.path, grant.claim.mems)
+            return self._all(pod.path, pod.memory_of(grant.claim))
         return self._inherited(pod.limit.mems, {path: cpuset.mems for path, cpuset in pod.cpusets.items()})
 
     def _inherited(self, limit: Numbers, now: Mapping[str, Numbers]) -> dict[str, Numbers]:

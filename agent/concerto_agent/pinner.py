@@ -221,7 +221,8 @@ class NodeCpusets:
         if not cpus:
             return Outcome(intruder=blocked, error=error)
         claim = self.grants[uid].claim
-        as_wished = cpus == claim.cpus and (self._rule.mems or not claim.mems or mems == claim.mems)
+        memory = pod.memory_of(claim)
+        as_wished = cpus == claim.cpus and (self._rule.mems or not memory or mems == memory)
         return Outcome(cpus, mems, same and as_wished, blocked, error)
 
 

@@ -204,6 +204,17 @@ def test_memory_nodes_are_set_with_the_cpus_and_left_alone_where_kubelet_gives_t
         assert {frozenset(cgroups.effective(path, "cpuset.mems")) for path in model.below("a")} == {frozenset({0, 1})}
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_memory_node_without_memory_leaves_the_pod_the_memory_that_there_is(tmp_path, version):
+    cgroups = CgroupfsModel(tmp_path, version, FOUR.cpus, frozenset({0, 1}))
+    model = NodeModel(cgroups, "cgroupfs")
+    for uid, mems, has in (("a", {2}, {0, 1}), ("b", {1, 2}, {1})):
+        model.start(uid, "burstable")
+        cpusets = agent(model)
+        cpusets.enforce([Claim(("ns", uid), "", 1, uid, frozenset({1}), frozenset(mems), "None")])
+        assert cpusets.outcomes[uid] == Outcome(frozenset({1}), frozenset(has), exact=True)
+
+
 def test_what_somebody_else_writes_and_who_enters_is_heard_of_at_once(tmp_path):
     model = node(tmp_path, pods="a")
     heard: list[str] = []

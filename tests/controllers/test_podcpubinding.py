@@ -61,6 +61,13 @@ STATUSES = {
         WAITING,
     ),
     "applied as it was granted": (with_agent(GRANTED, PREPARED, APPLIED), VALID, "Applied", "Applied", DONE),
+    "applied with the memory that kubelet gives, or that there is": (
+        with_agent(GRANTED | {"mems": "0-1"}, PREPARED, APPLIED),
+        VALID,
+        "Applied",
+        "Applied",
+        DONE,
+    ),
     "applied on other CPUs than were granted": (
         with_agent(GRANTED | {"cpus": "1"}, PREPARED, APPLIED),
         VALID,

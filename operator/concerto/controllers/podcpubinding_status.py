@@ -27,7 +27,7 @@ class Answer:
 
     Attributes:
         prepared: it knows the CPUs and keeps others from them.
-        applied: the pod's containers run on just the CPUs and memory nodes that were validated.
+        applied: the pod's containers run on just the CPUs that were validated.
         waiting: nothing is wrong, but there is no container yet.
         reason: of what is in the way; empty if nothing is.
         message: the sentence that goes with it.
@@ -53,11 +53,11 @@ def read_answer(obj: Mapping[str, Any], verdict: Verdict) -> Answer | None:
         return Answer(waiting=False, reason=prepared["reason"], message=prepared["message"])
     if condition is None or condition["status"] == "Unknown":
         return Answer(prepared=True)
-    granted = (applied.get("cpus", ""), applied.get("mems", ""))
-    if condition["status"] == "True" and granted == (verdict.cpus, verdict.mems):
+    if condition["status"] == "True" and (granted := applied.get("cpus", "")) == verdict.cpus:
+        # Memory nodes are the agent's to judge: kubelet may rule them, and some have no memory
         return Answer(prepared=True, applied=True, waiting=False)
     if condition["status"] == "True":
-        text = f"The kernel grants CPUs {granted[0]}, memory nodes {granted[1]}: not what was validated."
+        text = f"The kernel grants CPUs {granted}: not what was validated."
         return Answer(prepared=True, waiting=False, reason="NotAsGranted", message=text)
     return Answer(prepared=True, waiting=False, reason=condition["reason"], message=condition["message"])
 
