@@ -54,12 +54,13 @@ class Node:
         text: what it says now.
         status: with which HTTP status.
         slow: it never answers.
+        packed: it compresses, asked or not.
         asked: the Authorization of each question.
     """
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.text, self.status, self.slow = "", 200, False
+        self.text, self.status, self.slow, self.packed = "", 200, False, False
         self.asked: list[str | None] = []
 
     def capacity(self, certificate: str = CERTIFICATE.sha256) -> dict:
@@ -77,7 +78,10 @@ async def serving() -> AsyncIterator[Node]:
         node.asked.append(request.headers.get("Authorization"))
         if node.slow:
             await over.wait()
-        return web.Response(status=node.status, text=node.text)
+        response = web.Response(status=node.status, text=node.text)
+        if node.packed:
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
 
     app = web.Application()
     app.router.add_get(PATH, answer)
@@ -238,6 +242,48 @@ async def test_what_is_not_whole_is_missing_and_never_zero(text):
         node.text = text
         found = await agents.usage("n", [pod(containers=both)])
         assert (found.usage, found.troubles) == ({}, ())
+
+
+MEASURELESS = {
+    "a time of thousands of digits": said(10, NOW).replace(f"{round(NOW * 1000)}", "5" * 5000),
+    "a time of hundreds of digits": said(10, NOW).replace(f"{round(NOW * 1000)}", "5" * 400),
+    "more CPU than a float can be multiplied with": said(1e308, NOW + 14),
+    "a number of thousands of digits": said("1" * 5000, NOW + 14),
+}
+
+
+@pytest.mark.parametrize("text", MEASURELESS.values(), ids=MEASURELESS)
+async def test_what_a_hostile_node_says_harms_nobody_else(text):
+    clock = Clock()
+    async with serving() as bad, serving() as good:
+        nodes = {("", "bad"): bad.capacity(), ("", "good"): good.capacity()}
+        async with asking(nodes, clock) as agents:
+            pods = [pod("web", "bad"), pod("other", "good")]
+            for step in range(2):
+                clock.now = NOW + 15 * step
+                bad.text = said(1, NOW) if step == 0 else text
+                good.text = said(step, clock.now, pod="other")
+                found = await agents.usage("n", pods)
+            assert found.usage.keys() == {"other"}
+
+
+@pytest.mark.parametrize("drift", [0.0, -15.0, 1.0], ids=["stands still", "goes back", "goes on"])
+async def test_answers_are_forgotten_whatever_times_the_node_writes(drift):
+    clock = Clock()
+    async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:
+        for step in range(20):
+            clock.now = NOW + 15 * step
+            node.text = said(step, NOW + drift * step)
+            await agents.usage("n", [pod()])
+        assert len(agents._nodes["n1"].answers) <= 5
+
+
+async def test_what_unfolds_is_not_unfolded():
+    clock = Clock()
+    async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:
+        node.text, node.packed = said(1, NOW) + "#" * 100_000, True
+        found = await agents.usage("n", [pod()])
+        assert "cannot be asked" in found.troubles[0]
 
 
 async def test_a_container_that_is_none_of_the_pods_own_does_not_count():

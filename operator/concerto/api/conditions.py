@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Status = Literal["True", "False", "Unknown"]
+MESSAGE_LENGTH = 32768
+"""As our CRDs bound messages: a status with a longer one is refused, and nothing of it is known."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def merge_conditions(
             "type": condition.type,
             "status": condition.status,
             "reason": condition.reason,
-            "message": condition.message,
+            "message": condition.message[:MESSAGE_LENGTH],
             "observedGeneration": observed_generation,
             "lastTransitionTime": before["lastTransitionTime"] if same and before else now,
         }

@@ -13,6 +13,7 @@ from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast import Forecasts, ForecastSettings, forecast
 from concerto.autoscaling.forecasters import Seasons
 from concerto.autoscaling.history import Ring, as_matrix
+from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds
 
 PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
@@ -107,7 +108,8 @@ class Outlook:
         if not self.has_a_say or self.upper is None or self.expected is None:
             return None
         borne = 1.0 + UNLIKELY * bounds.tolerances.scale_up
-        return Floor(math.ceil(max(self.expected, self.upper / borne) - 1e-9), self.model, replaces)
+        replicas = math.ceil(max(self.expected, self.upper / borne) - 1e-9)
+        return Floor(min(replicas, MAX_REPLICAS), self.model, replaces)
 
 
 def predict(

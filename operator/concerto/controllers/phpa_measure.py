@@ -9,6 +9,7 @@ from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
 from concerto.autoscaling.pods import MetricError, PodView, Sample
 from concerto.autoscaling.replicas import (
+    MAX_REPLICAS,
     Proposal,
     average_value_replicas,
     per_pod_replicas,
@@ -145,7 +146,9 @@ class Measurements:
         )
 
     async def _pods(self, metric: MetricSpec, look: Look) -> Proposal:
-        samples = await self._custom.of_pods(look.namespace, metric.name, look.scale.selector, metric.selector)
+        samples = await self._custom.of_pods(
+            look.namespace, metric.name, look.scale.selector, metric.selector, now=look.now
+        )
         return self._average(metric, look, samples, f"pods metric {metric.name}", None)
 
     def _average(
@@ -166,10 +169,10 @@ class Measurements:
 
     async def _total(self, metric: MetricSpec, look: Look) -> Proposal:
         if metric.described is not None:
-            value, _ = await self._custom.of_object(look.namespace, metric.name, metric.described, metric.selector)
+            value = await self._custom.of_object(look.namespace, metric.name, metric.described, metric.selector)
             name = f"{metric.described.kind} metric {metric.name}"
         else:
-            value, _ = await external_metric(
+            value = await external_metric(
                 self._session, look.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
             )
             name = f"external metric {metric.name}({metric.selector})"
@@ -202,8 +205,9 @@ def load_of(outcomes: Sequence[Proposal | Failure], now: float) -> Load:
     if not proposals:
         return Load(None, now)
     most = max(proposals, key=lambda p: p.demand or 0.0)
-    demand = most.demand or 0.0
-    at = now if most.observed_at is None else most.observed_at - most.window / 2
+    demand = min(most.demand or 0.0, MAX_REPLICAS)
+    # A source whose clock is ahead must not put samples where those of the next hours belong
+    at = now if most.observed_at is None else min(most.observed_at - most.window / 2, now)
     if most.saturated:
         return Load(None, at, demand)
     return Load(demand if len(proposals) == len(outcomes) else None, at)

@@ -11,7 +11,7 @@ from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.prediction import Outlook
-from concerto.autoscaling.replicas import Proposal
+from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 
 _FORECASTING = {
     "HasASay": "The model did better over the kept history than the assumption that nothing changes.",
@@ -30,7 +30,7 @@ def metric_statuses(metrics: Sequence[MetricSpec], outcomes: Sequence[Proposal |
         if isinstance(outcome, Proposal):
             current: dict[str, Any] = {}
             if outcome.average_utilization is not None:
-                current["averageUtilization"] = outcome.average_utilization
+                current["averageUtilization"] = min(outcome.average_utilization, MAX_REPLICAS)  # 32 bits, too
             if outcome.average_value is not None:
                 current["averageValue"] = _quantity(outcome.average_value)
             if outcome.value is not None:

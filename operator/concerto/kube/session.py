@@ -16,7 +16,15 @@ import aiohttp
 from yarl import URL
 
 from concerto.kube.config import ClusterConfig, TokenSource
-from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.errors import (
+    ApiError,
+    KubeError,
+    OutcomeUnknown,
+    ServerError,
+    TooManyRequests,
+    Unreachable,
+    api_error,
+)
 
 Object = dict[str, Any]
 Lines = list[bytes]
@@ -202,6 +210,7 @@ class Session:
         content_type: str = _JSON,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
+        largest_bytes: int | None = None,
     ) -> Object:
         """One request, repeated where that is safe (see the class).
 
@@ -213,8 +222,10 @@ class Session:
             content_type: of the body.
             timeout_seconds: for each attempt.
             attempts: in all; 1 means that nothing is repeated but a 401 with a newer token.
+            largest_bytes: of the answer, where it comes from a server that the API server only passes on; None: any.
 
         Raises:
+            KubeError: the answer is larger.
             ApiError: the server refused.
             OutcomeUnknown: a POST may or may not have been carried out.
             Unreachable: no answer, after all attempts.
@@ -242,7 +253,7 @@ class Session:
                     server_hostname=self.config.tls_server_name,
                     allow_redirects=False,
                 ) as response:
-                    payload = await response.read()
+                    payload = await _payload(response, largest_bytes, f"{method} {path}")
                     status, retry_after = response.status, _retry_after(response)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 # never sent
@@ -355,6 +366,18 @@ def _user_agent() -> str:
         return f"concerto/{version('concerto-k8s')}"
     except PackageNotFoundError:
         return "concerto"
+
+
+async def _payload(response: aiohttp.ClientResponse, largest: int | None, what: str) -> bytes:
+    if largest is None:
+        return await response.read()
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > largest:
+            raise KubeError(f"{what}: the answer is larger than {largest} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _headers(token: str | None, content_type: str | None) -> dict[str, str]:

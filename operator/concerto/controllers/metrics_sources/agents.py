@@ -25,9 +25,12 @@ from concerto.kube.config import TokenSource
 _PATH = "/metrics/resource"
 _LINE = re.compile(
     r"^container_(cpu_usage_seconds_total|memory_working_set_bytes|start_time_seconds)"
-    r'\{container="([^"]+)",namespace="([^"]+)",pod="([^"]+)"\} ([0-9.eE+-]+) ([0-9]+)$',
+    r'\{container="([^"\n]{1,253})",namespace="([^"\n]{1,253})",pod="([^"\n]{1,253})"\} '
+    r"([0-9.eE+-]{1,32}) ([0-9]{1,15})$",
     re.MULTILINE,
 )
+_MOST = 2.0**53
+"""Of seconds, bytes and times: what is more is no reading, and the sums of readings stay numbers."""
 _CPU, _MEMORY, _START = "cpu_usage_seconds_total", "memory_working_set_bytes", "start_time_seconds"
 
 
@@ -39,11 +42,11 @@ class AgentSettings:
         fresh_seconds: an answer serves all who ask within this time.
         window_seconds: rates are taken over at least so long, once there are answers that far apart.
         shortest_seconds: and over this before.
-        longest_seconds: answers are kept for so long; a rate never spans more.
+        longest_seconds: answers are kept for so long.
         stale_seconds: a reading whose time is further than this from now is none.
         timeout_seconds: for one answer.
         concurrency: agents asked at a time.
-        largest_bytes: of an answer; more is a fault.
+        largest_bytes: of an answer; more is a fault. 500 pods of four containers are 1.5 MiB.
         forget_seconds: a node that nobody has asked about for so long is forgotten.
     """
 
@@ -54,7 +57,7 @@ class AgentSettings:
     stale_seconds: float = 30.0
     timeout_seconds: float = 2.0
     concurrency: int = 64
-    largest_bytes: int = 8 * 2**20
+    largest_bytes: int = 2 * 2**20
     forget_seconds: float = 300.0
 
 
@@ -68,8 +71,17 @@ class Point:
     started: float
 
 
-Answer = Mapping[tuple[str, str, str], Point]
-"""By namespace, pod and container."""
+@dataclass(frozen=True)
+class Answer:
+    """What an agent said once.
+
+    Attributes:
+        came_at: when it came, by our own clock: whatever times an agent writes, it is not kept for longer.
+        points: by namespace, pod and container.
+    """
+
+    came_at: float
+    points: Mapping[tuple[str, str, str], Point]
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ class AgentMetrics:
             if pod.node in troubles or pod.node not in self._nodes:
                 continue
             answers = self._nodes[pod.node].answers
-            if any(self._is_old(answers[-1].get((namespace, pod.name, c.name)), now) for c in pod.containers):
+            if any(self._is_old(answers[-1].points.get((namespace, pod.name, c.name)), now) for c in pod.containers):
                 troubles[pod.node] = _STALE.format(self._settings.stale_seconds)
             elif (reading := self._reading(answers, namespace, pod)) is not None:
                 usage[pod.name] = reading
@@ -164,7 +176,10 @@ class AgentMetrics:
         """What went wrong with the latest answer, if anything."""
         now = self._clock()
         node = self._nodes.get(name)
-        over = node is not None and node.asking.done() and now - node.asked_at > self._settings.fresh_seconds
+        # A clock that went back makes an answer old, too
+        over = (
+            node is not None and node.asking.done() and not 0.0 <= now - node.asked_at <= self._settings.fresh_seconds
+        )
         if node is None or node.where != where or over:
             self._forget(now)
             # Counters are the kernel's: they go on where an agent was restarted
@@ -188,7 +203,10 @@ class AgentMetrics:
         if self._client is None:
             # Longer than a sync period, so that a connection is kept from round to round
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
-            self._client = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+            # Agents do not compress, and what a stranger has compressed may unfold to anything
+            self._client = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            )
         try:
             url = URL.build(scheme="https", host=endpoint.address or host, port=endpoint.port, path=_PATH)
             async with (
@@ -217,11 +235,9 @@ class AgentMetrics:
             return f"nobody answers at {endpoint.address or host}, port {endpoint.port}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"its agent cannot be asked: {error or type(error).__name__}"
-        answer = read_answer(text)
-        answers.append(answer)
-        newest = max((point.at for point in answer.values()), default=self._clock())
-        while _time_of(answers[0], newest) < newest - settings.longest_seconds:
-            del answers[0]
+        now = self._clock()
+        answers[:] = [a for a in answers if abs(now - a.came_at) <= settings.longest_seconds]
+        answers.append(Answer(now, read_answer(text)))
         return None
 
     # Reading
@@ -234,7 +250,7 @@ class AgentMetrics:
         at, window, usage = math.inf, 0.0, {}
         for container in pod.containers:
             key = (namespace, pod.name, container.name)
-            if (new := answers[-1].get(key)) is None or (old := self._base(answers[:-1], key, new)) is None:
+            if (new := answers[-1].points.get(key)) is None or (old := self._base(answers[:-1], key, new)) is None:
                 return None
             seconds = new.at - old.at
             rate = (new.cpu - old.cpu) / seconds
@@ -246,7 +262,7 @@ class AgentMetrics:
         """The point to take the rate from: of the same container, the last that is a window ago, else the oldest."""
         found: Point | None = None
         for answer in reversed(answers):
-            point = answer.get(key)
+            point = answer.points.get(key)
             if point is None or point.cpu > new.cpu or point.at < new.started:
                 break
             if new.at - point.at >= self._settings.shortest_seconds:
@@ -268,7 +284,8 @@ def endpoint_of(capacity: Object | None) -> MetricsEndpoint | None:
 def read_answer(text: str) -> dict[tuple[str, str, str], Point]:
     """The containers in an exposition of ``/metrics/resource`` that have a counter and a level.
 
-    A line of another form, or with a value that is no number or below zero, is as if it was not there.
+    A line of another form, or with a value that is no number, below zero or beyond all measure, is as if it was not
+    there.
     """
     values: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
     for family, container, namespace, pod, value, stamp in _LINE.findall(text):
@@ -276,17 +293,13 @@ def read_answer(text: str) -> dict[tuple[str, str, str], Point]:
             number = float(value)
         except ValueError:
             continue
-        if number >= 0 and math.isfinite(number):
+        if 0 <= number <= _MOST:
             values.setdefault((namespace, pod, container), {})[family] = (number, int(stamp) / 1000)
     return {
         key: Point(found[_CPU][1], found[_CPU][0], found[_MEMORY][0], found.get(_START, (-math.inf, 0.0))[0])
         for key, found in values.items()
         if _CPU in found and _MEMORY in found
     }
-
-
-def _time_of(answer: Answer, otherwise: float) -> float:
-    return max((point.at for point in answer.values()), default=otherwise)
 
 
 async def _body(content: aiohttp.StreamReader, largest: int) -> str:

@@ -11,6 +11,7 @@ from concerto.api.quantities import milli
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
 from concerto.controllers.kinds import Kinds
+from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, understanding
 from concerto.kube import KubeError, Session
 
 _GROUP = "/apis/custom.metrics.k8s.io"
@@ -28,7 +29,7 @@ class CustomMetrics:
         self._timeout = timeout_seconds
         self._version: str | None = None
 
-    async def of_pods(self, namespace: str, metric: str, pods: str, selector: str) -> dict[str, Sample]:
+    async def of_pods(self, namespace: str, metric: str, pods: str, selector: str, *, now: float) -> dict[str, Sample]:
         """Readings by pod name.
 
         Args:
@@ -36,17 +37,17 @@ class CustomMetrics:
             metric: its name.
             pods: label selector of the pods.
             selector: label selector of the metric; may be empty.
+            now: seconds; a reading that does not say when it was taken is of now, as for HPA.
 
         Raises:
             MetricError: the API does not answer, or has no reading.
         """
         items = await self._get(f"namespaces/{quote(namespace)}/pods/*/{quote(metric, safe='')}", selector, pods)
-        return {item["describedObject"]["name"]: _sample(item) for item in items}
+        with understanding("custom metrics"):
+            return {item["describedObject"]["name"]: _sample(item, now) for item in items}
 
-    async def of_object(
-        self, namespace: str, metric: str, described: ObjectReference, selector: str
-    ) -> tuple[int, float]:
-        """(value in thousandths, when it was taken).
+    async def of_object(self, namespace: str, metric: str, described: ObjectReference, selector: str) -> int:
+        """Its value in thousandths.
 
         Raises:
             MetricError: the API does not answer, or has no reading, or the kind is unknown.
@@ -58,8 +59,8 @@ class CustomMetrics:
             plural = await self._plural(described)
             path = f"namespaces/{quote(namespace)}/{plural}/{quote(described.name)}/{quote(metric, safe='')}"
         items = await self._get(path, selector, None)
-        sample = _sample(items[0])
-        return sample.value, sample.timestamp
+        with understanding("custom metrics"):
+            return milli(items[0]["value"])
 
     async def _plural(self, described: ObjectReference) -> str:
         try:
@@ -73,28 +74,28 @@ class CustomMetrics:
         if pods:
             params["labelSelector"] = pods
         try:
-            if self._version is None:
-                group = await self._session.request("GET", _GROUP, timeout_seconds=self._timeout, attempts=1)
-                self._version = group["preferredVersion"]["version"]
-            answer = await self._session.request(
-                "GET", f"{_GROUP}/{self._version}/{path}", params=params, timeout_seconds=self._timeout, attempts=1
-            )
-            items: list[Mapping[str, Any]] = answer.get("items") or []
-        except (KubeError, KeyError) as error:
+            with understanding("custom metrics"):
+                if self._version is None:
+                    self._version = (await self._ask(_GROUP, {}))["preferredVersion"]["version"]
+                answer = await self._ask(f"{_GROUP}/{self._version}/{path}", params)
+                items: list[Mapping[str, Any]] = answer.get("items") or []
+        except MetricError:
             self._version = None  # perhaps another adapter, of another version, has taken over
-            raise MetricError(f"unable to fetch metrics from custom metrics API: {error}") from error
+            raise
         if not items:
             raise MetricError("no metrics returned from custom metrics API")
         return items
 
-
-def _sample(item: Mapping[str, Any]) -> Sample:
-    try:
-        window = item.get("windowSeconds")
-        return Sample(
-            milli(item["value"]),
-            parse_timestamp(item["timestamp"]),
-            _DEFAULT_WINDOW_SECONDS if window is None else float(window),
+    async def _ask(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
+        return await self._session.request(
+            "GET", path, params=params, timeout_seconds=self._timeout, attempts=1, largest_bytes=LARGEST_BYTES
         )
-    except (ValueError, KeyError) as error:
-        raise MetricError(f"unable to read metrics from custom metrics API: {error}") from error
+
+
+def _sample(item: Mapping[str, Any], now: float) -> Sample:
+    window, at = item.get("windowSeconds"), item.get("timestamp")
+    return Sample(
+        milli(item["value"]),
+        now if at is None else parse_timestamp(at),
+        _DEFAULT_WINDOW_SECONDS if window is None else float(window),
+    )

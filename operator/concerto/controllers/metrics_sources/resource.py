@@ -10,7 +10,8 @@ from typing import Any
 from concerto.api.quantities import milli, parse_duration
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.kube import KubeError, Resource, Session
+from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, NOT_OF_THIS_FORM, understanding
+from concerto.kube import Resource, Session
 
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", True)
 
@@ -74,7 +75,7 @@ class ResourceMetrics:
         """
         now = self._clock()
         kept = self._kept.get(namespace)
-        if kept is None or now - kept[0] > self._fresh:
+        if kept is None or not 0.0 <= now - kept[0] <= self._fresh:  # a clock that went back, too
             kept = self._kept[namespace] = (now, asyncio.ensure_future(self._list(namespace)))
         found = await asyncio.shield(kept[1])
         if not found:
@@ -82,21 +83,25 @@ class ResourceMetrics:
         return found
 
     async def _list(self, namespace: str) -> dict[str, PodUsage]:
-        try:
+        with understanding("resource metrics"):
             listed = await self._session.request(
-                "GET", POD_METRICS.path(namespace), timeout_seconds=self._timeout, attempts=1
+                "GET",
+                POD_METRICS.path(namespace),
+                timeout_seconds=self._timeout,
+                attempts=1,
+                largest_bytes=LARGEST_BYTES,
             )
             return {item["metadata"]["name"]: _understood(item) for item in listed.get("items") or ()}
-        except (KubeError, ValueError, KeyError) as error:
-            raise MetricError(f"unable to fetch metrics from resource metrics API: {error}") from error
 
 
 def _understood(item: Mapping[str, Any]) -> PodUsage:
     """One pod's nonsense is the error of whoever selects that pod, not of the whole namespace."""
     try:
         return read_usage(item)
-    except (ValueError, KeyError) as error:
-        return PodUsage(0.0, 0.0, wrong=f"pod {item['metadata']['name']}: its metrics cannot be understood: {error}")
+    except (ValueError, *NOT_OF_THIS_FORM) as error:
+        return PodUsage(
+            0.0, 0.0, wrong=f"pod {item['metadata']['name']}: its metrics cannot be understood: {str(error)[:200]}"
+        )
 
 
 def read_usage(item: Mapping[str, Any]) -> PodUsage:
@@ -104,7 +109,7 @@ def read_usage(item: Mapping[str, Any]) -> PodUsage:
 
     Raises:
         ValueError: a quantity, duration or time is none ("NaN" is no quantity).
-        KeyError: a part is missing.
+        Exception: it is of another form (one of `answers.NOT_OF_THIS_FORM`).
     """
     return PodUsage(
         parse_timestamp(item["timestamp"]),
