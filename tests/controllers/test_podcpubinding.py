@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from aiohttp import web
+
+from concerto.api.nodecputopology import Core, CPUTopology
+from concerto.controllers.podcpubinding import PodCPUBindingController
 from concerto.controllers.podcpubinding_status import build_binding_status, is_stale, news
+from concerto.kube import ApiError
+from concerto.kube.events import EventRecorder
 from concerto.pinning.validation import Verdict
 from crd_schemas import problems
+from kube.faulty_server import Answer, faulty
 
 NOW = "2026-03-01T12:00:00Z"
 OBJECT = {
@@ -164,3 +172,73 @@ def test_events_tell_of_validation_and_application_once_each_with_the_sets_of_th
     )
     told = news(applied, refused)
     assert told is not None and (told.type, told.reason, told.note) == ("Warning", "CPUSetAllocationFailed", "Refused.")
+
+
+FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
+TOPOLOGY = {"metadata": {"name": "n", "uid": "t"}, "spec": {"nodeName": "n"}, "status": {"topology": FOUR.to_raw()}}
+
+
+def binding(name: str, cpu: int) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "default", "uid": name, "generation": 1, "creationTimestamp": NOW}
+    return OBJECT | {"metadata": metadata, "spec": {"podName": name, "cpuSet": [{"cpuID": cpu}]}}
+
+
+def pod(name: str, node: str, **annotations: str) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": node}}
+
+
+def takes(statuses: dict[str, str], refused: str = "") -> Answer:
+    """A server that keeps each binding's ``resourceStatus``, and takes no status of one."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        name = request.path.split("/")[-2]
+        if name == refused:
+            return web.json_response({"kind": "Status", "code": 500, "reason": "InternalError"}, status=500)
+        body = json.loads(await request.read())
+        statuses[name] = body["status"]["resourceStatus"]
+        return web.json_response(binding(name, 0) | {"status": body["status"]})
+
+    return answer
+
+
+async def test_a_status_that_can_not_be_written_keeps_no_other_binding_of_the_node_waiting():
+    statuses: dict[str, str] = {}
+    marked: list[str] = []
+    async with faulty([takes(statuses, refused="a")]) as server:
+        pods = {("default", name): pod(name, "n") for name in "abc"}
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        made.mark = lambda namespace, name: marked.append(name)
+        for number, name in enumerate("cb"):
+            await made.reconcile(("default", name), binding(name, number))
+        with pytest.raises(ApiError):
+            await made.reconcile(("default", "a"), binding("a", 2))
+        assert statuses == {"c": "Validated", "b": "Validated"} and not marked
+        del statuses["c"]
+        await made.reconcile(("default", "c"), binding("c", 3))
+        assert statuses == {"b": "Validated", "c": "Validated"}
+        assert marked == ["a"], "it is tried again by itself"
+
+
+async def test_bindings_are_judged_with_those_of_the_node_that_the_pod_is_on_now():
+    statuses: dict[str, str] = {}
+    async with faulty([takes(statuses)]) as server:
+        pods = {("default", "a"): pod("a", "n"), ("default", "b"): pod("b", "")}
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        exclusive = {"spec": {"podName": "b", "cpuSet": [{"cpuID": 0}], "exclusivenessLevel": "CPU"}}
+        await made.reconcile(("default", "a"), binding("a", 0))
+        await made.reconcile(("default", "b"), binding("b", 0) | exclusive)
+        assert statuses == {"a": "Validated", "b": "Pending"}
+        old, pods["default", "b"] = pods["default", "b"], pod("b", "n")
+        made.on_pod(old, pods["default", "b"])
+        await made.reconcile(("default", "a"), binding("a", 0))
+        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+        made.on_pod(pods.pop(("default", "a")), None)
+        await made.reconcile(("default", "b"), binding("b", 0) | exclusive)
+        assert statuses["b"] == "Validated", "whose pod is gone holds nothing"
+        pods["default", "a"] = pod("a", "n", **{"kubernetes.io/config.mirror": ""})
+        made.on_pod(None, pods["default", "a"])
+        await made.reconcile(("default", "a"), binding("a", 0))
+        assert statuses == {"a": "Failed", "b": "Validated"}, "a static pod holds nothing either"

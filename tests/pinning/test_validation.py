@@ -62,6 +62,15 @@ def test_a_binding_that_can_not_be_had_says_which_cpus_are_in_the_way(asked, poo
     assert verdict.cpus == verdict.mems == ""
 
 
+def test_a_static_pod_can_not_be_bound_and_holds_nothing():
+    there = [(binding(name, "0"), BoundPod(name, "n", static=name == "a")) for name in "ab"]
+    verdicts = judge_node("n", NodeCPUTopology("n", SEED, CPUPools()), there)
+    assert {name: (v.status, v.reason, v.cpus) for (_, name), v in verdicts.items()} == {
+        "a": ("Failed", "StaticPod", ""),
+        "b": ("Validated", "Validated", "0"),
+    }
+
+
 def test_cpus_that_are_switched_off_are_told_from_those_that_never_were():
     topology = CPUTopology(SEED.cores, SEED.numa_nodes, offline=frozenset({20}))
     message = judged(binding("a", "20,26"), topology=topology)["a"].message

@@ -30,7 +30,8 @@ NONZERO_CPU = Decimal("0.1")
 NONZERO_MEMORY = Decimal(200 * 2**20)
 """The same for memory (kube-scheduler's 200Mi)."""
 
-_MIRROR = "kubernetes.io/config.mirror"
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the API's picture of a static pod."""
 _WILDCARD = "0.0.0.0"
 
 
@@ -248,7 +249,7 @@ class PodView:
             phase=status.get("phase") or "Pending",
             deleting="deletionTimestamp" in metadata,
             owner_kind=owner,
-            mirror=_MIRROR in (metadata.get("annotations") or ()),
+            mirror=MIRROR in (metadata.get("annotations") or ()),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
             started=parse_timestamp(started) if started else None,
         )
@@ -260,8 +261,8 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     spec = obj["spec"]
     status = obj.get("status") or {}
     kept_metadata = {k: metadata[k] for k in _METADATA if k in metadata}
-    if _MIRROR in (metadata.get("annotations") or ()):
-        kept_metadata["annotations"] = {_MIRROR: ""}
+    if MIRROR in (metadata.get("annotations") or ()):
+        kept_metadata["annotations"] = {MIRROR: ""}
     kept = {k: spec[k] for k in _SPEC if k in spec}
     for containers in ("containers", "initContainers"):
         if containers in spec:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from concerto.api.conditions import find_condition
 from concerto.api.nodecputopology import NodeCPUTopology
+from concerto.api.pod import MIRROR
 from concerto.api.podcpubinding import FOREIGN_FINALIZERS, BindingKey, PodCPUBinding
 from concerto.controllers.clock import wall_timestamp
 from concerto.controllers.podcpubinding_status import (
@@ -21,7 +22,7 @@ from concerto.controllers.podcpubinding_status import (
     own_part,
     read_answer,
 )
-from concerto.kube import Conflict, Invalid, NotFound, Object, Session
+from concerto.kube import Conflict, Invalid, KubeError, NotFound, Object, Session
 from concerto.kube.apply import build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_CPU_BINDINGS
@@ -62,6 +63,8 @@ class PodCPUBindingController:
         self._objects: dict[BindingKey, Object] = {}
         self._views: dict[BindingKey, PodCPUBinding] = {}
         self._of_pod: dict[tuple[str, str], set[BindingKey]] = {}
+        self._node_of: dict[BindingKey, str] = {}  # where its pod was when that last changed
+        self._on_node: dict[str, set[BindingKey]] = {}  # the other way round
         self._judged_on: dict[BindingKey, str] = {}  # the node whose other bindings it has a say in
         self._asked: dict[BindingKey, tuple[int, str, float]] = {}  # generation, pod's UID, when first seen unanswered
         self._patience_seconds = patience_seconds
@@ -82,6 +85,7 @@ class PodCPUBindingController:
         keys = self._of_pod.get((metadata["namespace"], metadata["name"]))
         if keys and _bound(old) != _bound(new):
             for key in keys:
+                self._locate(key)
                 self.mark(*key)
 
     def on_topology(self, old: Object | None, new: Object | None) -> None:
@@ -106,13 +110,23 @@ class PodCPUBindingController:
                 await self._write(key, judge_unplaced(view, pod))
             elif pod.node != before:
                 nodes.append(pod.node)
+        problem: KubeError | None = None
         for node in nodes:
             verdicts = self._judge(node)
             for each, verdict in verdicts.items():
                 self._judged_on[each] = node
-                await self._write(each, verdict)
+                try:
+                    await self._write(each, verdict)
+                except KubeError as error:
+                    # What can't be written of one must not keep the others on the node from theirs
+                    if each == key:
+                        problem = error
+                    else:
+                        self.mark(*each)
             if key not in verdicts:
                 self._judged_on.pop(key, None)
+        if problem is not None:
+            raise problem
         if key not in self._views:
             self._asked.pop(key, None)
         asked = self._asked.get(key)
@@ -120,7 +134,8 @@ class PodCPUBindingController:
 
     def _judge(self, node: str) -> dict[BindingKey, Verdict]:
         there = []
-        for view in self._views.values():
+        for key in self._on_node.get(node, ()):
+            view = self._views[key]
             pod = self._pod_of(view)
             if pod is not None and pod.node == node:
                 there.append((view, pod))
@@ -160,6 +175,19 @@ class PodCPUBindingController:
             view = self._views[key] = PodCPUBinding.from_raw(obj)
             self._objects[key] = obj
             self._of_pod.setdefault(view.pod_key, set()).add(key)
+        self._locate(key)
+
+    def _locate(self, key: BindingKey) -> None:
+        view = self._views.get(key)
+        pod = None if view is None else self._pod_of(view)
+        before, now = self._node_of.pop(key, ""), "" if pod is None else pod.node
+        if before:
+            self._on_node[before].discard(key)
+            if not self._on_node[before]:
+                del self._on_node[before]
+        if now:
+            self._node_of[key] = now
+            self._on_node.setdefault(now, set()).add(key)
 
     async def _let_go(self, key: BindingKey, obj: Object) -> None:
         """Remove 004's finalizer, whose controller is not there; everybody else's stay."""
@@ -234,10 +262,5 @@ class PodCPUBindingController:
 def _bound(pod: Object | None) -> BoundPod | None:
     if pod is None:
         return None
-    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "")
-
-
-def _bound(pod: Object | None) -> BoundPod | None:
-    if pod is None:
-        return None
-    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "")
+    static = MIRROR in (pod["metadata"].get("annotations") or ())
+    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "", static)

@@ -23,10 +23,12 @@ class BoundPod:
     Attributes:
         uid: its UID.
         node: where it is; empty while it is on no node.
+        static: whether kubelet runs it from a file of the node.
     """
 
     uid: str
     node: str
+    static: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,13 @@ def _refusal(
     def refuse(status: ResourceStatus, reason: str, message: str, loses_to: PodCPUBinding | None = None) -> Verdict:
         return Verdict(status, reason, message, node.name, pod.uid, loses_to=loses_to.key if loses_to else None)
 
+    if pod.static:
+        text = (
+            f"Pod {binding.namespace}/{binding.pod_name} is a static pod, which kubelet runs from a file under another "
+            "UID: it can't be bound. Delete this binding, and reserve CPUs for it: spec.reservedCPUs of the "
+            "NodeCPUTopology."
+        )
+        return refuse("Failed", "StaticPod", text)
     if missing := set(bits(claim.cpus & ~index.online)):
         text = f"CPUs {brackets(missing)} do not exist in node {node.name}"
         if node.topology and (offline := missing & node.topology.offline):
