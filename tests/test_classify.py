@@ -8,7 +8,7 @@ CSV = "workload,vanilla,packed,spread\ncanneal-2,100,78,159\nstream-4,1,1.44,0.9
 
 def told(tmp_path, capsys, text, *flags):
     path = tmp_path / "times.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", newline="")
     status = main(["classify", str(path), *flags])
     captured = capsys.readouterr()
     return status, captured.out.splitlines(), captured.err
@@ -39,6 +39,9 @@ def test_repetitions_are_averaged_without_the_warm_up(tmp_path, capsys):
         ("workload,vanilla,packed,spread\na,1,x,1\n", "line 2: 'x' is no number"),
         ("workload,vanilla,packed,spread\na,0,1,1\n", "line 2: '0' is not a positive number"),
         ("workload,vanilla,packed,spread\na,1\n", "line 2: '' is no number"),
+        ("workload,vanilla,packed,spread\na,1e99,1,1\n", "line 2: '1e99' is no time that anything takes"),
+        ("workload,vanilla,packed,spread\na,1,1e-999999,1\n", "line 2: '1e-999999' is no time"),
+        ("workload,vanilla,packed,spread\n", "no times"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_said_with_its_line(tmp_path, capsys, text, says):
@@ -47,13 +50,19 @@ def test_what_is_wrong_with_the_file_is_said_with_its_line(tmp_path, capsys, tex
     assert says in error
 
 
+def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path, capsys):
+    assert told(tmp_path, capsys, "\ufeff" + CSV.replace("\n", "\r\n")) == told(tmp_path, capsys, CSV)
+
+
 def test_repetitions_that_lie_too_far_apart_are_told(tmp_path, capsys):
     text = "workload,vanilla,packed,spread\na,10,8,10\na,10,{},10\n"
     assert len(told(tmp_path, capsys, text.format("8.4"))[1]) == 1
     assert "lie 20% apart" in told(tmp_path, capsys, text.format("9.8"))[1][1]
 
 
-@pytest.mark.parametrize("arguments", [[], ["times.csv", "--run", "true"], ["--run", "true", "--repeat", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["times.csv", "--run", "true"], ["--run", "true", "--repeat", "0"], ["a", "--warm-up", "-1"]]
+)
 def test_what_makes_no_sense_is_refused(arguments):
     with pytest.raises(SystemExit) as refused:
         main(["classify", *arguments])

@@ -27,6 +27,8 @@ from concerto_agent.topology import read_topology
 
 _CONFIGURATIONS = ("vanilla", "packed", "spread")
 _SHOWN = Decimal("0.01")
+_MOST_DIGITS = 12
+"""Before or after the point of a time: quotients of such times are exact enough."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold", type=_decimal, default=THRESHOLD, help="slowdowns this near are the same (default: %(default)s)"
     )
     parser.add_argument(
-        "--warm-up", type=int, default=0, metavar="N", help="leave out the first N repetitions (default: %(default)s)"
+        "--warm-up",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="leave out the first N repetitions (default: %(default)s)",
     )
 
 
@@ -59,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         elif args.csv == "-":
             times = read_times(sys.stdin)
         else:
-            with Path(args.csv).open(newline="") as file:
+            with Path(args.csv).open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin with a mark
                 times = read_times(file)
         found = {name: slowdowns(each[args.warm_up :], name) for name, each in times.items()}
     except (OSError, ValueError, CpusetError) as error:
@@ -113,7 +119,7 @@ def read_times(lines: Iterable[str]) -> dict[str, list[tuple[Decimal, ...]]]:
     """Times (vanilla, packed, spread) of each workload, one for each repetition, in the order of the file.
 
     Raises:
-        ValueError: a column is missing, or a time is no positive number; the message names the line.
+        ValueError: a column is missing, there are no times, or one is no positive number; the message names the line.
     """
     reader = csv.DictReader(lines)
     missing = {"workload", *_CONFIGURATIONS} - set(reader.fieldnames or ())
@@ -126,6 +132,8 @@ def read_times(lines: Iterable[str]) -> dict[str, list[tuple[Decimal, ...]]]:
         except ValueError as error:
             raise ValueError(f"line {reader.line_num}: {error}") from error
         times.setdefault(row["workload"], []).append(each)
+    if not times:
+        raise ValueError("no times: there must be a line for each repetition below that of the columns' names")
     return times
 
 
@@ -150,11 +158,15 @@ def line(name: str, found: Slowdowns, kind: Class) -> str:
     return f"{name}  {shown}  {kind:<17}  {label}"
 
 
-def _count(text: str) -> int:
+def _count(text: str, least: int = 1) -> int:
     value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+    if value < least:
+        raise argparse.ArgumentTypeError(f"at least {least}")
     return value
+
+
+def _whole(text: str) -> int:
+    return _count(text, least=0)
 
 
 def _decimal(text: str) -> Decimal:
@@ -164,4 +176,6 @@ def _decimal(text: str) -> Decimal:
         raise ValueError(f"{text!r} is no number") from error
     if not (value.is_finite() and value > 0):
         raise ValueError(f"{text!r} is not a positive number")
+    if abs(value.adjusted()) > _MOST_DIGITS:
+        raise ValueError(f"{text!r} is no time that anything takes")
     return value
