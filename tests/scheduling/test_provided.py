@@ -44,6 +44,11 @@ def test_however_many_match_nothing_few_are_told():
     assert joined.unmatched_count == 1000
 
 
+def test_of_a_long_name_that_is_no_nodes_the_beginning_is_told():
+    joined = snapshot(nodes("a")).provide(NAME, [series({"x" * 100_000: 0.1})], NOW)
+    assert joined.unmatched == ("x" * 256,)
+
+
 BAD = {
     "not a number": (float("nan"), {"NotANumber": 1}),
     "infinite": (float("inf"), {"NotANumber": 1}),
@@ -65,10 +70,20 @@ def test_a_value_that_cannot_be_is_missing_and_counted(value, rejected):
     assert measured(cluster) == {"b": 0.25} | ({} if rejected else {"a": min(value, 1.0)})
 
 
-def test_a_node_of_which_a_query_says_two_things_has_no_metric():
+TWICE = {
+    "by one name": ({"a": 0.5}, {"b"}, 1),
+    "by its name and its address": ({"a": 0.5, "b": 0.1, "10.0.0.2": 0.9}, (), 1),
+    "by its name, and twice by its address": ({"a": 0.5, "b": 0.1}, {"10.0.0.2"}, 1),
+    "and so is what is no node": ({"a": 0.5}, {"b", "x"}, 2),
+}
+
+
+@pytest.mark.parametrize(("said", "ambiguous", "count"), TWICE.values(), ids=TWICE)
+def test_a_node_of_which_a_query_says_two_things_has_no_metric(said, ambiguous, count):
     cluster = snapshot(nodes("a", "b"))
-    joined = cluster.provide(NAME, [series({"a": 0.5}, ambiguous=frozenset({"b"}))], NOW)
-    assert joined.rejected["Ambiguous"] == 1
+    cluster.provide(NAME, [series({"b": 0.3})], NOW)
+    joined = cluster.provide(NAME, [series(said, ambiguous=frozenset(ambiguous))], NOW)
+    assert joined.rejected["Ambiguous"] == count
     assert measured(cluster) == {"a": 0.5}
 
 
@@ -104,13 +119,19 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize("said", CLOCKS.values(), ids=CLOCKS)
-def test_a_clock_that_is_wrong_or_jumps_makes_nothing_fresh_or_stale(said):
+@pytest.mark.parametrize("behind", [0, 40, -3600, 3600], ids=lambda s: f"b's clock {s} s behind")
+def test_a_clock_that_is_wrong_or_jumps_makes_nothing_fresh_or_stale(said, behind):
     cluster = snapshot(nodes("a", "b"))
     for (at, _), asked in zip(said, (0, 15)):
-        cluster.provide(NAME, [series({"a": (0.5, at), "b": (0.5, at - 40)})], NOW + asked)
-    heard = cluster.load.heard(NAME, slice(0, cluster.size))
-    assert heard[cluster.row_of["a"]] == NOW + said[-1][1]
-    assert heard[cluster.row_of["b"]] == NOW + said[-1][1] - 40
+        cluster.provide(NAME, [series({"a": (0.5, at), "b": (0.5, at - behind)})], NOW + asked)
+    assert cluster.load.heard(NAME, slice(0, cluster.size)).tolist()[:2] == [NOW + said[-1][1]] * 2
+
+
+@pytest.mark.parametrize("at", [float("nan"), float("inf")])
+def test_a_value_of_no_time_is_no_value(at):
+    cluster = snapshot(nodes("a", "b"))
+    joined = cluster.provide(NAME, [series({"a": (0.5, at), "b": 0.5})], NOW)
+    assert (joined.rejected["NotANumber"], measured(cluster)) == (1, {"b": 0.5})
 
 
 def test_a_node_that_is_gone_leaves_nothing_to_the_next_in_its_row():
@@ -251,7 +272,8 @@ def test_a_provider_that_is_silent_for_too_long_leaves_it_to_requests():
 
 def test_coverage_counts_each_node_once_and_names_those_without():
     cluster = snapshot(nodes("a", "b", "c", "d"))
-    cluster.provide(NAME, [series({"a": 0.1, "b": (0.1, 430.0), "c": (0.1, -200.0)})], NOW)
+    for name, age in (("c", 700), ("b", 70), ("a", 0)):
+        cluster.provide(NAME, [series({name: 0.1})], NOW - age)
     assert coverage(cluster, by_provider(), NOW) == Coverage("Prometheus", 1, 1, 2, ("c", "d"))
     agents = profile(scores=(ScoreSettings("TargetLoadPacking"),))
     cluster.set_capacity(capacity("a", windows=load((0.5, 0.1))), NOW)

@@ -24,7 +24,6 @@ _COUNTS_EVERY_SECONDS = 30.0
 _LOOK_EVERY_SECONDS = 5.0
 _SOON_SECONDS = 1.0
 """How long what has changed at a provider waits for more of its kind."""
-_LONGEST_NAME = 256
 
 
 @dataclass(frozen=True)
@@ -251,7 +250,7 @@ def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now
             "stale": coverage.stale,
             "missing": coverage.missing,
             "missingNodes": list(coverage.missing_nodes),
-            "unmatched": [name[:_LONGEST_NAME] for name in provider.unmatched],
+            "unmatched": list(provider.unmatched),
             "unmatchedCount": provider.unmatched_count,
             "rejected": [{"reason": r, "count": c} for r, c in sorted(provider.rejected.items())],
         },

@@ -1,8 +1,9 @@
 """What a metric provider says of nodes: joined to their rows, examined, and kept with its age.
 
-Ages are by the operator's steady clock, from the arrival of an answer that is newer than the one before; the
-provider's own clock only tells how much older one number of an answer is than another. So a clock that is wrong or
-jumps makes nothing fresh or stale, and a provider that says the same for ever ages as one that says nothing.
+Ages are by the operator's steady clock, from the arrival of a number whose time is another than before. Times are never
+compared with each other: metrics-server passes on those of each node's own clock, and one that is an hour ahead must
+not make all the others old. So a clock that is wrong or jumps makes nothing fresh or stale, and a provider that says
+the same for ever ages as one that says nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ MOST_OVERSHOOT = 1.1
 """A rate over a short time can come out somewhat above what there is, as when both ends of the time are rounded: up to
 here it is taken for all of the machine, and beyond for a mistake."""
 _MOST_TOLD = 10
+_LONGEST_TOLD = 256
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Series:
     Attributes:
         resource: cpu or memory.
         statistic: which.
-        values: (value, seconds by the provider's clock) by node, as the provider calls nodes.
+        values: (value, seconds by whatever clock) by node, as the provider calls nodes.
         covered_seconds: over how long it was measured.
         amounts: whether values are amounts (millicores, bytes) and not parts of the machine.
         ambiguous: nodes of which it has more than one value, and which values lack therefore.
@@ -63,7 +66,7 @@ class Joined:
     """What became of an answer.
 
     Attributes:
-        unmatched: what the provider calls nodes that are none, the first few by name.
+        unmatched: what the provider calls nodes that are none, the first few by name, and of long ones the beginning.
         unmatched_count: how many there are.
         rejected: values that cannot be, by what is wrong with them: NotANumber, Negative, AboveOne, Ambiguous.
     """
@@ -80,19 +83,19 @@ class Provided:
         """Nothing was said yet."""
         self._values: Floats = np.full((len(RESOURCES), len(INDEX), width), np.nan)
         self._ends: Floats = np.full((len(RESOURCES), len(INDEX), width), -np.inf)
+        self._times: Floats = np.full_like(self._ends, np.nan)  # by the clocks of whoever measured
         self._covered: Floats = np.zeros((len(RESOURCES), len(INDEX)))
-        self._newest: float | None = None
-        self._arrived = -np.inf
 
     def grow(self, width: int) -> None:
         """There are rows up to that number."""
         more = width - self._values.shape[-1]
         self._values = np.pad(self._values, [(0, 0), (0, 0), (0, more)], constant_values=np.nan)
         self._ends = np.pad(self._ends, [(0, 0), (0, 0), (0, more)], constant_values=-np.inf)
+        self._times = np.pad(self._times, [(0, 0), (0, 0), (0, more)], constant_values=np.nan)
 
     def vacate(self, row: int) -> None:
         """The row's node is gone: what was said of it is not said of the next one there."""
-        self._values[..., row] = np.nan
+        self._values[..., row] = self._times[..., row] = np.nan
         self._ends[..., row] = -np.inf
 
     def take(self, answer: Sequence[Series], row_of: Mapping[str, int], machine: Ints, now: float) -> Joined:
@@ -104,25 +107,26 @@ class Provided:
             machine: millicores and bytes that nodes have; shape (2, rows).
             now: when it was asked for, seconds.
         """
-        newest = max((at for series in answer for _, at in series.values.values()), default=None)
-        if newest is not None and newest != self._newest:
-            self._newest, self._arrived = newest, now
         unmatched: set[str] = set()
         rejected: Counter[str] = Counter()
         for series in answer:
-            unmatched |= self._take_one(series, row_of, machine, rejected)
-        return Joined(tuple(sorted(unmatched)[:_MOST_TOLD]), len(unmatched), rejected)
+            unmatched |= self._take_one(series, row_of, machine, rejected, now)
+        told = tuple(name[:_LONGEST_TOLD] for name in nsmallest(_MOST_TOLD, unmatched))
+        return Joined(told, len(unmatched), rejected)
 
-    def _take_one(self, series: Series, row_of: Mapping[str, int], machine: Ints, rejected: Counter[str]) -> set[str]:
+    def _take_one(
+        self, series: Series, row_of: Mapping[str, int], machine: Ints, rejected: Counter[str], now: float
+    ) -> set[str]:
         at = RESOURCES.index(series.resource), INDEX[series.statistic]
         found = [(row_of.get(name), value, when) for name, (value, when) in series.values.items()]
         matched = [(row, value, when) for row, value, when in found if row is not None]
         rows = np.array([row for row, _, _ in matched], dtype=np.int64)
         values = np.array([value for _, value, _ in matched], dtype=np.float64)
+        times = np.array([when for _, _, when in matched], dtype=np.float64)
         if series.amounts:
             with np.errstate(divide="ignore", invalid="ignore"):
                 values = values / machine[at[0], rows]
-        finite = np.isfinite(values)
+        finite = np.isfinite(values) & np.isfinite(times)
         wrong = {
             "NotANumber": ~finite,
             "Negative": finite & (values < 0.0),
@@ -132,13 +136,15 @@ class Provided:
             rejected[reason] += int(np.count_nonzero(which))
         values = np.where(np.logical_or.reduce([*wrong.values()]), np.nan, np.minimum(values, 1.0))
         self._values[at][rows] = values
-        ages = (self._newest or 0.0) - np.array([when for _, _, when in matched], dtype=np.float64)
-        self._ends[at][rows] = self._arrived - ages
+        self._ends[at][rows] = np.where(times == self._times[at][rows], self._ends[at][rows], now)
+        self._times[at][rows] = times
         self._covered[at] = series.covered_seconds
-        rejected["Ambiguous"] += len(series.ambiguous)
-        for name in series.ambiguous:
-            if (row := row_of.get(name)) is not None:
-                self._values[at][row] = np.nan
+        # A node's name and its address, or two of its addresses, are two series of it as well
+        distinct, counts = np.unique(rows, return_counts=True)
+        twice = {*distinct[counts > 1].tolist(), *(row_of[name] for name in series.ambiguous if name in row_of)}
+        self._values[at][[*twice]] = np.nan
+        unmatched_twice = sum(name not in row_of for name in series.ambiguous)
+        rejected["Ambiguous"] += len(twice) + unmatched_twice
         return {name for name in (*series.values, *series.ambiguous) if name not in row_of}
 
     def measured(self, resource: str, statistic: Statistic, rows: Rows, oldest: float) -> Floats:
