@@ -106,6 +106,13 @@ FAULTS = {
     "not JSON": (says(200, "<html>"), "BadAnswer", "no answer of Prometheus"),
     "JSON of something else": (says(200, ["x"]), "BadAnswer", "no answer of Prometheus"),
     "a value that is no text of a number": (says(200, vector(("a", "much"))), "BadAnswer", "much"),
+    "lists without end": (says(200, "[" * 100_000), "BadAnswer", "no answer of Prometheus"),
+    "a time that is no time": (says(200, vector(("a", "1"), at=10**400)), "BadAnswer", "no answer of Prometheus"),
+    "a value without end": (says(200, vector(("a", "x" * 100_000))), "BadAnswer", "x…"),
+    "words without end": (says(400, {"error": "no! " * 100_000}, JSON), "QueryFailed", "no! no!"),
+    "words that a terminal obeys": (says(400, {"error": "\x1b[2Jgone\n"}, JSON), "QueryFailed", ": �[2Jgone�."),
+    "a name without end": (says(200, vector(("x" * 100_000, "1"))), "NothingMatched", "'xxx"),
+    "more than any cluster's": (says(200, " " * (17 * 2**20)), "BadAnswer", "more than 16 MiB"),
     "a scalar": (says(200, {"data": {"resultType": "scalar", "result": [1, "1"]}}), "BadAnswer", "gives a scalar"),
     "no series": (says(200, vector()), "NoSeries", "without any series"),
     "another label": (says(200, vector(("a", "0.5"), label="host")), "NothingMatched", "nodeLabel"),
@@ -134,6 +141,7 @@ async def test_a_fault_has_a_name_a_sentence_a_counter_and_leaves_the_last_answe
         assert (state.condition.type, state.condition.status) == ("ProviderReady", "False")
         assert state.condition.reason == reason
         assert words in state.condition.message
+        assert len(state.condition.message) < 1024
         measured = providers.seen.load.measured("cpu", "average", wanted.settings.load, slice(0, 2))
         rejected = reason == "ValuesRejected"
         assert measured[1] == 0.5 or (rejected and "AboveOne" in words)
@@ -289,6 +297,22 @@ async def test_an_edit_of_what_is_asked_makes_void_what_was_said_and_any_other_d
         assert load.measured("cpu", "average", asked, slice(0, 2)).tolist() == [0.25, 0.5]
         providers.use("packed", Wanted("packed", "uid", settings(server, nodeLabel="other")))
         assert str(load.measured("cpu", "average", asked, slice(0, 2)).tolist()) == "[nan, nan]"
+
+
+async def test_what_was_asked_before_an_edit_is_no_answer_after_it():
+    async with faulty([]) as server:
+        wanted, providers = Wanted("packed", "uid", settings(server)), Providers(server)
+        edited = Wanted("packed", "uid", settings(server, nodeLabel="instance"))
+
+        async def answer(request):
+            providers.use("packed", edited)
+            return await says(200, GOOD)(request)
+
+        server.script = [serve(all_queries(answer))]
+        state = await ask(server, wanted, providers)
+        measured = providers.seen.load.measured("cpu", "average", edited.settings.load, slice(0, 2))
+        assert str(measured.tolist()) == "[nan, nan]"
+        assert state.condition.reason == providers.state("packed").condition.reason == "NotAsked"
 
 
 # --- metrics.k8s.io

@@ -36,7 +36,7 @@ class MetricsServerSource:
             raise SourceError("Timeout" if timed_out else "Unreachable", str(error)) from error
         try:
             return Answer(read_node_metrics(listed))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError("BadAnswer", f"metrics.k8s.io: cannot be read: {error!r}") from error
 
     async def close(self) -> None:

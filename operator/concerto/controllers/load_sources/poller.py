@@ -124,24 +124,27 @@ class LoadProviders:
             while True:
                 asked = self._clock()
                 state = await self.ask(scheduler_name, wanted, source)
-                self._tell(scheduler_name, wanted, state)
+                if self._wanted.get(scheduler_name) == wanted:
+                    self._tell(scheduler_name, wanted, state)
                 await asyncio.sleep(max(0.0, interval - (self._clock() - asked)))
         finally:
             await source.close()
 
     async def ask(self, scheduler_name: str, wanted: Wanted, source: Source) -> ProviderState:
-        """Ask once, and let the snapshot know."""
+        """Ask once, and let the snapshot know, unless something else is to be asked by then."""
         asked = self._clock()
         before = self.state(scheduler_name)
         try:
             with self._metrics.provider_seconds.labels(wanted.profile).time():
                 answer = await source.fetch()
+            if self._wanted.get(scheduler_name) != wanted:
+                return before  # the edit has made void what was said, and this is what was asked before it
+            joined = self._snapshot.provide(scheduler_name, answer.series, asked)
         except SourceError as error:
             return failed_state(error, before)
         except Exception as error:  # of ours; it must not end the asking
             logger.exception("metric provider of SchedulingProfile %s", wanted.profile)
             return failed_state(SourceError("InternalError", repr(error)), before)
-        joined = self._snapshot.provide(scheduler_name, answer.series, asked)
         for reason, count in joined.rejected.items():
             self._metrics.provider_rejected.labels(wanted.profile, reason).inc(count)
         self._metrics.provider_unmatched.labels(wanted.profile).set(joined.unmatched_count)

@@ -18,8 +18,8 @@ from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.provided import Series
 
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
-_MOST_BYTES = 64 * 2**20
-_MOST_WORDS = 300
+_MOST_BYTES = 16 * 2**20
+"""Of an answer; a series with long labels takes 1 KiB, and what has been read takes up to twenty times as much."""
 
 
 class PrometheusSource:
@@ -50,6 +50,7 @@ class PrometheusSource:
         self._window = window_seconds
         self._client: aiohttp.ClientSession | None = None
         self._trusted: bytes | None = None
+        self._reading = asyncio.Lock()  # one answer at a time: of threads, Python runs one, and memory is theirs all
 
     async def fetch(self) -> Answer:
         """An answer to each query that has one; see `Source`."""
@@ -140,7 +141,8 @@ class PrometheusSource:
                 return _refusal(status, payload, kind)
             covered = 0.0 if query.statistic == "latest" else self._window
             # As much as thousands of nodes' is not read on the loop that schedules
-            return await asyncio.to_thread(read_vector, payload, query, self._settings.node_label, covered)
+            async with self._reading:
+                return await asyncio.to_thread(read_vector, payload, query, self._settings.node_label, covered)
         except SourceError as error:
             return error
         except TimeoutError:
@@ -171,7 +173,7 @@ def _refusal(status: int, payload: bytes, content_type: str) -> SourceError:
         with contextlib.suppress(ValueError, AttributeError):
             words = str(json.loads(payload).get("error", ""))
     if words:
-        return SourceError("QueryFailed", words[:_MOST_WORDS])
+        return SourceError("QueryFailed", words)
     return SourceError("BadAnswer", f"answered {status}, which is no answer of Prometheus")
 
 
@@ -194,7 +196,7 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
             if name in values:
                 ambiguous.add(name)
             values[name] = float(value), float(at)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise SourceError("BadAnswer", f"is no answer of Prometheus: {error!r}") from error
     told = {name: value for name, value in values.items() if name not in ambiguous}
     return Series(query.resource, query.statistic, told, covered_seconds, ambiguous=frozenset(ambiguous))

@@ -8,16 +8,21 @@ from typing import Protocol
 
 from concerto.scheduling.provided import Series
 
+_LONGEST_MESSAGE = 500
+
 
 class SourceError(Exception):
     """A source gave no answer.
+
+    Its message may quote whatever the source said, so it is cut, and holds nothing that a terminal would obey.
 
     Attributes:
         reason: why, in one CamelCase word that never changes its meaning.
     """
 
     def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
+        told = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 1]}…"
+        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in told))
         self.reason = reason
 
 
