@@ -175,7 +175,8 @@ async def test_another_note_is_another_event() -> None:
         assert [request.split()[0] for request in server.seen] == ["POST"] * 3
 
 
-async def test_a_note_too_long_for_the_server_is_cut() -> None:
+@pytest.mark.parametrize("note", ["x" * 5000, "ü" * 5000, "x" + "🎵" * 300])
+async def test_a_note_too_long_for_the_server_is_cut(note: str) -> None:
     notes: list[str] = []
 
     async def takes(request: web.Request) -> web.StreamResponse:
@@ -185,6 +186,8 @@ async def test_a_note_too_long_for_the_server_is_cut() -> None:
     async with faulty([takes]) as server:
         recorder = EventRecorder(server.session, "test", "one")
         async with running(recorder):
-            scheduled(recorder, "a", "x" * 5000)
+            scheduled(recorder, "a", note)
             assert await recorder.drain(10)
-    assert len(notes[0]) == 1024
+    assert 1020 < len(notes[0].encode()) <= 1024
+    assert notes[0][-1] == "…"
+    assert note.startswith(notes[0][:-1])

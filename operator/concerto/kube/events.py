@@ -19,7 +19,8 @@ from concerto.kube.session import Object, Session
 logger = logging.getLogger(__name__)
 
 EventType = Literal["Normal", "Warning"]
-_NOTE_LIMIT = 1024  # characters; the API server refuses more
+_NOTE_MOST_BYTES = 1024
+"""Of UTF-8; the API server, whose message speaks of characters, refuses more, and the event would be lost."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,13 @@ class EventRecorder:
             regarding: the object, with apiVersion, kind and metadata (name, uid).
             type: Normal or Warning.
             reason: why, CamelCase.
-            note: a sentence for a person; cut at 1,024 characters.
+            note: a sentence for a person; cut at 1,024 bytes.
             action: what was done or tried, CamelCase.
             related: another object that has to do with it.
         """
         now, moment = time.monotonic(), time.time()
         about, other = build_reference(regarding), build_reference(related) if related else None
-        note = note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…"
+        note = _cut(note)
         key = (
             about.get("uid") or f"{about['kind']}/{about.get('namespace')}/{about['name']}",
             type, reason, action, note, (other or {}).get("uid") or (other or {}).get("name", ""),
@@ -296,6 +297,13 @@ def build_reference(target: Mapping[str, Any]) -> Object:
         "resourceVersion": metadata.get("resourceVersion"),
     }
     return {key: value for key, value in reference.items() if value}
+
+
+def _cut(note: str) -> str:
+    encoded = note.encode(errors="replace")
+    if len(encoded) <= _NOTE_MOST_BYTES:
+        return note
+    return encoded[: _NOTE_MOST_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def build_event(
