@@ -3,10 +3,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.podreservation import StandingReservation
-from concerto.api.schedulingprofile import ProfileSettings, ScoreSettings
+from concerto.api.schedulingprofile import NodeResourcesFitArgs, ProfileSettings, ScoreSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
@@ -287,6 +288,26 @@ class TestLoadAwareScores:
         (decision,) = result.decisions
         assert (decision.assignment.node, decision.by_allocation) == ("b", True)
         assert decision.score == 83  # (cpu 71 + memory 95) / 2
+
+    OTHERS: ClassVar = {
+        "that tell nothing apart": ((ScoreSettings("TaintToleration"),), "b", True),
+        "that speak of some pods only": ((ScoreSettings("NodeAffinity"),), "b", True),
+        "that weigh more": ((ScoreSettings("TaintToleration", 100),), "b", True),
+        "of requests, in a way of their own": (
+            (ScoreSettings("NodeResourcesFit", node_resources_fit=NodeResourcesFitArgs("MostAllocated")),),
+            "a",
+            True,
+        ),
+        "of what agents measure otherwise": ((ScoreSettings("Capacity"),), "c", False),
+    }
+
+    @pytest.mark.parametrize(("others", "taken", "by_allocation"), OTHERS.values(), ids=OTHERS)
+    def test_without_metrics_requests_stand_in_for_load_beside_other_scores(self, others, taken, by_allocation):
+        cluster = self.cluster(a="3", b="1", c="2")
+        cluster.set_capacity(capacity("c", 60.0, version=2), NOW)
+        waiting = pod("p", requests={"cpu": "100m"})
+        (decision,) = decide(cluster, [waiting], profile(scores=(*self.LOAD_ONLY, *others))).decisions
+        assert (decision.assignment.node, decision.by_allocation) == (taken, by_allocation)
 
     def test_with_some_metric_it_is_not(self):
         cluster = self.cluster(loads={"c": (0.2, 0.0)}, a="3", b="1", c="2")

@@ -647,7 +647,7 @@ def scheduled_note(decision: Decision) -> str:
     if assignment.pin is not None:
         text += f"; it has CPUs {assignment.pin.cpus}, exclusiveness {assignment.pin.level}"
     if decision.by_allocation:
-        text += "; no score had a metric of any node, so the one with most left by requests was taken"
+        text += "; no score had a metric of any node, so requests stood in for load"
     separator = ". Best nodes: "
     for ranked in decision.top:
         plugins = ", ".join(f"{name} {score:.0f}" for name, score in ranked.by_plugin) or "no score"

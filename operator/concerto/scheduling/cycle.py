@@ -40,7 +40,7 @@ class Decision:
         score: the node's weighted score, 0 to 100.
         feasible: how many nodes were feasible.
         top: the node and the next best ones, with the scores that each plugin gave them.
-        by_allocation: whether every score abstained on every node, so that requests decided.
+        by_allocation: whether every score by load abstained on every node, so that requests stood in for it.
     """
 
     pod: PodView

@@ -22,7 +22,8 @@ NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
 
 _BY_ALLOCATION = NodeResourcesFit(NodeResourcesFitArgs())
-"""What decides where no score has a metric of any node (seed 001: "best fit based on allocations")."""
+"""What stands in for scores by load while they have no metric of any node (seed 001: "best fit based on allocations").
+"""
 
 
 def reserved(snapshot: Snapshot, reservation: ReservationKey | None) -> Floats:
@@ -60,7 +61,8 @@ class Template:
     Attributes:
         feasible: by row, whether every filter lets it pass.
         abstentions: feasible nodes on which each score abstained for want of a metric, at the first look.
-        by_allocation: whether at the last look every score abstained everywhere, so that requests had to decide.
+        by_allocation: whether at the last look every score by load abstained everywhere, so that requests stood in for
+            it.
     """
 
     def __init__(
@@ -74,6 +76,9 @@ class Template:
         self._changing = tuple(f for f in profile.filters if not f.fixed)
         self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.normalised or s.measured))
         self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.measured)
+        # A profile that has its own idea of requests needs nobody's in its place
+        knows_requests = any(isinstance(s, NodeResourcesFit) for s, _ in profile.scores)
+        self._stand_in_weight = 0.0 if knows_requests else float(sum(w for s, w in profile.scores if s.measured))
         self._whole = tuple((s, float(w)) for s, w in profile.scores if s.normalised or s.measured)
         size = query.snapshot.size
         self.feasible = query.snapshot.exists[:size].copy()
@@ -99,16 +104,18 @@ class Template:
     def totals(self) -> Floats:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
         weighted, weights = self._weighted, self._weights
+        candidates = self._candidates()
+        self.by_allocation = self._abstained and bool(self._metric_scores)
         for (plugin, weight), raw in zip(self._whole, self._raw):
             scores = plugin.normalise(self.query, raw) if plugin.normalised else raw
             if self._abstained and plugin.measured:
+                self.by_allocation &= bool(np.isnan(scores[candidates]).all())
                 scores = _neutral(scores)
             weighted, weights = self._add(weighted, weights, scores, weight)
-        candidates = self._candidates()
-        self.by_allocation = self._abstained and bool(self._metric_scores) and not (weights[candidates] > 0).any()
-        if self.by_allocation:
-            means = _BY_ALLOCATION.score(self.query, slice(0, len(weights)))
-        elif self._abstained:
+        if self.by_allocation and self._stand_in_weight:
+            by_requests = _BY_ALLOCATION.score(self.query, slice(0, len(weights)))
+            weighted, weights = self._add(weighted, weights, by_requests, self._stand_in_weight)
+        if self._abstained:
             means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
         else:
             means = weighted / weights
