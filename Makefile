@@ -43,8 +43,9 @@ e2e-cluster: setup image-packages ## install from images on real nodes, restart 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
 	@$(PY) -m e2e.bench
 
-evaluate: .venv/.installed ## simulate: the control law against its peers, with every fault; tables in docs/evaluation.md (1 h)
+evaluate: .venv/.installed ## simulate: the control law against its peers, with every fault, and forecasts against HPA v2; tables in docs/evaluation.md (1 h)
 	@$(PY) -m concerto.simulation.evaluate
+	@$(PY) -m concerto.cli evaluate-autoscaling --plots
 
 lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linter
 	@.venv/bin/ruff check .

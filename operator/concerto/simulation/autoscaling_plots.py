@@ -19,7 +19,7 @@ def plot_cell(cell: Cell, directory: Path) -> Path:
     from matplotlib import pyplot
 
     shown = [name for name in SHOWN if name in cell.results]
-    figure, (load, latency) = pyplot.subplots(2, 1, figsize=(10, 7), sharex=True, layout="constrained")
+    figure, (load, latency) = pyplot.subplots(2, 1, figsize=(12, 7), sharex=True, layout="constrained")
     bad = ", ".join(f"{name} {cell.results[name].violations[0]:.0f}" for name in shown)
     figure.suptitle(f"{cell.traffic}: pods need {cell.startup:.0f} s to start\nminutes above the objective: {bad}")
     minutes = np.arange(cell.results[shown[0]].demand.shape[1])
@@ -34,11 +34,11 @@ def plot_cell(cell: Cell, directory: Path) -> Path:
     load.set_ylabel("replicas")
     latency.set_ylabel("p95 latency, times the unloaded one")
     latency.set_yscale("log")
-    latency.yaxis.set_major_formatter("{x:g}")
-    latency.yaxis.set_minor_formatter("{x:g}")
+    latency.set_yticks([1, 2, 3, 5, 10], labels=["1", "2", "3", "5", "10"])
+    latency.minorticks_off()
     latency.set_xlabel("minutes")
     for axis in (load, latency):
-        axis.legend(loc="upper left", fontsize="small")
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
         axis.grid(alpha=0.3)
     path = directory / f"{cell.traffic}-{cell.startup:.0f}s.png"
     figure.savefig(path, dpi=110)
