@@ -42,6 +42,13 @@ PLACEMENTS = {
     "cpu-bound: one core complex": ("cpu-bound", 4, PLAIN, occupancy(CCX, ("0", "CPU")), "4-7"),
     "cpu-bound: one sub-NUMA cluster": ("cpu-bound", 4, PLAIN, occupancy(SUB_NUMA, ("1", "None")), "4-7"),
     "cpu-bound: a reserved CPU's core is not idle": ("cpu-bound", 2, PLAIN, occupancy(SEED, reserved="0"), "1-2"),
+    "cpu-bound: a core with a reserved CPU is nobody's own": (
+        "cpu-bound", 2, PHYSICAL, occupancy(SEED, reserved="0"), "1-2",
+    ),
+    "memory-bound: nor is a socket": (
+        "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(machine(3, 2, 2), reserved="0"),
+        "2,4",
+    ),
     "cpu-bound: kubelet's CPUs are left alone": ("cpu-bound", 2, PHYSICAL, occupancy(SEED, kubelet="10"), "1-2"),
     "cpu-bound: more threads than physical cores": ("cpu-bound", 11, PHYSICAL, occupancy(SEED), None),
     "memory-bound: alternately on both memory nodes": ("memory-bound", 4, PLAIN, occupancy(SEED), "0-1,5-6"),
@@ -118,7 +125,7 @@ def test_whatever_comes_and_goes_nobody_meets_another_and_the_others_have_a_cpu(
         claim = Claim(found.cpus, found.level, workload == "best-effort")
         assert not any(conflict(node.index, claim, other) for other in claims)
         closed = node.index.closure(found.cpus, found.level)
-        assert closed & node.kubelet_exclusive == 0
+        assert closed & (node.kubelet_exclusive | node.reserved) == 0
         claims.append(claim)
         assert shared_pool(node.index, node.kubelet_exclusive, claims)
 

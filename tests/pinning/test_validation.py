@@ -42,6 +42,15 @@ def test_a_binding_that_can_be_had_says_its_sets_as_listing_6_3_does():
 REFUSED = {
     "a CPU that is not there": (binding("a", "0,26"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [26] do not exist in node node-4"),  # noqa: E501
     "a reserved CPU": (binding("a", "0-2"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0]"),
+    "a core, a thread of which is reserved": (
+        binding("a", "10", "Core"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0] of node node-4 are reserved and never given to a pod, nor is a core",  # noqa: E501
+    ),
+    "a memory node, a CPU of which is reserved": (
+        binding("a", "1", "NUMA"), {"reserved": "4"}, ("InvalidCPUSet", "CPUsReserved"), "nor is a memory node that",
+    ),
+    "very many CPUs that are not there": (
+        binding("a", "1-999"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [20-999] do not exist in node node-4.",
+    ),
     "a CPU of kubelet's": (
         binding("a", "3"), {"kubelet_exclusive": "3"}, ("CPUSetAllocationFailed", "KubeletExclusive"), "CPUs [3]",
     ),

@@ -57,7 +57,7 @@ class Occupancy:
 
     Attributes:
         index: the node's topology.
-        reserved: never handed out.
+        reserved: never handed out, nor kept from anybody.
         kubelet_exclusive: held by pods of kubelet's static policy.
         claims: the bindings.
     """
@@ -89,7 +89,7 @@ class Occupancy:
         free = self.index.online & ~(self.reserved | self.kubelet_exclusive | self.kept | taken)
         if level in ("Core", "Socket", "NUMA"):
             for group in self.index.groups(level):
-                if group & taken:
+                if group & (taken | self.reserved):
                     free &= ~group
         return free
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 
 from concerto.api.cpulist import format_cpu_list
 from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.api.podcpubinding import BindingKey, PodCPUBinding, ResourceStatus
+from concerto.api.podcpubinding import BindingKey, Level, PodCPUBinding, ResourceStatus
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
+
+_MOST_NAMED = 32
+"""No more numbers are written one by one: a message is for people."""
+_LEVEL_NAMES: dict[Level, str] = {"Core": "core", "Socket": "socket", "NUMA": "memory node"}
 
 
 @dataclass(frozen=True)
@@ -120,11 +124,14 @@ def _refusal(
         if node.topology and (offline := missing & node.topology.offline):
             text += f" (switched off: {format_cpu_list(offline)})"
         return refuse("InvalidCPUSet", "CPUsNotFound", text + ".")
-    if reserved := binding.cpus & node.pools.reserved:
-        text = f"CPUs {brackets(reserved)} of node {node.name} are reserved and never given to a pod."
-        return refuse("InvalidCPUSet", "CPUsReserved", text)
+    whole = claim.cpus | index.closure(claim.cpus, claim.level)
+    if reserved := whole & to_mask(node.pools.reserved):
+        text = f"CPUs {brackets(bits(reserved))} of node {node.name} are reserved and never given to a pod"
+        if not reserved & claim.cpus:
+            text += f", nor is a {_LEVEL_NAMES[binding.level]} that they are part of"
+        return refuse("InvalidCPUSet", "CPUsReserved", text + ".")
     exclusive = to_mask(node.pools.kubelet_exclusive)
-    if met := (claim.cpus | index.closure(claim.cpus, claim.level)) & exclusive:
+    if met := whole & exclusive:
         text = f"CPUs {brackets(bits(met))} of node {node.name} are held by pods of kubelet's static CPU manager."
         return refuse("CPUSetAllocationFailed", "KubeletExclusive", text)
     for other, its in held:
@@ -149,5 +156,6 @@ def _name(binding: PodCPUBinding) -> str:
 
 
 def brackets(numbers: Iterable[int]) -> str:
-    """Numbers as the seed's events write them (004 listing 6.3)."""
-    return f"[{' '.join(map(str, sorted(numbers)))}]"
+    """Numbers as the seed's events write them (004 listing 6.3), very many in ranges."""
+    found = sorted(numbers)
+    return f"[{' '.join(map(str, found)) if len(found) <= _MOST_NAMED else format_cpu_list(found)}]"
