@@ -112,10 +112,11 @@ REFUSAL = VALID | {"resourceStatus": "CPUSetAllocationFailed"}
 HEARD = {
     "ready": (PREPARED, None),
     "validated only": (VALID | {"conditions": [condition("Validated", "True")]}, "is its agent running"),
-    "of another generation": (PREPARED | {"observedGeneration": 0}, "is its agent running"),
+    "of another generation": (PREPARED | {"observedGeneration": 0}, "was it edited?"),
     "of another pod": (PREPARED | {"applied": {"podUID": "old"}}, "is its agent running"),
-    "of another node": (PREPARED | {"nodeName": "n2"}, "is its agent running"),
-    "edited by somebody": (PREPARED | {"cpus": "7"}, "is its agent running"),
+    "of another node": (PREPARED | {"nodeName": "n2"}, "was it edited?"),
+    "edited by somebody": (PREPARED | {"cpus": "7"}, "was it edited?"),
+    "not validated yet": ({}, "was it edited?"),
     "the agent can't yet": (
         PREPARED | {"conditions": [condition("Validated", "True"), condition("Prepared", "False", "x is in the way.")]},
         "within 0.05 s: x is in the way. The pod is placed again",
@@ -136,7 +137,8 @@ async def test_a_pod_may_be_bound_once_the_agent_says_so_of_it_and_these_cpus(st
         made.on_binding(None, binding(**status))
         said = await asked
         assert said is None if problem is None else problem in said.message
-        assert said is None or said.silent is ("[0]" not in problem), "only an agent that does not answer is avoided"
+        agents = problem is not None and "[0]" not in problem and "edited" not in problem
+        assert said is None or said.silent is agents, "only an agent that does not answer is avoided"
 
 
 OVER = {
@@ -157,6 +159,17 @@ async def test_waiting_ends_when_there_is_nothing_to_wait_for(happens, problem):
         happens(made)
         said = await asked
         assert isinstance(said, Unprepared) and problem in said.message and not said.silent
+
+
+async def test_a_binding_that_somebody_takes_for_his_own_is_not_the_agents_fault():
+    async with faulty([says(201)]) as server:
+        made = pins(server)
+        made.on_binding(None, binding(**VALID | {"conditions": [condition("Validated", "True")]}))
+        asked = asyncio.create_task(made.prepare(POD, 0.05))
+        await server.asked(1)
+        made.on_binding(binding(**VALID), theirs())
+        said = await asked
+        assert said is not None and not said.silent
 
 
 async def test_the_deletion_of_an_earlier_attempts_binding_ends_nothing():

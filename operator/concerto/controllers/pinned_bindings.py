@@ -181,11 +181,16 @@ class PinnedBindings:
                 async with asyncio.timeout_at(deadline):
                     await flight.news.wait()
             except TimeoutError:
-                why = heard or "is its agent running, with --pinning?"
+                asked = obj is not None and _batch(obj) == flight.batch and _is_asked(obj, assignment)
+                untold = (
+                    "is its agent running, with --pinning?"
+                    if asked
+                    else "its PodCPUBinding was not validated as it was made; was it edited?"
+                )
                 return Unprepared(
-                    f"Node {assignment.node} did not get ready for CPUs {pin.cpus} within {within_seconds:g} s: {why} "
-                    "The pod is placed again.",
-                    silent=True,
+                    f"Node {assignment.node} did not get ready for CPUs {pin.cpus} within {within_seconds:g} s: "
+                    f"{heard or untold} The pod is placed again.",
+                    silent=asked,
                 )
 
     def confirm(self, uid: str) -> None:
@@ -229,9 +234,7 @@ class PinnedBindings:
         if validated.get("status") != "True":
             message = str(validated.get("message", ""))
             return Unprepared(message) if status.get("resourceStatus") in _REFUSED else message
-        if (status.get("nodeName"), status.get("podUID"), status.get("cpus")) != (
-            assignment.node, assignment.uid, pin.cpus,
-        ):  # fmt: skip
+        if not _is_asked(obj, assignment):
             return ""
         said = read_answer(obj, Verdict("Validated", "", "", assignment.node, assignment.uid, pin.cpus, pin.mems))
         if said is None:
@@ -334,6 +337,18 @@ def build_pod_cpu_binding(pod: PodView, assignment: Assignment, batch: str) -> O
             "exclusivenessLevel": pin.level,
         },
     }
+
+
+def _is_asked(obj: Mapping[str, Any], assignment: Assignment) -> bool:
+    """Whether the binding says what it was made for, so that the node's agent is the one to answer."""
+    status, metadata = obj.get("status") or {}, obj["metadata"]
+    validated = find_condition(status.get("conditions"), "Validated") or {}
+    return (
+        validated.get("status") == "True"
+        and status.get("observedGeneration") == metadata.get("generation")
+        and (status.get("nodeName"), status.get("podUID")) == (assignment.node, assignment.uid)
+        and status.get("cpus") == _pin(assignment).cpus
+    )
 
 
 def _owner(obj: Mapping[str, Any]) -> str | None:
