@@ -174,3 +174,11 @@ def test_limits_never_turn_a_direction_and_stay_within_bounds(select, policies, 
     got = normalise(bounds, Memory(events=changes(*past)), current=current, desired=desired, now=NOW).replicas
     assert 1 <= got <= 50
     assert min(current, max(desired, 1)) <= got <= max(current, desired)
+
+
+def test_after_a_clock_was_set_back_what_it_called_later_holds_no_longer_than_anything_else():
+    memory = Memory((Recommendation(100.0, 3), Recommendation(5000.0, 9)), (ScaleEvent(90.0, 1), ScaleEvent(4000.0, 6)))
+    assert memory.until(5000.0) is memory
+    assert memory.until(120.0) == Memory(
+        (Recommendation(100.0, 3), Recommendation(120.0, 9)), (ScaleEvent(90.0, 1), ScaleEvent(120.0, 6))
+    )

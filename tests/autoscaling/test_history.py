@@ -57,3 +57,22 @@ def test_a_ring_is_bounded_and_holds_no_null(samples):
     filled = ring(*sorted(samples))
     assert len(filled.values) <= filled.length
     assert all(isinstance(v, int) and v >= NOTHING for v in filled.values)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4000), st.floats(0, 50)), min_size=1, max_size=30),
+    st.integers(-500, 4500),
+    st.integers(1, 8),
+)
+def test_after_a_clock_was_set_back_new_samples_count_at_once(samples, now, length):
+    ring = Ring(15, length)
+    for at, demand in samples:
+        ring = ring.add(at, demand)
+    cut = ring.not_after(now)
+    np.testing.assert_array_equal(
+        cut.until(now, length)[-len(cut.values) :], ring.until(now, length)[-len(cut.values) :]
+    )
+    assert not cut.values or (cut.last <= now // 15 and cut.last >= 0)
+    assert cut.add(now, 3.0).until(now, 1)[0] >= 0 or now < 0
+    if now >= max(at for at, _ in samples):
+        assert cut == ring

@@ -94,7 +94,7 @@ def test_a_whole_status_fits_the_crd():
         "lastScaleTime": STAMP,
         "currentMetrics": metric_statuses([*SPEC.metrics, *SPEC.metrics], outcomes),
         "lastDecision": last_decision(None, decision(), "Scaled.", 5, now=NOW),
-        "conditions": all_conditions(decision().conditions, OUTLOOK, generation=2, old=(), now=STAMP),
+        "conditions": all_conditions(decision().conditions, OUTLOOK, off=False, generation=2, old=(), now=STAMP),
         "forecast": forecast_status(OUTLOOK, 5, now=NOW, expires_at=NOW + 120),
         **write_state(STATE, 30.5),
     }
@@ -160,7 +160,7 @@ READY = {
 
 @pytest.mark.parametrize(("decided", "ready", "stalled"), READY.values(), ids=READY)
 def test_what_kstatus_reads(decided, ready, stalled):
-    found = {c["type"]: c for c in all_conditions(decided, None, generation=1, old=(), now=STAMP)}
+    found = {c["type"]: c for c in all_conditions(decided, None, off=True, generation=1, old=(), now=STAMP)}
     assert (found["Ready"]["status"], found["Ready"]["reason"]) == ready
     assert found["Stalled"]["status"] == stalled
     assert found["Forecasting"]["reason"] == "Off"

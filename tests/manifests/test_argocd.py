@@ -110,7 +110,7 @@ def reservation(state: StandingState, *, limited: bool = False) -> dict[str, Any
 
 
 def phpa(*decided: Condition) -> dict[str, Any]:
-    conditions = all_conditions(decided, None, generation=1, old=(), now=NOW)
+    conditions = all_conditions(decided, None, off=False, generation=1, old=(), now=NOW)
     return thing("PredictiveHPA", {"observedGeneration": 1, "conditions": conditions})
 
 

@@ -39,6 +39,18 @@ class Memory:
     recommendations: tuple[Recommendation, ...] = ()
     events: tuple[ScaleEvent, ...] = ()
 
+    def until(self, now: float) -> Memory:
+        """With nothing that is yet to come: once a clock was set back, what it called later counts as of now.
+
+        Else it would hold replicas, or use up a policy's changes, until the clock is there again.
+        """
+        if max([now, *(r.at for r in self.recommendations), *(e.at for e in self.events)]) <= now:
+            return self
+        return Memory(
+            tuple(replace(r, at=min(r.at, now)) for r in self.recommendations),
+            tuple(replace(e, at=min(e.at, now)) for e in self.events),
+        )
+
     def seeded(self, now: float, current: int) -> Memory:
         """With the present replicas as first recommendation, so that a fresh start scales nothing down at once."""
         return self if self.recommendations else replace(self, recommendations=(Recommendation(now, current),))

@@ -122,7 +122,7 @@ def decide(
         floor: the forecast's answer, if it has one that counts.
         now: seconds.
     """
-    memory = memory.seeded(now, current)
+    memory = memory.until(now).seeded(now, current)
     if current == 0 and bounds.min_replicas != 0:
         message = "scaling is disabled since the replica count of the target is zero"
         disabled = Condition("ScalingActive", "False", "ScalingDisabled", message)
@@ -149,6 +149,11 @@ def decide(
     conditions = (*_limit_conditions(limited), metrics.active)
     rescale = limited.replicas != current
     return Decision(limited.replicas, rescale, reason, conditions, memory, metrics.replicas, metrics.error)
+
+
+def stopped(memory: Memory, *, current: int, why: Condition, now: float) -> Decision:
+    """What is decided where another autoscaler scales the same target: nothing, bounds included."""
+    return Decision(current, False, "", (GOT_SCALE, why), memory.until(now).seeded(now, current), error=why.message)
 
 
 def carried_out(memory: Memory, bounds: Bounds, *, before: int, after: int, now: float) -> Memory:

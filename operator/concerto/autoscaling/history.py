@@ -55,6 +55,19 @@ class Ring:
         gap = (NOTHING,) * min(bucket - self.last - 1, self.length)
         return replace(self, last=bucket, values=(*self.values, *gap, value)[-self.length :], count=1)
 
+    def not_after(self, at: float) -> Ring:
+        """Without buckets that begin after ``at``: they are of a clock that has since been set back.
+
+        Else every sample would come too late to matter until the clock is there again.
+        """
+        values = self.values[: len(self.values) + min(int(at // self.step) - self.last, 0)]
+        if len(values) == len(self.values):
+            return self
+        while values and values[-1] == NOTHING:
+            values = values[:-1]
+        first = self.last - len(self.values) + 1
+        return replace(self, last=max(first + len(values) - 1, 0), values=values, count=1)
+
     def until(self, at: float, width: int) -> Floats:
         """``width`` buckets of which the last holds ``at``, in replicas; NaN where there is nothing."""
         found = np.full(width, np.nan)

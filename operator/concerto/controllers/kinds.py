@@ -32,7 +32,7 @@ class Kinds:
         key = (reference.group, reference.kind)
         kept = self._known.get(key)
         now = self._clock()
-        if kept is None or now - kept[0] > self._remembered:
+        if kept is None or not 0.0 <= now - kept[0] <= self._remembered:
             kept = self._known[key] = (now, await self._discover(reference))
         return kept[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ from concerto.controllers.metrics_sources.readings import Wanted
 from concerto.controllers.targets import Scale
 from concerto.kube import Session
 
+_CONCURRENCY = 32
+"""Questions to one of the metrics APIs at a time."""
 _CALLED = {
     "Resource": "resource metric",
     "ContainerResource": "container metric",
@@ -95,6 +98,8 @@ class Measurements:
         self._pod_readings = PodReadings(api, agents)
         self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
         self._timeout = timeout_seconds
+        # One for each API: questions that one of them leaves unanswered keep nobody waiting who asks another
+        self._limits = {kind: asyncio.Semaphore(_CONCURRENCY) for kind in ("Pods", "Object", "External")}
 
     async def measure(self, metrics: Sequence[MetricSpec], look: Look) -> Measured:
         """What all metrics of an object ask for."""
@@ -107,7 +112,7 @@ class Measurements:
                 readings = await self._pod_readings.read(look.namespace, look.pods, wanted)
             except MetricError as error:
                 readings = error
-        outcomes = [await self._outcome(metric, look, readings) for metric in metrics]
+        outcomes = await asyncio.gather(*(self._outcome(metric, look, readings) for metric in metrics))
         return Measured(outcomes, readings if isinstance(readings, Readings) else None)
 
     async def _outcome(
@@ -118,9 +123,11 @@ class Measurements:
                 case "Resource" | "ContainerResource":
                     return self._resource(metric, look, readings)
                 case "Pods":
-                    return await self._pods(metric, look)
+                    async with self._limits[metric.type]:
+                        return await self._pods(metric, look)
                 case _:
-                    return await self._total(metric, look)
+                    async with self._limits[metric.type]:
+                        return await self._total(metric, look)
         except MetricError as error:
             what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
             return Failure(metric.failure_reason, f"failed to get {what} value: {error}")

@@ -20,6 +20,7 @@ _FORECASTING = {
     "the metrics of now decide alone.",
     "Expired": "The newest sample is too old to forecast from, so the metrics of now decide alone; see ScalingActive.",
     "Off": "spec.prediction.mode is Off.",
+    "NotAsked": "The metrics are not asked, so nothing is forecast; see AbleToScale, ScalingActive and lastDecision.",
 }
 
 
@@ -105,12 +106,13 @@ def all_conditions(
     decided: Sequence[Condition],
     outlook: Outlook | None,
     *,
+    off: bool,
     generation: int,
     old: Sequence[Mapping[str, Any]],
     now: str,
 ) -> list[dict[str, Any]]:
     """The conditions of autoscaling/v2, Forecasting, and those that kstatus reads."""
-    reason = outlook.reason if outlook else "Off"
+    reason = outlook.reason if outlook else "Off" if off else "NotAsked"
     forecasting = Condition("Forecasting", "True" if reason == "HasASay" else "False", reason, _FORECASTING[reason])
     wrong = next((c for c in decided if c.type in ("AbleToScale", "ScalingActive") and c.status == "False"), None)
     asleep = wrong is not None and wrong.reason == "ScalingDisabled"

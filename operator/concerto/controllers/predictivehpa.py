@@ -7,18 +7,20 @@ decided one by one. Nothing is remembered here that is not in the object's statu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from concerto.api.conditions import Condition
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.selectors import LabelSelector
 from concerto.api.timestamps import format_timestamp
+from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import (
     Combined,
     Decision,
@@ -29,6 +31,7 @@ from concerto.autoscaling.decision import (
     failed,
     needs_metrics,
     rescaled,
+    stopped,
 )
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
@@ -53,6 +56,7 @@ from concerto.controllers.phpa_status import (
 )
 from concerto.controllers.phpa_telemetry import ForecastMetrics
 from concerto.controllers.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.rivals import HORIZONTAL_POD_AUTOSCALERS, Rivals, trim_hpa
 from concerto.controllers.targets import Scale, Targets
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import EventRecorder, KubeError, NotFound, Object, Reflector, Session
@@ -61,6 +65,9 @@ from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
+T = TypeVar("T")
+
+_RIVALS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,12 @@ class PredictiveHPASettings:
         forecast: constants of the models.
         initialisation: how start-up times are learned.
         hold: how long recommendations hold while a forecast has a say.
-        concurrency: objects observed at a time.
+        concurrency: scales read at a time.
         stale_seconds: a forecast expires when its newest sample is older than this.
         quiet_seconds: a status that says nothing new is written this often, for the history in it.
         metrics_timeout_seconds: for one question to a metrics API.
+        company_seconds: objects due together are forecast together if they are observed within this time; whoever
+            waits for a metrics API for longer keeps nobody else waiting.
     """
 
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -86,6 +95,7 @@ class PredictiveHPASettings:
     stale_seconds: float = 120.0
     quiet_seconds: float = 60.0
     metrics_timeout_seconds: float = 10.0
+    company_seconds: float = 1.0
 
 
 @dataclass
@@ -97,6 +107,7 @@ class _Entry:
     state: State
     due: float
     busy: bool = False
+    asked: tuple[int, int, float] | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
     written_at: float = 0.0
     digest: str = ""
@@ -115,6 +126,7 @@ class _Seen:
     measured: Measured = field(default_factory=Measured)
     combined: Combined | None = None
     wrong: Condition | None = None
+    rival: Condition | None = None
 
 
 class PredictiveHPAController:
@@ -150,6 +162,7 @@ class PredictiveHPAController:
         self._entries: dict[Key, _Entry] = {}
         self._pods = PodIndex()
         self._selectors = SelectorIndex()
+        self._rivals = Rivals()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
         self._limit = asyncio.Semaphore(self.settings.concurrency)
@@ -158,13 +171,17 @@ class PredictiveHPAController:
         """Follow the objects and their pods, and scale, until cancelled."""
         objects = Reflector(self._session, PREDICTIVE_HPAS, on_change=self.on_object)
         pods = Reflector(self._session, PODS, trim=trim_pod, on_change=self._pods.on_change)
+        hpas = Reflector(self._session, HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, on_change=self._rivals.on_hpa)
         async with asyncio.TaskGroup() as group:
             group.create_task(objects.run())
             await objects.synced.wait()
             # As long as nobody autoscales, no second copy of all pods is kept
             await self._wanted.wait()
             group.create_task(pods.run())
+            group.create_task(hpas.run())
             await pods.synced.wait()
+            with contextlib.suppress(TimeoutError):  # without the right to see them, scaling goes on
+                await asyncio.wait_for(hpas.synced.wait(), _RIVALS_SECONDS)
             try:
                 while True:
                     self._start_due()
@@ -183,6 +200,7 @@ class PredictiveHPAController:
         if new is None:
             self._entries.pop(key, None)
             self._selectors.put(key, None)
+            self._rivals.put((PREDICTIVE_HPAS.kind, *key), None)
             self._told.forget(*key)
             return
         self._wanted.set()
@@ -194,6 +212,7 @@ class PredictiveHPAController:
             if status.get("historyOf", digest) != digest:
                 state = _without_history(state)
             entry = self._entries[key] = _Entry(new, spec, state, self._first_due(new), status=status, digest=digest)
+            self._claim(entry)
             return
         changed = entry.obj["metadata"].get("generation") != meta.get("generation")
         entry.obj = new
@@ -204,6 +223,17 @@ class PredictiveHPAController:
                 state = _without_history(state)
             entry.spec, entry.state, entry.digest = spec, state, digest
             entry.due = self._clock()
+            self._claim(entry)
+
+    def _claim(self, entry: _Entry) -> None:
+        """Say what this object scales. A preview scales nothing, and stands in nobody's way."""
+        meta, spec = entry.obj["metadata"], entry.spec
+        live = spec is not None and spec.prediction.mode != "Preview"
+        self._rivals.put(
+            (PREDICTIVE_HPAS.kind, meta["namespace"], meta["name"]), spec.target if spec and live else None
+        )
+        if not live:
+            self._selectors.put((meta["namespace"], meta["name"]), None)
 
     def _first_due(self, obj: Object) -> float:
         """At once for what was never looked at; a known object waits for its place within the period."""
@@ -220,8 +250,9 @@ class PredictiveHPAController:
         return (math.floor((now + period / 2 - place) / period) + 1) * period + place
 
     def _start_due(self) -> None:
-        now = self._clock()
-        due = [e for e in self._entries.values() if not e.busy and e.due <= now]
+        now, period = self._clock(), self.settings.controller.sync_seconds
+        # Further away than it can have been put: the clock was set back
+        due = [e for e in self._entries.values() if not e.busy and not now < e.due <= now + 2 * period]
         if not due:
             return
         for entry in due:
@@ -232,17 +263,43 @@ class PredictiveHPAController:
         task.add_done_callback(self._tasks.discard)
 
     async def _look(self, entries: list[_Entry]) -> None:
+        """Observe objects, forecast those together that are observed by the same time, and decide on each."""
+        observing = [asyncio.ensure_future(self._alone(entry, self._observe(entry))) for entry in entries]
+        deciding: list[asyncio.Task[None]] = []
+        waiting = set(observing)
         try:
-            seen = await asyncio.gather(*(self._observe(entry) for entry in entries))
-            outlooks = self._predict(seen)
-            await asyncio.gather(*(self._act(s, o) for s, o in zip(seen, outlooks, strict=True)))
-            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(entries))
-        except Exception:
-            logger.exception("PredictiveHPA: looking at %d objects", len(entries))
-            self._metrics.reconciles.labels("PredictiveHPA", "error").inc(len(entries))
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, timeout=self.settings.company_seconds)
+                if seen := [s for task in observing if task in done and (s := task.result()) is not None]:
+                    deciding.append(asyncio.ensure_future(self._decide(seen)))
+            await asyncio.gather(*deciding)
         finally:
-            for entry in entries:
-                entry.busy = False
+            for task in (*observing, *deciding):
+                task.cancel()
+
+    async def _decide(self, seen: Sequence[_Seen]) -> None:
+        try:
+            outlooks = self._predict(seen)
+            await asyncio.gather(*(self._alone(s.entry, self._act(s, o)) for s, o in zip(seen, outlooks, strict=True)))
+            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(seen))
+        finally:
+            for s in seen:
+                s.entry.busy = False
+
+    async def _alone(self, entry: _Entry, work: Awaitable[T]) -> T | None:
+        """What cannot go wrong and does is said where it happened, and is not the others' business."""
+        try:
+            return await work
+        except Exception as error:
+            self._failed(entry, error)
+            entry.busy = False
+            return None
+
+    def _failed(self, entry: _Entry, error: Exception) -> None:
+        meta = entry.obj["metadata"]
+        logger.exception("PredictiveHPA %s/%s", meta["namespace"], meta["name"])
+        self._metrics.reconciles.labels("PredictiveHPA", "error").inc()
+        self._event(entry, "Warning", "InternalError", "Looking", f"{type(error).__name__}: {error}")
 
     # Observe
 
@@ -253,22 +310,36 @@ class PredictiveHPAController:
             complaint = failed("FailedGetScale", "understand the object", _complaint(entry.obj))
             return _Seen(entry, _PLACEHOLDER, Bounds(1), now, wrong=complaint)
         bounds = bounds_of(spec, self.settings.controller)
-        async with self._limit:
-            try:
+        try:
+            async with self._limit:
                 scale = await self._targets.read(spec.namespace, spec.target)
-            except KubeError as error:
-                self._event(entry, "Warning", "FailedGetScale", "GettingScale", str(error))
-                complaint = failed("FailedGetScale", "get the target's current scale", str(error))
-                return _Seen(entry, spec, bounds, now, wrong=complaint)
-            selector, wrong = self._selector(entry, spec, scale)
-            pods = self._pods.select(spec.namespace, selector) if selector else []
-            seen = _Seen(entry, spec, bounds, now, scale, pods)
-            if not needs_metrics(bounds, scale.replicas):
-                return seen
-            if wrong is not None:
-                return replace(seen, combined=Combined(None, "", wrong, wrong.message))
-            measured = await self._measure(seen)
+        except KubeError as error:
+            if isinstance(error, NotFound):
+                self._selectors.put((spec.namespace, spec.name), None)
+            self._event(entry, "Warning", "FailedGetScale", "GettingScale", str(error))
+            complaint = failed("FailedGetScale", "get the target's current scale", str(error))
+            return _Seen(entry, spec, bounds, now, wrong=complaint)
+        if (rival := self._rival(entry, spec)) is not None:
+            return _Seen(entry, spec, bounds, now, scale, rival=rival)
+        selector, wrong = self._selector(entry, spec, scale)
+        pods = self._pods.select(spec.namespace, selector) if selector else []
+        seen = _Seen(entry, spec, bounds, now, scale, pods)
+        if not needs_metrics(bounds, scale.replicas):
+            return seen
+        if wrong is not None:
+            return replace(seen, combined=Combined(None, "", wrong, wrong.message))
+        measured = await self._measure(seen)
         return replace(seen, measured=measured, combined=combine(measured.outcomes, scale.replicas))
+
+    def _rival(self, entry: _Entry, spec: PredictiveHPA) -> Condition | None:
+        """What is wrong where others scale the same target: then not even bounds are kept, which may differ."""
+        others = self._rivals.of((PREDICTIVE_HPAS.kind, spec.namespace, spec.name))
+        if not others:
+            return None
+        names = ", ".join(f"{kind} {name}" for kind, _, name in others)
+        message = f"{spec.target.kind} {spec.target.name} is scaled by {names} as well: leave it to one of them"
+        self._event(entry, "Warning", "AmbiguousSelector", "Selecting", message)
+        return Condition("ScalingActive", "False", "AmbiguousSelector", message)
 
     def _selector(
         self, entry: _Entry, spec: PredictiveHPA, scale: Scale
@@ -276,6 +347,7 @@ class PredictiveHPAController:
         """The target's selector, or what is wrong with it."""
         key = (spec.namespace, spec.name)
         if not scale.selector:
+            self._selectors.put(key, None)
             self._event(entry, "Warning", "SelectorRequired", "Selecting", "selector is required")
             message = "the HPA target's scale is missing a selector"
             return None, Condition("ScalingActive", "False", "InvalidSelector", message)
@@ -284,6 +356,8 @@ class PredictiveHPAController:
         except ValueError as error:
             self._event(entry, "Warning", "InvalidSelector", "Selecting", str(error))
             return None, Condition("ScalingActive", "False", "InvalidSelector", str(error))
+        if spec.prediction.mode == "Preview":
+            return selector, None
         self._selectors.put(key, selector)
         others = self._selectors.claimants(spec.namespace, self._pods.labels(spec.namespace, selector))
         if len(others) > 1:
@@ -321,26 +395,45 @@ class PredictiveHPAController:
         """Learn from what was seen, and forecast all objects together."""
         subjects: dict[int, Subject] = {}
         for index, s in enumerate(seen):
-            state = s.entry.state = self._learn(s)
-            if s.spec.prediction.mode == "Off" or s.combined is None:
-                continue
-            load = load_of(s.measured.outcomes, s.now)
-            if load.demand is not None:
-                fine, coarse = (r.add(load.observed_at, load.demand) for r in (state.fine, state.coarse))
-                s.entry.state = replace(state, fine=fine, coarse=coarse)
-            subjects[index] = self._subject(s, load)
-        now = self._clock()
-        stale_seconds = self.settings.stale_seconds
-        found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale_seconds)
+            try:
+                s.entry.state = self._learn(s)
+                if s.spec.prediction.mode != "Off" and s.combined is not None:
+                    subjects[index] = self._subject(s, load_of(s.measured.outcomes, s.now))
+            except Exception as error:
+                self._failed(s.entry, error)
+        try:
+            return self._outlooks(subjects, len(seen))
+        except Exception:
+            logger.exception("forecasts of %d objects: trying each by itself", len(subjects))
         outlooks: list[Outlook | None] = [None] * len(seen)
+        for index, subject in subjects.items():
+            try:
+                (outlooks[index],) = self._outlooks({0: subject}, 1)
+            except Exception as error:
+                # The metrics of now decide alone, then
+                self._failed(seen[index].entry, error)
+        return outlooks
+
+    def _outlooks(self, subjects: Mapping[int, Subject], count: int) -> list[Outlook | None]:
+        now, stale_seconds = self._clock(), self.settings.stale_seconds
+        found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale_seconds)
+        outlooks: list[Outlook | None] = [None] * count
         for index, outlook in zip(subjects, found, strict=True):
             outlooks[index] = outlook
         return outlooks
 
     def _learn(self, s: _Seen) -> State:
-        state = s.entry.state
-        learned = state.initialisation.learn(s.pods, self.settings.initialisation)
-        return replace(state, initialisation=learned)
+        state, now = s.entry.state, s.now
+        known = state.initialisation
+        known = replace(known, learned_until=min(known.learned_until, now))
+        # A node whose clock is ahead must not make all others look as if they were learned already
+        learned = known.learn([p for p in s.pods if p.ready_since <= now], self.settings.initialisation)
+        fine, coarse = state.fine.not_after(now), state.coarse.not_after(now)
+        if s.spec.prediction.mode != "Off" and s.combined is not None:
+            load = load_of(s.measured.outcomes, now)
+            if load.demand is not None:
+                fine, coarse = (ring.add(load.observed_at, load.demand) for ring in (fine, coarse))
+        return replace(state, initialisation=learned, fine=fine, coarse=coarse)
 
     def _subject(self, s: _Seen, load: Load) -> Subject:
         prediction, state = s.spec.prediction, s.entry.state
@@ -369,13 +462,18 @@ class PredictiveHPAController:
             await self._say_wrong(s)
             return
         bounds, floor = s.bounds, None
-        if outlook is not None:
+        key = (spec.namespace, spec.name)
+        if outlook is None:
+            self._told.forget(*key)
+        else:
             bounds = with_hold(bounds, outlook, self.settings.hold, spec.prediction.downscale_stabilization_seconds)
-            self._told.look(spec.namespace, spec.name, outlook)
+            self._told.look(*key, outlook)
             floor = outlook.floor(bounds, replaces=spec.prediction.decision == "Predictive")
-        decision = decide(
-            bounds, entry.state.memory, current=scale.replicas, metrics=s.combined, floor=floor, now=s.now
-        )
+        memory = self._confirmed(entry, bounds, scale)
+        if s.rival is not None:
+            decision = stopped(memory, current=scale.replicas, why=s.rival, now=s.now)
+        else:
+            decision = decide(bounds, memory, current=scale.replicas, metrics=s.combined, floor=floor, now=s.now)
         if decision.error is not None:
             self._event(entry, "Warning", "FailedComputeMetricsReplicas", "Computing", decision.error)
         live = spec.prediction.mode != "Preview"
@@ -383,11 +481,13 @@ class PredictiveHPAController:
         if decision.rescale and live:
             if floor is not None and floor.replicas > (decision.metrics_replicas or 0):
                 await self._reserve(s, decision.replicas - scale.replicas, floor.source, outlook)
+            entry.asked = (scale.replicas, decision.replicas, s.now)
             done, condition = await self._rescale(entry, scale, decision)
             conditions = [c for c in conditions if c.type != "AbleToScale"] + [condition]
         memory = decision.memory
         if done:
             memory = carried_out(memory, bounds, before=scale.replicas, after=decision.replicas, now=s.now)
+            entry.asked = None
         entry.state = replace(entry.state, memory=memory)
         asked = floor.replicas if floor else None
         message = explain(decision, scale.replicas, outlook, asked, carried_out=live)
@@ -415,6 +515,16 @@ class PredictiveHPAController:
         if outlook and (forecast := forecast_status(outlook, asked, now=s.now, expires_at=expires)):
             status["forecast"] = forecast
         await self._write(entry, status, s.now)
+
+    def _confirmed(self, entry: _Entry, bounds: Bounds, scale: Scale) -> Memory:
+        """The memory, with the last write in it where its outcome was not known and it is seen to have come true."""
+        memory = entry.state.memory
+        if entry.asked is not None:
+            before, after, at = entry.asked
+            if scale.replicas == after:
+                memory = carried_out(memory, bounds, before=before, after=after, now=at)
+            entry.asked = None
+        return memory
 
     async def _reserve(self, s: _Seen, added: int, model: str, outlook: Outlook | None) -> None:
         """Hold room for the pods of a rise that the forecast asks for, if the object wants that."""
@@ -449,6 +559,7 @@ class PredictiveHPAController:
     async def _say_wrong(self, s: _Seen) -> None:
         assert s.wrong is not None
         old = s.entry.status
+        self._told.forget(s.entry.obj["metadata"]["namespace"], s.entry.obj["metadata"]["name"])
         status = {
             **{k: v for k, v in old.items() if k not in ("conditions", "forecast")},
             "observedGeneration": s.entry.obj["metadata"].get("generation", 0),
@@ -460,6 +571,7 @@ class PredictiveHPAController:
         return all_conditions(
             decided,
             outlook,
+            off=s.spec.prediction.mode == "Off",
             generation=s.entry.obj["metadata"].get("generation", 0),
             old=s.entry.status.get("conditions") or (),
             now=format_timestamp(s.now),
@@ -472,7 +584,7 @@ class PredictiveHPAController:
     async def _write(self, entry: _Entry, status: Mapping[str, Any], now: float) -> None:
         """Write what is new; what only a restarted operator would miss waits for company."""
         patch = merge_patch(entry.status, status)
-        if not (set(patch) - _ONLY_REMEMBERED) and now - entry.written_at < self.settings.quiet_seconds:
+        if not (set(patch) - _ONLY_REMEMBERED) and 0.0 <= now - entry.written_at < self.settings.quiet_seconds:
             return
         meta = entry.obj["metadata"]
         path = PREDICTIVE_HPAS.path(meta["namespace"], meta["name"], "status")

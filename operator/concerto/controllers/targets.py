@@ -13,7 +13,7 @@ from typing import Any
 
 from concerto.api.predictivehpa import ObjectReference, format_selector
 from concerto.controllers.kinds import Kinds
-from concerto.kube import Conflict, NotFound, Object, Reflector, Resource, Session
+from concerto.kube import Conflict, Forbidden, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
 
 _WATCHED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 
@@ -36,21 +36,30 @@ class Scale:
     resource: Resource
     raw: Mapping[str, Any]
 
+    @property
+    def uid(self) -> str:
+        """The target's; empty where its kind does not tell."""
+        return str((self.raw.get("metadata") or {}).get("uid", ""))
+
 
 class Targets:
     """Reads and writes scales."""
 
-    def __init__(self, session: Session, kinds: Kinds, *, write_attempts: int = 5) -> None:
+    def __init__(
+        self, session: Session, kinds: Kinds, *, write_attempts: int = 5, patience_seconds: float = 10.0
+    ) -> None:
         """Nothing is asked yet; a watch begins with the first target of its kind.
 
         Args:
             session: the way to the API server.
             kinds: where kinds are served.
             write_attempts: how often a write is tried against others who change the target at the same time.
+            patience_seconds: how long a new watch may take to show what there is.
         """
         self._session = session
         self._kinds = kinds
         self._attempts = write_attempts
+        self._patience = patience_seconds
         self._watches: dict[Resource, tuple[Reflector, asyncio.Task[None]]] = {}
 
     async def read(self, namespace: str, reference: ObjectReference) -> Scale:
@@ -70,10 +79,14 @@ class Targets:
         return scale_of(resource, obj)
 
     async def write(self, namespace: str, name: str, scale: Scale, replicas: int) -> None:
-        """Set ``spec.replicas``. If somebody else has changed the target, the new state is read and the same is asked.
+        """Set ``spec.replicas`` of the very target that the scale was read from.
+
+        If somebody else has changed the target meanwhile, but not its replicas, the same is asked again. With other
+        replicas, or made anew under its name, it is not what was decided on: somebody may have scaled it to zero. A
+        write whose outcome is unknown is read back.
 
         Raises:
-            KubeError: it was refused, or others were faster each time.
+            KubeError: it was refused, or others were faster each time, or it is not known what came of it.
         """
         path = scale.resource.path(namespace, name, "scale")
         for attempt in range(1, self._attempts + 1):
@@ -81,10 +94,19 @@ class Targets:
             try:
                 await self._session.replace(path, body)
                 return
-            except Conflict:
-                if attempt == self._attempts:
+            except (NotFound, Forbidden):
+                raise
+            except KubeError as error:
+                found = await self._ask(scale.resource, namespace, name)
+                same = found.uid == scale.uid
+                if same and found.replicas == replicas:
+                    return  # ours, unheard; or somebody else wanted the same
+                if not isinstance(error, Conflict) or attempt == self._attempts:
                     raise
-            scale = await self._ask(scale.resource, namespace, name)
+                if not same or found.replicas != scale.replicas:
+                    now = f"it has {found.replicas} replicas now, not {scale.replicas}" if same else "it was made anew"
+                    raise Conflict(409, "Conflict", f"somebody else has scaled the target: {now}") from error
+                scale = found
 
     def close(self) -> None:
         """End the watches."""
@@ -108,12 +130,16 @@ class Targets:
             reflector = Reflector(self._session, resource, trim=trim_target)
             self._watches[resource] = reflector, asyncio.ensure_future(reflector.run())
         reflector, task = self._watches[resource]
-        synced = asyncio.ensure_future(reflector.synced.wait())
-        await asyncio.wait({synced, task}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
+        if not reflector.synced.is_set() and not task.done():
+            synced = asyncio.ensure_future(reflector.synced.wait())
+            await asyncio.wait({synced, task}, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
             synced.cancel()
-            del self._watches[resource]
+        if task.done():
+            self._watches.pop(resource, None)
             task.result()
+        if not reflector.synced.is_set():
+            # A reflector waits out whatever is wrong, a missing right as well; whoever asks must hear of it
+            raise Unreachable(f"{resource.plural} cannot be listed and watched; the operator's log says why")
         return reflector.store
 
 

@@ -13,6 +13,8 @@ from concerto.autoscaling.pods import MetricError, Sample
 from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, NOT_OF_THIS_FORM, understanding
 from concerto.kube import Resource, Session
 
+_CONCURRENCY = 32
+"""Lists at a time."""
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", True)
 
 
@@ -65,6 +67,7 @@ class ResourceMetrics:
         self._clock = clock
         self._fresh = fresh_seconds
         self._timeout = timeout_seconds
+        self._limit = asyncio.Semaphore(_CONCURRENCY)
         self._kept: dict[str, tuple[float, asyncio.Task[dict[str, PodUsage]]]] = {}
 
     async def usage(self, namespace: str) -> Mapping[str, PodUsage]:
@@ -84,13 +87,14 @@ class ResourceMetrics:
 
     async def _list(self, namespace: str) -> dict[str, PodUsage]:
         with understanding("resource metrics"):
-            listed = await self._session.request(
-                "GET",
-                POD_METRICS.path(namespace),
-                timeout_seconds=self._timeout,
-                attempts=1,
-                largest_bytes=LARGEST_BYTES,
-            )
+            async with self._limit:
+                listed = await self._session.request(
+                    "GET",
+                    POD_METRICS.path(namespace),
+                    timeout_seconds=self._timeout,
+                    attempts=1,
+                    largest_bytes=LARGEST_BYTES,
+                )
             return {item["metadata"]["name"]: _understood(item) for item in listed.get("items") or ()}
 
 

@@ -1,0 +1,53 @@
+"""Who else scales a target: two autoscalers on one of them fight, be the other a HorizontalPodAutoscaler."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from concerto.api.predictivehpa import ObjectReference
+from concerto.kube import Resource
+
+HORIZONTAL_POD_AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", True)
+
+Scaler = tuple[str, str, str]
+"""Kind, namespace and name of an autoscaler."""
+_Target = tuple[str, str, str, str]
+
+
+class Rivals:
+    """Autoscalers by their targets."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self._targets: dict[Scaler, _Target] = {}
+        self._scalers: defaultdict[_Target, set[Scaler]] = defaultdict(set)
+
+    def put(self, scaler: Scaler, target: ObjectReference | None) -> None:
+        """This autoscaler scales that (None: nothing, or it is gone)."""
+        if (before := self._targets.pop(scaler, None)) is not None:
+            self._scalers[before].discard(scaler)
+            if not self._scalers[before]:
+                del self._scalers[before]
+        if target is not None:
+            # Versions of a group show the same objects
+            self._targets[scaler] = key = (scaler[1], target.group, target.kind, target.name)
+            self._scalers[key].add(scaler)
+
+    def of(self, scaler: Scaler) -> list[Scaler]:
+        """All others that scale the same, in order."""
+        target = self._targets.get(scaler)
+        return sorted(self._scalers[target] - {scaler}) if target is not None else []
+
+    def on_hpa(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        """A HorizontalPodAutoscaler appeared, changed or is gone."""
+        meta = (new or old or {})["metadata"]
+        scaler = (HORIZONTAL_POD_AUTOSCALERS.kind, meta["namespace"], meta["name"])
+        self.put(scaler, ObjectReference.from_raw(new["spec"]["scaleTargetRef"]) if new is not None else None)
+
+
+def trim_hpa(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a HorizontalPodAutoscaler that says what it scales."""
+    meta = {k: obj["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")}
+    return {"metadata": meta, "spec": {"scaleTargetRef": obj["spec"]["scaleTargetRef"]}}

@@ -1,0 +1,290 @@
+"""The autoscaler beside metrics APIs that hang, objects that nobody can read, rivals, and writes of unknown outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from concerto.api.predictivehpa import ObjectReference
+from concerto.controllers import predictivehpa
+from concerto.controllers.kinds import Kinds
+from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.targets import Targets
+from concerto.controllers.telemetry import Metrics
+from concerto.kube import Conflict, EventRecorder, KubeError, Unreachable
+from kube.faulty_server import Answer, Faulty, faulty, refuses, says
+
+NOW = 1_772_366_400.0
+GADGETS = {"resources": [{"name": "gadgets", "kind": "Gadget", "namespaced": True}]}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scale(replicas: int = 2, uid: str = "u", version: str = "1") -> dict[str, Any]:
+    return {
+        "kind": "Scale",
+        "metadata": {"namespace": "n", "name": "web", "uid": uid, "resourceVersion": version},
+        "spec": {"replicas": replicas},
+        "status": {"replicas": replicas, "selector": "app=web"},
+    }
+
+
+def phpa(name: str, metric: str = "requests", **prediction: Any) -> dict[str, Any]:
+    external = {"metric": {"name": metric}, "target": {"type": "AverageValue", "averageValue": "1"}}
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PredictiveHPA",
+        "metadata": {"namespace": "n", "name": name, "uid": name, "generation": 1, "resourceVersion": "1"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "x.dev/v1", "kind": "Gadget", "name": name},
+            "minReplicas": 0,
+            "maxReplicas": 9,
+            "metrics": [{"type": "External", "external": external}],
+            "prediction": prediction,
+        },
+    }
+
+
+class World:
+    """An API server of gadgets, each of two replicas, and external metrics that a test answers.
+
+    Attributes:
+        metrics: what is answered about each metric.
+        scaled: replicas asked for, by gadget.
+        statuses: the latest status of each object.
+        looks: how often each was written.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Answer] = {}
+        self.scaled: dict[str, int] = {}
+        self.statuses: dict[str, dict[str, Any]] = {}
+        self.looks: Counter[str] = Counter()
+        self.news = asyncio.Condition()
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        parts = request.path.strip("/").split("/")
+        if parts[1] == "x.dev":
+            if parts[-1] == "scale":
+                if request.method == "PUT":
+                    self.scaled[parts[-2]] = (await request.json())["spec"]["replicas"]
+                return await says(200, scale())(request)
+            group = {"preferredVersion": {"version": "v1"}}
+            return await says(200, group if parts[-1] == "x.dev" else GADGETS)(request)
+        if parts[1] == "external.metrics.k8s.io":
+            return await self.metrics[parts[-1]](request)
+        if parts[-1] == "status":
+            self.statuses.setdefault(parts[-2], {}).update((await request.json())["status"])
+            self.looks[parts[-2]] += 1
+            async with self.news:
+                self.news.notify_all()
+            return await says(200, {"status": self.statuses[parts[-2]]})(request)
+        return await refuses(404, "NotFound")(request)
+
+    async def seen(self, name: str, times: int = 1) -> dict[str, Any]:
+        """The status of an object, once it was written so often."""
+        async with asyncio.timeout(20), self.news:
+            await self.news.wait_for(lambda: self.looks[name] >= times)
+        return self.statuses[name]
+
+    def condition(self, name: str, kind: str) -> tuple[str, str]:
+        found = next(c for c in self.statuses[name]["conditions"] if c["type"] == kind)
+        return found["status"], found["reason"]
+
+
+def load(value: object) -> Answer:
+    return says(200, {"items": [{"value": value, "timestamp": None}]})
+
+
+@asynccontextmanager
+async def autoscaling(world: World, clock: Clock, **settings: Any) -> AsyncIterator[PredictiveHPAController]:
+    async with faulty([world]) as server:
+        recorder = EventRecorder(server.session, "c", "i")
+        settings = {"company_seconds": 0.05, "metrics_timeout_seconds": 20.0} | settings
+        made = PredictiveHPAController(server.session, recorder, clock, Metrics(), PredictiveHPASettings(**settings))
+        try:
+            yield made
+        finally:
+            for task in made._tasks:
+                task.cancel()
+            await asyncio.gather(*made._tasks, return_exceptions=True)
+
+
+async def test_a_metrics_api_that_hangs_keeps_only_those_waiting_who_ask_it():
+    world, never = World(), asyncio.Event()
+
+    async def hangs(request: web.Request) -> web.StreamResponse:
+        await never.wait()
+        return web.Response()
+
+    world.metrics = {"slow": hangs}
+    async with autoscaling(world, Clock()) as autoscaler:
+        for number in range(70):
+            autoscaler.on_object(None, phpa(f"slow-{number}", "slow"))
+        cpu = phpa("web")
+        del cpu["spec"]["metrics"]
+        autoscaler.on_object(None, cpu)
+        autoscaler._start_due()
+        await world.seen("web")
+        assert world.condition("web", "ScalingActive")[1] == "FailedGetResourceMetric", "there are no pods"
+        assert "slow-0" not in world.statuses
+        never.set()
+
+
+async def test_one_object_that_ends_in_an_error_of_ours_does_not_keep_the_others_from_being_scaled(monkeypatch):
+    world = World()
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, Clock()) as autoscaler:
+        learn = autoscaler._learn
+
+        def broken(s: Any) -> Any:
+            if s.spec.name == "bad":
+                raise RuntimeError("ours")
+            return learn(s)
+
+        monkeypatch.setattr(autoscaler, "_learn", broken)
+        for name in ("bad", "good"):
+            autoscaler.on_object(None, phpa(name))
+        autoscaler._start_due()
+        await world.seen("good")
+        await world.seen("bad")
+        assert world.scaled == {"good": 4, "bad": 4}, "and the metrics of now still decide on it"
+
+
+async def test_a_history_that_nobody_can_forecast_from_costs_only_its_own_forecast(monkeypatch):
+    world = World()
+    world.metrics = {"requests": load("4")}
+    predict = predictivehpa.predict
+
+    def broken(subjects: Any, *rest: Any, **more: Any) -> Any:
+        if any(subject.horizon_seconds == 77.0 for subject in subjects):
+            raise RuntimeError("ours")
+        return predict(subjects, *rest, **more)
+
+    monkeypatch.setattr(predictivehpa, "predict", broken)
+    async with autoscaling(world, Clock()) as autoscaler:
+        autoscaler.on_object(None, phpa("bad", horizon="77s"))
+        autoscaler.on_object(None, phpa("good"))
+        autoscaler._start_due()
+        await world.seen("good")
+        await world.seen("bad")
+        assert world.scaled == {"good": 4, "bad": 4}
+        assert world.condition("good", "Forecasting")[1] == "WarmingUp"
+
+
+async def test_a_clock_that_is_set_back_stops_nobody():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, phpa("web"))
+        autoscaler._start_due()
+        await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        clock.now -= 3600
+        autoscaler._start_due()
+        await world.seen("web", 2)
+
+
+def hpa(name: str, target: str) -> dict[str, Any]:
+    reference = {"apiVersion": "x.dev/v1beta1", "kind": "Gadget", "name": target}
+    return {"metadata": {"namespace": "n", "name": name}, "spec": {"scaleTargetRef": reference}}
+
+
+RIVALS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], bool]] = {
+    "alone": ([phpa("web")], [], True),
+    "another on the same target": ([phpa("web"), phpa("web") | {"metadata": phpa("two")["metadata"]}], [], False),
+    "a preview on the same target": (
+        [phpa("web"), phpa("web", mode="Preview") | {"metadata": phpa("two")["metadata"]}],
+        [],
+        True,
+    ),
+    "a HorizontalPodAutoscaler on the same target": ([phpa("web")], [hpa("old", "web")], False),
+    "a HorizontalPodAutoscaler on another": ([phpa("web")], [hpa("old", "other")], True),
+}
+
+
+@pytest.mark.parametrize(("objects", "hpas", "scales"), RIVALS.values(), ids=RIVALS)
+@pytest.mark.parametrize("most", [9, 1], ids=["within bounds", "above its bounds"])
+async def test_two_that_scale_the_same_target_do_not_fight(objects, hpas, scales, most):
+    world = World()
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, Clock()) as autoscaler:
+        for each in hpas:
+            autoscaler._rivals.on_hpa(None, each)
+        for each in objects:
+            autoscaler.on_object(None, each | {"spec": each["spec"] | {"maxReplicas": most}})
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert ("web" in world.scaled) == scales
+        if not scales:
+            assert world.condition("web", "ScalingActive") == ("False", "AmbiguousSelector")
+            assert "scaled by" in status["lastDecision"]["message"]
+            autoscaler._rivals.on_hpa(hpas[0] if hpas else hpa("old", "web"), None)
+            autoscaler.on_object(phpa("two"), None)
+            assert autoscaler._rivals.of(("PredictiveHPA", "n", "web")) == []
+
+
+async def test_a_forecast_that_is_not_made_is_not_said_to_be_switched_off():
+    world = World()
+    async with autoscaling(world, Clock()) as autoscaler:
+        autoscaler.on_object(None, phpa("web") | {"spec": phpa("web")["spec"] | {"maxReplicas": 1}})
+        autoscaler._start_due()
+        await world.seen("web")
+        assert world.condition("web", "Forecasting") == ("False", "NotAsked")
+
+
+async def read_and_write(script: list[Answer], replicas: int = 5) -> Faulty:
+    async with faulty([says(200, GADGETS), says(200, scale()), *script]) as server:
+        targets = Targets(server.session, Kinds(server.session, lambda: NOW))
+        found = await targets.read("n", ObjectReference("Gadget", "web", "v1"))
+        await targets.write("n", "web", found, replicas)
+        return server
+
+
+CONFLICT, FAULT = refuses(409, "Conflict"), refuses(500, "InternalError")
+WRITES: dict[str, tuple[list[Answer], type[Exception] | None, int]] = {
+    "done": ([says(200)], None, 1),
+    "somebody changed something else": ([CONFLICT, says(200, scale(version="2")), says(200)], None, 2),
+    "somebody else scaled it to the same": ([CONFLICT, says(200, scale(5)), says(200)], None, 1),
+    "somebody else scaled it to zero": ([CONFLICT, says(200, scale(0)), says(200)], Conflict, 1),
+    "it was made anew under its name": ([CONFLICT, says(200, scale(uid="new")), says(200)], Conflict, 1),
+    "it is gone": ([refuses(404, "NotFound")], KubeError, 1),
+    "done, unheard, and its repetition conflicts": ([FAULT, CONFLICT, says(200, scale(5))], None, 2),
+    "done, and never heard": ([FAULT, FAULT, FAULT, says(200, scale(5))], None, 3),
+    "not done, and never heard": ([FAULT, FAULT, FAULT, says(200, scale())], KubeError, 3),
+    "refused by admission": ([refuses(422, "Invalid"), says(200, scale())], KubeError, 1),
+}
+
+
+@pytest.mark.parametrize(("script", "error", "puts"), WRITES.values(), ids=WRITES)
+async def test_a_scale_is_written_only_to_what_was_decided_on(script, error, puts):
+    if error is None:
+        server = await read_and_write(script)
+        assert sum(line.startswith("PUT") for line in server.seen) == puts
+        return
+    with pytest.raises(error):
+        await read_and_write(script)
+
+
+async def test_a_kind_that_may_not_be_watched_is_an_error_and_not_a_wait_for_ever():
+    kinds = {"resources": [{"name": "deployments", "kind": "Deployment", "namespaced": True}]}
+    group = {"preferredVersion": {"version": "v1"}}
+    async with faulty([says(200, group), says(200, kinds), refuses(403, "Forbidden")]) as server:
+        targets = Targets(server.session, Kinds(server.session, lambda: NOW), patience_seconds=0.1)
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="cannot be listed and watched"):
+                await targets.read("n", ObjectReference("Deployment", "web", "apps/v1"))
+        targets.close()
