@@ -216,6 +216,7 @@ def build_status(
         observed_generation=observed_generation,
         agent=agent,
         capacity=_number(report.capacity[node]),
+        room=_number(report.room[node]),
         capacity_mode=MODES[int(report.mode[node])],
         signal=_number(report.signal[node]),
         baseline=_number(report.baseline[node]),

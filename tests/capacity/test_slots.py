@@ -64,6 +64,24 @@ def test_nothing_is_believed_before_a_pod_has_lived():
     assert law.window[0] == pytest.approx(2.0 + 0.5 * 10)
 
 
+def test_an_idle_node_has_room_for_what_its_care_does_not_let_start_yet():
+    law = run(SlotLaw(1), 1, pods=0, load=0.0, used=0.0, ends_per_second=0.0)
+    assert (law.window[0], law.room[0]) == (2.0, pytest.approx(10.0))
+    run(law, 60, pods=1, load=0.02, used=0.02, ends_per_second=0.0)
+    assert law.capacity(np.array([1.0]))[0] == pytest.approx(1.0)
+    assert law.room[0] == pytest.approx(10.0)
+
+
+def test_room_is_no_more_than_what_pods_have_named():
+    law = run(SlotLaw(1), 200, pods=3.5, load=0.5, used=0.5)
+    assert law.room[0] == pytest.approx(law.window[0]) == pytest.approx(7.0, rel=0.02)
+
+
+def test_a_full_node_has_no_room_beyond_its_window():
+    law = run(SlotLaw(1), 20, pods=3, load=1.0, used=1.0, ends_per_second=0.0)
+    assert law.room[0] == law.window[0]
+
+
 def test_load_stops_a_blind_start():
     law = run(SlotLaw(1), 20, pods=3, load=1.0, used=1.0, ends_per_second=0.0)
     assert law.window[0] <= 3.0

@@ -63,6 +63,7 @@ def capacity(
     at: float = NOW,
     instance: str = "first",
     windows: tuple[Window, ...] = (),
+    room: float | None = None,
 ) -> NodeCapacity:
     """A NodeCapacity whose agent published `value` at `at`; None: it has not published."""
     status = None
@@ -80,6 +81,7 @@ def capacity(
             young_pods=0,
             observed_pod_uids=observed,
             settle_time_seconds=1.0,
+            room=room,
             windows=windows,
         )
     return NodeCapacity(name, f"ncap-{name}", str(version), 1, CapacitySettings(), status)

@@ -17,25 +17,34 @@ CLUSTER = snapshot(
     ],
 )
 CASES = {
-    "a whole pod, or by requests": ({}, {}, ["room", "unknown", "silent"]),
-    "without measurement none": ({"metrics_policy": "Avoid"}, {}, ["room"]),
-    "parts of a pod": ({"admit_fraction": 0.5}, {}, ["room", "part", "unknown", "silent"]),
+    "a whole pod, or by requests": ({}, ["room", "unknown", "silent"]),
+    "without measurement none": ({"metrics_policy": "Avoid"}, ["room"]),
+    "parts of a pod": ({"admit_fraction": 0.5}, ["room", "part", "unknown", "silent"]),
     "a silent node's last word, if it is young enough": (
         {"metrics_policy": "Avoid", "stale_after_seconds": 601.0},
-        {},
         ["room", "silent"],
-    ),
-    "with units reserved for it": (
-        {"metrics_policy": "Avoid"},
-        {"part": 1.0, "full": 1.0, "overfull": 1.0},
-        ["room", "part", "full"],
     ),
 }
 
 
-@pytest.mark.parametrize(("settings", "reserved", "names"), CASES.values(), ids=CASES)
-def test_room_for_one_more(settings, reserved, names):
-    assert passes(PodCapacity(), query(CLUSTER, pod("p"), reserved=reserved, **settings)) == names
+@pytest.mark.parametrize(("settings", "names"), CASES.values(), ids=CASES)
+def test_room_for_one_more(settings, names):
+    assert passes(PodCapacity(), query(CLUSTER, pod("p"), **settings)) == names
+
+
+def test_what_is_held_for_a_pod_is_its_own_as_fast_as_the_node_lets_pods_start():
+    cluster = snapshot(
+        [node(n) for n in ("held", "held-and-free", "not-now")],
+        [],
+        [capacity("held", 1.0), capacity("held-and-free", 1.0, room=5.0), capacity("not-now", 0.5, room=5.0)],
+    )
+    selector = LabelSelector.from_raw({"matchLabels": {"app": "ours"}})
+    cluster.set_standing(StandingReservation("default", "res", "r", selector, 3))
+    held = dict.fromkeys(("held", "held-and-free", "not-now"), 1)
+    cluster.hold(("default", "res"), held)
+    assert passes(PodCapacity(), query(cluster, pod("p"))) == ["held-and-free"]
+    reserved = dict.fromkeys(held, 1.0)
+    assert passes(PodCapacity(), query(cluster, pod("p"), reserved=reserved)) == ["held", "held-and-free"]
 
 
 def test_full_unknown_and_silent_are_told_apart():

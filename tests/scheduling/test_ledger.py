@@ -248,11 +248,25 @@ class TestRebuild:
 class TestStanding:
     key = ("default", "res")
 
+    def test_a_held_unit_keeps_room_and_not_the_one_start_that_a_node_allows_at_a_time(self):
+        ledger = Ledger()
+        ledger.set_capacity(capacity("node", 1, room=4), NOW)
+        ledger.set_standing(standing(count=3))
+        ledger.hold(self.key, {"node": 3})
+        assert ledger.holdable("node") == 1
+        assert ledger.available("node") == 1
+        ledger.assume(assignment("other"), NOW)
+        assert ledger.available("node") == ledger.startable("node") == ledger.holdable("node") == 0
+        # Counted by the agent; what is left of the room is held
+        ledger.set_capacity(capacity("node", 1, ("uid-other",), room=3, version=2), NOW)
+        assert (ledger.startable("node"), ledger.holdable("node"), ledger.available("node")) == (1, 0, 0)
+
     def test_held_units_are_not_for_others_and_change_hands_once(self):
         ledger = ledger_with()
         ledger.set_standing(standing(count=2))
         ledger.hold(self.key, {"node": 2})
         assert ledger.available("node") == 3
+        assert ledger.startable("node") == 5
         assert ledger.reservation_for(pod("p", labels={"app": "a"})) == self.key
         assert ledger.reservation_for(pod("p", labels={"app": "b"})) is None
         assert ledger.reservation_for(pod("p", labels={"app": "a"}, namespace="other")) is None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduling_builders import GI, NOW, capacity, load, node, pod, profile, query, snapshot
 
-from concerto.api.schedulingprofile import LoadSettings, MetricProviderSettings, ScoreSettings
+from concerto.api.schedulingprofile import LoadSettings, MetricProviderSettings, PrometheusSettings, ScoreSettings
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.provided import Series
@@ -227,7 +227,7 @@ def by_provider(**over):
         NAME,
         scores=(ScoreSettings("TargetLoadPacking"), ScoreSettings("LoadVariationRiskBalancing")),
         load=SETTINGS,
-        metric_provider=MetricProviderSettings("Prometheus"),
+        metric_provider=asks(cpu=BOTH, memory=BOTH),
         stale_after_seconds=600.0,
         **over,
     )
@@ -281,3 +281,39 @@ def test_coverage_counts_each_node_once_and_names_those_without():
     cluster.set_capacity(capacity("c", windows=load(None)), NOW)
     assert coverage(cluster, agents, NOW) == Coverage("Agents", 1, 1, 2, ("c", "d"))
     assert coverage(cluster, profile(), NOW) == Coverage("Agents", 2, 1, 1, ("d",))
+
+
+def asks(**queries):
+    """A Prometheus that is asked so, by resource and statistic."""
+    raw = {"address": "https://p", "queries": {r: dict.fromkeys(names, "x") for r, names in queries.items()}}
+    return MetricProviderSettings("Prometheus", prometheus=PrometheusSettings.from_raw(raw))
+
+
+BOTH = ["average", "standardDeviation"]
+LACKING = {
+    "agents tell everything": (MetricProviderSettings(), {}),
+    "metrics-server tells no deviation": (
+        MetricProviderSettings("KubernetesMetricsServer"),
+        {"LoadVariationRiskBalancing": ("cpu.standardDeviation", "memory.standardDeviation")},
+    ),
+    "all is asked for": (asks(cpu=BOTH, memory=BOTH), {}),
+    "the latest stands for the mean": (asks(cpu=["latest", "standardDeviation"], memory=BOTH), {}),
+    "no deviation of the memory": (
+        asks(cpu=BOTH, memory=["latest"]),
+        {"LoadVariationRiskBalancing": ("memory.standardDeviation",)},
+    ),
+    "nothing of the cpu": (
+        asks(memory=BOTH),
+        {
+            "TargetLoadPacking": ("cpu.average",),
+            "LoadVariationRiskBalancing": ("cpu.average", "cpu.standardDeviation"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("provider", "lacking"), LACKING.values(), ids=LACKING)
+def test_scores_that_could_never_score_are_told_with_what_they_lack(provider, lacking):
+    names = ("Capacity", "TaintToleration", "TargetLoadPacking", "LoadVariationRiskBalancing")
+    asked = profile(NAME, scores=tuple(map(ScoreSettings, names)), metric_provider=provider)
+    assert dict(coverage(snapshot(nodes("a")), asked, NOW).lacking) == lacking

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduling_builders import GI, NOW, capacity, node, pod, query, snapshot
 
+from concerto.api.podreservation import StandingReservation
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.plugin import rounded
 from concerto.scheduling.scores.capacity import Capacity, pods_by_requests
 
@@ -39,7 +41,12 @@ def test_nodes_that_are_not_feasible_do_not_set_the_scale():
 
 
 def test_units_reserved_for_the_pod_count():
-    assert scores(measured(a=4.0, b=2.0), reserved={"b": 2.0}) == {"a": 100, "b": 100}
+    cluster = measured(a=4.0, b=4.0)
+    selector = LabelSelector.from_raw({"matchLabels": {"app": "ours"}})
+    cluster.set_standing(StandingReservation("default", "res", "r", selector, 2))
+    cluster.hold(("default", "res"), {"b": 2})
+    assert scores(cluster) == {"a": 100, "b": 50}
+    assert scores(cluster, reserved={"b": 2.0}) == {"a": 100, "b": 100}
 
 
 def test_a_node_by_requests_counts_for_no_more_than_the_mean_of_the_measured():

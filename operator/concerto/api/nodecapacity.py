@@ -418,6 +418,7 @@ class NodeCapacityStatus:
         observed_generation: generation of the spec it was measured with.
         agent: who measured.
         capacity: pods the node can take now, on top of ``pod_count``; at least 0, fractions allowed.
+        room: pods it could take one after the other; None from an agent that does not tell.
         capacity_mode: how ``capacity`` was found: from quiet headroom, from slots (b / c - n), or while warming up.
         signal: the capacity signal.
         baseline: estimated signal of the node without pods.
@@ -446,6 +447,7 @@ class NodeCapacityStatus:
     observed_pod_uids: tuple[str, ...]
     settle_time_seconds: float
     reject: bool = False
+    room: float | None = None
     over_provision: float = 0.0
     resources: tuple[ResourceStatus, ...] = ()
     windows: tuple[Window, ...] = ()
@@ -468,6 +470,7 @@ class NodeCapacityStatus:
             observed_pod_uids=tuple(status["observedPodUIDs"]),
             settle_time_seconds=status["settleTimeSeconds"],
             reject=status.get("reject", False),
+            room=status.get("room"),
             over_provision=status.get("overProvision", 0.0),
             resources=tuple(ResourceStatus.from_raw(r) for r in status.get("resources", ())),
             windows=tuple(Window.from_raw(w) for w in status.get("windows", ())),
@@ -481,6 +484,7 @@ class NodeCapacityStatus:
             "observedGeneration": self.observed_generation,
             "agent": self.agent.to_raw(),
             "capacity": self.capacity,
+            **({} if self.room is None else {"room": self.room}),
             "capacityMode": self.capacity_mode,
             "signal": self.signal,
             "baseline": self.baseline,

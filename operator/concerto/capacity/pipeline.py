@@ -49,6 +49,7 @@ class CapacityReport:
         batches: (N,) batches folded so far.
         mode: (N,) index into MODES.
         capacity: (N,) pods it can take now on top of ``pods``, in [0, allocatable - pods].
+        room: (N,) pods it could take one after the other, as far as is believed; at least ``capacity``.
         signal: (N,) capacity signal k.
         baseline: (N,) signal without pods, b.
         per_pod_cost: (N,) signal units one pod takes, c: before allowances capacity is k / c, or b / c - n.
@@ -71,6 +72,7 @@ class CapacityReport:
     batches: Ints
     mode: Ints
     capacity: Floats
+    room: Floats
     signal: Floats
     baseline: Floats
     per_pod_cost: Floats
@@ -427,6 +429,7 @@ class NodePipeline:
             by_headroom = signal / per_pod
             by_slots = baseline / per_pod - pods
             capacity = np.where(is_quiet & (signal > 0.0), by_headroom, by_slots)
+            room = capacity
         else:
             by_slots = slots - pods
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -435,9 +438,14 @@ class NodePipeline:
             per_pod = np.clip(np.where(per_pod > 0.0, per_pod, fallback), 1e-9, cfg.signal.maximum)
             baseline = np.minimum(per_pod * slots, cfg.signal.maximum)
             capacity = np.where(is_quiet & ~full, np.minimum(headroom, by_slots), by_slots)
+            room = capacity
             if self._cpu is not None:
                 capacity = np.minimum(capacity, self._slots.tokens)
+                in_space = np.where(others, np.maximum(1.0 - base, 0.0) / cost, np.inf).min(axis=1) - pods
+                in_space = np.where(is_quiet & ~full, headroom, in_space)
+                room = np.minimum(in_space, self._slots.room - pods)
             capacity = np.where(full, np.minimum(capacity, 0.0), capacity)
+            room = np.where(full, np.minimum(room, 0.0), room)
 
         over = self._over.allowance if cfg.over_provision.enabled else np.zeros_like(pods)
         mode = np.where(is_quiet & ~full, _QUIET, _SLOTS)
@@ -448,6 +456,7 @@ class NodePipeline:
         room_for_pods = np.maximum(self.allocatable_pods - pods, 0.0)
         measured = known.any(axis=1)
         capacity = np.where(measured, np.clip(_or_zero(capacity), 0.0, room_for_pods), 0.0)
+        room = np.where(measured & ~warm, np.clip(_or_zero(room + over), capacity, room_for_pods), capacity)
 
         return CapacityReport(
             now=now,
@@ -455,6 +464,7 @@ class NodePipeline:
             batches=self._batches.copy(),
             mode=mode,
             capacity=capacity,
+            room=room,
             signal=signal,
             baseline=_or_zero(baseline),
             per_pod_cost=_or_zero(per_pod),

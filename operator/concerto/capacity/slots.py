@@ -52,12 +52,14 @@ class SlotLaw:
 
     Attributes:
         window: (N,) pods the node should run, in-flight ones included.
+        room: (N,) the same, as far as is believed of a node that has been filled with care only: at least the window.
         tokens: (N,) pods that may start now; negative after more have started than the pace allows.
     """
 
     def __init__(self, n_nodes: int) -> None:
         """Nothing measured yet."""
         self.window: Floats = np.ones(n_nodes)
+        self.room: Floats = np.ones(n_nodes)
         self.tokens: Floats = np.full(n_nodes, np.nan)
         self._lived: Floats = np.zeros(n_nodes)  # ∫ n/D dt, forgetting
         self._worked: Floats = np.zeros(n_nodes)  # ∫ u dt, forgetting
@@ -135,6 +137,7 @@ class SlotLaw:
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = np.where(life > 0.0, slots / life, 0.0)
         self._seen_pods(life, present, elapsed_seconds)
+        named = slots
         slots = np.minimum(slots, settings.growth * self._mean_pods + 1.0)
         # Busy by demand and not by utilisation: CPUs that tasks wait for do not idle, whatever their ticks add up to
         busy = np.where(known, np.minimum(demand, 1.0), 0.0).sum(axis=1) / count
@@ -148,6 +151,9 @@ class SlotLaw:
         learned += ends * settings.turnaround_seconds + settings.extra_pods
         first, blind, least = self._blind(settings, load, load * own_share, present, certain, settled, initial_cost)
         self.window = np.maximum(1.0, np.where(proven, learned, blind))
+        # What is held for later is not filled at once: neither the care of a blind start nor growth bounds it
+        believed = np.minimum(np.where(proven, named, np.inf), settled + 1.0 / initial_cost)
+        self.room = np.where(load < settings.full, np.maximum(self.window, believed), self.window)
 
         pace = np.maximum(np.where(proven, settings.pace * ends, 0.0), settings.blind_per_second)
         tokens = np.where(np.isnan(self.tokens), first, self.tokens + pace * elapsed_seconds)

@@ -17,7 +17,7 @@ taken the way that promises less: an observed UID that no pod is known for is no
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -45,8 +45,9 @@ class _Account:
     heard_at: float = 0.0
 
     @property
-    def committed(self) -> int:
-        return self.in_flight + self.held - sum(self.credited.values())
+    def placed(self) -> int:
+        """Units in flight, less those that the agent counts though their pods have ended."""
+        return self.in_flight - sum(self.credited.values())
 
     @property
     def empty(self) -> bool:
@@ -166,16 +167,33 @@ class Ledger:
     # --- what is asked
 
     def available(self, node: str) -> float | None:
-        """Pods the node can still take by its last status, possibly negative; None without a status."""
+        """Pods for which nothing is held that the node can still take, possibly negative; None without a status."""
+        startable, holdable = self.startable(node), self.holdable(node)
+        return None if startable is None or holdable is None else min(startable, holdable)
+
+    def startable(self, node: str) -> float | None:
+        """Pods that may still start on the node by its last status, whoever they are; None without a status."""
         account = self._accounts.get(node)
         if account is None or account.status is None:
             return None
-        return account.status.capacity - account.committed
+        return account.status.capacity - account.placed
 
-    def committed(self, node: str) -> int:
-        """Units to subtract from the node's published capacity: in flight, plus held, less credited."""
+    def holdable(self, node: str) -> float | None:
+        """Units that can still be held on the node: its room, less what is placed and held; None without a status.
+
+        Held units wait for their pods. They keep room from others, but not the few starts that a node allows at a time:
+        a node that takes its pods one by one would take none any more for a single unit that is held.
+        """
         account = self._accounts.get(node)
-        return account.committed if account is not None else 0
+        if account is None or account.status is None:
+            return None
+        room = account.status.capacity if account.status.room is None else account.status.room
+        return max(room, account.status.capacity) - account.placed - account.held
+
+    def is_committed(self, node: str) -> bool:
+        """Whether anything is promised on the node."""
+        account = self._accounts.get(node)
+        return account is not None and (account.placed != 0 or account.held != 0)
 
     def in_flight(self, node: str) -> int:
         """Units assigned or bound to the node that its agent has not observed."""
@@ -440,13 +458,6 @@ class Ledger:
             if standing.held and standing.view.selector.matches(pod.labels):
                 return standing.view.key
         return None
-
-    def standing_units(self) -> Mapping[str, int]:
-        """Units that all standing reservations hold, by node."""
-        units: Counter[str] = Counter()
-        for standing in self._standing.values():
-            units.update(standing.held)
-        return units
 
     def held_for(self, key: ReservationKey) -> Mapping[str, int]:
         """Units that the reservation holds, by node."""

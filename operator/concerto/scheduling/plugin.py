@@ -54,7 +54,10 @@ class Query:
 
     def available(self, rows: Rows) -> Floats:
         """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
-        return self.snapshot.available[: self.snapshot.size][rows] + self.reserved[rows]
+        snapshot = self.snapshot
+        with_reserved = snapshot.available[: snapshot.size][rows] + self.reserved[rows]
+        startable: Floats = snapshot.startable[: snapshot.size][rows]
+        return np.minimum(with_reserved, startable)
 
     def is_measured(self, rows: Rows) -> Bools:
         """Which nodes take part by measured capacity."""

@@ -106,7 +106,8 @@ class Snapshot:
         unschedulable: whether it is cordoned.
         ready: whether it is Ready.
         capacity: pods it can take by its last status, before what is in flight; NaN without a status.
-        available: ``capacity`` less what is committed (algorithms section 4); NaN without a status.
+        startable: ``capacity`` less what is in flight (algorithms section 4); NaN without a status.
+        available: of it, what is not kept for standing reservations; NaN without a status.
         heard_at: when its last status came, seconds; NaN without one.
         nonzero_used: cpu millicores and memory bytes requested on it, with kube-scheduler's defaults; shape (2, size).
         limits: cpu millicores and memory bytes that its pods are limited to, each at least its request; (2, size).
@@ -124,6 +125,7 @@ class Snapshot:
         self.unschedulable: Bools = np.zeros(0, dtype=np.bool_)
         self.ready: Bools = np.zeros(0, dtype=np.bool_)
         self.capacity: Floats = np.zeros(0)
+        self.startable: Floats = np.zeros(0)
         self.available: Floats = np.zeros(0)
         self.heard_at: Floats = np.zeros(0)
         self.nonzero_used: Ints = np.zeros((2, 0), dtype=np.int64)
@@ -481,8 +483,8 @@ class Snapshot:
             return new
 
         for attribute in (
-            "exists", "unschedulable", "ready", "capacity", "available", "heard_at", "nonzero_used", "_allocatable",
-            "limits", "machine", "_used", "_taints",
+            "exists", "unschedulable", "ready", "capacity", "startable", "available", "heard_at", "nonzero_used",
+            "_allocatable", "limits", "machine", "_used", "_taints",
         ):  # fmt: skip
             setattr(self, attribute, wider(getattr(self, attribute)))
         self.load.grow(width)
@@ -496,7 +498,7 @@ class Snapshot:
             row in self._nodes
             or self._pods_on[row]
             or self.ledger.resource_version(name)
-            or self.ledger.committed(name)
+            or self.ledger.is_committed(name)
         ):
             return
         del self.row_of[name]
@@ -526,7 +528,9 @@ class Snapshot:
         status = self.ledger.status(name)
         heard = self.ledger.heard_at(name)
         self.capacity[row] = np.nan if status is None else status.capacity
-        self.available[row] = np.nan if status is None else status.capacity - self.ledger.committed(name)
+        startable, available = self.ledger.startable(name), self.ledger.available(name)
+        self.startable[row] = np.nan if startable is None else startable
+        self.available[row] = np.nan if available is None else available
         self.heard_at[row] = np.nan if heard is None else heard
 
     def _drop(self, pod: PodView, node: str, *, bound: bool) -> None:

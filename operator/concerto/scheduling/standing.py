@@ -46,10 +46,13 @@ def place(
         if row is not None and fits[row] and wanted > 0:
             placements[node] = min(units, wanted)
             wanted -= placements[node]
-    # New room only where new pods may go; and what this reservation holds is not in `available` any more
+    # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
     fits &= ~snapshot.unschedulable[: snapshot.size]
-    room = [(-float(snapshot.available[row]), snapshot.names[row]) for row in np.flatnonzero(fits)]
-    room = [entry for entry in room if entry[0] <= -1.0]
+    room: list[tuple[float, str]] = []
+    for name in (snapshot.names[i] for i in np.flatnonzero(fits)):
+        holdable = snapshot.ledger.holdable(name)
+        if holdable is not None and holdable >= 1.0:
+            room.append((-holdable, name))
     heapq.heapify(room)
     while wanted > 0 and room:
         available, node = heapq.heappop(room)

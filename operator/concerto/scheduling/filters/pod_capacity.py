@@ -40,10 +40,5 @@ class PodCapacity:
     @staticmethod
     def _held(query: Query, rows: Ints) -> Bools:
         """Rows that would have room, were it not for standing reservations."""
-        units = query.snapshot.ledger.standing_units()
-        if not units:
-            return np.zeros(len(rows), dtype=bool)
-        held = np.array([units.get(query.snapshot.names[row], 0) for row in rows])
-        unreserved = query.available(rows) - query.reserved[rows]
-        room: Bools = unreserved + held >= query.admit_fraction
-        return room & query.is_measured(rows)
+        full: Bools = query.is_measured(rows) & (query.available(rows) < query.admit_fraction)
+        return full & (query.snapshot.startable[rows] >= query.admit_fraction)
