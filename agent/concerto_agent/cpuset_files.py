@@ -77,7 +77,14 @@ class CpusetFiles:
             return
         for name in names:
             child = f"{path}/{name}"
-            if (cpuset := self.read(child)) is not None:
+            try:
+                cpuset = self.read(child)
+            except OSError:
+                # Whoever was given a cgroup of his own can lock us out of it, who have no capability; he must not keep
+                # the whole node from its CPUs. It has what the one above it has, for all we know
+                above = found[path]
+                cpuset = Cpuset(frozenset(), frozenset(), above.effective_cpus, above.effective_mems)
+            if cpuset is not None:
                 found[child] = cpuset
                 self._walk(child, found)
 

@@ -215,6 +215,20 @@ def test_a_memory_node_without_memory_leaves_the_pod_the_memory_that_there_is(tm
         assert cpusets.outcomes[uid] == Outcome(frozenset({1}), frozenset(has), exact=True)
 
 
+@pytest.mark.parametrize("rule", [KubeletRule(), KubeletRule(containers_only=True, default=FOUR.cpus)])
+def test_a_cgroup_that_its_owner_has_locked_keeps_nobody_elses_cpus_from_them(tmp_path, rule):
+    model = node(tmp_path, 2, pods="ab")
+    file = model.cgroups.root / model.below("b")[-1] / "cpuset.cpus"
+    file.unlink()
+    file.mkdir()  # root of these tests may read whatever has a mode: this it can't
+    cpusets = agent(model, rule)
+    cpusets.enforce([claim("a", 1)])
+    # Where only containers are written, and this can't be, its pod stays in the way, which is told
+    in_the_way = rule.containers_only
+    assert cpusets.outcomes["a"].intruder == ("pod b" if in_the_way else "")
+    assert (frozenset({1}) in sets(model, "a")) is not in_the_way
+
+
 def test_what_somebody_else_writes_and_who_enters_is_heard_of_at_once(tmp_path):
     model = node(tmp_path, pods="a")
     heard: list[str] = []
