@@ -133,6 +133,14 @@ def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expe
     assert (condition.status, condition.reason) == expected
 
 
+def test_a_score_that_its_provider_tells_nothing_has_a_condition_once_all_else_is_well():
+    lacking = (("LoadVariationRiskBalancing", ("memory.standardDeviation",)),)
+    condition = metrics_condition(Coverage("Prometheus", fresh=3, lacking=lacking))
+    assert (condition.status, condition.reason) == ("False", "ScoresLackMetrics")
+    assert "LoadVariationRiskBalancing lacks memory.standardDeviation" in condition.message
+    assert metrics_condition(Coverage("Prometheus", missing=3, lacking=lacking)).reason == "AllMissing"
+
+
 TOLD = ProfileState(ProfileCounts(5), Coverage(fresh=2, missing=1), ProviderState(NOT_ASKED))
 NEWS = {
     "only counters have moved": (replace(TOLD, counts=ProfileCounts(9)), False),

@@ -199,6 +199,15 @@ def metrics_condition(coverage: Coverage) -> Condition:
     missing, nodes = coverage.missing, coverage.nodes
     if not nodes:
         return Condition("MetricsComplete", "Unknown", "NoNodes", "There is no node, or the profile is not in use.")
+    if not missing and coverage.lacking:
+        words = "; ".join(f"{score} lacks {', '.join(names)}" for score, names in coverage.lacking)
+        return Condition(
+            "MetricsComplete",
+            "False",
+            "ScoresLackMetrics",
+            f"Scores abstain on every node, as spec.metricProvider tells them not what they need ({words}): have it "
+            "ask for that, where its type can, or take them out of spec.scores.",
+        )
     if not missing:
         return Condition("MetricsComplete", "True", "Measured", f"Telemetry of all {nodes} nodes is usable.")
     look = {

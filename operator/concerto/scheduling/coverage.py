@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from concerto.api.schedulingprofile import MetricProviderSettings
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.provided import RESOURCES
 from concerto.scheduling.scores.capacity import Capacity
+from concerto.scheduling.scores.target_load_packing import TargetLoadPacking
 from concerto.scheduling.snapshot import MEASURED, Snapshot
 
 MOST_TOLD = 10
@@ -26,6 +29,7 @@ class Coverage:
         stale: measured before that, and used still.
         missing: not measured, not usably, or too long ago.
         missing_nodes: names of the first of these.
+        lacking: (score, what its provider is not asked for) for scores that abstain everywhere for that reason.
     """
 
     provider: str = "Agents"
@@ -33,6 +37,7 @@ class Coverage:
     stale: int = 0
     missing: int = 0
     missing_nodes: tuple[str, ...] = ()
+    lacking: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -67,4 +72,23 @@ def coverage(snapshot: Snapshot, profile: Profile, now: float) -> Coverage:
         int(np.count_nonzero(exists & ~missing & late)),
         len(names),
         tuple(names[:MOST_TOLD]),
+        tuple((name, lacks) for name in measured if (lacks := _lacks(name, settings.metric_provider))),
     )
+
+
+def _lacks(score: str, provider: MetricProviderSettings) -> tuple[str, ...]:
+    """What a load-aware score needs and the provider is not asked for, as ``queries`` call it."""
+    if score == Capacity.name or provider.type == "Agents":
+        return ()
+    if provider.prometheus is None:
+        told = {f"{resource}.latest" for resource in RESOURCES}
+    else:
+        told = {query.name for query in provider.prometheus.queries}
+    needs_deviation = score != TargetLoadPacking.name
+    lacks = []
+    for resource in RESOURCES if needs_deviation else RESOURCES[:1]:
+        if not told & {f"{resource}.average", f"{resource}.latest"}:
+            lacks.append(f"{resource}.average")
+        if needs_deviation and f"{resource}.standardDeviation" not in told:
+            lacks.append(f"{resource}.standardDeviation")
+    return tuple(lacks)
