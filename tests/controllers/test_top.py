@@ -36,6 +36,7 @@ def test_the_plot_is_written(tmp_path, before):
 
 def test_a_dump_is_read_again(tmp_path):
     raw = {
+        "kind": "NodeCapacity",
         "metadata": {"name": "b", "uid": "u", "resourceVersion": "7", "generation": 1},
         "spec": {},
         "status": CAPACITIES[0].status.to_raw(),
@@ -44,3 +45,29 @@ def test_a_dump_is_read_again(tmp_path):
     path.write_text(json.dumps({"items": [raw]}))
     (read,) = read_dump(path)
     assert read.status.windows == CAPACITIES[0].status.windows
+
+
+DUMPS = {
+    "no JSON": "NAME  CAPACITY",
+    "a list": "[1]",
+    "no items": "{}",
+    "other objects": '{"items": [{"kind": "Pod", "metadata": {"name": "x"}, "spec": {}}]}',
+    "half an object": '{"items": [{"kind": "NodeCapacity"}]}',
+}
+
+
+@pytest.mark.parametrize("text", DUMPS.values(), ids=DUMPS)
+def test_a_dump_of_something_else_is_refused_with_a_sentence(tmp_path, text):
+    path = tmp_path / "before.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"before\.json is not what `kubectl get ncap -o json` prints"):
+        read_dump(path)
+
+
+def test_the_plot_has_the_name_that_was_asked_for_or_an_error(tmp_path):
+    plot(tmp_path / "mu-sigma", "5m", CAPACITIES, [])
+    assert (tmp_path / "mu-sigma").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="xyz"):
+        plot(tmp_path / "mu-sigma.xyz", "5m", CAPACITIES, [])
+    with pytest.raises(IsADirectoryError):
+        plot(tmp_path, "5m", CAPACITIES, [])

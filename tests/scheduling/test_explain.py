@@ -1,7 +1,10 @@
+import argparse
+
+import pytest
 from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.schedulingprofile import ScoreSettings
-from concerto.controllers.explain import build_snapshot, find_profile, render
+from concerto.controllers.explain import add_arguments, build_snapshot, find_profile, render, run
 from concerto.scheduling.explain import explain
 
 SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
@@ -65,3 +68,29 @@ def test_an_empty_cluster_and_the_older_of_two_profiles():
         stored("old", "2026-03-01T00:00:00Z", "NodeResourcesFit"),
     ]
     assert [s.name for s, _ in find_profile(both, "x").scores] == ["NodeResourcesFit"]
+
+
+STATES = {
+    "waiting": ({}, "waiting"),
+    "on a node": ({"nodeName": "a"}, "on a"),
+    "ended there": ({"nodeName": "a", "phase": "Succeeded"}, "ended on a"),
+    "ended before it was anywhere": ({"phase": "Failed"}, "ended"),
+}
+
+
+@pytest.mark.parametrize(("over", "state"), STATES.values(), ids=STATES)
+def test_the_first_line_says_how_the_pod_is(over, state):
+    assert render(pod("p", **over), [], []).splitlines()[0] == f"Pod default/p, {state}, schedulerName concerto"
+
+
+def test_what_an_event_says_stays_a_line_and_moves_no_cursor():
+    lines = render(pod("p"), ["\x1b[2Jassigned\nNODE  TOTAL"], []).splitlines()
+    assert lines[1:3] == ["  \N{REPLACEMENT CHARACTER}[2Jassigned\N{REPLACEMENT CHARACTER}NODE  TOTAL", ""]
+
+
+@pytest.mark.parametrize("name", ["/", "ns/", "/p", "a/b/c", "../p", "ns/p?x=y", ""])
+def test_what_is_no_name_of_a_pod_is_not_asked_for(name, capsys):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert run(parser.parse_args(["pod", name, "--kubeconfig", "/nowhere"])) == 2
+    assert "give NAMESPACE/NAME" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ from concerto.scheduling.explain import NodeVerdict, explain
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.snapshot import Snapshot
 
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto explain`."""
@@ -53,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
     namespace, slash, name = args.pod.partition("/")
     if not slash:
         namespace, name = "default", args.pod
+    if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+        print(f"concerto explain: {args.pod!r} is no pod's name: give NAMESPACE/NAME", file=sys.stderr)
+        return 2
     try:
         print(asyncio.run(_explain(ClusterConfig.load(args.kubeconfig), namespace, name, args.operator_namespace)))
     except NotFound:
@@ -154,8 +160,11 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
 
 def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict]) -> str:
     """Text for a terminal: the pod, what was said of it, and a table of nodes; - where a plugin abstains."""
-    where = f"on {pod.node_name}" if pod.node_name else "waiting"
-    lines = [f"Pod {pod.key}, {where}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in events), ""]
+    where = f"on {pod.node_name}" if pod.node_name else "" if pod.terminal else "waiting"
+    state = " ".join(filter(None, ("ended" if pod.terminal else "", where)))
+    # Whoever may create events may have written them
+    told = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in note) for note in events)
+    lines = [f"Pod {pod.key}, {state}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in told), ""]
     plugins = list(next((v.scores for v in verdicts if v.scores), {}))
     rows = [["NODE", "BASIS", "TOTAL", *plugins, ""]]
     for v in verdicts:

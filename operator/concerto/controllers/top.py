@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         before = read_dump(args.before) if args.before else []
         capacities = asyncio.run(_fetch(ClusterConfig.load(args.kubeconfig)))
-    except (ConfigError, KubeError, OSError, ValueError, KeyError) as error:
+    except (ConfigError, KubeError, OSError, ValueError) as error:
         print(f"concerto top: {error}", file=sys.stderr)
         return 1
     print(table(capacities, args.window, time.time()))
@@ -59,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
             plot(args.plot, args.window, capacities, before)
         except ImportError:
             print("concerto top: --plot needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+            return 1
+        except (OSError, ValueError) as error:
+            print(f"concerto top: --plot {args.plot}: {error}", file=sys.stderr)
             return 1
         print(f"\n{args.plot}")
     return 0
@@ -97,9 +100,15 @@ def read_dump(path: Path) -> list[NodeCapacity]:
     """NodeCapacities as `kubectl get ncap -o json` prints them.
 
     Raises:
-        ValueError, KeyError: it is something else.
+        ValueError: it is something else.
     """
-    return [NodeCapacity.from_raw(obj) for obj in json.loads(path.read_text())["items"]]
+    try:
+        items = json.loads(path.read_text())["items"]
+        if any(obj["kind"] != "NodeCapacity" for obj in items):
+            raise ValueError("not all of it are NodeCapacities")
+        return [NodeCapacity.from_raw(obj) for obj in items]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not what `kubectl get ncap -o json` prints: {error!r}") from error
 
 
 def loads(capacity: NodeCapacity, window: str) -> dict[str, Window]:
@@ -133,6 +142,8 @@ def plot(path: Path, window: str, now: Sequence[NodeCapacity], before: Sequence[
 
     Raises:
         ImportError: matplotlib is not installed.
+        ValueError: it draws no files with such an ending.
+        OSError: the file cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -141,15 +152,19 @@ def plot(path: Path, window: str, now: Sequence[NodeCapacity], before: Sequence[
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for capacities, when, filled in ((before, "before", False), (now, "now", True)):
-        for resource, colour in zip(_RESOURCES, ("tab:blue", "tab:orange")):
+        # Of a node whose cpu and memory are alike, both are to be seen
+        for resource, colour, marker in zip(_RESOURCES, ("tab:blue", "tab:orange"), ("o", "D")):
             points = [found[resource] for c in capacities if resource in (found := loads(c, window))]
             if points:
                 axes.scatter(
                     [p.average for p in points],
                     [p.standard_deviation for p in points],
                     s=24,
+                    marker=marker,
                     edgecolors=colour,
                     facecolors=colour if filled else "none",
+                    alpha=0.6,
+                    clip_on=False,
                     label=f"{resource}, {when}" if before else resource,
                 )
     axes.plot([0, 1], [1, 0], color="grey", linewidth=1, label="σ = 1 - μ")
@@ -158,4 +173,4 @@ def plot(path: Path, window: str, now: Sequence[NodeCapacity], before: Sequence[
     )
     axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    figure.savefig(path, format=path.suffix[1:] or "png")

@@ -60,8 +60,8 @@ def _answered(answer: Answer, joined: Joined, rejected: Mapping[str, int]) -> Co
         told = ", ".join(repr(name) for name in joined.unmatched)
         return _not_ready(
             "NothingMatched",
-            f"No series is of a node: they are of {told}, and nodes go by name or internal IP address. "
-            "Which label says the node is for spec.metricProvider.prometheus.nodeLabel to say.",
+            "No series is of a node, which goes by its name or internal IP address: say in "
+            f"spec.metricProvider.prometheus.nodeLabel which label has it. They are of {told}.",
         )
     if rejected:
         words = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))
