@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.kube import KubeError, Session
 from concerto.kube.resources import NODE_CAPACITIES
 from concerto_agent.certificate import Certificate
+from concerto_agent.door import Door, DoorSettings
 from concerto_agent.pod_metrics import PodMetrics
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class Callers:
         """
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
-        if scheme.lower() != "bearer" or not token:
+        if scheme.lower() != "bearer" or not token or not token.isascii():
             return Verdict(401, "a bearer token is needed")
         key = hashlib.sha256(token.encode()).hexdigest()
         if (known := self._recall(key)) is not None:
@@ -100,7 +102,9 @@ class Callers:
             settings = self._settings
             seconds = settings.allowed_seconds if verdict.status == 200 else settings.refused_seconds
             while len(self._known) >= settings.remembered:
-                del self._known[next(iter(self._known))]
+                # Strangers with ever new tokens do not push out those who may read
+                refused = (k for k, (_, known) in self._known.items() if known.status != 200)
+                del self._known[next(refused, None) or next(iter(self._known))]
             self._known[key] = (self._clock() + seconds, verdict)
         return verdict
 
@@ -147,7 +151,7 @@ class Callers:
 
 
 async def serve(
-    bind: str, metrics: PodMetrics, callers: Callers, certificate: Certificate
+    bind: str, metrics: PodMetrics, callers: Callers, certificate: Certificate, settings: DoorSettings | None = None
 ) -> tuple[web.AppRunner, MetricsEndpoint]:
     """Serve; the caller cleans the runner up.
 
@@ -156,6 +160,7 @@ async def serve(
         metrics: what is served.
         callers: to whom.
         certificate: as whom.
+        settings: how many at a time.
 
     Returns:
         The runner, and where it serves: without an address where that is any of the node's.
@@ -165,15 +170,37 @@ async def serve(
     async def answer(request: web.Request) -> web.Response:
         verdict = await callers.judge(request.headers.get("Authorization"))
         if verdict.status != 200:
-            return web.Response(status=verdict.status, text=verdict.reason)
+            refusal = web.Response(status=verdict.status, text=verdict.reason)
+            refusal.force_close()  # a stranger who tries again pays for another handshake, and waits for it
+            return refusal
         return web.Response(text=metrics.text())
 
     app = web.Application()
     app.router.add_get(PATH, answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    # Whoever goes away no longer waits for a verdict
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
-    await web.TCPSite(runner, host or "0.0.0.0", int(port), ssl_context=certificate.context).start()
-    served = runner.addresses[0][1]
+    settings = settings or DoorSettings()
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or "0.0.0.0", int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(settings.queue)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+
+    async def shut(_: web.Application) -> None:
+        door.cancel()
+
+    app.on_shutdown.append(shut)
+    await runner.setup()
+    assert runner.server is not None, "set up just now"
+    door = asyncio.ensure_future(Door(runner.server, listener, certificate.context, settings).run())
+    served = listener.getsockname()[1]
     return runner, MetricsEndpoint(served, certificate.sha256, "" if host in ("", "0.0.0.0", "::") else host)

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
+from concerto_agent.door import DoorSettings
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import AUDIENCE, PATH, Callers, Verdict, serve
 from concerto_agent.podmeta import trim_pod
@@ -172,6 +173,7 @@ JUDGED: dict[str, tuple[str | None, list[Answer], int, list[str]]] = {
     "nobody": (None, [MAY], 401, []),
     "a password": ("Basic b3A6b3A=", [MAY], 401, []),
     "an empty token": ("Bearer ", [MAY], 401, []),
+    "a token of other letters than tokens have": ("Bearer \udcff", [MAY], 401, []),
     "a token that is none": ("Bearer t", [UNKNOWN], 401, [TOKEN]),
     "a token for somebody else": ("Bearer t", [ELSEWHERE], 401, [TOKEN]),
     "a caller without the right": ("Bearer t", [KNOWN, MAY_NOT], 403, [TOKEN, ACCESS]),
@@ -213,6 +215,57 @@ async def test_strangers_cannot_fill_the_memory():
         for number in range(100):
             await callers.judge(f"Bearer {number}")
         assert len(callers._known) == 64
+
+
+async def test_strangers_do_not_push_out_who_may_read():
+    async with faulty([KNOWN, MAY, UNKNOWN]) as server:
+        callers = Callers(server.session, "n1")
+        await callers.judge("Bearer good")
+        for number in range(100):
+            await callers.judge(f"Bearer {number}")
+        before = len(server.seen)
+        assert (await callers.judge("Bearer good")).status == 200
+        assert len(server.seen) == before
+
+
+HEAD = b"GET /metrics/resource HTTP/1.1\r\nHost: n1\r\n"
+STRANGERS: dict[str, tuple[bool, bytes]] = {
+    "connects and says nothing": (False, b""),
+    "does not end its handshake": (False, b"\x16\x03\x01\x02\x00"),
+    "does not end its request": (True, HEAD),
+    "has no token": (True, HEAD + b"\r\n"),
+    "asks a thousand times at once": (True, (HEAD + b"\r\n") * 1000),
+    "asks with a token of bytes": (True, HEAD + b"Authorization: Bearer \xff\xfe\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize(("over_tls", "words"), STRANGERS.values(), ids=STRANGERS)
+async def test_few_strangers_are_let_in_at_a_time_and_those_who_may_read_get_through(tmp_path: Path, over_tls, words):
+    certificate, trusting = make_certificate(), ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    settings = DoorSettings(connections=4, handshakes=4, handshake_seconds=60.0, pause_seconds=0.0)
+    async with faulty([KNOWN, MAY]) as api:
+        metrics = metrics_of(Machine(tmp_path, "v2"), {}, [])
+        runner, endpoint = await serve("127.0.0.1:0", metrics, Callers(api.session, "n1"), certificate, settings)
+        strangers = []
+        try:
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", endpoint.port, ssl=trusting if over_tls else None
+                )
+                writer.write(words)
+                strangers.append((reader, writer))
+            pinned = aiohttp.Fingerprint(bytes.fromhex(endpoint.certificate_sha256))
+            url, token = f"https://127.0.0.1:{endpoint.port}{PATH}", {"Authorization": "Bearer t"}
+            async with aiohttp.ClientSession() as client, client.get(url, ssl=pinned, headers=token) as answer:
+                assert answer.status == 200
+            # All but the last few were shown out
+            async with asyncio.timeout(20):
+                await asyncio.gather(*(reader.read() for reader, _ in strangers[:12]), return_exceptions=True)
+        finally:
+            for _, writer in strangers:
+                writer.transport.abort()
+            await runner.cleanup()
 
 
 async def test_it_is_served_over_tls_by_the_certificate_that_is_told(tmp_path: Path):
