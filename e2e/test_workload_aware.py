@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from concerto.api.cpulist import parse_cpu_list
 from e2e.agent_helpers import condition, eventually
 from e2e.clusters import Cluster
 from e2e.hollow.objects import LABEL as FLEET
 from e2e.processes import Process, concerto_command, operator_process
-from e2e.system import hollow_nodes
+from e2e.system import REPOSITORY, hollow_nodes
 
 Object = dict[str, Any]
 TYPE = "concerto.dev/workload-type"
@@ -312,3 +313,24 @@ def test_a_profile_that_can_not_be_meant_is_refused(concerto_cluster, spec, sent
     }
     said = concerto_cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(body), check=False)
     assert sentence in " ".join(said.split())
+
+
+def test_what_bounds_a_tenant_is_as_the_documentation_says(concerto_cluster, operator, namespace):
+    text = (REPOSITORY / "docs" / "cpu-pinning.md").read_text()
+    block = text.partition("## Who may bind")[2].partition("```yaml\n")[2].partition("```")[0]
+    policy, of = (o for o in yaml.safe_load_all(block))
+    concerto_cluster.kubectl("label", "namespace", namespace, "team=a")
+    wide = pod(namespace, "wide")
+    wide["metadata"]["labels"]["concerto.dev/exclusiveness"] = "NUMA"
+    try:
+        concerto_cluster.apply(policy, of)
+        made = ("create", "--dry-run=server", "-o", "name", "-f")
+        path = concerto_cluster.work_dir / f"{namespace}.json"
+        path.write_text(json.dumps(wide))
+        refusal = "are for the platform's own namespaces"
+        eventually("the policy is in force", lambda: refusal in concerto_cluster.kubectl(*made, str(path), check=False))
+        path.write_text(json.dumps(pod(namespace, "plain")))
+        assert "pod/plain" in concerto_cluster.kubectl(*made, str(path))
+    finally:
+        for each in (of, policy):
+            concerto_cluster.kubectl("delete", each["kind"], each["metadata"]["name"], "--ignore-not-found")
