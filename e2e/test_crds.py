@@ -334,6 +334,13 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "an http or https URL",
     ),
     (
+        "a port of no host",
+        "SchedulingProfile",
+        {**LOAD_AWARE, "metricProvider": prometheus("https://:9090")},
+        "spec.metricProvider.prometheus.address",
+        "an http or https URL",
+    ),
+    (
         "a password in the address",
         "SchedulingProfile",
         {**LOAD_AWARE, "metricProvider": prometheus("https://me:secret@prometheus:9090")},
