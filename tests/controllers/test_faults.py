@@ -234,11 +234,14 @@ async def test_what_the_operator_waits_for_is_said_in_words(answer, expected):
         ("the Deployment is there", [says(200, {"metadata": {"uid": "u"}})], ["u"]),
         ("there is no Deployment of that name", [refuses(404, "NotFound")], []),
         ("it may not be read", [refuses(403, "Forbidden")], []),
+        ("the API server goes away for a while", [hangs_up] * 9 + [says(200, {"metadata": {"uid": "u"}})], ["u"]),
+        ("it is overloaded for a while", [refuses(503, "X")] * 9 + [says(200, {"metadata": {"uid": "u"}})], ["u"]),
+        ("its token is renewed", [refuses(401, "Unauthorized")] * 9 + [says(200, {"metadata": {"uid": "u"}})], ["u"]),
     ],
 )
 async def test_a_deployment_owns_what_its_operator_makes_where_it_can_be_read(sentence, script, owners):
     async with faulty(script) as server:
-        found = await read_owners(server.session, "concerto-system", "concerto-operator")
+        found = await read_owners(server.session, "concerto-system", "concerto-operator", pause_seconds=0.001)
     assert [owner["uid"] for owner in found] == owners, sentence
 
 

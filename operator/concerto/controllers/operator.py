@@ -36,7 +36,7 @@ from concerto.controllers.reservations import ReservationController
 from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
 from concerto.controllers.watcher import Watcher
-from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Reflector, Session
+from concerto.kube import ClusterConfig, ConfigError, Forbidden, KubeError, NotFound, Object, Reflector, Session
 from concerto.kube.config import TokenSource
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
@@ -434,15 +434,25 @@ async def missing_kinds(session: Session) -> str | None:
     return None
 
 
-async def read_owners(session: Session, namespace: str, deployment: str | None) -> list[Object]:
-    """Owner references that name the operator's Deployment; none where it is not known, or not to be found."""
+async def read_owners(
+    session: Session, namespace: str, deployment: str | None, pause_seconds: float = 1.0
+) -> list[Object]:
+    """Owner references that name the operator's Deployment; none where it is not known, or not to be found.
+
+    An API server that can't say now is asked again: what nobody owns would stay when the Deployment goes.
+    """
     if deployment is None:
         return []
-    try:
-        found = await session.get(DEPLOYMENTS.path(namespace, deployment))
-    except KubeError as error:
-        logger.warning("nothing owns the Lease and the placements under way: %s", error)
-        return []
+    while True:
+        try:
+            found = await session.get(DEPLOYMENTS.path(namespace, deployment))
+            break
+        except (NotFound, Forbidden) as error:
+            logger.warning("nothing owns the Lease and the placements under way: %s", error)
+            return []
+        except KubeError as error:
+            logger.warning("cannot begin yet: %s", error)
+            await asyncio.sleep(pause_seconds)
     uid = found["metadata"]["uid"]
     return [{"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "name": deployment, "uid": uid}]
 
