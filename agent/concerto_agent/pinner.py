@@ -17,7 +17,7 @@ from pathlib import Path
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
-from concerto.kube import Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
+from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
 from concerto.kube.errors import Forbidden, Unauthorized
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.bindings import Object, Outcome, build_agent_status, own_part, read_claim
@@ -390,21 +390,25 @@ class Pinner:
             self._say.clear()
             if not self._enforced:
                 continue
+            problem = ""
             for key, obj in list(self._objects.items()):
                 status = self._status(key, obj)
                 if status is None or status == own_part(obj.get("status") or {}):
                     continue
                 try:
                     await self._write_status(key, obj, status)
-                    complaint = ""
                 except (NotFound, Invalid, Conflict):
                     continue  # it is gone, or no longer what was meant: the watch tells in a moment
                 except KubeError as error:
-                    if not complaint:
-                        log.warning("PodCPUBinding %s/%s: not told how it stands: %s", *key, error)
-                    complaint = str(error)
-                    self._say.set()
-                    await asyncio.sleep(self._settings.retry_seconds)
+                    problem = "PodCPUBinding {}/{}: not told how it stands: {}".format(*key, error)
+                    if not isinstance(error, ApiError):
+                        break  # nobody answers; a refusal is of this one, and others wait for their word
+            if problem:
+                if not complaint:
+                    log.warning("%s", problem)
+                self._say.set()
+                await asyncio.sleep(self._settings.retry_seconds)
+            complaint = problem
 
     async def _write_status(self, key: BindingKey, obj: Object, status: Object) -> None:
         written = await apply_status(
