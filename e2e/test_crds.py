@@ -172,6 +172,28 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("no pods to measure", "PredictiveHPA", {**HPA, "minReplicas": 0}, "spec.minReplicas", "Object or External"),
     ("nothing to scale", "PredictiveHPA", {"maxReplicas": 3}, "spec.scaleTargetRef", "Required"),
     (
+        "a target of another namespace",
+        "PredictiveHPA",
+        {**HPA, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "../../other/web"}},
+        "spec.scaleTargetRef.name",
+        "a name and no path",
+    ),
+    (
+        "a metric of another namespace",
+        "PredictiveHPA",
+        {
+            **HPA,
+            "metrics": [
+                {
+                    "type": "Pods",
+                    "pods": {"metric": {"name": "../x"}, "target": {"type": "AverageValue", "averageValue": "1"}},
+                }
+            ],
+        },
+        "spec.metrics[].pods.metric.name",
+        "a name and no path",
+    ),
+    (
         "a metric of a type that is not given",
         "PredictiveHPA",
         {**HPA, "metrics": [{**CPU, "type": "Pods"}]},

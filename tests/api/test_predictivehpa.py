@@ -37,6 +37,32 @@ def test_prediction_is_read_with_its_units():
     assert p.season_start == parse_timestamp("2026-03-01T00:00:00Z")
 
 
+PODS_METRIC = {"target": {"type": "AverageValue", "averageValue": "1"}}
+PATHS = {
+    "a target above its namespace": {"scaleTargetRef": {"kind": "Deployment", "name": "../../other/gadgets/x"}},
+    "a target that is dots": {"scaleTargetRef": {"kind": "Deployment", "name": ".."}},
+    "an encoded slash": {"scaleTargetRef": {"kind": "Deployment", "name": "..%2f"}},
+    "a kind that is a path": {"scaleTargetRef": {"kind": "a/b", "name": "x"}},
+    "a version that is a query": {"scaleTargetRef": {"apiVersion": "a?b=/v1", "kind": "Deployment", "name": "x"}},
+    "a version above its group": {"scaleTargetRef": {"apiVersion": "../api/v1", "kind": "Deployment", "name": "x"}},
+    "a metric of another namespace": {
+        "metrics": [{"type": "Pods", "pods": PODS_METRIC | {"metric": {"name": "../../../other/pods/x/m"}}}]
+    },
+}
+
+
+@pytest.mark.parametrize("spec", PATHS.values(), ids=PATHS)
+def test_what_is_named_leads_nowhere_else(spec):
+    with pytest.raises(ValueError, match=r"is no (name|API version)"):
+        PredictiveHPA.from_raw(phpa(**spec))
+
+
+def test_resources_may_have_a_domain():
+    resource = {"name": "example.com/gpu", "target": {"type": "AverageValue", "averageValue": "1"}}
+    (metric,) = PredictiveHPA.from_raw(phpa(metrics=[{"type": "Resource", "resource": resource}])).metrics
+    assert metric.name == "example.com/gpu"
+
+
 METRICS = {
     "a fractional target is kept in thousandths, not cut to a whole": (
         {

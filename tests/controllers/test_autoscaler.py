@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from concerto.autoscaling.initialisation import Initialisation
 from concerto.autoscaling.prediction import Outlook
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
-from concerto.controllers.phpa_reservation import build_reservation
+from concerto.controllers.phpa_reservation import OWNER_LABEL, build_reservation
 from concerto.controllers.phpa_spec import bounds_of, models_of
 from concerto.controllers.phpa_state import State, read_state, write_state
 from concerto.controllers.phpa_status import (
@@ -223,6 +224,16 @@ def test_room_for_a_rise_is_a_reservation_that_the_crd_takes():
     assert made["spec"]["ttlSeconds"] == 135
     assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert made["spec"]["podSelector"]["matchExpressions"][-1] == {"key": "canary", "operator": "DoesNotExist"}
+
+
+@pytest.mark.parametrize("length", [62, 63, 64, 227, 228, 229, 253])
+def test_a_reservation_for_a_long_name_has_names_that_are_taken(length):
+    name = ("a." * 127)[: length - 1] + "a"
+    spec = replace(SPEC, name=name)
+    made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
+    dns = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    assert re.fullmatch(dns, made["metadata"]["name"]) and len(made["metadata"]["name"]) <= 253
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?", made["metadata"]["labels"][OWNER_LABEL])
 
 
 def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():

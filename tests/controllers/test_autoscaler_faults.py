@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from concerto.api.predictivehpa import ObjectReference
+from concerto.api.predictivehpa import ObjectReference, PredictiveHPA
+from concerto.api.selector_text import parse_selector
 from concerto.controllers import predictivehpa
 from concerto.controllers.kinds import Kinds
+from concerto.controllers.phpa_reservation import build_reservation, reserve
 from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
 from concerto.controllers.targets import Targets
 from concerto.controllers.telemetry import Metrics
@@ -288,3 +290,38 @@ async def test_a_kind_that_may_not_be_watched_is_an_error_and_not_a_wait_for_eve
             with pytest.raises(Unreachable, match="cannot be listed and watched"):
                 await targets.read("n", ObjectReference("Deployment", "web", "apps/v1"))
         targets.close()
+
+
+def reservation(owner: str, name: str, phase: str) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "n", "uid": name, "ownerReferences": [{"uid": owner}]}
+    return {"metadata": meta, "status": {"phase": phase}}
+
+
+async def test_only_what_is_over_of_the_same_object_is_tidied_up():
+    """Labels hold 63 letters of a name, so that two objects may share one."""
+    spec = PredictiveHPA.from_raw(phpa("web"))
+    made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
+    held = [
+        reservation("web", "now", "Held"),
+        reservation("web", "old", "Expired"),
+        reservation("other", "x", "Expired"),
+    ]
+    async with faulty([says(201), says(200, held[0]), says(200, {"items": held}), says(200)]) as server:
+        assert await reserve(server.session, made) is None
+        deleted = [line for line in server.seen if line.startswith("DELETE")]
+        assert [line.rpartition("/")[2] for line in deleted] == ["old"]
+
+
+async def test_a_rise_does_not_wait_for_its_reservation_for_long(monkeypatch):
+    monkeypatch.setattr("concerto.controllers.phpa_reservation._LONGEST_SECONDS", 0.05)
+    never = asyncio.Event()
+
+    async def hangs(_: web.Request) -> web.StreamResponse:
+        await never.wait()
+        return web.Response()
+
+    spec = PredictiveHPA.from_raw(phpa("web"))
+    made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
+    async with faulty([hangs]) as server:
+        assert "does not answer within" in (await reserve(server.session, made) or "")
+        never.set()

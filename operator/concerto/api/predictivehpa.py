@@ -5,6 +5,7 @@ Defaults are those of the CRD; they stand here a second time only for objects th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -13,6 +14,7 @@ from concerto.api.quantities import milli, parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
 
 Raw = Mapping[str, Any]
+_API_VERSION = re.compile(r"(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+)?")
 MetricType = Literal["Resource", "ContainerResource", "Pods", "Object", "External"]
 _MEMBER: dict[str, str] = {
     "Resource": "resource",
@@ -43,8 +45,15 @@ class ObjectReference:
 
     @classmethod
     def from_raw(cls, raw: Raw) -> Self:
-        """As the API server holds it."""
-        return cls(raw["kind"], raw["name"], raw.get("apiVersion", ""))
+        """As the API server holds it.
+
+        Raises:
+            ValueError: a part of it is none of a path, so that it could lead to other objects than it names.
+        """
+        version = raw.get("apiVersion", "")
+        if not _API_VERSION.fullmatch(version):
+            raise ValueError(f"{version!r} is no API version (example: apps/v1)")
+        return cls(_segment(raw["kind"]), _segment(raw["name"]), version)
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class MetricSpec:
         described = body.get("describedObject")
         return cls(
             type=raw["type"],
-            name=body.get("name") or metric["name"],
+            name=body.get("name") or _segment(metric["name"]),
             container=body.get("container"),
             selector=format_selector(metric.get("selector")),
             described=ObjectReference.from_raw(described) if described else None,
@@ -281,6 +290,13 @@ def format_selector(raw: Raw | None) -> str:
             case "DoesNotExist":
                 parts.append(f"!{key}")
     return ",".join(parts)
+
+
+def _segment(name: str) -> str:
+    """The name, if it is one segment of a path, as the API server asks of names."""
+    if name in (".", "..") or "/" in name or "%" in name:
+        raise ValueError(f"{name!r} is no name: it may not hold / or %, nor be . or ..")
+    return name
 
 
 def _seconds(text: str | None) -> float | None:

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 OWNER_LABEL = "concerto.dev/predictivehpa"
 _OVER = ("Consumed", "Expired")
 _PATIENCE_SECONDS, _LOOK_SECONDS = 2.0, 0.1
+_LONGEST_SECONDS = 5.0
 
 
 def build_reservation(
@@ -46,9 +47,9 @@ def build_reservation(
         "apiVersion": POD_RESERVATIONS.api_version,
         "kind": POD_RESERVATIONS.kind,
         "metadata": {
-            "name": spec.name[: 253 - len(suffix)] + suffix,
+            "name": _cut(spec.name, 253 - len(suffix)) + suffix,
             "namespace": spec.namespace,
-            "labels": {OWNER_LABEL: spec.name[:63]},
+            "labels": {OWNER_LABEL: _cut(spec.name, 63)},
             "ownerReferences": [
                 {
                     "apiVersion": PREDICTIVE_HPAS.api_version,
@@ -66,6 +67,11 @@ def build_reservation(
     }
 
 
+def _cut(name: str, length: int) -> str:
+    """A name that ends as names and labels may."""
+    return name[:length].rstrip("-.")
+
+
 async def reserve(session: Session, reservation: Object) -> str | None:
     """Hold the room, and remove what earlier rises left behind; returns what went wrong, if anything did.
 
@@ -73,6 +79,14 @@ async def reserve(session: Session, reservation: Object) -> str | None:
     but a rise does not wait for long, nor for its reservation to succeed: pods without reserved room are better than
     no pods.
     """
+    try:
+        async with asyncio.timeout(_LONGEST_SECONDS):
+            return await _reserve(session, reservation)
+    except TimeoutError:
+        return f"the API server does not answer within {_LONGEST_SECONDS:g} s"
+
+
+async def _reserve(session: Session, reservation: Object) -> str | None:
     namespace = reservation["metadata"]["namespace"]
     try:
         await session.create(POD_RESERVATIONS.path(namespace), reservation)
@@ -91,7 +105,11 @@ async def reserve(session: Session, reservation: Object) -> str | None:
     selector = f"{OWNER_LABEL}={reservation['metadata']['labels'][OWNER_LABEL]}"
     try:
         listed = await session.list(POD_RESERVATIONS.path(namespace), label_selector=selector)
+        owner = reservation["metadata"]["ownerReferences"][0]["uid"]
         for old in listed["items"]:
+            # Long names share their first letters
+            if owner not in {o["uid"] for o in old["metadata"].get("ownerReferences") or ()}:
+                continue
             if (old.get("status") or {}).get("phase") in _OVER:
                 meta = old["metadata"]
                 await session.delete(POD_RESERVATIONS.path(namespace, meta["name"]), uid=meta["uid"])
