@@ -100,6 +100,20 @@ def test_pods_of_a_daemon_set_begin_when_they_start_as_no_agent_reports_them():
     assert recent(cluster)[0] == pytest.approx(240)
 
 
+def test_limits_that_are_resized_alone_are_predicted_by_at_once():
+    def limited(cpu):
+        resources = {"requests": {"cpu": "200m", "memory": "100"}, "limits": {"cpu": cpu, "memory": "100"}}
+        return pod("p", nodeName="n", containers=[{"name": "main", "resources": resources}])
+
+    cluster = snapshot([node("n")], [limited("500m")], [capacity("n", windows=FULL)])
+    assert recent(cluster) == [500, 100]
+    cluster.set_pod(limited("2"), NOW)
+    assert recent(cluster) == [2000, 100]
+    assert cluster.limits[:, cluster.row_of["n"]].tolist() == [2000, 100]
+    cluster.remove_pod("uid-p")
+    assert cluster.limits[:, cluster.row_of["n"]].tolist() == [0, 0]
+
+
 def test_another_profiles_settings_give_other_sums():
     cluster = snapshot([node("n")], [placed(), pod("q", nodeName="n")], [capacity("n", windows=FULL)])
     assert recent(cluster) == [301, 100]

@@ -314,7 +314,9 @@ class Snapshot:
         elif pod.node_name:
             self.cpus.settle(pod.uid)
             placed = self._placed.get(pod.uid)
-            if placed is not None and self.names[placed.row] == pod.node_name and placed.requests == pod.requests:
+            # A resize may leave requests as they are, and change the limits that load is predicted by
+            as_before = placed is not None and (placed.requests, placed.shape) == (pod.requests, pod.shape)
+            if placed is not None and as_before and self.names[placed.row] == pod.node_name:
                 placed.bound = True
                 self.load.begin(pod)
             else:
