@@ -67,6 +67,15 @@ def test_a_pod_whose_image_took_long_begins_when_the_agent_counts_it():
         assert recent(cluster)[0] == pytest.approx(300 * part)
 
 
+def test_an_agent_has_no_say_about_pods_of_other_nodes():
+    cluster = snapshot([node("n"), node("m")], [placed(age=60)], [capacity("n", windows=FULL)])
+    for version in (1, 2):
+        observed = ("uid-p",) if version == 2 else ()
+        cluster.set_capacity(capacity("m", observed=observed, windows=FULL, version=version, at=NOW + version), NOW)
+    cluster.set_capacity(capacity("n", windows=FULL, version=2, at=NOW + 300), NOW + 300)
+    assert recent(cluster) == [300, 100]
+
+
 def test_a_decision_counts_at_once_and_once():
     cluster = snapshot([node("n")], (), [capacity("n", windows=FULL)])
     assert recent(cluster) == [0, 0]

@@ -38,6 +38,13 @@ def test_nodes_go_by_name_or_by_internal_address_and_who_is_neither_is_listed():
     assert (joined.unmatched, joined.unmatched_count) == (("w", "x"), 2)
 
 
+def test_by_an_address_that_two_nodes_say_they_have_goes_neither():
+    cluster = snapshot([*nodes("a", "b"), node("thief", capacity=MACHINE, addresses=("10.0.0.2", "a"))])
+    joined = cluster.provide(NAME, [series({"a": 0.1, "10.0.0.2": 0.2})], NOW)
+    assert measured(cluster) == {"a": 0.1}
+    assert joined.unmatched == ("10.0.0.2",)
+
+
 def test_however_many_match_nothing_few_are_told():
     joined = snapshot(nodes("a")).provide(NAME, [series({f"x{i:04d}": 0.1 for i in range(1000)})], NOW)
     assert joined.unmatched == tuple(f"x{i:04d}" for i in range(10))

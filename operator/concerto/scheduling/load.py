@@ -189,7 +189,8 @@ class Load:
         now_seen = observed if before is None else observed - before
         for uid in now_seen:
             slot = self._slot_of.get(uid)
-            if slot is not None and self._since[slot] == np.inf:
+            # An agent has no say about pods of other nodes
+            if slot is not None and self._row[slot] == row and self._since[slot] == np.inf:
                 self._since[slot] = self._started[slot] if before is None or heard_at is None else heard_at
 
     def _sum_up(self, settings: LoadSettings) -> Floats:

@@ -7,6 +7,7 @@ columns, whole or in part, and never write.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
@@ -346,10 +347,12 @@ class Snapshot:
         return change | Change.CAPACITY
 
     def provide(self, provider: str, answer: Sequence[Series], now: float) -> Joined:
-        """A metric provider has answered (``load.Load.provide``); nodes go by name, or by internal address."""
-        row_of: dict[str, int] = {}
-        for row, node in self._nodes.items():
-            row_of.update(dict.fromkeys(node.addresses, row))
+        """A metric provider has answered (``load.Load.provide``); nodes go by name, or by internal address.
+
+        By an address that several nodes say they have goes none of them: whose load it is, nobody can say.
+        """
+        owners = Counter(address for node in self._nodes.values() for address in {*node.addresses})
+        row_of = {a: row for row, node in self._nodes.items() for a in node.addresses if owners[a] == 1}
         row_of |= {node.name: row for row, node in self._nodes.items()}
         return self.load.provide(provider, answer, row_of, self.machine, now)
 
