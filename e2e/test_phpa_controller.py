@@ -285,6 +285,15 @@ async def test_two_on_the_same_pods_both_stop_and_say_so(concerto_cluster, api, 
             )
         cluster.kubectl("delete", "phpa", "two", "-n", namespace)
         await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the one that is left scales")
+        spec = {k: v for k, v in phpa("web")["spec"].items() if k != "prediction"}
+        kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+        apply(cluster, namespace, {**kind, "metadata": {"name": "old"}, "spec": spec})
+
+        def stopped() -> bool:
+            found = condition(cluster, namespace, "one", "ScalingActive") or ("", "", "")
+            return found[1] == "AmbiguousSelector" and "HorizontalPodAutoscaler old" in found[2]
+
+        await eventually(stopped, "one: a HorizontalPodAutoscaler has the same target")
 
 
 async def test_a_metrics_api_that_is_broken_or_hangs_scales_nothing_down(concerto_cluster, api, namespace):

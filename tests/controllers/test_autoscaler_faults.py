@@ -20,6 +20,7 @@ from concerto.controllers.predictivehpa import PredictiveHPAController, Predicti
 from concerto.controllers.targets import Targets
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import Conflict, EventRecorder, KubeError, Unreachable
+from crd_schemas import problems
 from kube.faulty_server import Answer, Faulty, faulty, refuses, says
 
 NOW = 1_772_366_400.0
@@ -325,3 +326,23 @@ async def test_a_rise_does_not_wait_for_its_reservation_for_long(monkeypatch):
     async with faulty([hangs]) as server:
         assert "does not answer within" in (await reserve(server.session, made) or "")
         never.set()
+
+
+@pytest.mark.parametrize("value", ["0", "1n", "9223372036854775807", "9e900", "1e-900", "-1", "NaN"])
+@pytest.mark.parametrize("target", ["1", "1n", "9e15"])
+async def test_whatever_a_metric_says_the_status_is_one_that_the_crd_takes(value, target):
+    """Else it is refused, whole and for ever, and nobody learns why."""
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load(value)}
+    made = phpa("web")
+    made["spec"]["metrics"][0]["external"]["target"]["averageValue"] = target
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for times in range(1, 4):
+            autoscaler._start_due()
+            status = await world.seen("web", times)
+            await asyncio.gather(*autoscaler._tasks)
+            assert problems(made | {"status": {k: v for k, v in status.items() if v is not None}}) == []
+            clock.now += 75
+        most = max((v for ring in status.get("history", ()) for v in ring["values"]), default=0)
+        assert most <= 1000 * (2**31 - 1)
