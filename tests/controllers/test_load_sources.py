@@ -112,6 +112,11 @@ FAULTS = {
     "words without end": (says(400, {"error": "no! " * 100_000}, JSON), "QueryFailed", "no! no!"),
     "words that a terminal obeys": (says(400, {"error": "\x1b[2Jgone\n"}, JSON), "QueryFailed", ": �[2Jgone�."),
     "a name without end": (says(200, vector(("x" * 100_000, "1"))), "NothingMatched", "'xxx"),
+    "a series for each core of each node": (
+        says(200, {"data": {"resultType": "vector", "result": [0] * 50_001}}),
+        "BadAnswer",
+        "gives 50001 series: ask for one for each node",
+    ),
     "more than any cluster's": (says(200, " " * (17 * 2**20)), "BadAnswer", "more than 16 MiB"),
     "a scalar": (says(200, {"data": {"resultType": "scalar", "result": [1, "1"]}}), "BadAnswer", "gives a scalar"),
     "no series": (says(200, vector()), "NoSeries", "without any series"),

@@ -20,6 +20,8 @@ from concerto.scheduling.provided import Series
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
 _MOST_BYTES = 16 * 2**20
 """Of an answer; a series with long labels takes 1 KiB, and what has been read takes up to twenty times as much."""
+_MOST_SERIES = 50_000
+"""Of an answer: several times the nodes of the largest clusters."""
 
 
 class PrometheusSource:
@@ -188,6 +190,8 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
         data = answer["data"]
         if data["resultType"] != "vector":
             raise SourceError("BadAnswer", f"gives a {data['resultType']}, and not one value for each node")
+        if len(data["result"]) > _MOST_SERIES:
+            raise SourceError("BadAnswer", f"gives {len(data['result'])} series: ask for one for each node")
         values: dict[str, tuple[float, float]] = {}
         ambiguous: set[str] = set()
         for sample in data["result"]:
