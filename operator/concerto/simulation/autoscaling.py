@@ -86,11 +86,13 @@ class Policy(Protocol):
         name: for tables.
         reactive: whether the metrics of now are asked, too.
         start_up_aware: whether CPU of starting pods is recognised however long they take.
+        metrics_age_seconds: how old its metrics are; None: as old as metrics-server's, which the plant has.
     """
 
     name: str
     reactive: bool
     start_up_aware: bool
+    metrics_age_seconds: float | None
 
     def start(self, experiment: Experiment) -> None:
         """Forget everything; the traffics may hold history from before the start."""
@@ -137,7 +139,10 @@ class Result:
 
 def run(experiment: Experiment, policy: Policy) -> Result:
     """Run all replicates side by side."""
-    e, s = experiment, experiment.plant
+    e = experiment
+    if policy.metrics_age_seconds is not None:
+        e = replace(e, plant=replace(e.plant, metrics_age_seconds=policy.metrics_age_seconds))
+    s = e.plant
     rng = np.random.default_rng(e.seed)
     first = np.clip(np.ceil(e.demand(0.0)), e.bounds.min_replicas, e.bounds.max_replicas).astype(int)
     rows = len(first)

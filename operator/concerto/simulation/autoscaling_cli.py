@@ -93,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
 def print_cell(cell: Cell) -> None:
     """A table of one cell."""
     print(f"\n{cell.traffic}, start-up {cell.startup:.0f} s{'' if cell.counts else ' (no goal)'}")
-    print(f"  {'policy':18}{'violations':>11}{'ratio':>7}{'pod-min':>9}{'ratio':>7}{'mean s':>8}{'p99 s':>8}{'z-sum':>8}{'± se':>7}{'p':>9}")  # fmt: skip # noqa: E501
+    print(f"  {'policy':24}{'violations':>11}{'ratio':>7}{'pod-min':>9}{'ratio':>7}{'mean s':>8}{'p99 s':>8}{'z-sum':>8}{'± se':>7}{'p':>9}")  # fmt: skip # noqa: E501
     for name, f in figures(cell).items():
         print(
-            f"  {name:18}{f['violationMinutes']:11.1f}{f['violationsRatio']:7.2f}{f['podMinutes']:9.0f}"
+            f"  {name:24}{f['violationMinutes']:11.1f}{f['violationsRatio']:7.2f}{f['podMinutes']:9.0f}"
             f"{f['podMinutesRatio']:7.3f}{f['meanLatencySeconds']:8.2f}{f['p99LatencySeconds']:8.2f}"
             f"{f['zSum']:8.3f}{f['zSumError']:7.3f}{f['pBetter']:9.2g}"
         )
@@ -109,10 +109,10 @@ def print_verdicts(verdicts: list[Verdict]) -> None:
     for v in verdicts:
         worse = f", significantly worse on {', '.join(v.worse)}" if v.worse else ""
         print(
-            f"  {v.policy:18} violations {v.violations_ratio:.2f} x, pod-minutes {v.pod_minutes_ratio:.3f} x, "
+            f"  {v.policy:24} violations {v.violations_ratio:.2f} x, pod-minutes {v.pod_minutes_ratio:.3f} x, "
             f"pooled p {v.p_pooled:.2g}{worse}; {len(v.short)} cells short"
         )
-        if v.policy == "Auto":
+        if v.policy.startswith("Auto"):
             for miss in v.short:
                 bounds = "; ".join(f"{name} {a:.2f} x, {b:.3f} x" for name, (a, b) in miss.bounds.items())
                 print(

@@ -21,6 +21,8 @@ from concerto.simulation.autoscaling_plant import Floats
 
 HISTORY_SECONDS = 72 * 3600.0
 FINE = Ring(15, 240)
+AGENTS_AGE_SECONDS = 1.0
+"""How old a reading is that the nodes' agents serve (docs/autoscaling.md, where CPU and memory come from)."""
 ORIGIN_SECONDS = 20 * HISTORY_SECONDS
 """Rings count from 1970: an experiment's zero has to lie after its history."""
 
@@ -31,6 +33,7 @@ class Reactive:
     name = "HPA v2"
     reactive = True
     start_up_aware = False
+    metrics_age_seconds: float | None = None
 
     def start(self, experiment: Experiment) -> None:
         """Nothing is remembered."""
@@ -175,6 +178,7 @@ class Forecasting(Reactive):
         hold: HoldSettings | None = None,
         *,
         replaces: bool = False,
+        metrics_age_seconds: float | None = None,
     ) -> None:
         """Args:
         name: for tables.
@@ -182,12 +186,14 @@ class Forecasting(Reactive):
         settings: constants of the models.
         hold: how long recommendations hold while a forecast has a say.
         replaces: decision Predictive.
+        metrics_age_seconds: of its readings, where not metrics-server's.
         """
         self.name = name
         self._models = models
         self._settings = settings or ForecastSettings()
         self._hold = hold or HoldSettings()
         self._replaces = replaces
+        self.metrics_age_seconds = metrics_age_seconds
 
     def start(self, experiment: Experiment) -> None:
         """Begin with the history that the traffics bring along, as an object of some days' age would have it."""
@@ -255,6 +261,7 @@ def all_policies() -> list[Reactive]:
         Forecasting("Holt", ("Holt",)),
         Forecasting("Seasonal", ("Seasonal",)),
         Forecasting("Auto"),
+        Forecasting("Auto, read from agents", metrics_age_seconds=AGENTS_AGE_SECONDS),
         ExactTrend(),
         Perfect(),
     ]
