@@ -60,6 +60,15 @@ def phpa(name: str, metric: str = "requests", **prediction: Any) -> dict[str, An
     }
 
 
+def merged(old: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    base = dict(old) if isinstance(old, dict) else {}
+    whole = base | {k: merged(base.get(k), v) for k, v in patch.items()}
+    return {k: v for k, v in whole.items() if patch.get(k, v) is not None}
+
+
 class World:
     """An API server of gadgets, each of two replicas, and external metrics that a test answers.
 
@@ -68,6 +77,8 @@ class World:
         scaled: replicas asked for, by gadget.
         statuses: the latest status of each object.
         looks: how often each was written.
+        taken: set once a scale was written.
+        dies_here: a scale that is taken is answered only then.
     """
 
     def __init__(self) -> None:
@@ -75,6 +86,8 @@ class World:
         self.scaled: dict[str, int] = {}
         self.statuses: dict[str, dict[str, Any]] = {}
         self.looks: Counter[str] = Counter()
+        self.taken = asyncio.Event()
+        self.dies_here: asyncio.Event | None = None
         self.news = asyncio.Condition()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -83,13 +96,17 @@ class World:
             if parts[-1] == "scale":
                 if request.method == "PUT":
                     self.scaled[parts[-2]] = (await request.json())["spec"]["replicas"]
-                return await says(200, scale())(request)
+                    self.taken.set()
+                    if self.dies_here:
+                        await self.dies_here.wait()
+                return await says(200, scale(self.scaled.get(parts[-2], 2)))(request)
             group = {"preferredVersion": {"version": "v1"}}
             return await says(200, group if parts[-1] == "x.dev" else GADGETS)(request)
         if parts[1] == "external.metrics.k8s.io":
             return await self.metrics[parts[-1]](request)
         if parts[-1] == "status":
-            self.statuses.setdefault(parts[-2], {}).update((await request.json())["status"])
+            patch = (await request.json())["status"]
+            self.statuses[parts[-2]] = merged(self.statuses.get(parts[-2]), patch)
             self.looks[parts[-2]] += 1
             async with self.news:
                 self.news.notify_all()
@@ -342,7 +359,31 @@ async def test_whatever_a_metric_says_the_status_is_one_that_the_crd_takes(value
             autoscaler._start_due()
             status = await world.seen("web", times)
             await asyncio.gather(*autoscaler._tasks)
-            assert problems(made | {"status": {k: v for k, v in status.items() if v is not None}}) == []
+            assert problems(made | {"status": status}) == []
             clock.now += 75
         most = max((v for ring in status.get("history", ()) for v in ring["values"]), default=0)
         assert most <= 1000 * (2**31 - 1)
+
+
+async def test_an_operator_that_dies_while_it_scales_does_not_allow_as_much_again():
+    world, clock = World(), Clock()
+    world.metrics, world.dies_here = {"requests": load("9")}, asyncio.Event()
+    made = phpa("web")
+    made["spec"]["behavior"] = {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 600}]}}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        autoscaler._start_due()
+        await world.seen("web")
+        async with asyncio.timeout(20):
+            await world.taken.wait()
+    world.dies_here.set()
+    assert world.scaled == {"web": 3}
+    clock.now += 15
+    async with autoscaling(world, clock) as another:
+        another.on_object(None, made | {"status": world.statuses["web"]})
+        clock.now += 15
+        another._start_due()
+        await world.seen("web", 2)
+        await asyncio.gather(*another._tasks)
+        assert world.condition("web", "ScalingLimited") == ("True", "ScaleUpLimit")
+    assert world.scaled == {"web": 3}

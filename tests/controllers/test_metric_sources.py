@@ -104,3 +104,24 @@ async def test_readings_that_do_not_say_when_they_were_taken_count_as_for_hpa(st
     said = items(timestamp=stamp)
     assert await ask("pods", says(200, said)) == {"p": Sample(5000, NOW, 30.0)}
     assert await ask("object", says(200, said)) == await ask("external", says(200, said)) == 5000
+
+
+async def test_namespaces_that_nobody_asks_about_any_more_are_forgotten():
+    now = [NOW]
+    async with faulty([says(200, items())]) as server:
+        source = ResourceMetrics(server.session, lambda: now[0], timeout_seconds=20)
+        for number in range(100):
+            await source.usage(f"n{number}")
+            now[0] += 60
+        assert len(source._kept) <= 6
+
+
+async def test_a_clock_that_is_set_back_does_not_make_an_old_answer_fresh():
+    now = [NOW]
+    async with faulty([says(200, items())]) as server:
+        source = ResourceMetrics(server.session, lambda: now[0], timeout_seconds=20)
+        await source.usage("n")
+        await source.usage("n")
+        now[0] -= 3600
+        await source.usage("n")
+        assert len(server.seen) == 2

@@ -75,12 +75,15 @@ def write_state(state: State, typical_seconds: float) -> dict[str, Any]:
             {"at": format_micro_timestamp(r.at), "replicas": r.replicas}
             for r in state.memory.recommendations[-MOST_REMEMBERED:]
         ],
-        "scaleEvents": [
-            {"at": format_micro_timestamp(e.at), "change": e.change} for e in state.memory.events[-MOST_REMEMBERED:]
-        ],
+        "scaleEvents": write_events(state.memory),
         "initialization": initialisation,
         "history": [_written(ring) for ring in (state.fine, state.coarse) if ring.values],
     }
+
+
+def write_events(memory: Memory) -> list[dict[str, Any]]:
+    """``status.scaleEvents``."""
+    return [{"at": format_micro_timestamp(e.at), "change": e.change} for e in memory.events[-MOST_REMEMBERED:]]
 
 
 def _filled(ring: Ring, written: Mapping[int, Mapping[str, Any]]) -> Ring:

@@ -44,7 +44,7 @@ from concerto.controllers.metrics_sources import AgentMetrics
 from concerto.controllers.phpa_measure import Load, Look, Measured, Measurements, load_of
 from concerto.controllers.phpa_reservation import build_reservation, reserve
 from concerto.controllers.phpa_spec import bounds_of, models_of
-from concerto.controllers.phpa_state import State, read_state, write_state
+from concerto.controllers.phpa_state import State, read_state, write_events, write_state
 from concerto.controllers.phpa_status import (
     all_conditions,
     explain,
@@ -481,6 +481,10 @@ class PredictiveHPAController:
         if decision.rescale and live:
             if floor is not None and floor.replicas > (decision.metrics_replicas or 0):
                 await self._reserve(s, decision.replicas - scale.replicas, floor.source, outlook)
+            if bounds.behavior is not None:
+                # Written before it is made: whoever goes on after a crash in between must not allow as much again
+                made = carried_out(decision.memory, bounds, before=scale.replicas, after=decision.replicas, now=s.now)
+                await self._write(entry, {**entry.status, "scaleEvents": write_events(made)}, s.now)
             entry.asked = (scale.replicas, decision.replicas, s.now)
             done, condition = await self._rescale(entry, scale, decision)
             conditions = [c for c in conditions if c.type != "AbleToScale"] + [condition]

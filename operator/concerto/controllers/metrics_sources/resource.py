@@ -13,6 +13,7 @@ from concerto.autoscaling.pods import MetricError, Sample
 from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, NOT_OF_THIS_FORM, understanding
 from concerto.kube import Resource, Session
 
+_FORGOTTEN_SECONDS = 300.0
 _CONCURRENCY = 32
 """Lists at a time."""
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", True)
@@ -79,6 +80,8 @@ class ResourceMetrics:
         now = self._clock()
         kept = self._kept.get(namespace)
         if kept is None or not 0.0 <= now - kept[0] <= self._fresh:  # a clock that went back, too
+            # Namespaces come and go
+            self._kept = {n: k for n, k in self._kept.items() if abs(now - k[0]) <= _FORGOTTEN_SECONDS}
             kept = self._kept[namespace] = (now, asyncio.ensure_future(self._list(namespace)))
         found = await asyncio.shield(kept[1])
         if not found:
