@@ -59,6 +59,16 @@ def test_the_pod_is_counted_with_its_predicted_cpu(resources, spec, millicores):
     assert scores(TargetLoadPacking(TargetLoadPackingArgs()), query(cluster, p)) == {"n": expected}
 
 
+@pytest.mark.parametrize("target", [10, 30, 50, 70])
+def test_a_node_that_is_just_filled_to_the_target_is_the_best_however_its_load_adds_up(target):
+    for used in range(1, target):
+        cpu = {"cpu": f"{10 * (target - used)}m"}
+        waiting = pod("p", containers=[{"name": "main", "resources": {"limits": cpu, "requests": cpu}}])
+        measured = capacity("n", windows=load((used / 100, 0.0)))
+        asked = query(snapshot([node("n", allocatable={"cpu": 1000})], (), [measured]), waiting)
+        assert scores(TargetLoadPacking(TargetLoadPackingArgs(target)), asked) == {"n": 100}, used
+
+
 def test_containers_and_sidecars_are_summed_and_other_init_containers_are_not():
     shape = pod(
         "p",

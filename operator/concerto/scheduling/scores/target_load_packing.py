@@ -12,6 +12,9 @@ from concerto.scheduling.load import predicted_cpu_millicores
 from concerto.scheduling.plugin import Local, Query, rounded
 from concerto.scheduling.snapshot import Floats, Rows
 
+_DECIMALS = 9
+"""Of a utilisation in percent: more than is measured, and fewer than sums of fractions are right in."""
+
 
 def target_load_packing(utilisation: Floats, target: float) -> Floats:
     """The score of a utilisation (seed 001, TargetLoadPacking steps 4 to 6, with the signs of its example).
@@ -41,4 +44,6 @@ class TargetLoadPacking(Local):
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu is not measured."""
         pod = query.part("cpu", predicted_cpu_millicores(query.pod, query.load), rows)
-        return target_load_packing(100.0 * (query.mean_load("cpu", rows) + pod), self.args.target_utilization)
+        # At the target the score falls from 100 to the target: 0.1 + 0.2 must not be more than 0.3
+        utilisation = np.round(100.0 * (query.mean_load("cpu", rows) + pod), _DECIMALS)
+        return target_load_packing(utilisation, self.args.target_utilization)
