@@ -31,6 +31,7 @@ def by_scipy(mu, sigma, t):
 LOADS = {
     "nothing is used": (0.0, 0.2, 0.0, 2.0, 1, 0.0),
     "a steady load below the requests": (0.3, 0.0, 0.3, 2.0, 1, 0.0),
+    "a steady load of as much, summed up": (0.1 + 0.2, 0.0, 0.3, 2.0, 1, 0.0),
     "a steady load above them": (0.3, 0.0, 0.2, 2.0, 1, 1.0),
     "a node that is always full": (1.0, 0.3, 0.5, 2.0, 1, 1.0),
     "a load that varies": (0.4, 0.1, 0.5, 2.0, 1, 1 - by_scipy(0.4, 0.1, 0.5)),

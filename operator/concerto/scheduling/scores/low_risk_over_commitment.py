@@ -22,6 +22,9 @@ _STEADY = 1e-8
 """Variance below which nothing varies: a deviation of a hundredth of a percent. Upstream says 0; a distribution that
 narrow is a step as well, but takes thousands of terms to compute."""
 
+_SAME = 1e-9
+"""How far apart sums of the same fractions come out: where nothing varies, load that is what was requested is no risk."""
+
 
 def risk_of_limits(requests: Floats, limits: Floats, allocatable: Floats) -> Floats:
     """How much of what may be used beyond the requests is not there: (L - C) / (L - R) where L > C, else 0."""
@@ -45,7 +48,7 @@ def risk_of_load(
     variance = np.minimum(deviation**2 * smoothing_window, _MOST_VARIANCE * mu * (1.0 - mu))
     threshold = np.clip(requested, 0.0, 1.0)
     with np.errstate(invalid="ignore"):
-        below = np.where((mu == 0.0) | (mu <= threshold), 1.0, 0.0)  # nothing varies
+        below = np.where((mu == 0.0) | (mu <= threshold + _SAME), 1.0, 0.0)  # nothing varies
     fitted = variance > _STEADY
     m, v = mu[fitted], variance[fitted]
     k = m * (1.0 - m) / v - 1.0
