@@ -23,7 +23,7 @@ _STEADY = 1e-8
 narrow is a step as well, but takes thousands of terms to compute."""
 
 _SAME = 1e-9
-"""How far apart sums of the same fractions come out: where nothing varies, load that is what was requested is no risk."""
+"""How far apart sums of the same fractions come out; where nothing varies, load as requested is no risk."""
 
 
 def risk_of_limits(requests: Floats, limits: Floats, allocatable: Floats) -> Floats:
