@@ -114,6 +114,14 @@ async def test_todays_form_is_the_default(serve):
     ]
 
 
+@pytest.mark.parametrize("path", ["/watcher", "/watcher/ahead"])
+async def test_a_nodes_clock_does_not_move_the_window(serve, path):
+    nodes = cluster("node-1", "ahead")
+    nodes.set_capacity(capacity("ahead", windows=WINDOWS, at=NOW + 3600, version=2), NOW - 4)
+    _, body = await (await serve(nodes)).get(path)
+    assert body["window"] == {"duration": "15m", "start": 96, "end": 996}
+
+
 async def test_the_keps_form_fits_its_schema_for_every_node_name(serve):
     api = await serve(cluster("node-1", "12"))
     status, body = await api.get("/watcher?format=kep")

@@ -92,11 +92,11 @@ class Watcher:
     def _answer(self, request: web.Request, host: str) -> web.Response:
         form, window = self._asked(request)
         now = self._clock()
-        status = self._status(host, now)
+        status, heard = self._status(host, now) or (None, 0.0)
         metrics = build_metrics(status, form, window) if status is not None else []
-        if status is None or not metrics:
+        if not metrics:
             raise web.HTTPNotFound(text=f"no metrics of {host}: no agent was heard there of late")
-        head = build_head(window, timestamp=now, end=status.observed_at)
+        head = build_head(window, timestamp=now, end=heard)
         return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(build_node(metrics))}"]))
 
     def _asked(self, request: web.Request) -> tuple[Form, str]:
@@ -119,27 +119,29 @@ class Watcher:
     async def _render(self, form: Form, window: str, now: float) -> bytes:
         nodes: list[str] = []
         end = 0.0
-        for count, (name, status) in enumerate(list(self._fresh(now)), 1):
+        for count, (name, status, heard) in enumerate(list(self._fresh(now)), 1):
             if metrics := build_metrics(status, form, window):
                 nodes.append(f"{json.dumps(name)}:{json.dumps(build_node(metrics))}")
-                end = max(end, status.observed_at)
+                end = max(end, heard)
             if count % _NODES_BETWEEN_BREATHS == 0:
                 await asyncio.sleep(0)
         if not nodes:
             raise web.HTTPNotFound(text="no metrics of any node: no agent was heard of late")
         return _document(build_head(window, timestamp=now, end=end), form, nodes)
 
-    def _fresh(self, now: float) -> Iterator[tuple[str, NodeCapacityStatus]]:
+    def _fresh(self, now: float) -> Iterator[tuple[str, NodeCapacityStatus, float]]:
         for name in sorted(self._snapshot.row_of):
-            if (status := self._status(name, now)) is not None:
-                yield name, status
+            if (found := self._status(name, now)) is not None:
+                yield name, *found
 
-    def _status(self, host: str, now: float) -> NodeCapacityStatus | None:
+    def _status(self, host: str, now: float) -> tuple[NodeCapacityStatus, float] | None:
+        """With when it came, by our own clock: a node's that is ahead would have Trimaran forget what it has placed."""
         row = self._snapshot.row_of.get(host)
         heard = self._snapshot.ledger.heard_at(host)
         if row is None or heard is None or not self._snapshot.exists[row]:
             return None
-        return self._snapshot.ledger.status(host) if now - heard <= self._settings.stale_after_seconds else None
+        status = self._snapshot.ledger.status(host)
+        return (status, heard) if status is not None and now - heard <= self._settings.stale_after_seconds else None
 
 
 def build_metrics(status: NodeCapacityStatus, form: Form, window: str) -> list[dict[str, Any]]:
