@@ -230,6 +230,27 @@ async def test_bindings_that_nobody_needs_are_deleted_and_others_are_not():
         assert {line.rpartition("/")[2] for line in server.seen} == {"ended", "orphan"}
 
 
+async def test_a_binding_that_names_another_namespaces_pod_as_its_owner_does_not_stand_in_for_that_pods():
+    bound = {"uid-p"}
+    async with faulty([says(200)]) as server:
+        made = pins(server, bound)
+        made.on_pod("uid-p", "n1")
+        ours, fake = binding(), binding(uid="fake")
+        fake["metadata"]["namespace"] = "other"
+        for obj in (ours, fake):
+            made.on_binding(None, obj)
+        made.on_binding(fake, None)
+        made.on_binding(None, fake)
+        running = asyncio.create_task(made.run())
+        bound.clear()
+        made.on_pod("uid-p", "")
+        await server.asked(2)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert {line.split("/")[5] for line in server.seen} == {"team", "other"}
+
+
 async def test_a_process_that_no_longer_leads_writes_nothing():
     async with faulty([says(201)]) as server:
         made = PinnedBindings(server.session, lambda uid: False, QUICK, lambda: False)

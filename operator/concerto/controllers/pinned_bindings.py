@@ -105,7 +105,7 @@ class PinnedBindings:
         self._flights: dict[str, _Flight] = {}  # by the pod's UID
         self._uid_of: dict[BindingKey, str] = {}  # of pods in flight, by namespace and name of pod and binding
         self._ours: dict[BindingKey, Object] = {}  # bindings that the operator made, as they were last seen
-        self._of_pod: dict[str, BindingKey] = {}
+        self._of_pod: dict[str, set[BindingKey]] = {}  # anybody may name any pod as an owner
         self._doubtful: set[BindingKey] = set()
 
     # --- what others ask
@@ -123,20 +123,23 @@ class PinnedBindings:
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         flight = self._flights.get(self._uid_of.get(key, ""))
         if (known := self._ours.pop(key, None)) is not None:
-            self._of_pod.pop(_owner(known) or "", None)
+            before = _owner(known) or ""
+            self._of_pod[before].discard(key)
+            if not self._of_pod[before]:
+                del self._of_pod[before]
             if new is None and flight is not None and _batch(known) == flight.batch:
                 flight.over = "Its PodCPUBinding was deleted."
         if new is not None and (owner := _owner(new)) is not None:
             self._ours[key] = new
-            self._of_pod[owner] = key
+            self._of_pod.setdefault(owner, set()).add(key)
             self._doubtful.add(key)
         if flight is not None:
             flight.news.set()
 
     def on_pod(self, uid: str, node: str) -> None:
         """A pod is seen bound to a node; or it has ended or gone, and there is none."""
-        if (key := self._of_pod.get(uid)) is not None and not node:
-            self._doubtful.add(key)
+        if not node:
+            self._doubtful |= self._of_pod.get(uid, set())
         if (flight := self._flights.get(uid)) is None:
             return
         if flight.bound or node == flight.assignment.node:
