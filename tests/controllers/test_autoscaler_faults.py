@@ -231,6 +231,7 @@ RIVALS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], bool]] = {
         True,
     ),
     "a HorizontalPodAutoscaler on the same target": ([phpa("web")], [hpa("old", "web")], False),
+    "a HorizontalPodAutoscaler on nothing that there can be": ([phpa("web")], [hpa("old", "../web")], True),
     "a HorizontalPodAutoscaler on another": ([phpa("web")], [hpa("old", "other")], True),
 }
 

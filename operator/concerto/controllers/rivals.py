@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +45,12 @@ class Rivals:
         """A HorizontalPodAutoscaler appeared, changed or is gone."""
         meta = (new or old or {})["metadata"]
         scaler = (HORIZONTAL_POD_AUTOSCALERS.kind, meta["namespace"], meta["name"])
-        self.put(scaler, ObjectReference.from_raw(new["spec"]["scaleTargetRef"]) if new is not None else None)
+        target = None
+        if new is not None:
+            # Another API's object: what is no name for us is no target of ours either
+            with contextlib.suppress(ValueError, KeyError):
+                target = ObjectReference.from_raw(new["spec"]["scaleTargetRef"])
+        self.put(scaler, target)
 
 
 def trim_hpa(obj: Mapping[str, Any]) -> dict[str, Any]:
