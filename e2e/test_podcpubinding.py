@@ -104,6 +104,26 @@ def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[Obj
     return list(cluster.get("events", "-n", namespace, "--field-selector", selector)["items"])
 
 
+def test_whoever_may_do_all_with_bindings_still_says_nothing_of_what_is_pinned(concerto_cluster, namespace, node):
+    uid = make_pod(concerto_cluster, namespace, "web", node)
+    bind(concerto_cluster, namespace, "web", "web", [0])
+    until(concerto_cluster, namespace, "web", "Validated")
+    everything = ("--verb=*", "--resource=podcpubindings.concerto.dev,podcpubindings.concerto.dev/status")
+    concerto_cluster.kubectl("create", "role", "tenant", "-n", namespace, *everything)
+    concerto_cluster.kubectl("create", "rolebinding", "tenant", "-n", namespace, "--role=tenant", "--user=tenant")
+    tenant = ("--as=tenant", "-n", namespace)
+
+    def patches(what: Object, *more: str) -> str:
+        return concerto_cluster.kubectl(
+            *tenant, "patch", "pcb", "web", "--type=merge", "-p", json.dumps(what), *more, check=False
+        )
+
+    eventually("the tenant's rights are known", lambda: "patched" in patches({"spec": {"exclusivenessLevel": "CPU"}}))
+    said = patches({"status": {"podUID": "another-tenants", "cpus": "0-19"}}, "--subresource=status")
+    assert "Only Concerto's operator and agents may write the status of a PodCPUBinding" in said
+    assert until(concerto_cluster, namespace, "web", "Validated")["status"]["podUID"] == uid
+
+
 def test_a_binding_that_can_be_had_is_validated_and_nobody_believes_it_applied(concerto_cluster, namespace, node):
     uid = make_pod(concerto_cluster, namespace, "streamcluster-4", node)
     bind(concerto_cluster, namespace, "streamcluster-4-pcb", "streamcluster-4", [0, 2, 4, 6])

@@ -161,7 +161,13 @@ def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(name):
 
 
 @pytest.mark.parametrize(
-    ("policy", "account"), [("concerto-agent-own-node", "concerto-agent"), ("concerto-in-flight", "concerto-operator")]
+    ("policy", "account"),
+    [
+        ("concerto-agent-own-node", "concerto-agent"),
+        ("concerto-in-flight", "concerto-operator"),
+        ("concerto-binding-status", "concerto-operator"),
+        ("concerto-binding-status", "concerto-agent"),
+    ],
 )
 def test_a_policy_denies_and_speaks_of_the_account_there_is(policy, account):
     spec = objects()["ValidatingAdmissionPolicy", policy]["spec"]
