@@ -342,7 +342,11 @@ class Pinner:
             claim = None
         else:
             self._objects[key] = new
-            claim = read_claim(new, self._node_name, before)
+            try:
+                claim = read_claim(new, self._node_name, before)
+            except ValueError as error:  # nobody of ours writes such a status, and it must not end the agent
+                log.error("PodCPUBinding %s/%s is not usable: %s", *key, error)
+                claim = None
         if claim is None:
             self._claims.pop(key, None)
         else:

@@ -31,7 +31,7 @@ def binding(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("answer", [refuses(403, "Forbidden"), refuses(500, "InternalError")])
-async def test_a_status_that_is_refused_keeps_no_other_binding_waiting(tmp_path, answer):
+async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waiting(tmp_path, answer):
     sys = build(tmp_path / "sys", smt(1, 2, 2))
     model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
     for uid in ("a", "b", "c"):
@@ -52,7 +52,8 @@ async def test_a_status_that_is_refused_keeps_no_other_binding_waiting(tmp_path,
             return web.json_response(binding(name) | {"status": body["status"]})
         if "watch" in request.query:
             return await hangs_up(request)
-        items = [binding(name) for name in "abc"]
+        items = [binding(name) for name in "zabc"]
+        items[0]["status"] |= {"cpus": "5-2"}  # which nobody of ours writes
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     async with faulty([server]) as made:

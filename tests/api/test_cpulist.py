@@ -27,3 +27,9 @@ def test_what_is_no_list_is_refused_by_quoting_it(text):
 def test_a_list_does_not_fill_the_memory_of_its_reader(text):
     with pytest.raises(ValueError, match="names CPUs above 65535"):
         parse_cpu_list(text)
+
+
+@pytest.mark.parametrize("text", ["5-2", "0,9-8"])
+def test_a_list_that_counts_downwards_is_not_taken_for_none(text):
+    with pytest.raises(ValueError, match="counts downwards"):
+        parse_cpu_list(text)

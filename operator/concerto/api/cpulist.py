@@ -21,6 +21,8 @@ def parse_cpu_list(text: str) -> frozenset[int]:
             raise ValueError(f"{text.strip()!r} is not a list of CPUs (example: 0-3,8)")
         if max(int(first), int(last or first)) > HIGHEST:
             raise ValueError(f"{text.strip()!r} names CPUs above {HIGHEST}")
+        if int(last or first) < int(first):
+            raise ValueError(f"{text.strip()!r} counts downwards (example: 0-3,8)")
         numbers.update(range(int(first), int(last or first) + 1))
     return frozenset(numbers)
 
