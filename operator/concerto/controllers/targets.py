@@ -54,13 +54,13 @@ class Targets:
             session: the way to the API server.
             kinds: where kinds are served.
             write_attempts: how often a write is tried against others who change the target at the same time.
-            patience_seconds: how long a new watch may take to show what there is.
+            patience_seconds: how long a new watch is waited for; later, whoever asks is told at once that it fails.
         """
         self._session = session
         self._kinds = kinds
         self._attempts = write_attempts
         self._patience = patience_seconds
-        self._watches: dict[Resource, tuple[Reflector, asyncio.Task[None]]] = {}
+        self._watches: dict[Resource, tuple[Reflector, asyncio.Task[None], float]] = {}
 
     async def read(self, namespace: str, reference: ObjectReference) -> Scale:
         """The present scale.
@@ -110,7 +110,7 @@ class Targets:
 
     def close(self) -> None:
         """End the watches."""
-        for _, task in self._watches.values():
+        for _, task, _ in self._watches.values():
             task.cancel()
         self._watches.clear()
 
@@ -126,13 +126,14 @@ class Targets:
         )
 
     async def _watch(self, resource: Resource) -> Mapping[tuple[str, str], Object]:
+        loop = asyncio.get_running_loop()
         if resource not in self._watches:
-            reflector = Reflector(self._session, resource, trim=trim_target)
-            self._watches[resource] = reflector, asyncio.ensure_future(reflector.run())
-        reflector, task = self._watches[resource]
-        if not reflector.synced.is_set() and not task.done():
+            made = Reflector(self._session, resource, trim=trim_target)
+            self._watches[resource] = made, asyncio.ensure_future(made.run()), loop.time() + self._patience
+        reflector, task, until = self._watches[resource]
+        if not reflector.synced.is_set() and not task.done() and loop.time() < until:
             synced = asyncio.ensure_future(reflector.synced.wait())
-            await asyncio.wait({synced, task}, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({synced, task}, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             synced.cancel()
         if task.done():
             self._watches.pop(resource, None)
