@@ -26,7 +26,8 @@ def at(seconds: float) -> str:
 def placed(name="p", *, age=None, on="n", **over):
     """A pod that its kubelet took over `age` seconds before NOW; predicted use 300m and 100 bytes."""
     status = {} if age is None else {"startTime": at(age)}
-    return pod(name, requests={"cpu": "200m", "memory": "100"}, nodeName=on, status=status, created=at(900), **over)
+    over = {"created": at(900)} | over
+    return pod(name, requests={"cpu": "200m", "memory": "100"}, nodeName=on, status=status, **over)
 
 
 def recent(cluster, name="n", settings=SETTINGS):
@@ -102,10 +103,11 @@ def test_a_pod_that_ended_drops_out(end):
     assert recent(cluster) == [0, 0]
 
 
-def test_pods_of_a_daemon_set_begin_when_they_start_as_no_agent_reports_them():
-    cluster = snapshot([node("n")], [placed(owner="DaemonSet")], [capacity("n", windows=FULL)])
+@pytest.mark.parametrize("created", [900, 60], ids=["long after they were created", "in the second of their creation"])
+def test_pods_of_a_daemon_set_begin_when_they_start_as_no_agent_reports_them(created):
+    cluster = snapshot([node("n")], [placed(owner="DaemonSet", created=at(created))], [capacity("n", windows=FULL)])
     assert recent(cluster)[0] == 300
-    cluster.set_pod(placed(age=60, owner="DaemonSet"), NOW)
+    cluster.set_pod(placed(age=60, owner="DaemonSet", created=at(created)), NOW)
     assert recent(cluster)[0] == pytest.approx(240)
 
 

@@ -196,6 +196,14 @@ def test_what_a_mean_does_not_contain_is_added(age, seen, expected, pod_first):
     assert cluster.load.recent("memory", SETTINGS, rows) == pytest.approx([100.0])
 
 
+def test_a_pod_that_starts_in_the_second_of_its_creation_is_not_added_for_ever():
+    cluster = snapshot(nodes("a"), [placed(created="1970-01-01T00:14:10Z")])
+    cluster.provide(NAME, [series({"a": 0.5})], NOW)
+    assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([300.0])
+    cluster.set_pod(placed(age=150, created="1970-01-01T00:14:10Z"), NOW)
+    assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([150.0])
+
+
 def test_a_dead_agent_has_no_say_in_what_a_provider_contains():
     agent = capacity("a", windows=load((0.9, 0.0)), at=NOW - 600)
     cluster = snapshot(nodes("a"), [placed(age=400)])

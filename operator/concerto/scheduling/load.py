@@ -146,7 +146,7 @@ class Load:
     def begin(self, pod: PodView) -> None:
         """The pod, which is on its node already, may have been taken over by the kubelet since."""
         slot = self._slot_of.get(pod.uid)
-        if slot is None or pod.started is None or self._started[slot] == pod.started:
+        if slot is None or pod.started is None or self._taken[slot] == pod.started:
             return
         self._started[slot] = self._taken[slot] = pod.started
         if pod.uid in self._uncounted:
