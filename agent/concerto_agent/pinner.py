@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,7 +138,7 @@ class NodeCpusets:
             self._blocked = self._in_the_way(pods)
             ready = {u: w for u, w in plan.enter.items() if u not in self._blocked and u not in errors}
             errors |= self._write(pods, ready)
-        errors |= self._set_quotas(pods)
+        errors |= self._set_quotas(pods, errors)
         self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
         for uid in errors.keys() - self.grants.keys():
             log.warning("the cpusets of pod %s are not what they should be: %s", uid, errors[uid])
@@ -162,7 +162,7 @@ class NodeCpusets:
             error = errors.get(uid, "")
         if uid not in self.grants:
             return False
-        error = error or self._set_quotas(pods).get(uid, "")
+        error = error or self._set_quotas(pods, [uid] if error else []).get(uid, "")
         before, now = self.outcomes.get(uid), self._outcome(uid, pods.get(uid), error)
         self.outcomes[uid] = now
         return now != before
@@ -201,10 +201,16 @@ class NodeCpusets:
                 pods[uid] = again
         return errors
 
-    def _set_quotas(self, pods: Mapping[str, PodCgroups]) -> dict[str, str]:
+    def _set_quotas(self, pods: Mapping[str, PodCgroups], errors: Collection[str]) -> dict[str, str]:
         if self._quotas is None:
             return {}
-        unlimited = {uid for uid, grant in self.grants.items() if grant.claim.unlimited}
+        unlimited = {
+            uid
+            for uid, grant in self.grants.items()
+            # Only on CPUs that nobody else has may a pod take what there is
+            if grant.claim.unlimited and uid not in self._blocked and uid not in errors
+            and uid in pods and granted(pods[uid])[0] <= grant.claim.cpus
+        }  # fmt: skip
         # Kubelet lifts those of containers that it pins
         mine = {uid: pod for uid, pod in pods.items() if uid not in self._rule.exclusive}
         return self._quotas.enforce({uid: (pod.path, pod.containers) for uid, pod in mine.items()}, unlimited)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 from cgroupfs_model import CgroupfsModel, NodeModel
 from sysfs_trees import build, smt
 
-from concerto_agent.pinner import PinningSettings, release
+from concerto.api.nodecputopology import Core, CPUTopology
+from concerto_agent.cpuset_files import CpusetFiles
+from concerto_agent.cpusets import Claim, KubeletRule
+from concerto_agent.pinner import NodeCpusets, PinningSettings, release
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas, spec_limits
 from concerto_agent.sampler import SamplerSettings
 
@@ -161,3 +165,38 @@ def test_a_release_by_hand_gives_back_quotas_where_the_pods_limits_are_known(tmp
     assert {cgroups.effective(path) for path in paths} == {frozenset(range(4))}
     quotas = [sys / "fs/cgroup/cpu" / path / "cpu.cfs_quota_us" for path in paths]
     assert {file.read_text().strip() for file in quotas} == {quota}
+
+
+def test_no_quota_is_lifted_while_the_pod_can_run_where_others_do(tmp_path):
+    topology = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
+    cgroups = CgroupfsModel(tmp_path / "cpuset", 1, topology.cpus)
+    node = NodeModel(cgroups, "cgroupfs")
+    for uid in ("u", "other"):
+        node.start(uid, "burstable", containers=1)
+    quotas = {path: tmp_path / "cpu" / path for path in node.below("u")}
+    for directory in quotas.values():
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cpu.cfs_quota_us").write_text("50000\n")
+        (directory / "cpu.cfs_period_us").write_text("100000\n")
+    stuck = {"other"}
+
+    def write(path: Path, text: str) -> None:
+        if any(f"pod{uid}" in path.as_posix() for uid in stuck):
+            raise OSError(errno.EBUSY, "busy")
+        cgroups.write(path, text)
+
+    cpusets = NodeCpusets(
+        CpusetFiles(cgroups.root, 1, write), lambda: dict(node.pods), lambda: topology, KubeletRule,
+        PinningSettings(), lambda: 0.0, PodQuotas(QuotaFiles(tmp_path / "cpu", 1), dict, True),
+    )  # fmt: skip
+
+    def lifted_with(*cannot_be_written: str) -> bool:
+        stuck.clear()
+        stuck.update(cannot_be_written)
+        cpusets.enforce([Claim(("ns", "b"), "", 1, "u", frozenset({1}), frozenset({0}), "CPU", unlimited=True)])
+        cpusets.look_at("u")
+        return all((d / "cpu.cfs_quota_us").read_text().startswith("-1") for d in quotas.values())
+
+    assert not lifted_with("other"), "another is on the CPU"
+    assert not lifted_with("u"), "the pod is on others"
+    assert lifted_with()
