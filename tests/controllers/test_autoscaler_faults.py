@@ -142,23 +142,28 @@ async def autoscaling(world: World, clock: Clock, **settings: Any) -> AsyncItera
             await asyncio.gather(*made._tasks, return_exceptions=True)
 
 
-async def test_a_metrics_api_that_hangs_keeps_only_those_waiting_who_ask_it():
+@pytest.mark.parametrize("asks", ["another API", "of another namespace"])
+async def test_a_metrics_api_that_hangs_keeps_only_those_waiting_who_ask_it(asks):
     world, never = World(), asyncio.Event()
 
     async def hangs(request: web.Request) -> web.StreamResponse:
         await never.wait()
         return web.Response()
 
-    world.metrics = {"slow": hangs}
+    world.metrics = {"slow": hangs, "fine": load("4")}
     async with autoscaling(world, Clock()) as autoscaler:
-        for number in range(70):
+        for number in range(300):
             autoscaler.on_object(None, phpa(f"slow-{number}", "slow"))
-        cpu = phpa("web")
-        del cpu["spec"]["metrics"]
-        autoscaler.on_object(None, cpu)
+        other = phpa("web", "fine")
+        if asks == "another API":
+            del other["spec"]["metrics"]
+        else:
+            other["metadata"]["namespace"] = "m"
+        autoscaler.on_object(None, other)
         autoscaler._start_due()
         await world.seen("web")
-        assert world.condition("web", "ScalingActive")[1] == "FailedGetResourceMetric", "there are no pods"
+        reason = "FailedGetResourceMetric" if asks == "another API" else "ValidMetricFound"
+        assert world.condition("web", "ScalingActive")[1] == reason
         assert "slow-0" not in world.statuses
         never.set()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
@@ -31,8 +33,8 @@ from concerto.controllers.metrics_sources.readings import Wanted
 from concerto.controllers.targets import Scale
 from concerto.kube import Session
 
-_CONCURRENCY = 32
-"""Questions to one of the metrics APIs at a time."""
+_CONCURRENCY, _OF_ONE_NAMESPACE = 256, 16
+"""Questions to the custom and external metrics APIs at a time."""
 _CALLED = {
     "Resource": "resource metric",
     "ContainerResource": "container metric",
@@ -98,8 +100,8 @@ class Measurements:
         self._pod_readings = PodReadings(api, agents)
         self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
         self._timeout = timeout_seconds
-        # One for each API: questions that one of them leaves unanswered keep nobody waiting who asks another
-        self._limits = {kind: asyncio.Semaphore(_CONCURRENCY) for kind in ("Pods", "Object", "External")}
+        self._limit = asyncio.Semaphore(_CONCURRENCY)
+        self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def measure(self, metrics: Sequence[MetricSpec], look: Look) -> Measured:
         """What all metrics of an object ask for."""
@@ -123,14 +125,23 @@ class Measurements:
                 case "Resource" | "ContainerResource":
                     return self._resource(metric, look, readings)
                 case "Pods":
-                    async with self._limits[metric.type]:
+                    async with self._turn(look.namespace):
                         return await self._pods(metric, look)
                 case _:
-                    async with self._limits[metric.type]:
+                    async with self._turn(look.namespace):
                         return await self._total(metric, look)
         except MetricError as error:
             what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
             return Failure(metric.failure_reason, f"failed to get {what} value: {error}")
+
+    @asynccontextmanager
+    async def _turn(self, namespace: str) -> AsyncIterator[None]:
+        """What one namespace asks may stay without an answer, by its own doing: others get their turn all the same."""
+        own = self._limits.get(namespace)
+        if own is None:
+            own = self._limits[namespace] = asyncio.Semaphore(_OF_ONE_NAMESPACE)
+        async with own, self._limit:
+            yield
 
     def _resource(self, metric: MetricSpec, look: Look, readings: Readings | MetricError | None) -> Proposal:
         if not isinstance(readings, Readings):
