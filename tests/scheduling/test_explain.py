@@ -4,7 +4,7 @@ import pytest
 from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.schedulingprofile import ScoreSettings
-from concerto.controllers.explain import add_arguments, build_snapshot, find_profile, render, run
+from concerto.controllers.explain import add_arguments, build_snapshot, find_profile, is_by_allocation, render, run
 from concerto.scheduling.explain import explain
 
 SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
@@ -94,3 +94,18 @@ def test_what_is_no_name_of_a_pod_is_not_asked_for(name, capsys):
     add_arguments(parser)
     assert run(parser.parse_args(["pod", name, "--kubeconfig", "/nowhere"])) == 2
     assert "give NAMESPACE/NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("windows", "scores", "expected"),
+    [
+        (load((0.5, 0.1)), SCORES, False),
+        ((), SCORES, True),
+        ((), SCORES[-1:], False),
+    ],
+    ids=["measured", "not measured", "no score by load"],
+)
+def test_requests_stand_in_for_load_where_no_node_is_measured(windows, scores, expected):
+    nodes = snapshot([node("a"), node("b")], (), [capacity("a", windows=windows)])
+    chosen = profile(scores=scores)
+    assert is_by_allocation(chosen, explain(nodes, pod("p", requests={"cpu": "100m"}), chosen, NOW)) is expected

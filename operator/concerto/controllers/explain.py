@@ -94,6 +94,8 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, snapshot, profile, now)
     verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
+    if is_by_allocation(profile, verdicts):
+        problem.append("No score has a metric of any node now, so requests stand in for load")
     told = [e["note"] for e in events["items"] if e.get("reason") in ("Scheduled", "FailedScheduling")]
     return render(pod, [*told, *problem], verdicts)
 
@@ -156,6 +158,13 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
         )
     oldest = min(rivals, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))
     return Profile.build(ProfileSettings.from_raw(oldest["spec"]))
+
+
+def is_by_allocation(profile: Profile, verdicts: Sequence[NodeVerdict]) -> bool:
+    """Whether every score by load abstains on every node that is left."""
+    by_load = [score.name for score, _ in profile.scores if score.measured]
+    left = [v.scores for v in verdicts if v.total is not None]
+    return bool(by_load and left) and all(scores.get(name) is None for scores in left for name in by_load)
 
 
 def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict]) -> str:
