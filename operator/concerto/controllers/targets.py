@@ -71,7 +71,8 @@ class Targets:
         """
         resource = await self._kinds.find(reference)
         if resource.group != "apps" or resource.kind not in _WATCHED:
-            return await self._ask(resource, namespace, reference.name)
+            # Once, and briefly: a kind's own conversion may hang, others wait for their turn, and the next look asks again
+            return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0, attempts=1)
         store = await self._watch(resource)
         obj = store.get((namespace, reference.name))
         if obj is None:
@@ -114,8 +115,17 @@ class Targets:
             task.cancel()
         self._watches.clear()
 
-    async def _ask(self, resource: Resource, namespace: str, name: str) -> Scale:
-        raw = await self._session.get(resource.path(namespace, name, "scale"))
+    async def _ask(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+    ) -> Scale:
+        path = resource.path(namespace, name, "scale")
+        raw = await self._session.request("GET", path, timeout_seconds=timeout_seconds, attempts=attempts)
         status = raw.get("status") or {}
         return Scale(
             (raw.get("spec") or {}).get("replicas", 0),
