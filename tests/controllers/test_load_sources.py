@@ -343,6 +343,16 @@ def test_node_metrics_are_amounts_with_their_own_window():
     assert memory.values["a"][0] == 2**31
 
 
+async def test_what_is_wrong_with_one_node_leaves_the_others():
+    async with faulty([says(200, metrics(("a", "1", "noon"), ("b", "1", AT)))]) as server:
+        raw = {"schedulerName": "packed", "metricProvider": {"type": "KubernetesMetricsServer"}}
+        wanted, providers = Wanted("packed", "uid", ProfileSettings.from_raw(raw)), Providers(server)
+        state = await ask(server, wanted, providers)
+        assert state.condition.reason == "ValuesRejected"
+        measured = providers.seen.load.measured("cpu", "latest", wanted.settings.load, slice(0, 2))
+        assert str(measured.tolist()) == "[nan, 0.25]"
+
+
 SERVERS = {
     "it answers": (says(200, metrics(("a", "1", AT))), "Answering"),
     "it has none yet": (says(200, metrics()), "NoSeries"),
@@ -350,8 +360,10 @@ SERVERS = {
     "it is down": (refuses(503, "ServiceUnavailable"), "Unreachable"),
     "the operator may not": (refuses(403, "Forbidden"), "Unauthorized"),
     "no answer in time": (stalls, "Timeout"),
-    "without a time": (says(200, {"items": [{"metadata": {"name": "a"}, "usage": {"cpu": "1"}}]}), "BadAnswer"),
-    "with a time that is none": (says(200, metrics(("a", "1", "noon"))), "BadAnswer"),
+    "without a time": (says(200, {"items": [{"metadata": {"name": "a"}, "usage": {"cpu": "1"}}]}), "ValuesRejected"),
+    "with a time that is none": (says(200, metrics(("a", "1", "noon"))), "ValuesRejected"),
+    "without a name": (says(200, {"items": [{"usage": {"cpu": "1"}, "timestamp": AT}]}), "BadAnswer"),
+    "a list of something else": (says(200, {"items": ["a"]}), "BadAnswer"),
     "not a number": (says(200, metrics(("a", "NaN", AT))), "ValuesRejected"),
     "more than there is": (says(200, metrics(("a", "9", AT))), "ValuesRejected"),
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, SupportsFloat
 
 from concerto.api.quantities import parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
@@ -44,22 +44,22 @@ class MetricsServerSource:
 
 
 def read_node_metrics(listed: Mapping[str, Any]) -> tuple[Series, ...]:
-    """A NodeMetricsList; what is no quantity is not a number.
+    """A NodeMetricsList; what is no quantity is not a number, nor is the time of what has none.
 
     Raises:
-        ValueError: a time or a duration is none.
+        ValueError: a duration is none.
         KeyError: a part is missing.
     """
     items = listed.get("items") or ()
-    covered = max((parse_duration(item["window"]) for item in items), default=0.0)
+    covered = max((parse_duration(item["window"]) for item in items if "window" in item), default=0.0)
     return tuple(
         Series(
             resource,
             "latest",
             {
                 item["metadata"]["name"]: (
-                    _UNITS[resource] * _number(item["usage"][resource]),
-                    parse_timestamp(item["timestamp"]),
+                    _UNITS[resource] * _number(parse_quantity, item["usage"][resource]),
+                    _number(parse_timestamp, item.get("timestamp")),
                 )
                 for item in items
                 if resource in (item.get("usage") or {})
@@ -71,8 +71,9 @@ def read_node_metrics(listed: Mapping[str, Any]) -> tuple[Series, ...]:
     )
 
 
-def _number(value: str) -> float:
+def _number(parse: Callable[[str], SupportsFloat], value: Any) -> float:
+    """NaN if there is none: what is wrong with one node is no fault of the others."""
     try:
-        return float(parse_quantity(value))
-    except ValueError:
+        return float(parse(value))
+    except (ValueError, TypeError):
         return float("nan")
