@@ -102,7 +102,9 @@ def build_binding_status(obj: Object, verdict: Verdict, now: str, *, patient: bo
 
 def _refused(verdict: Verdict) -> list[Condition]:
     final = verdict.status in _FINAL
-    waiting = "Waiting for an edit." if final else "Looked at again with each change of pod, node or bindings."
+    waiting = "Looked at again with each change of pod, node or bindings."
+    if final:
+        waiting = "Waiting for an edit, or for what stands in the way to go."
     return [
         Condition("Ready", "False", verdict.reason, verdict.message),
         Condition("Reconciling", "False" if final else "True", verdict.reason, waiting),
