@@ -71,7 +71,7 @@ class Targets:
         """
         resource = await self._kinds.find(reference)
         if resource.group != "apps" or resource.kind not in _WATCHED:
-            # Once, and briefly: a kind's own conversion may hang, others wait for their turn, and the next look asks again
+            # Once, and briefly: a kind's own conversion may hang, and the next look asks again
             return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0, attempts=1)
         store = await self._watch(resource)
         obj = store.get((namespace, reference.name))
