@@ -115,6 +115,7 @@ class NodeCpusets:
         self._settings = settings
         self._wall = wall
         self._quotas = quotas
+        self._claims: dict[BindingKey, Claim] = {}  # that the last look at every pod was for
         self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
 
     def enforce(self, claims: Iterable[Claim]) -> None:
@@ -124,6 +125,7 @@ class NodeCpusets:
             OSError, ValueError: the topology can't be read.
         """
         self._refresh_rule()
+        claims = tuple(claims)
         self.grants, self.refusals = resolve(claims, self._topology(), self._rule)
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
         pods = self._read(self._pods())
@@ -140,6 +142,7 @@ class NodeCpusets:
             errors |= self._write(pods, ready)
         errors |= self._set_quotas(pods, errors)
         self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
+        self._claims = {claim.key: claim for claim in claims}
         for uid in errors.keys() - self.grants.keys():
             log.warning("the cpusets of pod %s are not what they should be: %s", uid, errors[uid])
 
@@ -166,6 +169,16 @@ class NodeCpusets:
         before, now = self.outcomes.get(uid), self._outcome(uid, pods.get(uid), error)
         self.outcomes[uid] = now
         return now != before
+
+    def standing(self, claim: Claim) -> tuple[Grant, Outcome] | Refusal | None:
+        """How a claim stands; None if it has come, or has changed, since the last look at every pod."""
+        if self._claims.get(claim.key) != claim:
+            return None
+        grant = self.grants.get(claim.pod_uid)
+        if grant is None or grant.claim != claim:
+            return self.refusals.get(claim.key)
+        outcome = self.outcomes.get(claim.pod_uid)
+        return None if outcome is None else (grant, outcome)
 
     @property
     def knows_kubelet(self) -> bool:
@@ -439,12 +452,10 @@ class Pinner:
         claim = self._claims.get(key)
         if claim is None:
             return {}
-        grant = self._cpusets.grants.get(claim.pod_uid)
-        if grant is not None and grant.claim != claim:
-            grant = None
-        said = self._cpusets.refusals.get(key) if grant is None else self._cpusets.outcomes.get(claim.pod_uid)
-        if said is None:
+        standing = self._cpusets.standing(claim)
+        if standing is None:
             return None
+        grant, said = (None, standing) if isinstance(standing, Refusal) else standing
         now = format_timestamp(self._wall())
         at = self._cpusets.written_at.get(claim.pod_uid)
         told = (obj.get("status") or {}).get("applied") or {}

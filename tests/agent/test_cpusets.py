@@ -169,6 +169,22 @@ def test_what_is_kept_from_others_is_what_the_operator_keeps(data):
         assert topology.closure(cpus, level) == set(bits(index.closure(to_mask(cpus), level)))
 
 
+def test_nothing_is_said_of_a_claim_that_was_not_looked_at_yet(tmp_path):
+    model = node(tmp_path, 1)
+    cpusets = agent(model)
+    first, lost = claim("a", 1), claim("b", 1, created=1)
+    assert cpusets.standing(first) is None
+    cpusets.enforce([first, lost])
+    assert cpusets.standing(first) == (Grant(first, frozenset({1})), cpusets.outcomes["a"])
+    refusal = cpusets.standing(lost)
+    assert isinstance(refusal, Refusal) and refusal.reason == "Conflict"
+    edited = claim("b", 2, created=1)
+    assert cpusets.standing(edited) is None, "what was said of it before its edit is not said of it now"
+    cpusets.enforce([first, edited])
+    assert cpusets.standing(edited) == (Grant(edited, frozenset({2})), cpusets.outcomes["b"])
+    assert cpusets.standing(lost) is None
+
+
 def test_what_the_kernel_refuses_is_told_and_nobody_else_suffers(tmp_path):
     model = node(tmp_path)
     write = model.cgroups.write
