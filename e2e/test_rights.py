@@ -173,6 +173,14 @@ ONLY = {
         "make the topology of another node": Try(
             "POST", GROUP + "/nodecputopologies", ours("NodeCPUTopology", OTHER, spec={"nodeName": OTHER})
         ),
+        "make an object that nobody can remove": Try(
+            "POST",
+            GROUP + "/nodecapacities",
+            {**ours("NodeCapacity", OURS), "metadata": {"name": OURS, "finalizers": ["example.com/never"]}},
+        ),
+        "put a finalizer on an object of its own": Try(
+            "merge", f"{GROUP}/nodecapacities/{OURS}", {"metadata": {"finalizers": ["example.com/never"]}}
+        ),
         "publish the model of the cluster": Try(
             "apply",
             f"{GROUP}/subspacesnapshots/cluster/status?fieldManager=x",
