@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from concerto.cli import COMMANDS
 from crd_schemas import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -27,3 +28,28 @@ def test_links_and_pictures_are_there(page):
     targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)}
     local = {target for target in targets if target and "://" not in target}
     assert [target for target in sorted(local) if not (page.parent / target).exists()] == []
+
+
+def slugs(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", h).strip().lower() for h in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_a_page_find_their_heading(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)\s]+#[^)\s]+)\)", text) if "://" not in link]
+    wrong = [(to, anchor) for to, _, anchor in links if anchor not in slugs(page.parent / to if to else page)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_a_page_names_are_there(page):
+    targets = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    # in a code block at the beginning of a line, or as a code span
+    named = re.findall(r"(?:^    |`)(?:\$ )?((?:make|concerto) [a-z][a-z0-9-]*)", page.read_text(), re.MULTILINE)
+    known = {f"make {target}" for target in targets} | {f"concerto {command}" for command in COMMANDS}
+    assert set(named) <= known
