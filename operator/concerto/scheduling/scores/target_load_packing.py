@@ -12,8 +12,8 @@ from concerto.scheduling.load import predicted_cpu_millicores
 from concerto.scheduling.plugin import Local, Query, rounded
 from concerto.scheduling.snapshot import Floats, Rows
 
-_DECIMALS = 9
-"""Of a utilisation in percent: more than is measured, and fewer than sums of fractions are right in."""
+_SAME = 1e-9
+"""How far apart, in percent, sums of the same fractions come out."""
 
 
 def target_load_packing(utilisation: Floats, target: float) -> Floats:
@@ -45,5 +45,7 @@ class TargetLoadPacking(Local):
         """By row; abstains where the cpu is not measured."""
         pod = query.part("cpu", predicted_cpu_millicores(query.pod, query.load), rows)
         # At the target the score falls from 100 to the target: 0.1 + 0.2 must not be more than 0.3
-        utilisation = np.round(100.0 * (query.mean_load("cpu", rows) + pod), _DECIMALS)
-        return target_load_packing(utilisation, self.args.target_utilization)
+        target = float(self.args.target_utilization)
+        utilisation = 100.0 * (query.mean_load("cpu", rows) + pod)
+        utilisation = np.where(np.abs(utilisation - target) < _SAME, target, utilisation)
+        return target_load_packing(utilisation, target)
