@@ -393,3 +393,19 @@ async def test_an_operator_that_dies_while_it_scales_does_not_allow_as_much_agai
         await asyncio.gather(*another._tasks)
         assert world.condition("web", "ScalingLimited") == ("True", "ScaleUpLimit")
     assert world.scaled == {"web": 3}
+
+
+async def test_a_status_that_somebody_has_emptied_is_written_again():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("2")}
+    made = phpa("web")
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        autoscaler._start_due()
+        whole = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        world.statuses.clear()
+        autoscaler.on_object(made, made)
+        clock.now += 30
+        autoscaler._start_due()
+        assert (await world.seen("web", 2)).keys() == whole.keys()

@@ -216,6 +216,8 @@ class PredictiveHPAController:
             return
         changed = entry.obj["metadata"].get("generation") != meta.get("generation")
         entry.obj = new
+        if not entry.busy:
+            entry.status = status  # what somebody else has taken out of it is written again
         if changed:
             spec, state = _understood(new, {**status, **write_state(entry.state, 0.0)})
             digest = target_digest(spec) if spec else ""
