@@ -62,10 +62,7 @@ def _timed(cpus: frozenset[int], together: Barrier, times: Queue[float]) -> None
 
 def run(case: Case) -> list[float]:
     """Seconds that each program took."""
-    noisy = [
-        subprocess.Popen(NOISE, preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus))
-        for cpus in case.noisy
-    ]
+    noisy = [subprocess.Popen(NOISE, preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus)) for cpus in case.noisy]
     try:
         times: Queue[float] = multiprocessing.Queue()
         together = multiprocessing.Barrier(len(case.programs))
