@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 KEEP ?=
 SOAK ?= 60
+OVERLAY ?= manifests/overlays/default
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
 
@@ -62,9 +63,10 @@ image-packages:
 rights: setup ## write down afresh what the tokens of operator and agents may do (e2e/rights)
 	@$(PY) -m e2e.rights
 
-uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings first, so that nothing stays pinned
-	@kubectl delete podcpubindings.concerto.dev --all --all-namespaces --ignore-not-found
-	@kubectl delete -k manifests/overlays/default --ignore-not-found
+uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings first, so that nothing stays pinned (OVERLAY=... for your own)
+	@if [ -n "$$(kubectl get crd podcpubindings.concerto.dev --ignore-not-found -o name)" ]; then \
+	  kubectl delete podcpubindings.concerto.dev --all --all-namespaces; fi
+	@kubectl delete -k $(OVERLAY) --ignore-not-found
 
 lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
 	@.venv/bin/pip install --quiet uv
