@@ -79,13 +79,17 @@ def burner(name: str) -> Object:
 
 
 def scaler(name: str) -> Object:
-    """The autoscaler of a twin: the spec is the same, but for where ours reads."""
+    """The autoscaler of a twin: the spec is the same, but for where ours reads.
+
+    Without forecasts: after a load that came and went at once they rightly stay ready for the next, and it would not show
+    when readings have fallen.
+    """
     spec = phpa(name, maxReplicas=MOST, metrics=[cpu_metric(100)])
     del spec["spec"]["prediction"]
     if name == "hpa":
         return {**spec, "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
     source = "MetricsAPI" if name == "api" else "Auto"
-    return {**spec, "spec": {**spec["spec"], "prediction": {"metricsSource": source}}}
+    return {**spec, "spec": {**spec["spec"], "prediction": {"mode": "Off", "metricsSource": source}}}
 
 
 async def test_twins_go_up_and_down_together(system: System, say: Callable[[str], None]):
