@@ -81,8 +81,8 @@ def burner(name: str) -> Object:
 def scaler(name: str) -> Object:
     """The autoscaler of a twin: the spec is the same, but for where ours reads.
 
-    Without forecasts: after a load that came and went at once they rightly stay ready for the next, and it would not show
-    when readings have fallen.
+    Without forecasts: after a load that came and went at once they stay ready for the next, and it would not show when
+    readings have fallen.
     """
     spec = phpa(name, maxReplicas=MOST, metrics=[cpu_metric(100)])
     del spec["spec"]["prediction"]
