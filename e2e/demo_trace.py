@@ -26,7 +26,7 @@ from e2e.nodes import RealNode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRACE = REPOSITORY / "build" / "demo-trace.json"
-PICTURE = REPOSITORY / "docs" / "pictures" / "demo-pods-per-node.png"
+PICTURE = REPOSITORY / "docs" / "figures" / "demo-pods-per-node.png"
 WAIT_SECONDS = 2.0
 """What a pod of manifests/samples/burn.yaml sleeps before it computes."""
 
