@@ -26,20 +26,18 @@ _WITH_NODES = {"RealNodes", "real_system"}
 _said: list[str] = []
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.apiserver)
-        # Tests of a file stay together (they share what they set up), and real nodes are for one at a time
-        path = item.nodeid.partition("::")[0]
-        group = "nodes" if _WITH_NODES & set(dir(getattr(item, "module", None))) else path
-        item.add_marker(pytest.mark.xdist_group(group))
-    # What takes longest begins first; with one process, what takes longest comes last
-    if any(item.config.getoption("numprocesses", None) for item in items[:1]):
-        items.sort(
-            key=lambda item: (item.get_closest_marker("xdist_group").args[0] != "nodes", "tests/" in item.nodeid)
-        )
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.apiserver)
+    # Tests of a file stay together (they share what they set up), and real nodes are for one at a time. Here and not in
+    # pytest_collection_modifyitems: xdist reads groups before it asks us there
+    with_nodes = _WITH_NODES & set(dir(getattr(item, "module", None)))
+    item.add_marker(pytest.mark.xdist_group("nodes" if with_nodes else item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # what takes longest begins first, beside all else
+        items.sort(key=lambda item: (not item.nodeid.endswith("@nodes"), not item.nodeid.startswith("e2e/")))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -117,17 +117,17 @@ BOTH = {
     ),
     "publish the capacity of another node": Try(
         "apply",
-        f"{GROUP}/nodecapacities/{OTHER}/status?fieldManager=x",
+        f"{GROUP}/nodecapacities/{OTHER}/status?fieldManager=x&force=true",
         ours("NodeCapacity", OTHER, status={"capacity": 99}),
     ),
     "publish the model of another node": Try(
         "apply",
-        f"{GROUP}/subspacesnapshots/{OTHER}/status?fieldManager=x",
+        f"{GROUP}/subspacesnapshots/{OTHER}/status?fieldManager=x&force=true",
         ours("SubspaceSnapshot", OTHER, status={"nodes": 1}),
     ),
     "publish the CPUs of another node": Try(
         "apply",
-        f"{GROUP}/nodecputopologies/{OTHER}/status?fieldManager=x",
+        f"{GROUP}/nodecputopologies/{OTHER}/status?fieldManager=x&force=true",
         ours("NodeCPUTopology", OTHER, status={}),
     ),
     "get a token of its own account": Try(
@@ -183,7 +183,7 @@ ONLY = {
         ),
         "publish the model of the cluster": Try(
             "apply",
-            f"{GROUP}/subspacesnapshots/cluster/status?fieldManager=x",
+            f"{GROUP}/subspacesnapshots/cluster/status?fieldManager=x&force=true",
             ours("SubspaceSnapshot", "cluster", status={"nodes": 1}),
         ),
         "reserve room": Try(
