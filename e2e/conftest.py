@@ -26,18 +26,13 @@ _WITH_NODES = {"RealNodes", "real_system"}
 _said: list[str] = []
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
-        item.add_marker(pytest.mark.apiserver)
-    # Tests of a file stay together (they share what they set up), and real nodes are for one at a time. Here and not in
-    # pytest_collection_modifyitems: xdist reads groups before it asks us there
-    with_nodes = _WITH_NODES & set(dir(getattr(item, "module", None)))
-    item.add_marker(pytest.mark.xdist_group("nodes" if with_nodes else item.nodeid.partition("::")[0]))
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if _NEEDS_CLUSTER & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.apiserver)
     if hasattr(config, "workerinput"):  # what takes longest begins first, beside all else
-        items.sort(key=lambda item: (not item.nodeid.endswith("@nodes"), not item.nodeid.startswith("e2e/")))
+        items.sort(key=lambda item: (not _WITH_NODES & set(dir(item.module)), not item.nodeid.startswith("e2e/")))
 
 
 @pytest.hookimpl(optionalhook=True)
