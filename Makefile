@@ -7,6 +7,7 @@ SOAK ?= 60
 OVERLAY ?= manifests/overlays/default
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
+PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
 help: ## list the targets
@@ -29,10 +30,10 @@ demo-down: ## end what KEEP=1 make demo has left running
 	@$(PY) -m e2e.demo down
 
 test: setup ## run every test this machine can run; says what it skips and why
-	@$(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST)
 
 e2e: setup ## run only what needs an API server or nodes
-	@$(PY) -m pytest e2e -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) e2e
 
 e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (built once, 10 min; SOAK=600 soaks 10 minutes)
 	@./e2e/nodes/install-packages.sh e2e/argocd/packages.txt

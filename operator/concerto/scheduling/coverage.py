@@ -60,7 +60,7 @@ def coverage(snapshot: Snapshot, profile: Profile, now: float) -> Coverage:
             missing |= basis != MEASURED
     else:
         missing = basis != MEASURED
-        if any(name != Capacity.name for name in measured):
+        if profile.reads_load:
             missing |= np.isnan(snapshot.load.measured("cpu", "latest", settings.load, rows))
         late = np.zeros_like(missing)
         silent = snapshot.ledger.silent_nodes(now, settings.heartbeats_missed)

@@ -12,6 +12,7 @@ from concerto.scheduling.cpus import Misfit, Workload, workload_of
 from concerto.scheduling.filters.workload_aware import WorkloadAware
 from concerto.scheduling.plugin import Filter, Score
 from concerto.scheduling.registry import FILTERS, SCORES
+from concerto.scheduling.scores.capacity import Capacity
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Profile:
     def pins(self) -> bool:
         """Whether its pods can have CPUs of their own."""
         return any(f.name == WorkloadAware.name for f in self.filters)
+
+    @cached_property
+    def reads_load(self) -> bool:
+        """Whether a score looks at the load of nodes, and not only at their measured capacity."""
+        return any(score.measured and score.name != Capacity.name for score, _ in self.scores)
 
     def workload(self, pod: PodView) -> Workload | Misfit | None:
         """What a pod asks of a node's CPUs under this profile."""

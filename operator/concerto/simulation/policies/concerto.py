@@ -162,8 +162,8 @@ class Concerto:
     ) -> None:
         self.settings = settings or CapacitySettings()
         self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
-        windows = any(score.measured and score.name != "Capacity" for score, _ in self.profile.scores)
-        self.agents = Agents(self.settings, publish or PublishSettings(jitter=0.0), windows=windows)
+        deadband = publish or PublishSettings(jitter=0.0)
+        self.agents = Agents(self.settings, deadband, windows=self.profile.reads_load)
 
     def attach(self, world: World) -> None:
         """See Policy."""
