@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
@@ -92,6 +93,32 @@ def install(cluster: Cluster) -> None:
     cluster.kubectl("apply", "-k", str(REPOSITORY / "crds"))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
     cluster.kubectl("apply", "-k", str(OVERLAY))
+
+
+def busybox_job(
+    name: str, namespace: str, label: str, command: Sequence[str], *, pods: int, parallelism: int
+) -> dict[str, Any]:
+    """A Job of ours to place: pods without requests, labelled ``label: name``, that end with their command."""
+    container = {"name": "c", "image": BUSYBOX_IMAGE, "imagePullPolicy": "Never", "command": list(command)}
+    spec = {
+        "schedulerName": "concerto",
+        "restartPolicy": "Never",
+        "dnsPolicy": "Default",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "completions": pods,
+            "parallelism": parallelism,
+            "backoffLimit": 1000,
+            "template": {"metadata": {"labels": {label: name}}, "spec": spec},
+        },
+    }
 
 
 def agent_on(system_cluster: Cluster, node: RealNode, logs: Path, extra: Sequence[str] = ()) -> Process:

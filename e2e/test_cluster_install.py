@@ -23,7 +23,7 @@ from e2e.image.build import Images, cached
 from e2e.incluster import NAMESPACE, OVERLAY, import_images, install, wait_gone, wait_rolled_out
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.recorder import Recorder
-from e2e.system import REPOSITORY, System
+from e2e.system import REPOSITORY, System, busybox_job
 
 pytestmark = [pytest.mark.realnode, pytest.mark.timeout(900)]
 NAMES = ("n1", "n2")
@@ -219,31 +219,7 @@ def test_processes_have_neither_capabilities_nor_a_writable_root(found):
 
 
 def job(name: str, pods: int, parallelism: int) -> dict[str, Any]:
-    container = {
-        "name": "c",
-        "image": "localhost/concerto-busybox:1",
-        "imagePullPolicy": "Never",
-        "command": ["sleep", "1"],
-    }
-    spec = {
-        "schedulerName": "concerto",
-        "restartPolicy": "Never",
-        "dnsPolicy": "Default",
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "completions": pods,
-            "parallelism": parallelism,
-            "backoffLimit": 1000,
-            "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
-        },
-    }
+    return busybox_job(name, "default", "app", ["sleep", "1"], pods=pods, parallelism=parallelism)
 
 
 def succeeded(cluster: LocalControlPlane, name: str) -> int:

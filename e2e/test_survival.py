@@ -18,7 +18,7 @@ import pytest
 from e2e.clusters import LocalControlPlane
 from e2e.processes import Process
 from e2e.recorder import Recorder
-from e2e.system import System, can_run_real_nodes, hollow_system, real_system
+from e2e.system import System, busybox_job, can_run_real_nodes, hollow_system, real_system
 
 # Shorter than in production, so that twenty successions fit into one Job; the rule between them is the same
 QUICK_LEASE = (
@@ -73,31 +73,8 @@ class Chaos:
 
 
 def job(name: str, namespace: str, loops: int) -> dict[str, Any]:
-    container = {
-        "name": "burn",
-        "image": "localhost/concerto-busybox:1",
-        "imagePullPolicy": "Never",
-        "command": ["sh", "-c", f"sleep 1; i=0; while [ $i -lt {loops} ]; do i=$((i+1)); done"],
-    }
-    spec = {
-        "schedulerName": "concerto",
-        "restartPolicy": "Never",
-        "dnsPolicy": "Default",
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "completions": PODS,
-            "parallelism": PODS,
-            "backoffLimit": 1000,
-            "template": {"metadata": {"labels": {"job": name}}, "spec": spec},
-        },
-    }
+    command = ["sh", "-c", f"sleep 1; i=0; while [ $i -lt {loops} ]; do i=$((i+1)); done"]
+    return busybox_job(name, namespace, "job", command, pods=PODS, parallelism=PODS)
 
 
 def wait_complete(system: System, name: str, namespace: str, chaos: Chaos, seconds: float = 280) -> None:
