@@ -65,9 +65,7 @@ rights: setup ## write down afresh what the tokens of operator and agents may do
 	@$(PY) -m e2e.rights
 
 uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings first, so that nothing stays pinned (OVERLAY=... for your own)
-	@if [ -n "$$(kubectl get crd podcpubindings.concerto.dev --ignore-not-found -o name)" ]; then \
-	  kubectl delete podcpubindings.concerto.dev --all --all-namespaces; fi
-	@kubectl delete -k $(OVERLAY) --ignore-not-found
+	@./manifests/uninstall.sh $(OVERLAY)
 
 lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
 	@.venv/bin/pip install --quiet uv

@@ -1,0 +1,119 @@
+"""`make uninstall` may be interrupted anywhere and run again: it ends well, and says what it has done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.clusters import LocalControlPlane, NoCluster, find_binaries
+from e2e.system import REPOSITORY, install
+
+OVERLAY = REPOSITORY / "manifests" / "overlays" / "local"
+BINDING = {
+    "apiVersion": "concerto.dev/v1alpha1",
+    "kind": "PodCPUBinding",
+    "metadata": {"name": "b", "namespace": "default"},
+    "spec": {"podName": "p", "cpuSet": [{"cpuID": 0}]},
+}
+
+
+@pytest.fixture(scope="module")
+def plane(say) -> Iterator[LocalControlPlane]:
+    """A control plane of its own: the kinds go, which other tests count on."""
+    try:
+        binaries = find_binaries(say)
+    except NoCluster as error:
+        pytest.skip(f"no Kubernetes API server of our own ({error})")
+    with LocalControlPlane(binaries) as started:
+        yield started
+
+
+def begin(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["make", "uninstall", f"OVERLAY={overlay}"],
+        cwd=REPOSITORY,
+        env={
+            **os.environ,
+            "PATH": f"{Path(plane.kubectl_path).parent}:{os.environ['PATH']}",
+            "KUBECONFIG": str(plane.kubeconfig),
+            "KUBECACHEDIR": str(cache),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> list[str]:
+    """The lines of a run that ended well."""
+    uninstall = begin(plane, cache, overlay=overlay)
+    said, _ = uninstall.communicate(timeout=120)
+    assert uninstall.returncode == 0, said
+    return said.splitlines()
+
+
+def names(plane: LocalControlPlane) -> list[str]:
+    """What of Concerto is in the cluster."""
+    kinds = (
+        "crd,namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+    )
+    return [name for name in plane.kubectl("get", kinds, "-o", "name").split() if "concerto" in name]
+
+
+def gone(lines: list[str]) -> set[str]:
+    return {
+        line.split()[1].strip('"') for line in lines if line.split()[2:3] == ["deleted"] or " deleted from " in line
+    }
+
+
+def test_it_is_gone_on_with_after_the_kinds_went_and_says_so_when_there_is_nothing_to_do(plane, tmp_path):
+    install(plane)
+    plane.apply(BINDING)
+    first = run(plane, tmp_path)
+    assert {"b", "concerto-system", "nodecapacities.concerto.dev", "concerto-operator"} <= gone(first), first
+    assert first[-1] == f"nothing of {OVERLAY} is left"
+    assert names(plane) == []
+
+    again = run(plane, tmp_path)
+    assert gone(again) == set()
+    assert "passed over, as the cluster has no such kind: SchedulingProfile concerto" in again
+    assert again[-1] == first[-1]
+
+
+def test_it_may_be_killed_after_each_of_its_words(plane, tmp_path):
+    # of an overlay of one's own, with kinds of somebody else that this cluster has not
+    up = "../" * (len(tmp_path.parts) - 1) + str(REPOSITORY / "manifests").lstrip("/")
+    overlay = {"resources": [f"{up}/overlays/local"], "components": [f"{up}/components/monitoring"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    install(plane)
+    plane.apply(BINDING)
+    for words in (1, 2, 9):
+        killed = begin(plane, tmp_path / "cache", overlay=tmp_path)
+        assert killed.stdout is not None
+        read = 0
+        while read < words and killed.stdout.readline():
+            read += 1
+        assert names(plane) != []
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+    said = run(plane, tmp_path / "cache", overlay=tmp_path)
+    assert "passed over, as the cluster has no such kind: PodMonitor concerto-agent" in said
+    assert names(plane) == []
+
+
+def test_a_cluster_that_can_not_be_asked_is_not_said_to_be_empty(plane, tmp_path):
+    plane.stop_apiserver()
+    try:
+        uninstall = begin(plane, tmp_path)
+        said, _ = uninstall.communicate(timeout=120)
+    finally:
+        plane.start_apiserver()
+    assert uninstall.returncode != 0
+    assert "is left" not in said

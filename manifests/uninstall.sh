@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Removes what an overlay has brought: bindings first, so that nothing stays pinned. It may be interrupted anywhere and run
+# again as often as one likes: what has gone, kinds included, is passed over.
+#   manifests/uninstall.sh [OVERLAY]      from the cluster that kubectl talks to
+set -euo pipefail
+overlay=${1:-manifests/overlays/default}
+bindings=podcpubindings.concerto.dev
+
+binding_kind() { kubectl get crd "$bindings" --ignore-not-found -o name; }
+
+there=$(binding_kind)
+if [ -n "$there" ] && ! kubectl delete "$bindings" --all --all-namespaces; then
+  # an earlier run had got as far as the kind, which went with its bindings at this moment
+  there=$(binding_kind)
+  [ -z "$there" ]
+fi
+
+# An object whose kind is not served is gone, and kubectl would end with an error for it
+objects=$(kubectl kustomize "$overlay")
+served=$(kubectl api-resources --no-headers | awk '{print $(NF-2), $NF}')
+left=$(printf '%s\n---\n%s\n---\n' "$served" "$objects" | awk '
+  $0 == "---" && !kinds_read { kinds_read = 1; next }
+  !kinds_read { served[$0]; next }
+  $0 == "---" {
+    if ((version " " kind) in served) print text "---"
+    else print "passed over, as the cluster has no such kind: " kind " " name > "/dev/stderr"
+    text = version = kind = name = ""; next
+  }
+  $1 == "apiVersion:" && /^a/ { version = $2 }
+  $1 == "kind:" && /^k/ { kind = $2 }
+  $1 == "name:" && /^  n/ && name == "" { name = $2 }
+  { text = text $0 "\n" }')
+kubectl delete -f - --ignore-not-found <<<"$left"
+echo "nothing of $overlay is left"
