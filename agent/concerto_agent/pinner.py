@@ -121,12 +121,14 @@ class NodeCpusets:
     def enforce(self, claims: Iterable[Claim]) -> None:
         """Look at every pod, and write what is not as the claims say.
 
+        Without claims every pod gets what the cgroup above it has, for which nobody has to know the topology.
+
         Raises:
-            OSError, ValueError: the topology can't be read.
+            OSError, ValueError: there are claims, and the topology can't be read.
         """
         self._refresh_rule()
         claims = tuple(claims)
-        self.grants, self.refusals = resolve(claims, self._topology(), self._rule)
+        self.grants, self.refusals = resolve(claims, self._topology(), self._rule) if claims else ({}, {})
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
         pods = self._read(self._pods())
         errors: dict[str, str] = {}
@@ -331,6 +333,8 @@ class Pinner:
             self._watcher.refresh()
             self._cpusets.enforce(())
             self._watcher.close()
+            if not self._cpusets.knows_kubelet:
+                log.error("pins stay: %s", _any_could_be_kubelets(self._settings))
 
     async def _removed(self) -> str:
         if self._settings.daemon_set is None:
@@ -505,7 +509,7 @@ def release(
         limits: CPU limits of the node's pods by UID; None: not known, and quotas are left alone.
 
     Raises:
-        OSError: there is no cpuset hierarchy, or the node's CPUs or kubelet's state can't be read.
+        OSError: there is no cpuset hierarchy, or kubelet's state can't be read.
     """
     hierarchies = Hierarchies.detect(where.sys)
     if hierarchies.cpuset is None:
@@ -524,9 +528,11 @@ def release(
     )
     cpusets.enforce(())
     if not cpusets.knows_kubelet:
-        raise OSError(
-            f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"
-        )
+        raise OSError(_any_could_be_kubelets(settings))
+
+
+def _any_could_be_kubelets(settings: PinningSettings) -> str:
+    return f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"
 
 
 def _quotas(

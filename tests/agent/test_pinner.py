@@ -1,4 +1,4 @@
-"""The agent's word on bindings reaches the API server, whatever that has against one of them."""
+"""The agent's word on bindings reaches the API server, whatever that has against one of them; and how it leaves."""
 
 from __future__ import annotations
 
@@ -65,3 +65,32 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert told == {"b": "True", "c": "True"}
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "afterwards", "told"),
+    [
+        ("sys/devices/system/cpu/online", "0-3", "releasing every pin"),
+        ("cpu_manager_state", "1", "pins stay: "),
+    ],
+    ids=["the topology: pods get what the cgroup above them has", "kubelet's state: a set could be kubelet's"],
+)
+async def test_an_agent_that_is_removed_releases_what_it_can_though_a_file_can_not_be_read(
+    tmp_path, caplog, unreadable, afterwards, told
+):
+    sys = build(tmp_path / "sys", smt(1, 2, 2))
+    model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
+    model.start("a", "burstable")
+    for path in reversed(model.below("a")):
+        model.cgroups.write(model.cgroups.root / path / "cpuset.cpus", "1")
+    (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
+    (tmp_path / unreadable).unlink()
+    settings = PinningSettings(
+        tmp_path / "cpu_manager_state", tmp_path / "config.yaml", daemon_set=("concerto-system", "concerto-agent")
+    )
+    async with faulty([refuses(404, "NotFound")]) as made:
+        with caplog.at_level("INFO"):
+            await Pinner(made.session, "n", SamplerSettings(sys=sys), settings, lambda: 1e9, dict).say_goodbye()
+    found = {(model.cgroups.root / path / "cpuset.cpus").read_text().strip() for path in model.below("a")}
+    assert found == {afterwards}
+    assert told in caplog.text
