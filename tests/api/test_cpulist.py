@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.api.cpulist import HIGHEST, format_cpu_list, parse_cpu_list
 
 
 @given(st.sets(st.integers(0, 300)))
@@ -15,6 +15,11 @@ def test_a_list_reads_back_as_the_same_set(numbers):
 )
 def test_a_list_is_written_as_short_as_can_be(numbers, text):
     assert format_cpu_list(numbers) == text
+
+
+@given(st.sets(st.integers(0, HIGHEST), max_size=300))
+def test_a_list_of_n_numbers_takes_fewer_than_6n_characters(numbers):
+    assert len(format_cpu_list(numbers)) <= max(6 * len(numbers) - 1, 0)
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "0-x", "0;1"])
