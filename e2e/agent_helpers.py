@@ -1,28 +1,15 @@
-"""What the agent's scenarios share: looking until something is so, and pods that are bound to a node by hand."""
+"""What the agent's scenarios share: what its objects say, and pods that are bound to a node by hand."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from e2e.clusters import Cluster
 from e2e.images import BUSYBOX_IMAGE
+from e2e.waiting import eventually
 
 Object = dict[str, Any]
-
-
-def eventually(what: str, look: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """The first true value that ``look`` gives."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.1)
-    return found
 
 
 def condition(obj: Object | None, kind: str) -> Object:
@@ -49,7 +36,7 @@ def wait_ready(cluster: Cluster, name: str) -> Object:
         obj = ncap(cluster, name)
         return obj if condition(obj, "Ready")["status"] == "True" else None
 
-    return dict(eventually(f"NodeCapacity {name} is Ready", ready, seconds=60))
+    return dict(eventually(f"NodeCapacity {name} is Ready", ready))
 
 
 def pod_spec(command: str) -> Object:

@@ -96,11 +96,7 @@ def admin(cluster: Cluster) -> ClusterConfig:
 def namespace(cluster: Cluster) -> Iterator[str]:
     """A new namespace; deleted in the background afterwards."""
     name = f"test-{uuid.uuid4().hex[:8]}"
-    cluster.kubectl("create", "namespace", name)
-    # Without its service account no pod can be made. After several outages in a row the controller manager, as every
-    # client of its kind, waits up to a minute before it looks again.
-    account = ("-n", name, "serviceaccount/default")
-    cluster.kubectl("wait", "--for=create", "--timeout=120s", *account, timeout_seconds=130)
+    cluster.make_namespace(name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
 
@@ -111,7 +107,7 @@ def concerto_cluster(cluster: Cluster) -> Cluster:
     overlay = str(REPOSITORY / "manifests" / "overlays" / "local")
     # A kind and an object of that kind do not go into one apply: the first pass leaves such objects out
     cluster.kubectl("apply", "-k", overlay, check=False)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    cluster.wait("--for=condition=Established", "crd", "--all")
     cluster.kubectl("apply", "-k", overlay)
     return cluster
 

@@ -132,7 +132,7 @@ def watch_job(system: System) -> tuple[float, Trace]:
             time.sleep(1)
     if live is None:
         console.print(table(rows, phases, seconds))
-    system.cluster.kubectl("wait", "--for=condition=complete", "job/burn", "--timeout=30s")
+    system.cluster.wait("--for=condition=complete", "job/burn")
     return time.monotonic() - began, trace
 
 

@@ -13,9 +13,10 @@ from e2e import metrics_server
 from e2e.clusters import LocalControlPlane, Unusable, find_binaries
 from e2e.demo import KEEP, STATE, conclude, console, say, show, watch_job
 from e2e.image.build import CannotBuild, cached
-from e2e.incluster import NAMESPACE, installed_system, wait_gone
+from e2e.incluster import NAMESPACE, installed_system
 from e2e.recorder import Recorder
 from e2e.system import SAMPLES, System, can_run_real_nodes
+from e2e.waiting import eventually
 
 
 def typed(system: System, *arguments: str) -> None:
@@ -29,7 +30,7 @@ def top(system: System, control_plane: LocalControlPlane) -> None:
     try:
         say("kubectl top: metrics-server measures each node twice (30 s)")
         with metrics_server.start(control_plane, say):
-            wait_gone(lambda: "<unknown>" in system.cluster.kubectl("top", "nodes"), "nodes without metrics")
+            eventually("every node has metrics", lambda: "<unknown>" not in system.cluster.kubectl("top", "nodes"))
             typed(system, "top", "nodes")
             typed(system, "top", "pods", "-n", NAMESPACE)
     except Unusable as error:

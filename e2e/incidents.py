@@ -23,8 +23,9 @@ from typing import Any
 from e2e.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.metrics_api import MetricsAPI
 from e2e.processes import operator_process
-from e2e.scripted_load import ScriptedLoad, eventually
+from e2e.scripted_load import ScriptedLoad
 from e2e.system import REPOSITORY, hollow_nodes, install
+from e2e.waiting import eventually
 
 PAGE = REPOSITORY / "docs" / "debugging.md"
 # pods' first seconds count, so that nobody has to wait for half a minute of them
@@ -140,8 +141,8 @@ A Job of 400 pods that burn CPU and request nothing. Most of them wait:
         ]
         return max(told)[1] if told else None
 
-    eventually(lambda: is_full(cluster), "full nodes", 90)
-    pod = eventually(waiting, "a pod that waits and says why")
+    eventually("full nodes", lambda: is_full(cluster))
+    pod = eventually("a pod that waits and says why", waiting)
     page.run("kubectl get ncap")
     page.run("concerto top")
     page.run(f"kubectl describe pod {pod} | sed -n '/^Conditions/,/^Volumes/p;/^Events/,$p'")
@@ -166,7 +167,7 @@ The agent of node `quiet-0000` hangs. Three heartbeats later:
     patch = {"spec": {"heartbeat": "1s"}}
     fleet.send_signal(signal.SIGSTOP)
     cluster.kubectl("patch", "ncap", "quiet-0000", "--type=merge", "-p", json.dumps(patch))
-    eventually(lambda: has_event(cluster, "quiet-0000", "AgentSilent"), "the event AgentSilent")
+    eventually("the event AgentSilent", lambda: has_event(cluster, "quiet-0000", "AgentSilent"))
     page.run("kubectl get ncap")
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^Events/,$p'")
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^  Conditions/,/^  Observed At/p'")
@@ -191,13 +192,13 @@ Two pods on a node, and a binding each; the second one asks for a core that the 
         spec = pod_spec(schedulerName="concerto", nodeSelector={"kubernetes.io/hostname": "node-0000"})
         metadata = {"name": name, "namespace": "default", "labels": {"app": name}}
         cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    cluster.kubectl("wait", "--for=condition=PodScheduled", "--timeout=60s", "pod/first", "pod/second", "-n", "default")
+    cluster.wait("--for=condition=PodScheduled", "pod/first", "pod/second", "-n", "default")
     binding = {"cpuSet": [{"cpuID": 1}], "exclusivenessLevel": "Core"}
     cluster.apply(concerto("PodCPUBinding", "first", podName="first", **binding))
-    eventually(lambda: condition(cluster, "pcb", "first", "Validated").get("status") == "True", "the first is valid")
+    eventually("the first is valid", lambda: condition(cluster, "pcb", "first", "Validated").get("status") == "True")
     time.sleep(1.1)  # the older one is the one of an earlier second
     cluster.apply(concerto("PodCPUBinding", "second", podName="second", **binding))
-    eventually(lambda: has_event(cluster, "second", "CPUSetAllocationFailed"), "the conflict is told")
+    eventually("the conflict is told", lambda: has_event(cluster, "second", "CPUSetAllocationFailed"))
     page.run("kubectl get pcb")
     page.run("kubectl describe pcb second | sed -n '/^Status/,$p'")
     page.write("""
@@ -236,7 +237,7 @@ A PredictiveHPA over a load that is another one each quarter of a minute, for no
         decided = (status.get("lastDecision") or {}).get("reason")
         return bool(error >= 40 and decided == "Forecast")
 
-    eventually(is_off, "the forecast is off, and decides", 240)
+    eventually("the forecast is off, and decides", is_off, 240)
     page.run("kubectl get phpa web")
     page.run("kubectl describe phpa web | sed -n '/^  Conditions/,/^  Current Metrics/p'")
     page.run("kubectl get phpa web -o jsonpath='{.status.lastDecision.message}'")
@@ -263,7 +264,7 @@ The pod below has `schedulerName: concert`.
     spec = pod_spec(schedulerName="concert")
     cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     cluster.apply(concerto("SchedulingProfile", "copy", schedulerName="concerto"))
-    eventually(lambda: condition(cluster, "sprof", "copy", "Ready").get("status") == "False", "the copy is refused")
+    eventually("the copy is refused", lambda: condition(cluster, "sprof", "copy", "Ready").get("status") == "False")
     page.run(
         "kubectl get pod lost -o custom-columns=NAME:.metadata.name,SCHEDULER:.spec.schedulerName,STATUS:.status.phase"
     )

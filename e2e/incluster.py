@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from e2e.clusters import ClusterError, LocalControlPlane
 from e2e.image.build import Images, cached
 from e2e.nodes import RealNodes
 from e2e.system import REPOSITORY, Say, System
+from e2e.waiting import PATIENCE_SECONDS
 
 OVERLAY = REPOSITORY / "manifests" / "overlays" / "demo"
 NAMESPACE = "concerto-system"
@@ -64,11 +64,11 @@ def import_images(nodes: RealNodes, images: Images) -> None:
 def install(cluster: LocalControlPlane, overlay: Path = OVERLAY) -> None:
     """What docs/install.md says."""
     cluster.kubectl("apply", "-k", str(REPOSITORY / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    cluster.wait("--for=condition=Established", "crd", "--all")
     cluster.kubectl("apply", "-k", str(overlay))
 
 
-def wait_rolled_out(cluster: LocalControlPlane, timeout_seconds: float = 90.0) -> None:
+def wait_rolled_out(cluster: LocalControlPlane, timeout_seconds: float = PATIENCE_SECONDS) -> None:
     """Return when both workloads are up to date and ready.
 
     Raises:
@@ -81,16 +81,3 @@ def wait_rolled_out(cluster: LocalControlPlane, timeout_seconds: float = 90.0) -
         except ClusterError as error:
             pods = cluster.kubectl("describe", "pods", "-n", NAMESPACE, check=False)
             raise ClusterError(f"{error}\n{pods[-6000:]}") from error
-
-
-def wait_gone(look: Callable[[], object], what: str, timeout_seconds: float = 60.0) -> None:
-    """Return when ``look()`` finds nothing any more.
-
-    Raises:
-        ClusterError: it still does.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while left := look():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{what} left after {timeout_seconds:.0f} s: {left}")
-        time.sleep(0.5)

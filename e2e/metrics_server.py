@@ -6,7 +6,6 @@ with metrics_server.start(control_plane, say):
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from e2e.clusters.binaries import find_or_build_metrics_server
 from e2e.clusters.local import free_ports
 from e2e.clusters.process import Child
 from e2e.metrics_api.aggregation import register, unregister
+from e2e.waiting import eventually
 
 _APIS = {"metrics.k8s.io": "v1beta1"}
 
@@ -28,7 +28,8 @@ def start(control_plane: LocalControlPlane, say: Callable[[str], None]) -> Itera
 
     Raises:
         Unusable: metrics-server is not there, and cannot be built on this machine.
-        ClusterError: it ended, or had no metrics of a node in time.
+        ClusterError: it ended.
+        AssertionError: it had no metrics of a node in time.
     """
     program = find_or_build_metrics_server(say)
     (port,) = free_ports(1)
@@ -58,12 +59,17 @@ def start(control_plane: LocalControlPlane, say: Callable[[str], None]) -> Itera
         child.stop()
 
 
-def _wait_for_nodes(control_plane: LocalControlPlane, child: Child, timeout_seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while True:
+def _wait_for_nodes(control_plane: LocalControlPlane, child: Child) -> None:
+    said = ""
+
+    def told() -> str:
+        return f"metrics-server has metrics of a node: {said[:300]}; {child.last_words()}"
+
+    def look() -> bool:
+        nonlocal said
         said = control_plane.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes", check=False)
-        if '"usage"' in said:
-            return
-        if not child.is_running() or time.monotonic() > deadline:
-            raise ClusterError(f"metrics-server has no metrics of a node: {said[:300]}; {child.last_words()}")
-        time.sleep(0.5)
+        if not child.is_running():
+            raise ClusterError(f"it ended before {told()}")
+        return '"usage"' in said
+
+    eventually(told, look)

@@ -1,10 +1,10 @@
-"""What the autoscaler's scenarios share: the autoscaler itself, workloads for it, and looking until something is so."""
+"""What the autoscaler's scenarios share: the autoscaler itself, workloads for it, and what is said of them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -45,15 +45,6 @@ async def autoscaler(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def eventually(check: Callable[[], Any], what: object, seconds: float = 30.0) -> Any:
-    """The first true result of a check that is repeated until it has one; ``what`` is said when there is none."""
-    deadline = time.monotonic() + seconds
-    while not (result := await asyncio.to_thread(check)):
-        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
-        await asyncio.sleep(0.3)
-    return result
 
 
 def deployment(name: str, replicas: int, requests: dict[str, str] | None = None, **pod: Any) -> Object:

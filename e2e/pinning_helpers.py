@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from concerto.api.cpulist import format_cpu_list
-from e2e.agent_helpers import Object, condition, eventually, pod_spec
+from e2e.agent_helpers import Object, condition, pod_spec
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.processes import Process, agent_process
+from e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GROUP = "/apis/concerto.dev/v1alpha1"
@@ -47,7 +48,7 @@ def pinning_node(
     """A real node that has both CPUs of the machine, and its agent, which pins."""
     cluster.kubectl("apply", "-f", str(REPOSITORY / "manifests" / "components" / "pinning" / "rbac.yaml"))
     with RealNodes(cluster, [name], kubelet_config=kubelet_config) as nodes:
-        nodes.wait_ready(60)
+        nodes.wait_ready()
         node = nodes[name]
         node.import_image(build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
         agent = pinning_agent(cluster, node).start()
@@ -144,7 +145,7 @@ def start_bound(cluster: LocalControlPlane, node: str, objects: Sequence[tuple[O
         list(pool.map(one, objects))
 
 
-def ends(cluster: LocalControlPlane, namespace: str, names: Sequence[str], seconds: float = 60.0) -> dict[str, str]:
+def ends(cluster: LocalControlPlane, namespace: str, names: Sequence[str]) -> dict[str, str]:
     """What each pod has said at its end, once all have ended."""
 
     def look() -> dict[str, str] | None:
@@ -155,7 +156,7 @@ def ends(cluster: LocalControlPlane, namespace: str, names: Sequence[str], secon
                     found[item["metadata"]["name"]] = terminated.get("message", "")
         return found if found.keys() >= set(names) else None
 
-    return dict(eventually("all pods have ended", look, seconds))
+    return dict(eventually("all pods have ended", look))
 
 
 class Kernel:
@@ -206,10 +207,8 @@ class Kernel:
         """The same of what runs ``sleep 1000``: the pod's own command, without the sandbox's."""
         return self.allowed(uid, b"1000")
 
-    def until(self, uid: str, cpus: str, seconds: float = 10.0) -> float:
+    def until(self, uid: str, cpus: str) -> float:
         """Wait until all cgroups and processes of a pod have these CPUs; how long that took, seconds."""
         began = time.monotonic()
-        eventually(
-            f"pod {uid} has CPUs {cpus}", lambda: self.sets(uid) == {cpus} and self.allowed(uid) <= {cpus}, seconds
-        )
+        eventually(f"pod {uid} has CPUs {cpus}", lambda: self.sets(uid) == {cpus} and self.allowed(uid) <= {cpus})
         return time.monotonic() - began

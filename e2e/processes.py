@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from e2e.clusters import Cluster, ClusterError
 from e2e.clusters.cluster import write_private
 from e2e.clusters.local import free_ports
 from e2e.clusters.process import Child
+from e2e.waiting import eventually
 
 NAMESPACE = "concerto-system"
 Wrap = Callable[[Sequence[str]], Sequence[str]]
@@ -68,7 +68,7 @@ class Process:
         assert self.child is not None, f"{self.name} was not started"
         return self.child.pid
 
-    def get(self, path: str, timeout_seconds: float = 2.0) -> str:
+    def get(self, path: str, timeout_seconds: float = 10.0) -> str:
         """What its HTTP endpoint answers.
 
         Raises:
@@ -77,28 +77,30 @@ class Process:
         with urllib.request.urlopen(f"http://{self.health}{path}", timeout=timeout_seconds) as answer:
             return str(answer.read().decode())
 
-    def wait_ready(self, timeout_seconds: float = 30.0) -> None:
+    def wait_ready(self) -> None:
         """Return once /readyz says yes.
 
         Raises:
-            ClusterError: it ended, or did not become ready; with its last words.
+            ClusterError: it ended; with its last words.
+            AssertionError: it did not become ready; with what it said.
         """
-        deadline = time.monotonic() + timeout_seconds
         said = ""
-        while True:
+
+        def ready() -> bool:
+            nonlocal said
             if not self.is_running():
                 assert self.child is not None
                 raise ClusterError(f"{self.name} ended; {self.log}:\n{self.child.last_words()}")
             try:
                 self.get("/readyz")
-                return
+                return True
             except urllib.error.HTTPError as error:
                 said = error.read().decode()
             except OSError as error:
                 said = str(error)
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{self.name} is not ready after {timeout_seconds:.0f} s: {said}; see {self.log}")
-            time.sleep(0.1)
+            return False
+
+        eventually(lambda: f"{self.name} is ready: {said}; see {self.log}", ready)
 
 
 def operator_process(cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = ()) -> Process:

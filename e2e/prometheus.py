@@ -6,12 +6,12 @@ import base64
 import json
 import shutil
 import ssl
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +19,7 @@ from typing import Any, Self
 from e2e.clusters import ClusterError
 from e2e.clusters.local import free_ports
 from e2e.clusters.process import Child
+from e2e.waiting import eventually
 
 
 def prometheus_available() -> tuple[bool, str]:
@@ -128,16 +129,21 @@ class Prometheus:
             )
             command.append(f"--web.config.file={web}")
         self._child = Child("prometheus", command, self._folder / "prometheus.log")
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                self._get("/-/ready", 2)
-                return self
-            except OSError as error:
-                if not self._child.is_running() or time.monotonic() > deadline:
-                    self._child.kill()
-                    raise ClusterError(f"prometheus: {error}:\n{self._child.last_words()}") from error
-            time.sleep(0.1)
+        try:
+            eventually("Prometheus is ready", partial(self._is_ready, self._child))
+        except BaseException:
+            self._child.kill()
+            raise
+        return self
+
+    def _is_ready(self, child: Child) -> bool:
+        try:
+            self._get("/-/ready", 10)
+            return True
+        except OSError as error:
+            if not child.is_running():
+                raise ClusterError(f"prometheus: {error}:\n{child.last_words()}") from error
+            return False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -168,7 +174,7 @@ class Prometheus:
             ClusterError: Prometheus does not understand it, with its words.
         """
         try:
-            answer = self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}", 10)
+            answer = self._get(f"/api/v1/query?{urllib.parse.urlencode({'query': expression})}", 60)
             result: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
             return result
         except urllib.error.HTTPError as error:

@@ -18,6 +18,8 @@ from typing import Any
 import pykube
 import requests
 
+from e2e.waiting import PATIENCE_SECONDS
+
 PATHS = {
     "pods": ("v1", "pods"),
     "nodecapacities": ("concerto.dev/v1alpha1", "nodecapacities"),
@@ -101,8 +103,8 @@ class Recorder:
             thread.start()
             self._threads.append(thread)
         for event in ready:
-            if not event.wait(30):
-                raise TimeoutError("the recorder could not list its kinds within 30 s")
+            if not event.wait(PATIENCE_SECONDS):
+                raise TimeoutError(f"the recorder could not list its kinds within {PATIENCE_SECONDS:.0f} s")
         return self
 
     def stop(self) -> None:

@@ -1,13 +1,12 @@
-"""What longer scenarios share: a load of pods that follows a script, and looking until something is so."""
+"""A load of pods that follows a script."""
 
 from __future__ import annotations
 
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from e2e.clusters import Cluster, ClusterError
 from e2e.metrics_api import MetricsAPI, Readings
@@ -56,17 +55,3 @@ class ScriptedLoad:
                 # over a second, so that a pod's first minute is no matter
                 pods={("default", p["metadata"]["name"]): PodReading(p["metadata"]["labels"], use, "1s") for p in pods}
             )
-
-
-def eventually(check: Callable[[], Any], what: str, timeout_seconds: float = 60.0) -> Any:
-    """The first true result of a check.
-
-    Raises:
-        TimeoutError: none in time.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not (result := check()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not after {timeout_seconds:.0f} s: {what}")
-        time.sleep(0.5)
-    return result

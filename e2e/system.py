@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.processes import Process, agent_process, operator_process
+from e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 OVERLAY = REPOSITORY / "manifests" / "overlays" / "local"
@@ -46,35 +46,32 @@ class System:
     logs: Path
     overlay: Path = OVERLAY
 
-    def wait_measured(self, timeout_seconds: float = 60.0) -> None:
+    def wait_measured(self) -> None:
         """Return once every node's agent has published a capacity that is Ready.
 
         Raises:
-            ClusterError: one did not in time; with what is known of it.
+            AssertionError: one did not in time; with what is known of it.
         """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            missing = [n for n in self.node_names if not _is_ready(self.cluster, n)]
-            if not missing:
-                return
-            if time.monotonic() > deadline:
-                words = [self.agents[n].child.last_words(5) for n in missing if n in self.agents]  # type: ignore[union-attr]
-                raise ClusterError(
-                    f"no capacity of {', '.join(missing)} after {timeout_seconds:.0f} s:\n" + "\n".join(words)
-                )
-            time.sleep(0.25)
+
+        def missing() -> list[str]:
+            return [n for n in self.node_names if not _is_ready(self.cluster, n)]
+
+        def told() -> str:
+            words = [self.agents[n].child.last_words(5) for n in missing() if n in self.agents]  # type: ignore[union-attr]
+            return "\n".join([f"the capacity of {', '.join(missing())} is Ready", *words])
+
+        eventually(told, lambda: not missing())
 
     def batches(self) -> list[str]:
         """Names of the in-flight PodReservations."""
         found = self.cluster.get("pres", "-n", "concerto-system", "-l", "concerto.dev/in-flight")
         return [item["metadata"]["name"] for item in found["items"]]
 
-    def wait_no_batches(self, timeout_seconds: float = 30.0) -> list[str]:
+    def wait_no_batches(self) -> list[str]:
         """Wait until no in-flight reservation is left; returns those that are."""
-        deadline = time.monotonic() + timeout_seconds
-        while (left := self.batches()) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return left
+        with contextlib.suppress(AssertionError):
+            eventually("no reservation is left", lambda: not self.batches())
+        return self.batches()
 
     def diff(self) -> str:
         """`kubectl diff -k` of what was applied: empty if nobody else has written to it."""
@@ -91,7 +88,7 @@ def install(cluster: Cluster) -> None:
     """Apply manifests/overlays/local: kinds, rights, policies and the default profile."""
     # A kind and an object of that kind do not go into one apply: the first pass leaves such objects out
     cluster.kubectl("apply", "-k", str(REPOSITORY / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    cluster.wait("--for=condition=Established", "crd", "--all")
     cluster.kubectl("apply", "-k", str(OVERLAY))
 
 

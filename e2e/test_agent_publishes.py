@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from e2e.agent_helpers import condition, eventually, make_daemon_pod, make_pod, ncap, status, wait_ready
+from e2e.agent_helpers import condition, make_daemon_pod, make_pod, ncap, status, wait_ready
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.clusters.cluster import write_private
 from e2e.processes import NAMESPACE, Process, agent_process, concerto_command
+from e2e.waiting import eventually
 
 Object = dict[str, Any]
 Agents = Callable[..., Process]
@@ -202,7 +203,7 @@ def test_an_agent_that_may_not_list_pods_says_so(concerto_cluster: Cluster, name
         return obj if condition(obj, "Stalled")["status"] else None
 
     try:
-        obj = eventually("it says so", stalled, seconds=60)
+        obj = eventually("it says so", stalled)
         assert condition(obj, "Stalled")["reason"] == "PodsUnknown"
         assert set(obj["status"]) == {"conditions"}, "no number that would count pods wrongly"
         role["rules"] = [*rules, {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
@@ -237,13 +238,13 @@ def test_pods_are_observed_when_their_cgroups_come_and_go(
     assert first["observedPodUIDs"] == [found], "it was there before the agent"
     for uid in (job, daemon, "00000000-0000-4000-8000-000000000000"):
         begin(uid)
-    eventually("the job's pod is observed", observed(found, job), seconds=5)
+    eventually("the job's pod is observed", observed(found, job))
     shutil.rmtree(cgroup(found))
-    eventually("the other's end is observed", observed(job), seconds=5)
+    eventually("the other's end is observed", observed(job))
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "job", "--force", "--grace-period=0", "--wait=true")
     assert observed(job)(), "deleted, but still there"
     shutil.rmtree(cgroup(job))
-    eventually("its end is observed", observed(), seconds=5)
+    eventually("its end is observed", observed())
 
 
 def test_it_writes_no_other_nodes_objects(concerto_cluster: Cluster, node: str, start: Agents):
@@ -320,7 +321,7 @@ def test_it_measures_while_the_api_server_is_away(
         now = ncap(concerto_cluster, node)
         return now if now and now["status"]["observedAt"] != before["status"]["observedAt"] else None
 
-    after = eventually("it is published again", again, seconds=60)
+    after = eventually("it is published again", again)
     assert after["status"]["agent"]["instance"] == before["status"]["agent"]["instance"]
     assert covered(after) >= covered(before) + 8, "the windows have no gap"
 
@@ -332,15 +333,13 @@ def test_a_token_is_read_again_from_its_file(concerto_cluster: Cluster, node: st
     uid = concerto_cluster.get("node", node)["metadata"]["uid"]
     # The Node is deleted and made anew: the token that was bound to it ends with it, and so do its objects
     concerto_cluster.kubectl("delete", "node", node)
-    eventually("its objects are collected", lambda: ncap(concerto_cluster, node) is None, seconds=60)
+    eventually("its objects are collected", lambda: ncap(concerto_cluster, node) is None)
     made = make_node(concerto_cluster, node)
     assert made != uid
     fresh = concerto_cluster.service_account_token(NAMESPACE, "concerto-agent", bound_node=node)
     assert fresh != good
     token_file = next(Path(f"{a}.token") for a in agent.command if "kubeconfig." in a)
     write_private(token_file, fresh)
-    obj = eventually(
-        "it is made again", lambda: condition(f := ncap(concerto_cluster, node), "Ready")["status"] and f, 90
-    )
+    obj = eventually("it is made again", lambda: condition(f := ncap(concerto_cluster, node), "Ready")["status"] and f)
     assert obj["metadata"]["ownerReferences"][0]["uid"] == made
     assert agent.is_running()

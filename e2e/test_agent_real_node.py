@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e.agent_helpers import Object, eventually, make_daemon_pod, make_pod, status
+from e2e.agent_helpers import Object, make_daemon_pod, make_pod, status
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.system import agent_on
+from e2e.waiting import eventually
 
 pytestmark = pytest.mark.realnode
 
@@ -27,7 +28,7 @@ def node(concerto_cluster: Cluster) -> Iterator[RealNode]:
     if not available:
         pytest.skip(f"no real nodes here: {reason}")
     with RealNodes(concerto_cluster, [NODE]) as nodes:
-        nodes.wait_ready(60)
+        nodes.wait_ready()
         node = nodes[NODE]
         node.import_image(build_image(concerto_cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
         agent = agent_on(concerto_cluster, node, concerto_cluster.logs).start()
@@ -81,7 +82,7 @@ def test_busy_pods_fill_the_node_and_are_told_from_the_rest(
         cpu = now["resources"][0]
         return now if now["podCount"] == 3 * cpus and cpu["usage"] > 0.9 and now["capacity"] == 0 else None
 
-    after = eventually("the node is full", full, 90)
+    after = eventually("the node is full", full)
     cpu = after["resources"][0]
     say(
         f"agent: {cpus} CPUs, {3 * cpus} busy pods: cpu {before['resources'][0]['usage']} -> {cpu['usage']}, "

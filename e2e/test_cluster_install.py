@@ -19,10 +19,11 @@ import pytest
 
 from e2e.clusters import LocalControlPlane, find_binaries
 from e2e.image.build import Images, cached
-from e2e.incluster import NAMESPACE, OVERLAY, import_images, install, wait_gone, wait_rolled_out
+from e2e.incluster import NAMESPACE, OVERLAY, import_images, install, wait_rolled_out
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.recorder import Recorder
 from e2e.system import REPOSITORY, System, busybox_job
+from e2e.waiting import eventually
 
 pytestmark = [pytest.mark.realnode, pytest.mark.timeout(900)]
 NAMES = ("n1", "n2")
@@ -242,19 +243,19 @@ def test_a_rolling_restart_during_a_job_loses_nothing_and_keeps_no_pod_waiting_l
         cluster.apply(job("rolling", PODS, 6))
         owners = set()
 
-        def few_done() -> bool:
+        def some_done() -> bool:
             for batch in cluster.get("pres", "-n", NAMESPACE, "-l", "concerto.dev/in-flight")["items"]:
                 owners.add(tuple(o["name"] for o in batch["metadata"].get("ownerReferences", ())))
-            return succeeded(cluster, "rolling") < 6
+            return succeeded(cluster, "rolling") >= 6
 
-        wait_gone(few_done, "fewer than 6 pods done", 120)
+        eventually("6 pods are done", some_done)
         assert owners == {(OPERATOR,)}
         old = {pod["metadata"]["uid"] for name in (OPERATOR, AGENT) for pod in found.pods(name)}
         began = time.time()
         cluster.kubectl("rollout", "restart", "-n", NAMESPACE, f"deployment/{OPERATOR}", f"daemonset/{AGENT}")
         wait_rolled_out(cluster, 180)
         restarted = time.time()
-        cluster.kubectl("wait", "--for=condition=complete", "job/rolling", "--timeout=300s", timeout_seconds=310)
+        cluster.wait("--for=condition=complete", "job/rolling", seconds=300)
         left = found.system.wait_no_batches()
     new = {pod["metadata"]["uid"] for name in (OPERATOR, AGENT) for pod in found.pods(name)}
     assert len(new) == 4
@@ -294,7 +295,7 @@ def test_removal_leaves_nothing_behind_and_lets_workloads_run(found):
             "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "kept"}}, "template": template},
         }
     )
-    cluster.kubectl("rollout", "status", "deployment/kept", "--timeout=90s", timeout_seconds=100)
+    cluster.kubectl("rollout", "status", "deployment/kept")
 
     def kept() -> list[tuple[Any, ...]]:
         return [
@@ -318,7 +319,7 @@ def test_removal_leaves_nothing_behind_and_lets_workloads_run(found):
     def more() -> set[str]:
         return {line for line in everything(cluster) - found.before if not line.split()[2].startswith("kept")}
 
-    wait_gone(more, "objects", 60)
+    eventually(lambda: f"nothing more is there, of {more()}", lambda: not more())
     assert found.before - everything(cluster) == set()
     assert kept() == running
     after = cgroup_settings(found.nodes)

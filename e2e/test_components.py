@@ -13,6 +13,7 @@ from e2e.clusters import Cluster
 from e2e.clusters.local import free_ports
 from e2e.processes import Process, concerto_command
 from e2e.system import REPOSITORY
+from e2e.waiting import eventually
 
 BASE = REPOSITORY / "manifests" / "base"
 COMPONENTS = tuple(sorted(path.name for path in (REPOSITORY / "manifests" / "components").iterdir()))
@@ -52,10 +53,7 @@ def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_clu
     operator = Process("operator", command, tmp_path / "operator.log", health).start()
     try:
         operator.wait_ready()
-        deadline = time.monotonic() + 30
-        while "concerto_leader 1.0" not in operator.get("/metrics"):
-            assert time.monotonic() < deadline, operator.log.read_text()
-            time.sleep(0.1)
+        eventually(operator.log.read_text, lambda: "concerto_leader 1.0" in operator.get("/metrics"))
         # what is done at an interval has been done at least once
         time.sleep(3)
         assert operator.is_running()
@@ -104,4 +102,4 @@ def test_each_component_alone_and_all_together_are_whole_and_the_api_server_take
         stdin="---\n".join(seen),
     )  # fmt: skip
     assert len(said.splitlines()) == len(seen)
-    assert {"Deployment", "DaemonSet", "ResourceQuota", "Service"} <= set(seen.values())
+    assert {"Deployment", "DaemonSet", "NetworkPolicy", "ResourceQuota", "Service"} <= set(seen.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from e2e.clusters import Cluster
+from e2e.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 
@@ -586,10 +586,7 @@ class Account:
 def agent(concerto_cluster: Cluster, nodes: tuple[str, str]) -> Account:
     """The first node's agent, once the policy is in force: the API server hears of a new one within seconds."""
     account = Account(concerto_cluster, "concerto-agent", nodes[0])
-    deadline = time.monotonic() + 30
-    while "patched" in account.patch_status(nodes[1]):
-        assert time.monotonic() < deadline, "the policy never came into force"
-        time.sleep(0.2)
+    eventually("the policy is in force", lambda: "patched" not in account.patch_status(nodes[1]))
     return account
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS, Resource
 from e2e.clusters import Cluster
 from e2e.hollow import Fleet, HollowSettings, NodeShape, open_fleet
+from e2e.waiting import eventually_async
 
 Object = dict[str, Any]
 JOBS = Resource("batch", "v1", "jobs", "Job", True)
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.apiserver
 async def session(concerto_cluster: Cluster, admin: ClusterConfig) -> AsyncIterator[Session]:
     async with await Session.open(admin) as session:
         yield session
-
-
-async def eventually(what: str, look: Callable[[], Awaitable[object]], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := await look()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        await asyncio.sleep(0.2)
-    return found
 
 
 @asynccontextmanager
@@ -75,14 +67,14 @@ async def test_nodes_are_ready_leased_and_measured(session: Session, admin: Clus
             return str(lease["spec"]["renewTime"]) > first
 
         first = (await session.get(LEASES.path("kube-node-lease", name)))["spec"]["renewTime"]
-        await eventually("its Lease is renewed", renewed)
+        await eventually_async("its Lease is renewed", renewed)
 
         async def measured() -> bool:
             items = (await session.list(NODE_CAPACITIES.path()))["items"]
             ours = [i for i in items if i["metadata"]["name"] in fleet.nodes]
             return len(ours) == 12 and all(is_ready(i.get("status") or {}) for i in ours)
 
-        await eventually("every node's capacity is measured", measured)
+        await eventually_async("every node's capacity is measured", measured)
         status = await capacity_of(session, name)
         assert status["capacity"] > 1
         assert status["podCount"] == 0
@@ -92,7 +84,7 @@ async def test_nodes_are_ready_leased_and_measured(session: Session, admin: Clus
         left = (await session.list(NODES.path()))["items"]
         return not [n for n in left if n["metadata"]["name"] in names]
 
-    await eventually("the nodes are removed", gone, 10)
+    await eventually_async("the nodes are removed", gone)
 
 
 async def test_a_job_runs_and_is_complete(session: Session, admin: ClusterConfig, namespace: str) -> None:
@@ -110,7 +102,7 @@ async def test_a_job_runs_and_is_complete(session: Session, admin: ClusterConfig
             status = (await session.get(JOBS.path(namespace, "ten")))["status"]
             return status.get("succeeded") == 10 and any(c["type"] == "Complete" for c in status.get("conditions", []))
 
-        await eventually("the Job is complete", complete, 120)
+        await eventually_async("the Job is complete", complete)
         for pod in (await session.list(PODS.path(namespace)))["items"]:
             assert pod["status"]["phase"] == "Succeeded"
             ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
@@ -130,13 +122,13 @@ async def test_a_busy_node_says_that_it_can_take_less(session: Session, admin: C
             status = await capacity_of(session, busy)
             return set(status.get("observedPodUIDs", ())) == {pod["metadata"]["uid"] for pod in made}
 
-        await eventually("its pods are observed", observed)
+        await eventually_async("its pods are observed", observed)
 
         async def full() -> bool:
             one, other = await capacity_of(session, busy), await capacity_of(session, idle)
             return is_ready(one) and one["capacity"] < 1 <= other.get("capacity", 0)
 
-        await eventually("it is full, and the other is not", full)
+        await eventually_async("it is full, and the other is not", full)
 
 
 async def test_a_deleted_pod_is_stopped_and_then_gone(session: Session, admin: ClusterConfig, namespace: str) -> None:
@@ -147,19 +139,19 @@ async def test_a_deleted_pod_is_stopped_and_then_gone(session: Session, admin: C
         async def running() -> bool:
             return (await session.get(PODS.path(namespace, "p")))["status"]["phase"] == "Running"
 
-        await eventually("it runs", running)
+        await eventually_async("it runs", running)
         await session.delete(PODS.path(namespace, "p"))
 
         async def gone() -> bool:
             return not (await session.list(PODS.path(namespace)))["items"]
 
-        await eventually("it is gone", gone)
+        await eventually_async("it is gone", gone)
 
         async def forgotten() -> bool:
             status = await capacity_of(session, node)
             return status["podCount"] == 0
 
-        await eventually("its node says that it is empty", forgotten)
+        await eventually_async("its node says that it is empty", forgotten)
 
 
 async def test_pods_beyond_allocatable_are_refused_as_a_kubelet_does(
@@ -175,7 +167,7 @@ async def test_pods_beyond_allocatable_are_refused_as_a_kubelet_does(
             pods = (await session.list(PODS.path(namespace)))["items"]
             return [p["metadata"]["name"] for p in pods if p["status"].get("reason") == "OutOfcpu"]
 
-        assert len(await eventually("one of them is refused", one_refused)) == 1
+        assert len(await eventually_async("one of them is refused", one_refused)) == 1
 
 
 async def test_a_service_is_started_again_when_its_container_is_killed(
@@ -191,7 +183,7 @@ async def test_a_service_is_started_again_when_its_container_is_killed(
             statuses = (await session.get(PODS.path(namespace, "hungry")))["status"].get("containerStatuses")
             return bool(statuses) and statuses[0]["restartCount"] > 0
 
-        await eventually("its container was started again", restarted)
+        await eventually_async("its container was started again", restarted)
 
 
 async def test_a_failed_node_is_noticed_and_loses_its_pods_when_it_is_back(
@@ -204,27 +196,27 @@ async def test_a_failed_node_is_noticed_and_loses_its_pods_when_it_is_back(
         async def running() -> bool:
             return (await session.get(PODS.path(namespace, "p")))["status"]["phase"] == "Running"
 
-        await eventually("it runs", running)
+        await eventually_async("it runs", running)
         fleet.fail(node)
 
         async def unknown() -> bool:
             conditions = (await session.get(NODES.path(name=node)))["status"]["conditions"]
             return any(c["type"] == "Ready" and c["status"] == "Unknown" for c in conditions)
 
-        await eventually("the controller manager has noticed", unknown, 120)
+        await eventually_async("the controller manager has noticed", unknown)
         fleet.restore(node)
 
         async def ready() -> bool:
             return is_ready((await session.get(NODES.path(name=node)))["status"])
 
-        await eventually("it is Ready again", ready)
+        await eventually_async("it is Ready again", ready)
 
         async def failed() -> bool:
             status = (await session.get(PODS.path(namespace, "p")))["status"]
             terminated = status.get("containerStatuses", [{}])[0].get("state", {}).get("terminated", {})
             return status["phase"] == "Failed" and terminated.get("exitCode") == 255
 
-        await eventually("its pod has failed", failed)
+        await eventually_async("its pod has failed", failed)
 
 
 async def test_nodes_that_are_mere_objects_take_pods_and_leave_them_alone(

@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from e2e.clusters import Cluster, LocalControlPlane, Unusable, binaries
 from e2e.clusters.binaries import find_installed, find_or_build
 from e2e.clusters.local import stop_left
+from e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -151,7 +150,7 @@ def test_a_cluster_has_all_that_tests_build_on(cluster: Cluster, namespace: str)
     version = json.loads(cluster.kubectl("get", "--raw", "/version"))
     assert (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 32)
     # a controller manager: the namespace has its service account and the authority's certificate
-    cluster.kubectl("wait", "--for=create", "--timeout=30s", "-n", namespace, "configmap/kube-root-ca.crt")
+    cluster.wait("--for=create", "-n", namespace, "configmap/kube-root-ca.crt")
     # admission: a pod gets its token mounted
     pod = {
         "apiVersion": "v1",
@@ -192,13 +191,6 @@ def processes_of(work_dir: Path) -> list[int]:
     return found
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.1)
-
-
 OWNER = """
 import sys, threading, time
 from pathlib import Path
@@ -225,7 +217,7 @@ def test_nothing_outlives_a_run_that_is_killed(control_plane: LocalControlPlane,
         assert len(processes_of(tmp_path / "plane")) == 4  # its own, and three parts
         owner.send_signal(how)
         owner.wait()
-        wait_until(lambda: not processes_of(tmp_path / "plane"))
+        eventually("all of them are gone", lambda: not processes_of(tmp_path / "plane"))
     finally:
         owner.kill()
         owner.wait()

@@ -12,6 +12,7 @@ import pytest
 from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
 from concerto.kube.resources import PODS
 from e2e.clusters import Cluster
+from e2e.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ async def test_a_person_sees_what_was_said_and_how_often(cluster: Cluster, sessi
         recorder.record(
             pod, reason="Scheduled", note=f"Successfully assigned {namespace}/one to node-a", action="Binding"
         )
-        assert await recorder.drain(30)
+        assert await recorder.drain(PATIENCE_SECONDS)
     assert (recorder.written, recorder.dropped) == (2, 0)
 
     described = await asyncio.to_thread(cluster.kubectl, "describe", "pod", "-n", namespace, "one")
@@ -74,7 +75,7 @@ async def test_a_series_that_has_been_written_goes_on_counting(
         for _ in range(4):
             for _ in range(10):
                 recorder.record(pod, type="Warning", reason="FailedScheduling", note="no", action="Scheduling")
-            assert await recorder.drain(30)
+            assert await recorder.drain(PATIENCE_SECONDS)
     found = await asyncio.to_thread(cluster.get, "events.events.k8s.io", "-n", namespace)
     assert [event["series"]["count"] for event in found["items"]] == [40]
 
@@ -84,7 +85,7 @@ async def test_events_about_nodes_are_found_too(cluster: Cluster, session: Sessi
     recorder = EventRecorder(session, "concerto.dev/agent", "node-of-events")
     async with running(recorder):
         recorder.record(node, reason="Warm", note="three batches folded", action="Measuring")
-        assert await recorder.drain(30)
+        assert await recorder.drain(PATIENCE_SECONDS)
     listed = await asyncio.to_thread(cluster.kubectl, "events", "-n", "default", "--for", "node/node-of-events")
     assert "three batches folded" in listed
 
@@ -101,7 +102,7 @@ async def test_three_thousand_events_arrive_each_once(cluster: Cluster, session:
         for pod in pods:
             recorder.record(pod, reason="Scheduled", note="done", action="Binding")
         busy = False
-        assert await recorder.drain(120)
+        assert await recorder.drain(PATIENCE_SECONDS)
     assert (recorder.written, recorder.dropped) == (3000, 0)
     found = await session.list(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
     assert len({event["regarding"]["uid"] for event in found["items"]}) == len(found["items"]) == 3000
@@ -114,5 +115,5 @@ async def test_a_namespace_that_goes_takes_its_events_with_it(
     recorder = EventRecorder(session, "concerto.dev/scheduler", "host-1")
     async with running(recorder):
         recorder.record(pod, reason="Scheduled", note="done", action="Binding")
-        assert await recorder.drain(30)
+        assert await recorder.drain(PATIENCE_SECONDS)
     assert (recorder.written, recorder.dropped) == (0, 1)

@@ -13,6 +13,7 @@ from concerto.kube import ClusterConfig, LeaderElection, LeaseSettings, Session
 from concerto.kube.resources import LEASES
 from e2e.clusters import LocalControlPlane
 from e2e.clusters.proxy import Wire
+from e2e.waiting import PATIENCE_SECONDS
 
 QUICK = LeaseSettings(lease_duration_seconds=8, renew_deadline_seconds=5, retry_period_seconds=0.5)
 
@@ -78,7 +79,7 @@ async def test_one_of_many_leads_and_hands_over_when_it_is_done(session: Session
     candidates = [Candidate(session, namespace, f"c{i}", journal, slow) for i in range(5)]
     for number in range(5):
         waits = [asyncio.create_task(c.leads.wait()) for c in candidates]
-        await asyncio.wait_for(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), 60)
+        await asyncio.wait_for(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), PATIENCE_SECONDS)
         leader = next(c for c in candidates if c.leads.is_set())
         for wait in waits:
             wait.cancel()
@@ -87,7 +88,7 @@ async def test_one_of_many_leads_and_hands_over_when_it_is_done(session: Session
         candidates.remove(leader)
         if number % 2:
             leader.finished.set()
-            assert await asyncio.wait_for(leader.task, 60)
+            assert await asyncio.wait_for(leader.task, PATIENCE_SECONDS)
         else:
             await leader.stop()
         assert leader.election.remaining_seconds() == 0
@@ -101,13 +102,13 @@ async def test_a_leader_that_cannot_renew_stops_before_another_starts(
 ) -> None:
     journal: list[str] = []
     first = Candidate(wired, namespace, "first", journal)
-    await asyncio.wait_for(first.leads.wait(), 60)
+    await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
     second = Candidate(session, namespace, "second", journal)
     if fault == "hangs":
         wire.freeze()
     else:
         await wire.cut()
-    await asyncio.wait_for(second.leads.wait(), 60)
+    await asyncio.wait_for(second.leads.wait(), PATIENCE_SECONDS)
     assert journal == ["first leads", "first lost", "first stops", "second leads"]
     assert not await first.task
     assert first.election.remaining_seconds() == 0
@@ -126,7 +127,7 @@ async def test_a_leader_keeps_its_lease_through_a_short_outage(
     patient = LeaseSettings(lease_duration_seconds=90, renew_deadline_seconds=60, retry_period_seconds=0.5)
     first, second = (Candidate(session, namespace, name, journal, patient) for name in ("first", "second"))
     waits = {asyncio.create_task(c.leads.wait()) for c in (first, second)}
-    await asyncio.wait_for(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), 60)
+    await asyncio.wait_for(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), PATIENCE_SECONDS)
     leader = first if first.leads.is_set() else second
     before = (await session.get(LEASES.path(namespace, "it")))["spec"]
     await asyncio.to_thread(control_plane.restart_apiserver)
@@ -145,14 +146,14 @@ async def test_a_leader_keeps_its_lease_through_a_short_outage(
 async def test_a_lease_that_was_taken_away_ends_leadership(session: Session, namespace: str) -> None:
     journal: list[str] = []
     first = Candidate(session, namespace, "first", journal)
-    await asyncio.wait_for(first.leads.wait(), 60)
+    await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
     while True:  # its own renewals come in between
         lease = await session.get(LEASES.path(namespace, "it"))
         lease["spec"]["holderIdentity"] = "usurper"
         with contextlib.suppress(Exception):
             await session.replace(LEASES.path(namespace, "it"), lease)
             break
-    assert not await asyncio.wait_for(first.task, 60)
+    assert not await asyncio.wait_for(first.task, PATIENCE_SECONDS)
     assert journal == ["first leads", "first lost", "first stops"]
     # what it lost it does not give back
     assert (await holder(session, namespace))[0] == "usurper"
@@ -164,5 +165,5 @@ async def test_what_leads_may_fail(session: Session, namespace: str) -> None:
 
     election = LeaderElection(session, namespace=namespace, name="it", identity="a", settings=QUICK)
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(election.run(fail), 60)
+        await asyncio.wait_for(election.run(fail), PATIENCE_SECONDS)
     assert await holder(session, namespace) == ("", 0)

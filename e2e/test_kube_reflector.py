@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from concerto.kube import ClusterConfig, KubeError, NotFound, Object, Reflector, ReflectorSettings, Resource, Session
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.clusters.proxy import Wire
+from e2e.waiting import PATIENCE_SECONDS, eventually_async
 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True)
 WIDGETS = Resource("e2e.concerto.dev", "v1", "widgets", "Widget", True)
@@ -57,18 +58,12 @@ class Journal:
 async def running(reflector: Reflector) -> AsyncIterator[Reflector]:
     task = asyncio.create_task(reflector.run())
     try:
-        await asyncio.wait_for(reflector.synced.wait(), 30)
+        await asyncio.wait_for(reflector.synced.wait(), PATIENCE_SECONDS)
         yield reflector
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task  # an assertion of the journal comes out here
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 def state_of(reflector: Reflector) -> dict[str, str]:
@@ -108,7 +103,7 @@ async def test_the_store_follows_a_collection(session: Session, namespace: str) 
         await session.patch(
             CONFIG_MAPS.path(namespace, "first-0001"), {"metadata": {"labels": {"concerto.dev/test": "x"}}}
         )
-        await eventually(lambda: len(journal.told) >= 5)
+        await eventually_async("all five are told", lambda: len(journal.told) >= 5)
         assert journal.told == ["+second", "~second", "-second", "+second", "-first-0001"]
         assert "managedFields" not in reflector.store[namespace, "second"]["metadata"]
         assert state_of(reflector) == await state_on_server(session, namespace)
@@ -124,7 +119,7 @@ async def test_what_is_not_needed_is_not_kept(session: Session, namespace: str) 
     reflector = Reflector(session, CONFIG_MAPS, namespace=namespace, label_selector=OURS, trim=trim)
     async with running(reflector):
         await session.create(path, config_map("watched", "long"))
-        await eventually(lambda: len(reflector.store) == 2)
+        await eventually_async("both are there", lambda: len(reflector.store) == 2)
         assert all(set(item) == {"metadata"} for item in reflector.store.values())
 
 
@@ -134,7 +129,7 @@ async def test_objects_longer_than_any_buffer_come_whole(session: Session, names
     async with running(reflector):
         for size in (60_000, 65_536, 131_072, 900_000):
             await session.create(path, config_map(f"long-{size}", "x" * size))
-        await eventually(lambda: len(reflector.store) == 4)
+        await eventually_async("all four are there", lambda: len(reflector.store) == 4)
         for (_, name), item in reflector.store.items():
             assert len(item["data"]["value"]) == int(name.removeprefix("long-"))
         assert reflector.lists == 1
@@ -166,14 +161,14 @@ async def test_nothing_is_missed_when_the_api_server_restarts(
 
     async with running(reflector):
         workers = [asyncio.create_task(churn(worker)) for worker in range(4)]
-        await eventually(lambda: len(journal.ended) > 20)
+        await eventually_async("much has come and gone", lambda: len(journal.ended) > 20)
         await asyncio.to_thread(control_plane.restart_apiserver, kill=kill)
         ended = len(journal.ended)
-        await eventually(lambda: len(journal.ended) > ended + 20)
+        await eventually_async("and goes on to", lambda: len(journal.ended) > ended + 20)
         done.set()
         await asyncio.gather(*workers)
         last = await session.create(CONFIG_MAPS.path(namespace), config_map("last"))
-        await eventually(lambda: (namespace, "last") in reflector.store)
+        await eventually_async("the last one is there", lambda: (namespace, "last") in reflector.store)
         assert state_of(reflector) == await state_on_server(session, namespace)
         assert {item["metadata"]["uid"] for item in reflector.store.values()} == set(journal.alive)
         assert last["metadata"]["uid"] in journal.alive
@@ -227,14 +222,14 @@ async def test_ends_that_no_watch_can_tell_any_more_are_found_by_listing_again(
         await asyncio.to_thread(compact_etcd, control_plane)
         await asyncio.to_thread(control_plane.restart_apiserver)  # its watch cache begins anew, after all that
         wire.mend()
-        await eventually(lambda: reflector.lists == 2)
+        await eventually_async("it has listed again", lambda: reflector.lists == 2)
         assert sorted(journal.told) == ["+comes", "+comes-again", "-comes-again", "-goes", "~changes"]
         assert state_of(reflector) == await state_on_server(session, namespace)
         assert reflector.store[namespace, "stays"] is kept
 
         # and the watch goes on from there
         await session.delete(CONFIG_MAPS.path(namespace, "stays"))
-        await eventually(lambda: (namespace, "stays") not in reflector.store)
+        await eventually_async("it is gone", lambda: (namespace, "stays") not in reflector.store)
         assert reflector.lists == 2
 
 
@@ -249,7 +244,9 @@ async def test_a_watch_goes_on_after_a_broken_connection_without_listing(
         await session.delete(CONFIG_MAPS.path(namespace, "goes"))
         await session.create(path, config_map("comes"))
         wire.mend()
-        await eventually(lambda: set(reflector.store) == {(namespace, "comes")})
+        await eventually_async(
+            "the store has what the server has", lambda: set(reflector.store) == {(namespace, "comes")}
+        )
         assert reflector.lists == 1
 
 
@@ -261,7 +258,7 @@ async def test_a_watch_on_which_nothing_comes_any_more_is_given_up(
     async with running(reflector):
         wire.hang()  # what is open now stays open, and silent
         await session.create(CONFIG_MAPS.path(namespace), config_map("comes"))
-        await eventually(lambda: (namespace, "comes") in reflector.store)
+        await eventually_async("it is there", lambda: (namespace, "comes") in reflector.store)
         assert reflector.lists == 1
 
 
@@ -300,10 +297,10 @@ async def test_a_kind_that_comes_later_is_waited_for(cluster: Cluster, session: 
                 },
             }
         )
-        await asyncio.wait_for(reflector.synced.wait(), 30)
+        await asyncio.wait_for(reflector.synced.wait(), PATIENCE_SECONDS)
         widget = {"apiVersion": "e2e.concerto.dev/v1", "kind": "Widget", "metadata": {"name": "one"}}
         await session.create(WIDGETS.path(namespace), widget)
-        await eventually(lambda: (namespace, "one") in reflector.store)
+        await eventually_async("it is there", lambda: (namespace, "one") in reflector.store)
     finally:
         task.cancel()
         cluster.kubectl("delete", "crd", "widgets.e2e.concerto.dev", "--ignore-not-found")
@@ -315,7 +312,7 @@ async def test_a_consumer_that_fails_ends_the_run(session: Session, namespace: s
 
     reflector = Reflector(session, CONFIG_MAPS, namespace=namespace, label_selector=OURS, on_change=fail)
     task = asyncio.create_task(reflector.run())
-    await asyncio.wait_for(reflector.synced.wait(), 30)
+    await asyncio.wait_for(reflector.synced.wait(), PATIENCE_SECONDS)
     await session.create(CONFIG_MAPS.path(namespace), config_map("one"))
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)

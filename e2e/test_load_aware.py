@@ -25,7 +25,8 @@ from e2e.clusters import Cluster
 from e2e.processes import Process, concerto_command, operator_process
 from e2e.prometheus import Prometheus, Target, prometheus_available
 from e2e.system import hollow_nodes
-from e2e.test_scheduling import condition, events, eventually, node_of, pod
+from e2e.test_scheduling import condition, events, node_of, pod
+from e2e.waiting import eventually
 from e2e.watcher_client import Load, WatcherClient
 
 NODES = 200
@@ -94,8 +95,8 @@ def place(cluster: Cluster, namespace: str, name: str, scheduler: str) -> str:
     """Create a pod and return what its Scheduled event says."""
     containers = [{"name": "c", "image": "none.invalid/none", "resources": RESOURCES}]
     cluster.apply(pod(namespace, name, schedulerName=scheduler, containers=containers))
-    eventually(lambda: node_of(cluster, namespace, name), f"{name} is bound")
-    return str(eventually(lambda: events(cluster, namespace, name, "Scheduled"), "the event")[0])
+    eventually(f"{name} is bound", lambda: node_of(cluster, namespace, name))
+    return str(eventually("the event", lambda: events(cluster, namespace, name, "Scheduled"))[0])
 
 
 def test_a_client_written_from_the_published_form_reads_every_node(operator, nodes):
@@ -105,7 +106,7 @@ def test_a_client_written_from_the_published_form_reads_every_node(operator, nod
         metrics = client.all() if healthy(operator) else None
         return metrics if metrics and len(metrics.loads) == NODES else None
 
-    metrics = eventually(everybody, f"metrics of {NODES} nodes", 60)
+    metrics = eventually(f"metrics of {NODES} nodes", everybody)
     assert metrics.duration == "15m"
     assert metrics.end - metrics.start == 900
     assert abs(metrics.end - time.time()) < 60
@@ -172,10 +173,10 @@ def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, na
         some = metrics_condition(concerto_cluster, "SomeMissing")
         return some is not None and "of 3 of " in some["message"]
 
-    eventually(told_of_three, "metrics of three nodes are missing", 45)
+    eventually("metrics of three nodes are missing", told_of_three)
     concerto_cluster.kubectl("delete", "ncap", "--all", "--wait=false", timeout_seconds=120)
-    eventually(lambda: "no score had a metric" in place_again(concerto_cluster, namespace), "requests decide")
-    eventually(lambda: metrics_condition(concerto_cluster, "AllMissing"), "no metrics are left", 45)
+    eventually("requests decide", lambda: "no score had a metric" in place_again(concerto_cluster, namespace))
+    eventually("no metrics are left", lambda: metrics_condition(concerto_cluster, "AllMissing"))
     assert not healthy(operator)
 
 
@@ -233,14 +234,14 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
     with exporter(loads) as address, Prometheus(tmp_path, [Target(address, {})]) as prometheus:
         query = {"cpu": {"latest": "node_load_ratio"}}
         wanted["spec"]["metricProvider"]["prometheus"] = {"address": prometheus.url, "queries": query}
-        eventually(lambda: len(prometheus.query("node_load_ratio")) == NODES + 1, "it has scraped", 30)
+        eventually("it has scraped", lambda: len(prometheus.query("node_load_ratio")) == NODES + 1)
         cluster.apply(wanted)
 
         def known() -> Any:
             metrics = cluster.get("sprof", "by-prometheus").get("status", {}).get("metrics", {})
             return metrics if metrics.get("fresh") == NODES else None
 
-        metrics = eventually(known, "the load of every node is known", 30)
+        metrics = eventually("the load of every node is known", known)
         assert (metrics["provider"], metrics["unmatched"], metrics["unmatchedCount"]) == (
             "Prometheus",
             ["elsewhere"],
@@ -252,15 +253,15 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
         assert 0 < int(score) < int(table[f"{names[7]}*"][3])
         os.kill(prometheus.pid, signal.SIGSTOP)
         try:
-            eventually(lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"), "timeouts", 30)
+            eventually("timeouts", lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"))
             assert "Successfully assigned" in place_again(cluster, namespace, "by-prometheus")
             eventually(
-                lambda: "no score had a metric" in place_again(cluster, namespace, "by-prometheus"), "requests decide"
+                "requests decide", lambda: "no score had a metric" in place_again(cluster, namespace, "by-prometheus")
             )
-            eventually(lambda: metrics_condition(cluster, "AllMissing", "by-prometheus"), "no metrics are left", 45)
+            eventually("no metrics are left", lambda: metrics_condition(cluster, "AllMissing", "by-prometheus"))
         finally:
             os.kill(prometheus.pid, signal.SIGCONT)
-        eventually(lambda: metrics_condition(cluster, "Answering", "by-prometheus", "ProviderReady"), "an answer", 30)
+        eventually("an answer", lambda: metrics_condition(cluster, "Answering", "by-prometheus", "ProviderReady"))
         assert "no score had a metric" not in place_again(cluster, namespace, "by-prometheus")
     text = operator.get("/metrics")
     assert re.search(r'provider_polls_total\{profile="by-prometheus",result="Timeout"\} [1-9]', text)
@@ -277,7 +278,7 @@ def test_what_was_decided_without_metrics_is_counted(concerto_cluster, operator,
         return status if status["fallbacks"] else None
 
     # Counts alone are written twice a minute at most; one such write may fail
-    status = eventually(counted, "the status counts it", 90)
+    status = eventually("the status counts it", counted)
     assert {a["plugin"] for a in status["abstentions"]} == {"TargetLoadPacking", "LoadVariationRiskBalancing"}
     assert re.search(r'concerto_score_abstentions_total\{plugin="TargetLoadPacking"\} [1-9]', operator.get("/metrics"))
 
@@ -286,6 +287,6 @@ def test_an_edit_is_in_use_without_a_restart_and_the_status_says_which(concerto_
     concerto_cluster.apply(profile("load-only", [SCORES[0], SCORES[4]]))
     generation = concerto_cluster.get("sprof", "load-only")["metadata"]["generation"]
     eventually(
-        lambda: concerto_cluster.get("sprof", "load-only")["status"].get("observedGeneration") == generation, "seen"
+        "seen", lambda: concerto_cluster.get("sprof", "load-only")["status"].get("observedGeneration") == generation
     )
     assert "NodeResourcesFit" in place(concerto_cluster, namespace, "edited", "load-only")

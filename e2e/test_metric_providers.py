@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,8 @@ from e2e.nodes import RealNode, RealNodes
 from e2e.processes import NAMESPACE, Process, operator_process
 from e2e.prometheus import Guard, Prometheus, Target, prometheus_available
 from e2e.system import agent_on, can_run_real_nodes
-from e2e.test_scheduling import condition, events, eventually, node_of, pod
+from e2e.test_scheduling import condition, events, node_of, pod
+from e2e.waiting import eventually
 
 BUSY, IDLE = "measured-busy", "measured-idle"
 PASSWORD = "only-for-tests"
@@ -106,7 +106,7 @@ def measured(concerto_cluster: Cluster, say: Callable[[str], None], tmp_path_fac
         stack.callback(cluster.kubectl, "delete", "sprof", "by-server", "by-token", "by-login", "--ignore-not-found")
         proxied = behind_the_api_server(cluster, nodes.slot.gateway, plain.port)
         operator.wait_ready()
-        eventually(lambda: len(guarded.query(USAGE % "cpu")) == 2, "Prometheus has scraped both agents", 30)
+        eventually("Prometheus has scraped both agents", lambda: len(guarded.query(USAGE % "cpu")) == 2)
         yield Measured(operator, guarded, proxied, pki.certificate, waiting.result)
         waiting.result()
 
@@ -196,14 +196,16 @@ def keep_secret(cluster: Cluster, **data: str) -> None:
 
 def provider_is(cluster: Cluster, name: str, reason: str, fresh: int = 0) -> dict[str, Any]:
     """The profile, once its provider is so and has said something of so many nodes."""
-    deadline = time.monotonic() + 30
-    while True:
+    obj: dict[str, Any] = {}
+
+    def look() -> bool:
+        nonlocal obj
         obj = cluster.get("sprof", name)
         said = condition(obj, "ProviderReady")
-        if said and said["reason"] == reason and obj["status"]["metrics"]["fresh"] >= fresh:
-            return obj
-        assert time.monotonic() < deadline, f"the provider of {name} is not {reason} after 30 s: {obj['status']}"
-        time.sleep(0.2)
+        return bool(said and said["reason"] == reason and obj["status"]["metrics"]["fresh"] >= fresh)
+
+    eventually(lambda: f"the provider of {name} is {reason}: {obj.get('status')}", look)
+    return obj
 
 
 def idle_node_is_taken(cluster: Cluster, namespace: str, scheduler: str) -> None:
@@ -212,8 +214,8 @@ def idle_node_is_taken(cluster: Cluster, namespace: str, scheduler: str) -> None
     ours = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [BUSY, IDLE]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [ours]}}
     cluster.apply(pod(namespace, name, schedulerName=scheduler, affinity={"nodeAffinity": required}))
-    assert eventually(lambda: node_of(cluster, namespace, name), "bound") == IDLE
-    (said,) = eventually(lambda: events(cluster, namespace, name, "Scheduled"), "the event")
+    assert eventually("bound", lambda: node_of(cluster, namespace, name)) == IDLE
+    (said,) = eventually("the event", lambda: events(cluster, namespace, name, "Scheduled"))
     assert "no score had a metric" not in said
 
 

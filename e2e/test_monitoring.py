@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from e2e.prometheus import Prometheus, Target, prometheus_available
 from e2e.system import REPOSITORY, hollow_nodes
 from e2e.test_agent_publishes import make_node
 from e2e.test_phpa_controller import deployment, phpa
+from e2e.waiting import eventually
 
 MONITORING = REPOSITORY / "manifests" / "components" / "monitoring"
 PANELS = {p["title"]: p for p in json.loads((MONITORING / "dashboard.json").read_text())["panels"]}
@@ -56,10 +57,10 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             remember_load(cluster)
             operator.start()
             # a rate is of what comes after the first scrape
-            wait(lambda: server.query("concerto_leader == 1"), "a leader")
+            eventually("a leader", lambda: server.query("concerto_leader == 1"))
             cluster.apply(web)
             for metric in ("concerto_phpa_forecast_error_percent", "concerto_phpa_rescales_total"):
-                wait(lambda metric=metric: say_load(cluster, api) or server.query(metric), metric)
+                eventually(metric, lambda metric=metric: say_load(cluster, api) or server.query(metric))
             time.sleep(3)  # and of two samples
             yield server
     finally:
@@ -67,14 +68,6 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
         operator.stop()
         cluster.kubectl("delete", "namespace", "monitored", "--wait=false", "--ignore-not-found")
         cluster.kubectl("delete", "node", "scraped", "--ignore-not-found")
-
-
-def wait(look: Callable[[], Any], what: str) -> None:
-    """Return once there is something to be seen."""
-    deadline = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline, f"not after a minute: {what}"
-        time.sleep(0.5)
 
 
 def remember_load(cluster: Cluster) -> None:

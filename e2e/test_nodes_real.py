@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from e2e.nodes import RealNodes, cleanup_stale, real_nodes_available
 from e2e.nodes.cgroups import Machine
 from e2e.nodes.cleanup import leftovers
 from e2e.nodes.config import Slot
+from e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -40,15 +40,8 @@ def plane(cluster: Cluster) -> Iterator[LocalControlPlane]:
 @pytest.fixture(scope="module")
 def nodes(plane: LocalControlPlane) -> Iterator[RealNodes]:
     with RealNodes(plane, ("real-1", "real-2")) as nodes:
-        nodes.wait_ready(60)
+        nodes.wait_ready()
         yield nodes
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.2)
 
 
 def burn(name: str, count: int, command: str) -> dict[str, object]:
@@ -80,7 +73,7 @@ def test_each_node_offers_its_own_share_of_the_machine(plane: LocalControlPlane,
 
 def test_a_job_of_ten_pods_runs_on_both_nodes_and_in_their_cpusets(plane: LocalControlPlane, nodes: RealNodes) -> None:
     plane.apply(burn("ten", 10, "grep Cpus_allowed_list /proc/self/status; sleep 1"))
-    plane.kubectl("wait", "--for=condition=complete", "job/ten", "--timeout=120s", timeout_seconds=130)
+    plane.wait("--for=condition=complete", "job/ten")
     pods = plane.get("pods", "-l", "job-name=ten")["items"]
     assert {pod["spec"]["nodeName"] for pod in pods} == {node.name for node in nodes}
     for pod in pods:
@@ -93,8 +86,8 @@ def test_a_process_in_the_nodes_cgroup_counts_as_the_nodes(nodes: RealNodes) -> 
     node = nodes["real-2"]
     process = subprocess.Popen(node.in_cgroup(["sleep", "600"]))
     try:
-        wait_for(lambda: process.pid in nodes.machine.processes(node.cgroup), "the process is in the cgroup", 5)
-        wait_for(lambda: os.sched_getaffinity(process.pid) == set(node.cpus), "it runs on the node's CPUs", 5)
+        eventually("the process is in the cgroup", lambda: process.pid in nodes.machine.processes(node.cgroup))
+        eventually("it runs on the node's CPUs", lambda: os.sched_getaffinity(process.pid) == set(node.cpus))
     finally:
         process.kill()
         process.wait()
@@ -113,9 +106,9 @@ def test_a_node_that_fails_is_told_of_by_nobody_and_comes_back_when_started(
     node.kill_init()
     assert not node.is_alive()
     assert not nodes.machine.processes(node.cgroup), "all of its processes are gone"
-    wait_for(lambda: _ready(plane, node.name) == "Unknown", "the control plane has noticed", 90)
+    eventually("the control plane has noticed", lambda: _ready(plane, node.name) == "Unknown")
     node.start()
-    node.wait_ready(60)
+    node.wait_ready()
 
 
 def test_a_stopped_node_leaves_the_others_alone(plane: LocalControlPlane, nodes: RealNodes) -> None:
@@ -123,9 +116,9 @@ def test_a_stopped_node_leaves_the_others_alone(plane: LocalControlPlane, nodes:
     node.stop(wipe=True)
     assert other.is_alive()
     assert not [what for what in leftovers(nodes.slot, nodes.machine) if node.name in what]
-    wait_for(lambda: _ready(plane, node.name) is None, "its Node object is gone", 10)
+    eventually("its Node object is gone", lambda: _ready(plane, node.name) is None)
     node.start()
-    node.wait_ready(60)
+    node.wait_ready()
 
 
 def _ready(plane: LocalControlPlane, name: str) -> str | None:
@@ -197,7 +190,7 @@ def test_a_killed_run_leaves_nothing_behind(
     assert init in members
     assert leftovers(slot, machine)
     process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not _exists(supervisor), "the supervisor has done its work and is gone", 30)
+    eventually("the supervisor has done its work and is gone", lambda: not _exists(supervisor))
     assert leftovers(slot, machine) == []
     assert not [pid for pid in members if _exists(pid)]
     assert not slot.lock.exists()
@@ -212,7 +205,7 @@ def test_when_the_supervisor_is_killed_as_well_the_next_run_cleans_up(
     members = machine.processes(slot.cgroup_prefix + "doomed")
     os.kill(supervisor, signal.SIGKILL)
     process.send_signal(signal.SIGKILL)
-    wait_for(lambda: not [pid for pid in members if _exists(pid)], "no process outlives the two", 10)
+    eventually("no process outlives the two", lambda: not [pid for pid in members if _exists(pid)])
     assert cleanup_stale()
     assert leftovers(slot, machine) == []
     assert not slot.lock.exists()

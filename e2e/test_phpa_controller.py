@@ -18,9 +18,10 @@ from e2e import phpa_helpers
 from e2e.clusters import Cluster
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
-from e2e.phpa_helpers import apply, condition, deployment, eventually, operator_config, phpa, reading, replicas
+from e2e.phpa_helpers import apply, condition, deployment, operator_config, phpa, reading, replicas
 from e2e.processes import operator_process
 from e2e.system import hollow_nodes
+from e2e.waiting import eventually, eventually_async
 
 SYNC_SECONDS = 1.0
 
@@ -48,15 +49,12 @@ def running(cluster: Cluster, namespace: str, count: int) -> list[str]:
     def there() -> list[str]:
         return [p["metadata"]["name"] for p in cluster.get("pods", "-n", namespace)["items"]]
 
-    deadline = time.monotonic() + 30
-    while len(names := there()) < count:
-        assert time.monotonic() < deadline, f"{count} pods were not made"
-        time.sleep(0.3)
+    names = eventually(f"{count} pods are made", lambda: len(found := there()) >= count and found)
     long_ago = "2026-01-01T00:00:00Z"
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": long_ago}
     status = json.dumps({"status": {"phase": "Running", "startTime": long_ago, "conditions": [ready]}})
     cluster.kubectl("patch", "pod", *names, "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
-    return names
+    return list(names)
 
 
 def rescales(cluster: Cluster, namespace: str) -> list[str]:
@@ -71,14 +69,14 @@ async def test_a_deployment_is_scaled_up_and_down_and_both_are_explained(concert
     names = await asyncio.to_thread(running, cluster, namespace, 2)
     api.readings = Readings({(namespace, n): reading("web", "100m") for n in names})
     async with autoscaler(cluster):
-        await eventually(lambda: replicas(cluster, namespace, "web") == 4, "twice the target, twice the replicas")
+        await eventually_async("twice the target, twice the replicas", lambda: replicas(cluster, namespace, "web") == 4)
         said = cluster.get("phpa", "web", "-n", namespace)["status"]["lastDecision"]["message"]
         assert "replicas: the metrics of now ask for" in said
 
         event = "New size: 4; reason: cpu resource utilization (percentage of request) above target"
-        assert event in await eventually(lambda: rescales(cluster, namespace), "the event")
+        assert event in await eventually_async("the event", lambda: rescales(cluster, namespace))
         api.readings = Readings({(namespace, n): reading("web", "10m") for n in names})
-        await eventually(lambda: replicas(cluster, namespace, "web") == 1, "idle, one replica")
+        await eventually_async("idle, one replica", lambda: replicas(cluster, namespace, "web") == 1)
     assert condition(cluster, namespace, "web", "Ready")[0] == "True"
 
 
@@ -98,9 +96,11 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
     apply(cluster, namespace, phpa("web", prediction={"horizon": "2m", "reserveCapacity": True}))
     rising(cluster, namespace, "web")
     async with autoscaler(cluster):
-        await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the forecast of a history it did not see")
+        await eventually_async(
+            "the forecast of a history it did not see", lambda: replicas(cluster, namespace, "web") > 2
+        )
         status = cluster.get("phpa", "web", "-n", namespace)["status"]
-        why = await eventually(lambda: rescales(cluster, namespace), "the event")
+        why = await eventually_async("the event", lambda: rescales(cluster, namespace))
         assert "reason: forecast (" in why[0], "the metrics of now ask for no more than there are"
     (reserved,) = cluster.get("pres", "-n", namespace)["items"]
     assert reserved["spec"]["count"] == replicas(cluster, namespace, "web") - 2
@@ -128,7 +128,7 @@ async def test_room_that_a_forecast_has_reserved_is_used_up_by_the_pods_of_the_r
                 status = found[0].get("status") or {} if found else {}
                 return status.get("phase") == "Consumed" and {u["name"] for u in status.get("consumedBy") or ()}
 
-            names_of_users = await eventually(users, "the room is used up, and by whom is said")
+            names_of_users = await eventually_async("the room is used up, and by whom is said", users)
         finally:
             operator.stop()
     pods = {p["metadata"]["name"] for p in cluster.get("pods", "-n", namespace)["items"]}
@@ -158,7 +158,7 @@ async def test_a_preview_says_what_it_would_do_and_does_nothing(concerto_cluster
         return status.get("lastDecision", {}).get("replicas") == 4 and status
 
     async with autoscaler(cluster):
-        status = await eventually(decided, "a decision")
+        status = await eventually_async("a decision", decided)
         await asyncio.sleep(3 * SYNC_SECONDS)
     assert status["lastDecision"]["message"].startswith("Would scale from 2 to 4 replicas")
     assert replicas(cluster, namespace, "web") == 2
@@ -237,7 +237,7 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str, str]]] = {
 async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, api, namespace):
     cluster = concerto_cluster
     cluster.apply(NO_SELECTOR)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/bares.e2e.concerto.dev")
+    cluster.wait("--for=condition=Established", "crd/bares.e2e.concerto.dev")
     objects: list[dict[str, Any]] = [
         {"apiVersion": "e2e.concerto.dev/v1", "kind": "Bare", "metadata": {"name": "bare"}, "spec": {"replicas": 3}}
     ]
@@ -259,7 +259,7 @@ async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, a
 
     async with autoscaler(cluster):
         for name, (_, _, (kind, reason, words)) in BAD.items():
-            found = await eventually(lambda n=name, k=kind: wrong(n, k), f"{name}: condition {kind}")
+            found = await eventually_async(f"{name}: condition {kind}", lambda n=name, k=kind: wrong(n, k))
             assert found[1] == reason, (name, found)
             assert words in found[2], (name, found)
         await asyncio.sleep(3 * SYNC_SECONDS)
@@ -277,14 +277,14 @@ async def test_two_on_the_same_pods_both_stop_and_say_so(concerto_cluster, api, 
     api.readings = Readings({(namespace, n): reading("web", "300m") for n in names})
     async with autoscaler(cluster):
         for name in ("one", "two"):
-            await eventually(
+            await eventually_async(
+                f"{name}: AmbiguousSelector",
                 lambda n=name: (
                     (condition(cluster, namespace, n, "ScalingActive") or ("", ""))[1] == "AmbiguousSelector"
                 ),
-                f"{name}: AmbiguousSelector",
             )
         cluster.kubectl("delete", "phpa", "two", "-n", namespace)
-        await eventually(lambda: replicas(cluster, namespace, "web") > 2, "the one that is left scales")
+        await eventually_async("the one that is left scales", lambda: replicas(cluster, namespace, "web") > 2)
         spec = {k: v for k, v in phpa("web")["spec"].items() if k != "prediction"}
         kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
         apply(cluster, namespace, {**kind, "metadata": {"name": "old"}, "spec": spec})
@@ -293,7 +293,7 @@ async def test_two_on_the_same_pods_both_stop_and_say_so(concerto_cluster, api, 
             found = condition(cluster, namespace, "one", "ScalingActive") or ("", "", "")
             return found[1] == "AmbiguousSelector" and "HorizontalPodAutoscaler old" in found[2]
 
-        await eventually(stopped, "one: a HorizontalPodAutoscaler has the same target")
+        await eventually_async("one: a HorizontalPodAutoscaler has the same target", stopped)
 
 
 async def test_a_metrics_api_that_is_broken_or_hangs_scales_nothing_down(concerto_cluster, api, namespace):
@@ -308,11 +308,11 @@ async def test_a_metrics_api_that_is_broken_or_hangs_scales_nothing_down(concert
         return found if found and found[0] == status else None
 
     async with autoscaler(cluster):
-        await eventually(lambda: active("True"), "metrics")
+        await eventually_async("metrics", lambda: active("True"))
         for trouble in ({"broken": frozenset({"metrics.k8s.io"})}, {"hanging": frozenset({"metrics.k8s.io"})}):
             api.readings = Readings({}, **trouble)
-            found = await eventually(lambda: active("False"), f"{trouble} is said", 40)
+            found = await eventually_async(f"{trouble} is said", lambda: active("False"))
             assert found[1] == "FailedGetResourceMetric"
             api.readings = Readings(fine)
-            await eventually(lambda: active("True"), "it goes on when the API answers again", 40)
+            await eventually_async("it goes on when the API answers again", lambda: active("True"))
     assert replicas(cluster, namespace, "web") == 3

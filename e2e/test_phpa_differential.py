@@ -25,12 +25,12 @@ from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.predictivehpa import PredictiveHPASettings
 from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
-from e2e.agent_helpers import eventually
 from e2e.clusters import LocalControlPlane
 from e2e.clusters.binaries import Unusable, find_installed, find_or_build
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
 from e2e.phpa_helpers import autoscaler
+from e2e.waiting import eventually
 
 SCENARIOS = int(os.environ.get("PHPA_SCENARIOS", "20"))
 """`make test` runs a sample; PHPA_SCENARIOS=300 runs 300 of all kinds (10 min)."""
@@ -322,8 +322,7 @@ async def _batch(
     found: list[Scenario],
     differences: list[str],
 ) -> int:
-    plane.kubectl("create", "namespace", namespace)
-    plane.kubectl("wait", "--for=create", "--timeout=60s", "-n", namespace, "serviceaccount/default")
+    plane.make_namespace(namespace)
     await session.create(TARGETS.path(namespace), target("gate", 1))
     api.readings = readings(found, namespace, 0)
     limit = asyncio.Semaphore(8)

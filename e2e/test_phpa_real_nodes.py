@@ -16,8 +16,9 @@ from e2e.clusters import LocalControlPlane
 from e2e.clusters.binaries import Unusable, find_installed, find_or_build, find_or_build_metrics_server
 from e2e.images import BUSYBOX_IMAGE
 from e2e.nodes import real_nodes_available
-from e2e.phpa_helpers import Object, apply, cpu_metric, deployment, eventually, phpa, replicas, status
+from e2e.phpa_helpers import Object, apply, cpu_metric, deployment, phpa, replicas, status
 from e2e.system import System, install, real_system
+from e2e.waiting import eventually_async
 
 pytestmark = pytest.mark.realnode
 
@@ -96,11 +97,10 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
     plane, namespace = system.cluster, "twins"
     assert isinstance(plane, LocalControlPlane) and system.real is not None
     node = system.real[NODE]
-    plane.kubectl("create", "namespace", namespace)
-    plane.kubectl("wait", "--for=create", "--timeout=60s", "-n", namespace, "serviceaccount/default")
+    plane.make_namespace(namespace)
     apply(plane, namespace, *(burner(name) for name in TWINS))
 
-    async def all_at(count: int, seconds: float) -> dict[str, float]:
+    async def all_at(count: int) -> dict[str, float]:
         """Seconds from now until each twin is to have so many replicas."""
         began, reached = time.monotonic(), {}
 
@@ -110,12 +110,14 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
                     reached[name] = round(time.monotonic() - began, 1)
             return len(reached) == len(TWINS)
 
-        await eventually(look, (f"{count} replicas of all twins, as these have", reached), seconds)
+        await eventually_async(lambda: f"{count} replicas of all twins, as these have: {reached}", look)
         return reached
 
     async def when_its_agent_is_killed() -> Object:
         """The status of the twin that reads it, once that is back at 1."""
-        await eventually(lambda: replicas(plane, namespace, "agents") == 1, "the one that reads its agent is down", 120)
+        await eventually_async(
+            "the one that reads its agent is down", lambda: replicas(plane, namespace, "agents") == 1
+        )
         assert status(plane, namespace, "agents")["metricsSource"] != "MetricsAPI"
         system.agents[NODE].kill()
 
@@ -123,17 +125,19 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
             now = status(plane, namespace, "agents")
             return now if now.get("metricsSource") == "MetricsAPI" and now.get("metricsSourceMessage") else None
 
-        return dict(await eventually(stood_in_for, "metrics.k8s.io stands in for a killed agent"))
+        return dict(await eventually_async("metrics.k8s.io stands in for a killed agent", stood_in_for))
 
     with metrics_server.start(plane, say):
         apply(plane, namespace, *(scaler(name) for name in TWINS))
-        await eventually(lambda: status(plane, namespace, "agents").get("metricsSource") == "Agents", "agents are read")
+        await eventually_async(
+            "agents are read", lambda: status(plane, namespace, "agents").get("metricsSource") == "Agents"
+        )
         node.exec("touch", "/run/burn/on")
-        up = await all_at(MOST, 120)
+        up = await all_at(MOST)
         assert status(plane, namespace, "api")["metricsSource"] == "MetricsAPI"
         message = status(plane, namespace, "agents")["lastDecision"]["message"]
         assert "replicas: the metrics of now ask for" in plane.kubectl("describe", "phpa", "agents", "-n", namespace)
         node.exec("rm", "/run/burn/on")
-        down, now = await asyncio.gather(all_at(1, 120), when_its_agent_is_killed())
+        down, now = await asyncio.gather(all_at(1), when_its_agent_is_killed())
         say(f"autoscalers on a real node, seconds to {MOST} replicas and back to 1: {up}, {down}; {message}")
         assert now["metricsSourceMessage"].startswith(f"node {NODE}: nobody answers at 127.0.0.1, port ")

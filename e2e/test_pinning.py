@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.agent_helpers import condition, eventually
+from e2e.agent_helpers import condition
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.nodes import RealNode
 from e2e.pinning_helpers import (
@@ -30,6 +30,7 @@ from e2e.pinning_helpers import (
     until_condition,
 )
 from e2e.processes import Process, concerto_command, operator_process
+from e2e.waiting import eventually
 
 pytestmark = pytest.mark.realnode
 
@@ -78,7 +79,7 @@ def test_a_program_finds_itself_on_its_cpu_with_its_first_instruction(
             NODE,
             [(pod(namespace, n, FIRST_INSTRUCTION), binding(namespace, n, [1], "None")) for n in names],
         )
-        burst += [said for name, said in ends(plane, namespace, names, 120).items() if name in names]
+        burst += [said for name, said in ends(plane, namespace, names).items() if name in names]
         plane.kubectl("delete", "pcb,pod", "-n", namespace, *names, "--wait=false")
     say(f"pinning: in bursts {burst.count('1')} of {len(burst)} began on their CPU")
     assert burst == ["1"] * sum(BURSTS)
@@ -119,7 +120,7 @@ def test_pods_that_say_their_type_begin_on_cpus_of_their_own_one_after_the_other
             asking("beside", "exec sleep 1000", {}),
             *(asking(n, f"{FIRST_INSTRUCTION}; sleep 1", {"concerto.dev/workload-type": "cpu-bound"}) for n in names),
         )
-        eventually("each has had its turn", look, 60)
+        eventually("each has had its turn", look)
         said = ends(plane, namespace, names)
         assert {name: said[name] for name in names} == held
         assert all(cpus in ("0", "1") for cpus in held.values())
@@ -188,7 +189,7 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
     assert kernel.sets(uids["restarts"]) == {"1"}, "pins stay without it"
     agent.start()
     for uid in (late, uids["free"]):
-        kernel.until(uid, "0", 20)
+        kernel.until(uid, "0")
     assert kernel.sets(uids["restarts"]) == {"1"}
 
     plane.kubectl("delete", "pcb", "-n", namespace, "restarts")
@@ -220,7 +221,7 @@ def test_an_edit_moves_the_pod_and_a_binding_that_goes_while_the_agent_is_down_i
     assert kernel.sets(uid) == {"1"}, "an agent that belongs to no DaemonSet leaves pins when it is asked to stop"
     plane.kubectl("delete", "pcb", "-n", namespace, "moves")
     agent.start()
-    kernel.until(uid, "0-1", 20)
+    kernel.until(uid, "0-1")
     eventually("it is throttled again", lambda: kernel.quotas(uid) == [-1, 50_000, 50_000])
 
 
@@ -247,10 +248,11 @@ def test_a_binding_that_another_node_has_is_not_ours_to_write(
 
 
 def start_and_wait(agent: Process, kernel: Kernel, uid: str) -> None:
-    """Start an agent, and return when it has pinned the pod to CPU 1: whatever pin was there is undone first."""
+    """Start an agent, and return when it has pinned the pod to CPU 1 and lifted its quotas; its pin is undone first."""
     kernel.widen(uid, "0-1")
     agent.start()
-    kernel.until(uid, "1", 20)
+    kernel.until(uid, "1")
+    eventually("it is not throttled", lambda: kernel.quotas(uid) == [-1, -1, -1])
 
 
 def without_rights(plane: LocalControlPlane, member: Process, kernel: Kernel, uid: str) -> None:

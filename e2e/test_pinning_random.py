@@ -16,11 +16,12 @@ from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.pinning.validation import BoundPod, judge_node
-from e2e.agent_helpers import Object, condition, eventually
+from e2e.agent_helpers import Object, condition
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.nodes import RealNode
 from e2e.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod, two_cpu_plane
 from e2e.processes import Process, operator_process
+from e2e.waiting import eventually
 
 pytestmark = pytest.mark.realnode
 
@@ -162,12 +163,12 @@ def test_random_steps_end_as_the_objects_say(
                 return False
         return True
 
-    eventually("cpusets and statuses are what the objects say", settled, 60)
+    eventually("cpusets and statuses are what the objects say", settled)
     for name in bindings():
         plane.request("DELETE", f"{GROUP}/namespaces/{namespace}/podcpubindings/{name}")
     for uid in uids.values():
         if kernel.sets(uid):
-            kernel.until(uid, "0-1", 20)
+            kernel.until(uid, "0-1")
     make("last")
     plane.request("POST", f"{GROUP}/namespaces/{namespace}/podcpubindings", binding(namespace, "last", [1]))
     eventually("the sampler has seen an owner", lambda: sampler.owners_seen)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from e2e.agent_helpers import condition, eventually
+from e2e.agent_helpers import condition
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.nodes import RealNode
 from e2e.pinning_helpers import (
@@ -25,6 +25,7 @@ from e2e.pinning_helpers import (
     until_condition,
 )
 from e2e.processes import Process
+from e2e.waiting import eventually
 
 pytestmark = pytest.mark.realnode
 
@@ -51,7 +52,7 @@ def test_where_only_containers_are_written_programs_begin_on_their_cpu_too(
         names = [f"burst-{number}-{i}" for i in range(size)]
         made = [(pod(namespace, n, FIRST_INSTRUCTION), binding(namespace, n, [1], "None")) for n in names]
         start_bound(plane, NODE, made)
-        said += [text for name, text in ends(plane, namespace, names, 120).items() if name in names]
+        said += [text for name, text in ends(plane, namespace, names).items() if name in names]
         plane.kubectl("delete", "pcb,pod", "-n", namespace, *names, "--wait=false")
     say(f"pinning: static policy, in bursts {said.count('1')} of {len(said)} began on their CPU")
     assert set(said) == {"1"}
@@ -90,7 +91,7 @@ def test_containers_are_pinned_unless_kubelet_has(static: tuple[LocalControlPlan
     told = until_condition(plane, namespace, "kubelets", "KubeletConflict")
     assert condition(told, "Prepared")["reason"] == condition(told, "Applied")["reason"] == "KubeletConflict"
     assert kernel.program(kubelets) == {"1"}
-    eventually("kubelet takes its CPU from the others", lambda: kernel.program(free) == {"0"}, 2 * RECONCILE_SECONDS)
+    eventually("kubelet takes its CPU from the others", lambda: kernel.program(free) == {"0"})
     plane.apply(binding(namespace, "ours", [1]))
     grant(plane, get_binding(plane, namespace, "ours"), NODE, ours)
     told = until_condition(plane, namespace, "ours", "Prepared", "False")

@@ -18,9 +18,10 @@ import pytest
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.pinning.validation import BoundPod, judge_node
-from e2e.agent_helpers import condition, eventually
+from e2e.agent_helpers import condition
 from e2e.clusters import Cluster
 from e2e.processes import Process, operator_process
+from e2e.waiting import eventually
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "pinning"))
 from topologies import machine
@@ -216,7 +217,7 @@ def test_the_finalizer_of_the_seeds_manifests_keeps_nothing_and_others_stay(conc
         make_pod(concerto_cluster, namespace, name, node)
     bind(concerto_cluster, namespace, "seeds", "p", [0], finalizers=[FINALIZER])
     until(concerto_cluster, namespace, "seeds", "Validated")
-    concerto_cluster.kubectl("delete", "pcb", "-n", namespace, "seeds", "--timeout=20s")
+    concerto_cluster.kubectl("delete", "pcb", "-n", namespace, "seeds")
     bind(concerto_cluster, namespace, "kept", "p", [0], finalizers=[FINALIZER, "example.com/theirs"])
     until(concerto_cluster, namespace, "kept", "Validated")
     bind(concerto_cluster, namespace, "next", "q", [0])

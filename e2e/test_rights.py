@@ -221,9 +221,7 @@ ONLY = {
 def place(concerto_cluster: Cluster) -> Iterator[str]:
     """A namespace with the objects that are tried, and two nodes."""
     cluster, namespace = concerto_cluster, "rights"
-    cluster.kubectl("create", "namespace", namespace)
-    account = ("-n", namespace, "serviceaccount/default")
-    cluster.kubectl("wait", "--for=create", "--timeout=120s", *account, timeout_seconds=130)
+    cluster.make_namespace(namespace)
 
     def here(obj: dict[str, Any]) -> dict[str, Any]:
         return {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
@@ -282,7 +280,7 @@ def send(concerto_cluster: Cluster, place: str) -> Callable[[str, Try], requests
             config["server"] + wanted.path.format(ns=place),
             data=json.dumps(wanted.body) if wanted.method not in ("GET", "DELETE") else None,
             headers=headers,
-            timeout=10,
+            timeout=60,
             verify=False,
         )
 

@@ -9,7 +9,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from e2e.clusters import Cluster
 from e2e.processes import Process, operator_process
 from e2e.system import hollow_nodes
+from e2e.waiting import eventually
 
 NODES = 3
 NODE_PODS = 10
@@ -32,15 +33,6 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
             yield process
         finally:
             process.stop()
-
-
-def eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """The first true result of a check that is repeated until it has one."""
-    deadline = time.monotonic() + seconds
-    while not (result := check()):
-        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {what}"
-        time.sleep(0.2)
-    return result
 
 
 def pod(namespace: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -78,15 +70,15 @@ def condition(obj: dict[str, Any], kind: str) -> dict[str, Any] | None:
 
 def test_a_pod_is_bound_and_its_event_says_what_the_decision_was_based_on(concerto_cluster, operator, namespace):
     concerto_cluster.apply(pod(namespace, "plain"))
-    node = eventually(lambda: node_of(concerto_cluster, namespace, "plain"), "bound")
-    said = eventually(lambda: events(concerto_cluster, namespace, "plain", "Scheduled"), "the event")
+    node = eventually("bound", lambda: node_of(concerto_cluster, namespace, "plain"))
+    said = eventually("the event", lambda: events(concerto_cluster, namespace, "plain", "Scheduled"))
     assert said == [f"Successfully assigned {namespace}/plain to {node}, which could take "
                     f"{said[0].split('could take ')[1].split(' ')[0]} more pods by its measured capacity"]  # fmt: skip
 
 
 def test_a_pod_of_another_scheduler_is_left_alone(concerto_cluster, operator, namespace):
     concerto_cluster.apply(pod(namespace, "other", schedulerName="somebody-else"), pod(namespace, "ours"))
-    eventually(lambda: node_of(concerto_cluster, namespace, "ours"), "ours is bound")
+    eventually("ours is bound", lambda: node_of(concerto_cluster, namespace, "ours"))
     assert node_of(concerto_cluster, namespace, "other") == ""
 
 
@@ -111,7 +103,7 @@ def test_a_hard_constraint_that_is_not_evaluated_is_named_and_the_pod_never_boun
     concerto_cluster.apply(*(pod(namespace, f"hard-{i}", **spec) for i, spec in enumerate(HARD.values())))
     for i, kind in enumerate(HARD):
         said = eventually(
-            lambda i=i: events(concerto_cluster, namespace, f"hard-{i}", "FailedScheduling"), f"{kind}: an event"
+            f"{kind}: an event", lambda i=i: events(concerto_cluster, namespace, f"hard-{i}", "FailedScheduling")
         )
         assert said[0].startswith(none_of_all(concerto_cluster))
         assert any(word in said[0].lower() for word in kind.split()), f"{kind} is not named in: {said[0]}"
@@ -128,7 +120,7 @@ def test_reasons_are_counted_by_node_in_one_event(concerto_cluster, operator, na
     concerto_cluster.kubectl("cordon", names[0])
     try:
         concerto_cluster.apply(pod(namespace, "choosy", nodeSelector={"no-such": "label"}))
-        said = eventually(lambda: events(concerto_cluster, namespace, "choosy", "FailedScheduling"), "FailedScheduling")
+        said = eventually("FailedScheduling", lambda: events(concerto_cluster, namespace, "choosy", "FailedScheduling"))
         assert len(said) == 1
         assert said[0].startswith(none_of_all(concerto_cluster))
         assert "1 node(s) were unschedulable" in said[0]
@@ -143,11 +135,11 @@ def test_a_pod_with_a_scheduling_gate_waits_without_a_word_and_is_placed_once_it
 ):
     concerto_cluster.apply(pod(namespace, "gated", schedulingGates=[{"name": "example.com/wait"}]))
     concerto_cluster.apply(pod(namespace, "after"))
-    eventually(lambda: node_of(concerto_cluster, namespace, "after"), "a later pod is bound")
+    eventually("a later pod is bound", lambda: node_of(concerto_cluster, namespace, "after"))
     assert node_of(concerto_cluster, namespace, "gated") == ""
     patch = json.dumps([{"op": "remove", "path": "/spec/schedulingGates/0"}])
     concerto_cluster.kubectl("patch", "pod", "-n", namespace, "gated", "--type=json", "-p", patch)
-    eventually(lambda: node_of(concerto_cluster, namespace, "gated"), "bound after the gate is gone")
+    eventually("bound after the gate is gone", lambda: node_of(concerto_cluster, namespace, "gated"))
 
 
 def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_used(
@@ -160,7 +152,7 @@ def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_
         items = concerto_cluster.get("pods", "-A")["items"]
         return [p for p in items if p["spec"].get("nodeName", "").startswith("sched-")]
 
-    eventually(lambda: len(bound()) == NODES * NODE_PODS, "all room is used", 40)
+    eventually("all room is used", lambda: len(bound()) == NODES * NODE_PODS)
     time.sleep(1)
     by_node: dict[str, int] = {}
     for found in bound():
@@ -168,12 +160,10 @@ def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_
     assert max(by_node.values()) <= NODE_PODS
     waiting = [p["metadata"]["name"] for p in concerto_cluster.get("pods", "-n", namespace)["items"]
                if not p["spec"].get("nodeName")]  # fmt: skip
-    told = eventually(
-        lambda: events(concerto_cluster, namespace, waiting[0], "FailedScheduling"), "why the rest waits", 30
-    )
+    told = eventually("why the rest waits", lambda: events(concerto_cluster, namespace, waiting[0], "FailedScheduling"))
     assert told[0].startswith(none_of_all(concerto_cluster))
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "--wait=false", *[f"many-{i:02d}" for i in range(5)])
-    eventually(lambda: node_of(concerto_cluster, namespace, waiting[-1]), "the rest is placed", 30)
+    eventually("the rest is placed", lambda: node_of(concerto_cluster, namespace, waiting[-1]))
 
 
 def test_a_standing_reservation_keeps_room_for_its_pods_and_is_used_up_by_them(concerto_cluster, operator, namespace):
@@ -189,13 +179,13 @@ def test_a_standing_reservation_keeps_room_for_its_pods_and_is_used_up_by_them(c
         found = concerto_cluster.get("pres", "-n", namespace, "room")
         return found.get("status") or {}
 
-    eventually(lambda: status().get("phase") == "Active", "the room is held", 30)
+    eventually("the room is held", lambda: status().get("phase") == "Active")
     assert sum(p["units"] for p in status()["placements"]) == 2
     held = {p["node"] for p in status()["placements"]}
     concerto_cluster.apply(*(pod(namespace, f"guest-{i}", labels={"for": "room"}) for i in range(2)))
     for i in range(2):
-        assert eventually(lambda i=i: node_of(concerto_cluster, namespace, f"guest-{i}"), "a guest is bound") in held
-    eventually(lambda: status().get("phase") == "Consumed", "it is used up", 30)
+        assert eventually("a guest is bound", lambda i=i: node_of(concerto_cluster, namespace, f"guest-{i}")) in held
+    eventually("it is used up", lambda: status().get("phase") == "Consumed")
     assert {c["name"] for c in status()["consumedBy"]} == {"guest-0", "guest-1"}
 
 
@@ -207,17 +197,16 @@ def test_a_standing_reservation_whose_time_is_over_says_so_and_stays(concerto_cl
         "spec": {"podSelector": {"matchLabels": {"for": "brief"}}, "count": 1, "ttlSeconds": 3},
     })  # fmt: skip
     found = eventually(
+        "it has expired",
         lambda: (
             (p := concerto_cluster.get("pres", "-n", namespace, "brief"))
             and (p.get("status") or {}).get("phase") == "Expired"
             and p
         ),
-        "it has expired",
-        30,
     )
     assert condition(found, "Expired")["status"] == "True"
     assert not found["status"]["placements"]
-    assert eventually(lambda: events(concerto_cluster, namespace, "brief", "Expired"), "an event")
+    assert eventually("an event", lambda: events(concerto_cluster, namespace, "brief", "Expired"))
 
 
 def profile(name: str, scheduler_name: str, **spec: Any) -> dict[str, Any]:
@@ -236,22 +225,22 @@ def test_profiles_come_change_and_go_without_a_restart(concerto_cluster, operato
     assert node_of(concerto_cluster, namespace, "early") == ""
     concerto_cluster.apply(profile(name, name))
     try:
-        eventually(lambda: node_of(concerto_cluster, namespace, "early"), "placed once its profile is there")
-        ready = eventually(lambda: condition(concerto_cluster.get("sprof", name), "Ready"), "Ready")
+        eventually("placed once its profile is there", lambda: node_of(concerto_cluster, namespace, "early"))
+        ready = eventually("Ready", lambda: condition(concerto_cluster.get("sprof", name), "Ready"))
         assert ready["status"] == "True" and ready["reason"] == "InUse"
         # No node is let in that is not measured, and this one profile looks at none that is called like ours
         concerto_cluster.apply(profile(name, name, metricsPolicy="Avoid", staleAfter="1s", heartbeatsMissed=1))
         eventually(
-            lambda: concerto_cluster.get("sprof", name)["status"]["observedGeneration"] == 2, "the edit is in use"
+            "the edit is in use", lambda: concerto_cluster.get("sprof", name)["status"]["observedGeneration"] == 2
         )
         concerto_cluster.apply(pod(namespace, "late", schedulerName=name))
-        eventually(lambda: events(concerto_cluster, namespace, "late", "FailedScheduling"), "no room by the new rule")
+        eventually("no room by the new rule", lambda: events(concerto_cluster, namespace, "late", "FailedScheduling"))
         concerto_cluster.apply(profile(f"{name}-2", name))
-        loser = eventually(lambda: condition(concerto_cluster.get("sprof", f"{name}-2"), "Ready"), "the second one")
+        loser = eventually("the second one", lambda: condition(concerto_cluster.get("sprof", f"{name}-2"), "Ready"))
         assert loser["status"] == "False" and loser["reason"] == "DuplicateSchedulerName" and name in loser["message"]
         # With the older one gone the younger one is in its place, and its rule lets the pod in
         concerto_cluster.kubectl("delete", "sprof", name)
-        eventually(lambda: node_of(concerto_cluster, namespace, "late"), "placed by the other profile")
+        eventually("placed by the other profile", lambda: node_of(concerto_cluster, namespace, "late"))
     finally:
         concerto_cluster.kubectl("delete", "sprof", name, f"{name}-2", "--ignore-not-found")
 
@@ -277,8 +266,8 @@ def test_pods_that_ask_for_all_there_is_do_not_keep_others_waiting(concerto_clus
     ):
         concerto_cluster.apply(pod(namespace, f"huge-{name}", **({"containers": huge} | over)))
     concerto_cluster.apply(pod(namespace, "tiny", containers=[huge[0] | {"resources": {"requests": {"cpu": "1e-9"}}}]))
-    eventually(lambda: node_of(concerto_cluster, namespace, "tiny"), "bound")
-    said = eventually(lambda: events(concerto_cluster, namespace, "huge-waits", "FailedScheduling"), "the event")
+    eventually("bound", lambda: node_of(concerto_cluster, namespace, "tiny"))
+    said = eventually("the event", lambda: events(concerto_cluster, namespace, "huge-waits", "FailedScheduling"))
     assert "Insufficient cpu" in said[0]
     assert operator.is_running()
     concerto_cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--force", "--grace-period=0", check=False)
@@ -296,5 +285,5 @@ def test_a_model_that_no_agent_of_ours_would_publish_ends_nobody(concerto_cluste
     time.sleep(6)  # the model is looked at every 5 s at most
     assert operator.is_running()
     concerto_cluster.apply(pod(namespace, "after"))
-    eventually(lambda: node_of(concerto_cluster, namespace, "after"), "bound")
+    eventually("bound", lambda: node_of(concerto_cluster, namespace, "after"))
     concerto_cluster.kubectl("delete", "sub", "odd-empty", "odd-rankless")

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.agent_helpers import Object, condition, eventually, pod_spec
+from e2e.agent_helpers import Object, condition, pod_spec
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNodes, real_nodes_available
 from e2e.processes import NAMESPACE, Process, agent_process
 from e2e.system import agent_on
+from e2e.waiting import eventually
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "agent"))
 import sysfs_trees as trees
@@ -156,7 +157,7 @@ def test_a_real_kubelets_reserved_and_exclusive_cpus_are_published(
         pytest.skip(f"no real nodes here: {reason}")
     kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "cpuManagerReconcilePeriod": "2s"}
     with RealNodes(concerto_cluster, [REAL], kubelet_config=kubelet) as nodes:
-        nodes.wait_ready(60)
+        nodes.wait_ready()
         node = nodes[REAL]
         if len(node.cpus) < 2:
             pytest.skip("the static policy has nothing to give away on one CPU")

@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from concerto.api.cpulist import parse_cpu_list
-from e2e.agent_helpers import condition, eventually
+from e2e.agent_helpers import condition
 from e2e.clusters import Cluster
 from e2e.hollow.objects import LABEL as FLEET
 from e2e.processes import Process, concerto_command, operator_process
 from e2e.system import REPOSITORY, hollow_nodes
+from e2e.waiting import eventually
 
 Object = dict[str, Any]
 TYPE = "concerto.dev/workload-type"

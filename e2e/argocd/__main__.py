@@ -22,8 +22,8 @@ from e2e.clusters.binaries import find_or_build_argocd
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNode, RealNodes
 from e2e.processes import operator_process
-from e2e.scripted_load import eventually
 from e2e.system import REPOSITORY, SAMPLES, agent_on
+from e2e.waiting import eventually
 
 SOAK_SECONDS = float(os.environ.get("SOAK") or 60)
 GOOD_WITHIN_SECONDS = 60.0
@@ -307,8 +307,8 @@ def judge_removal(
 
     for look in (difference, pinned):
         try:
-            eventually(lambda look=look: not look(), "nothing is left behind")
-        except TimeoutError:
+            eventually("nothing is left behind", lambda look=look: not look())
+        except AssertionError:
             wrong += look()
     if not wrong:
         say(f"after: the same {len(before)} objects, cgroups as before, and the workload's pods run on")

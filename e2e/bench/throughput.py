@@ -254,7 +254,7 @@ def run_through(control_plane: LocalControlPlane, nodes: int, pods: int, say: Sa
             operator = operator_process(control_plane, control_plane.logs, "operator-through")
             if name == "concerto":
                 operator.start()
-                operator.wait_ready(60)
+                operator.wait_ready()
             else:
                 control_plane.start_scheduler()
             time.sleep(8)  # capacities are published and known
@@ -315,7 +315,7 @@ def steady(control_plane: LocalControlPlane, nodes: int, seconds: float, say: Sa
     with hollow_nodes(control_plane, nodes):
         operator = operator_process(control_plane, control_plane.logs, "operator-steady").start()
         try:
-            operator.wait_ready(120)
+            operator.wait_ready()
             time.sleep(30)  # the nodes warm up
             cpu, writes, began = cpu_seconds(operator.pid), _writes(control_plane), time.monotonic()
             time.sleep(seconds)
@@ -350,7 +350,7 @@ def arrivals(control_plane: LocalControlPlane, nodes: int, per_second: float, po
             operator = operator_process(control_plane, control_plane.logs, "operator-arrivals")
             if name == "concerto":
                 operator.start()
-                operator.wait_ready(60)
+                operator.wait_ready()
             else:
                 control_plane.start_scheduler()
             time.sleep(3)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.clusters.pki import kubeconfig as write_kubeconfig
+from e2e.waiting import PATIENCE_SECONDS
 
 DAY_SECONDS = 24 * 3600
 
@@ -35,7 +36,7 @@ class Cluster:
         self.work_dir = work_dir
 
     def kubectl(
-        self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_seconds: float = 60.0
+        self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_seconds: float = PATIENCE_SECONDS
     ) -> str:
         """What kubectl prints, as the administrator.
 
@@ -63,6 +64,19 @@ class Cluster:
     def apply(self, *objects: dict[str, Any]) -> None:
         """``kubectl apply`` of objects."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    def wait(self, *arguments: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """``kubectl wait``, as long as tests are patient.
+
+        Raises:
+            ClusterError: it was in vain.
+        """
+        self.kubectl("wait", f"--timeout={seconds:.0f}s", *arguments, timeout_seconds=seconds + 10)
+
+    def make_namespace(self, name: str) -> None:
+        """Make a namespace in which pods can be made: it has its service account."""
+        self.kubectl("create", "namespace", name)
+        self.wait("--for=create", "-n", name, "serviceaccount/default")
 
     def service_account_token(
         self,

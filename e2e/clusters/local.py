@@ -22,6 +22,7 @@ from e2e.clusters.binaries import Binaries
 from e2e.clusters.cluster import Cluster, ClusterError, write_private
 from e2e.clusters.pki import Authority, certificate_user, kubeconfig
 from e2e.clusters.process import Child, stop_all, stop_pid
+from e2e.waiting import PATIENCE_SECONDS
 
 # Below the range that the kernel hands out to outgoing connections: a port must still be free after an outage
 _PORTS = range(20000, 30000)
@@ -280,7 +281,7 @@ class LocalControlPlane(Cluster):
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._ssl)
         )
         try:
-            with opener.open(request, timeout=10) as answer:
+            with opener.open(request, timeout=30) as answer:
                 payload = answer.read()
         except urllib.error.HTTPError as error:
             raise ClusterError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')}") from error
@@ -304,7 +305,7 @@ class LocalControlPlane(Cluster):
             pids = {child.name: child.pid for child in self.children.values()}
             (self.work_dir / _STATE).write_text(json.dumps({"pids": pids, "port": self.port}))
 
-    def _wait(self, name: str, path: str, what: str, seconds: float = 120.0) -> None:
+    def _wait(self, name: str, path: str, what: str, seconds: float = PATIENCE_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         said = ""
         while time.monotonic() < deadline:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
+from functools import partial
 
-from e2e.clusters import Cluster, ClusterError
+from e2e.clusters import Cluster
+from e2e.waiting import eventually
 
 
-def register(cluster: Cluster, name: str, port: int, apis: Mapping[str, str], timeout_seconds: float = 60.0) -> None:
+def register(cluster: Cluster, name: str, port: int, apis: Mapping[str, str]) -> None:
     """Have the API server ask ``https://localhost:port`` for API groups; returns when it does.
 
     Args:
@@ -16,10 +17,9 @@ def register(cluster: Cluster, name: str, port: int, apis: Mapping[str, str], ti
         name: of the Service, and of its namespace.
         port: where the groups are served, by whatever certificate.
         apis: version by group.
-        timeout_seconds: for the first answers.
 
     Raises:
-        ClusterError: there was none in time.
+        AssertionError: it does not in time.
     """
     cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
@@ -46,12 +46,12 @@ def register(cluster: Cluster, name: str, port: int, apis: Mapping[str, str], ti
             for group, version in apis.items()
         ),
     )
-    deadline = time.monotonic() + timeout_seconds
+
+    def is_served(group: str, version: str) -> bool:
+        return f'"{group}/{version}"' in cluster.kubectl("get", "--raw", f"/apis/{group}/{version}", check=False)
+
     for group, version in apis.items():
-        while f'"{group}/{version}"' not in cluster.kubectl("get", "--raw", f"/apis/{group}/{version}", check=False):
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{group} of {name} is not served by the API server")
-            time.sleep(0.2)
+        eventually(f"the API server serves {group} of {name}", partial(is_served, group, version))
 
 
 def unregister(cluster: Cluster, apis: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from e2e.clusters import Cluster
 from e2e.clusters.pki import Authority
 from e2e.metrics_api.aggregation import register, unregister
 from e2e.metrics_api.readings import PodReading, Readings
+from e2e.waiting import PATIENCE_SECONDS
 
 _APIS = {"metrics.k8s.io": "v1beta1", "custom.metrics.k8s.io": "v1beta2", "external.metrics.k8s.io": "v1beta1"}
 
@@ -44,7 +45,7 @@ class MetricsAPI:
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(10), "the metrics API did not start"
+        assert started.wait(PATIENCE_SECONDS), "the metrics API did not start"
         register(self._cluster, "metrics-api", self._port, _APIS)
         return self
 

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.waiting import PATIENCE_SECONDS
+
 # In a v2-only node no process may live beside kubepods: what is not a pod lives in this leaf.
 LEAF = "node"
 V2_CONTROLLERS = ("cpuset", "cpu", "io", "memory", "pids")
@@ -131,7 +133,7 @@ class Machine:
                     pids.update(int(pid) for pid in (Path(directory) / "cgroup.procs").read_text().split())
         return pids - {0}
 
-    def kill(self, name: str, *, timeout: float = 20.0) -> None:
+    def kill(self, name: str, *, timeout: float = PATIENCE_SECONDS) -> None:
         """Kills every process in ``name`` and returns when they are gone.
 
         Raises:
@@ -153,7 +155,7 @@ class Machine:
                 raise TimeoutError(f"processes of cgroup {name} will not go: {sorted(pids)}")
             time.sleep(0.02)
 
-    def remove(self, name: str, *, timeout: float = 20.0) -> None:
+    def remove(self, name: str, *, timeout: float = PATIENCE_SECONDS) -> None:
         """Kills what is left in ``name`` and removes its directories.
 
         Raises:

@@ -19,6 +19,7 @@ from e2e.nodes.cgroups import Machine
 from e2e.nodes.cleanup import cleanup_stale
 from e2e.nodes.config import NodeSpec, Slot, parse_cpus, share_cpus
 from e2e.nodes.requirements import real_nodes_available
+from e2e.waiting import PATIENCE_SECONDS
 
 # Left to the machine: the control plane, the operator, the tests.
 _MACHINE_SHARE_BYTES = 4 * 1024**3
@@ -104,7 +105,7 @@ class RealNode:
         # Heartbeats are in whole seconds.
         return heartbeat.timestamp() >= int(self._started_at)
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = PATIENCE_SECONDS) -> None:
         """Returns once the node is Ready.
 
         Raises:
@@ -277,7 +278,7 @@ class RealNodes:
         """Has the supervisor carry out one command."""
         return self._tell(request)
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = PATIENCE_SECONDS) -> None:
         """Returns once every node is Ready; raises NodeError as `RealNode.wait_ready` does."""
         deadline = time.monotonic() + timeout
         for node in self:
@@ -293,7 +294,7 @@ class RealNodes:
         if supervisor is None or supervisor.stdin is None or supervisor.stdout is None:
             return
         supervisor.stdin.close()
-        failed = supervisor.wait(timeout=60)
+        failed = supervisor.wait(timeout=PATIENCE_SECONDS)
         supervisor.stdout.close()
         for node in self:
             node.init = None

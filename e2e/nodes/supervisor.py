@@ -25,6 +25,7 @@ from e2e.nodes.cgroups import Machine
 from e2e.nodes.cleanup import Claim, claim_any, sweep
 from e2e.nodes.config import NodeSpec, Slot, inner_settings, kubeconfig_for_node, node_files
 from e2e.nodes.requirements import cni_binaries
+from e2e.waiting import PATIENCE_SECONDS
 
 _INNER = Path(__file__).with_name("inner.sh")
 _PR_SET_PDEATHSIG = 1
@@ -37,7 +38,7 @@ def _run(*argv: str | Path) -> None:
         raise RuntimeError(f"{' '.join(map(str, argv))}: {done.stderr.strip()}")
 
 
-def _child_of(pid: int, *, timeout: float = 10.0) -> int:
+def _child_of(pid: int, *, timeout: float = PATIENCE_SECONDS) -> int:
     """The PID of ``pid``'s only child, once there is one."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -142,7 +143,7 @@ class Supervisor:
     def kill(self, spec: NodeSpec) -> dict[str, Any]:
         """Takes the node's power away: every process in it is gone, its Node object and its disk stay."""
         self.machine.kill(self.slot.cgroup(spec))
-        self.processes[spec.name].wait(timeout=10)
+        self.processes[spec.name].wait(timeout=PATIENCE_SECONDS)
         return {}
 
     def stop(self, spec: NodeSpec, *, wipe: bool) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Supervisor:
         self.machine.remove(self.slot.cgroup(spec))
         process = self.processes.pop(spec.name, None)
         if process is not None:
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE_SECONDS)
         self.inits.pop(spec.name, None)
         subprocess.run(["ip", "link", "del", self.slot.link(spec)], capture_output=True, check=False)
         if wipe:
@@ -176,7 +177,7 @@ class Supervisor:
         names = list(self.processes)
         sweep(self.slot, self.machine)
         for process in self.processes.values():
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE_SECONDS)
         self._delete_node_objects(names)
 
     def detach(self) -> None:
