@@ -242,3 +242,16 @@ async def test_bindings_are_judged_with_those_of_the_node_that_the_pod_is_on_now
         made.on_pod(None, pods["default", "a"])
         await made.reconcile(("default", "a"), binding("a", 0))
         assert statuses == {"a": "Failed", "b": "Validated"}, "a static pod holds nothing either"
+
+
+@pytest.mark.parametrize(
+    ("patience_seconds", "again"), [(1000.0, True), (0.0, False)], ids=["expected to answer", "told that it does not"]
+)
+async def test_an_agent_that_is_silent_is_waited_for_until_that_is_said_and_then_no_more(patience_seconds, again):
+    async with faulty([takes({})]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        pods = {("default", "a"): pod("a", "n")}
+        made = PodCPUBindingController(
+            server.session, recorder, pods, {("", "n"): TOPOLOGY}, patience_seconds=patience_seconds
+        )
+        assert (await made.reconcile(("default", "a"), binding("a", 0)) is not None) == again

@@ -130,7 +130,9 @@ class PodCPUBindingController:
         if key not in self._views:
             self._asked.pop(key, None)
         asked = self._asked.get(key)
-        return None if asked is None else max(self._patience_seconds - (time.monotonic() - asked[2]), 0.1)
+        if asked is None or self._told_of_silence(key):
+            return None
+        return max(self._patience_seconds - (time.monotonic() - asked[2]), 0.1)
 
     def _judge(self, node: str) -> dict[BindingKey, Verdict]:
         there = []
@@ -159,11 +161,17 @@ class PodCPUBindingController:
         asked = self._asked.get(key)
         if asked is None or asked[:2] != question:
             asked = self._asked[key] = (*question, time.monotonic())
-        status = obj.get("status") or {}
-        ready = find_condition(status.get("conditions"), "Ready") or {}
-        if ready.get("reason") == NOT_ANSWERED and (status.get("observedGeneration"), status.get("podUID")) == question:
+        if self._told_of_silence(key):
             return False  # said by this process or the one before: it is not unsaid by a restart
         return time.monotonic() - asked[2] < self._patience_seconds
+
+    def _told_of_silence(self, key: BindingKey) -> bool:
+        """Whether the status says that the agent does not answer the question that is asked now."""
+        obj = self._objects.get(key) or {}
+        status = obj.get("status") or {}
+        ready = find_condition(status.get("conditions"), "Ready") or {}
+        told = (status.get("observedGeneration"), status.get("podUID"))
+        return ready.get("reason") == NOT_ANSWERED and told == self._asked[key][:2]
 
     def _put(self, key: BindingKey, obj: Object | None) -> None:
         if (old := self._views.pop(key, None)) is not None:

@@ -1,7 +1,9 @@
 """A level-triggered work queue for one kind of low-rate objects.
 
 `kopf` tells that a key has changed and nothing more; what to do is decided from the object as it is when its turn
-comes. A full list at the start, and again every few minutes, makes up for any change that was missed.
+comes. A full list at the start, and again every few minutes, makes up for any change that was missed: what it shows is
+looked at as it was listed, unless something has been heard of it since, so that nothing is asked for object by object
+while nothing happens.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class Reconciler:
         self._resync_seconds = resync_seconds
         self._longest = longest_backoff_seconds
         self._dirty: dict[Key, None] = {}  # insertion-ordered: first marked, first served
+        self._listed: dict[Key, Object | None] = {}  # as the last list has it, if nothing has been heard since it began
+        self._heard: set[Key] = set()  # since the last list was begun
         self._known: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
@@ -66,6 +70,11 @@ class Reconciler:
     def mark(self, namespace: str | None, name: str) -> None:
         """This object may have changed. Cheap; may be called from anywhere on the loop, leading or not."""
         key = (namespace or "", name)
+        self._listed.pop(key, None)
+        self._heard.add(key)
+        self._queue(key)
+
+    def _queue(self, key: Key) -> None:
         if timer := self._later.pop(key, None):
             timer.cancel()
         self._dirty[key] = None
@@ -90,24 +99,25 @@ class Reconciler:
 
     async def _resync(self) -> None:
         while True:
+            self._heard.clear()
             try:
                 listed = await self._session.list(self._resource.path(), label_selector=self._label_selector)
             except KubeError as error:
                 logger.warning("%s: cannot list: %s", self.kind, error)
                 await asyncio.sleep(5)
                 continue
-            keys = {(o["metadata"].get("namespace", ""), o["metadata"]["name"]) for o in listed["items"]}
-            for key in sorted(keys | self._known):
-                self.mark(*key)
+            whose = {"apiVersion": self._resource.api_version, "kind": self._resource.kind}
+            found = {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): whose | o for o in listed["items"]}
+            # What was heard of meanwhile has its turn anyway, and may be news that the list has not
+            for key in sorted((found.keys() | self._known) - self._heard):
+                self._listed[key] = found.get(key)
+                self._queue(key)
             await asyncio.sleep(self._resync_seconds)
 
     async def _one(self, key: Key) -> None:
         namespace, name = key
         try:
-            try:
-                found: Object | None = await self._session.get(self._resource.path(namespace or None, name))
-            except NotFound:
-                found = None
+            found = self._listed.pop(key) if key in self._listed else await self._get(key)
             again = await self._reconcile(key, found)
         except Exception as error:
             # One broken object must not keep the others from their turn
@@ -129,6 +139,13 @@ class Reconciler:
             self._known.add(key)
             if again is not None:
                 self._schedule(key, again)
+
+    async def _get(self, key: Key) -> Object | None:
+        namespace, name = key
+        try:
+            return await self._session.get(self._resource.path(namespace or None, name))
+        except NotFound:
+            return None
 
     def _schedule(self, key: Key, seconds: float) -> None:
         if key in self._dirty:
