@@ -172,6 +172,7 @@ def doomed(plane: LocalControlPlane, tmp_path: Path) -> Iterator[tuple[subproces
     process.kill()
     process.wait()
     process.stdout.close()
+    plane.kubectl("delete", "node", "doomed", "--ignore-not-found")  # for a while yet it would be taken for Ready
 
 
 def _exists(pid: int) -> bool:

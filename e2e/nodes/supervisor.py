@@ -164,12 +164,12 @@ class Supervisor:
         """Best effort: the API server may be gone already."""
         if not names:
             return
-        kubectl = [self.plan["kubectl"], "--kubeconfig", self.plan["admin_kubeconfig"], "--request-timeout=3s"]
+        kubectl = [self.plan["kubectl"], "--kubeconfig", self.plan["admin_kubeconfig"], "--request-timeout=30s"]
         subprocess.run(
             [*kubectl, "delete", "node", "--ignore-not-found", "--wait=false", *names],
             capture_output=True,
             check=False,
-            timeout=15,
+            timeout=PATIENCE_SECONDS,
         )
 
     def remove_all(self) -> None:
