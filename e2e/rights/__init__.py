@@ -1,4 +1,6 @@
-"""What the tokens of operator and agents may do, as `kubectl auth can-i --list` says: written down beside this file."""
+"""What the tokens of operator and agents may do, as `kubectl auth can-i --list` says, and what roles let people do with
+our kinds: written down beside this file.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from e2e.clusters import Cluster
 ACCOUNTS = ("operator", "agent")
 NAMESPACE = "concerto-system"
 NAMESPACES = (NAMESPACE, "default")
+ROLES = ("view", "edit", "admin", "concerto-reserve", "concerto-pin")
+"""Roles that people have: those of Kubernetes, and ours that are part of no other."""
 _FOLDER = Path(__file__).resolve().parent
 
 
 def file(account: str) -> Path:
-    """Where an account's rights are written down."""
+    """Where the rights of an account, or those of ``people``, are written down."""
     return _FOLDER / f"{account}.txt"
 
 
@@ -37,6 +41,19 @@ def listing(cluster: Cluster, account: str, node: str) -> str:
         )
         rows = sorted(_ordered(row) for row in said.splitlines() if row.strip())
         parts.append("\n".join([f"# in namespace {namespace}", *rows]))
+    return "\n".join(parts) + "\n"
+
+
+def people(cluster: Cluster) -> str:
+    """What each of `ROLES` allows in Concerto's group, a line for a resource: resource, [verbs]."""
+    parts = []
+    for role in ROLES:
+        verbs: dict[str, set[str]] = {}
+        for rule in cluster.get("clusterrole", role)["rules"] or ():
+            if {"concerto.dev", "*"} & set(rule.get("apiGroups", ())):
+                for resource in rule["resources"]:
+                    verbs.setdefault(resource, set()).update(rule["verbs"])
+        parts += [f"# {role}", *(f"{resource} [{' '.join(sorted(verbs[resource]))}]" for resource in sorted(verbs))]
     return "\n".join(parts) + "\n"
 
 

@@ -1,12 +1,13 @@
-"""``make rights``: write down what the tokens of operator and agents may do, after a change of their roles."""
+"""``make rights``: write down what operator, agents and people may do, after a change of their roles."""
 
 from __future__ import annotations
 
 import sys
 
 from e2e.clusters import LocalControlPlane, find_binaries
-from e2e.rights import ACCOUNTS, file, listing
+from e2e.rights import ACCOUNTS, file, listing, people
 from e2e.system import install
+from e2e.waiting import eventually
 
 
 def main() -> int:
@@ -17,6 +18,10 @@ def main() -> int:
         for account in ACCOUNTS:
             file(account).write_text(listing(cluster, account, "rights"))
             print(file(account))
+        # the controller manager adds up roles in its own time
+        eventually("edit takes in our kinds", lambda: "predictivehpas [create" in people(cluster))
+        file("people").write_text(people(cluster))
+        print(file("people"))
     return 0
 
 

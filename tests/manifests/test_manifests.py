@@ -274,3 +274,20 @@ def test_the_watchers_service_reaches_the_operators_web_port():
     assert service["selector"].items() <= pod["metadata"]["labels"].items()
     ports = {p["name"] for c in pod["spec"]["containers"] for p in c["ports"]}
     assert {p["targetPort"] for p in service["ports"]} <= ports
+
+
+AGGREGATED = [o for (kind, _), o in objects().items() if kind == "ClusterRole" and o["metadata"].get("labels")]
+
+
+def test_view_edit_and_admin_take_in_what_reaches_no_further_than_a_namespace_of_ones_own():
+    assert {
+        (label, name) for o in AGGREGATED for label in o["metadata"]["labels"] for name in [o["metadata"]["name"]]
+    } == {
+        ("rbac.authorization.k8s.io/aggregate-to-view", "concerto-view"),
+        ("rbac.authorization.k8s.io/aggregate-to-edit", "concerto-edit-autoscaling"),
+    }
+    allowed = rights(*(("ClusterRole", o["metadata"]["name"]) for o in AGGREGATED))
+    assert {group for group, _, _, _ in allowed} == {"concerto.dev"}
+    # pins and reservations take from others what no quota counts; status and metrics are nobody's but ours
+    assert {resource for _, resource, _, verb in allowed if verb not in READ} == {"predictivehpas"}
+    assert not any("/" in resource or "*" in resource for _, resource, _, _ in allowed)
