@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource
+from concerto.kube.reflector import StorageWentBack
 from concerto.kube.session import _lines
 
 THINGS = Resource("", "v1", "things", "Thing", True)
@@ -75,8 +76,12 @@ async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tupl
         return (
             reflector,
             told,
-            [next((p for p in params if p.startswith("resourceVersion")), "list") for params in asked],
+            [next((p for p in params if p.startswith("resourceVersion")), kind_of_list(params)) for params in asked],
         )
+
+
+def kind_of_list(params: list[str]) -> str:
+    return "look back" if "limit=1" in params else "list"
 
 
 def has(*names: str) -> Callable[[Reflector], bool]:
@@ -87,14 +92,15 @@ def has(*names: str) -> Callable[[Reflector], bool]:
 ENDINGS = {
     "ends properly after an event": (streams(event("ADDED", thing("b", 6))), "resourceVersion=6"),
     "ends properly after a bookmark": (streams(event("BOOKMARK", thing("", 8))), "resourceVersion=8"),
-    "breaks": (streams(event("ADDED", thing("b", 6)), then=breaks), "resourceVersion=6"),
+    "breaks": (streams(event("ADDED", thing("b", 6)), then=breaks), "look back", "resourceVersion=6"),
     "breaks in the middle of a line": (
         streams(event("ADDED", thing("b", 6)), event("DELETED", thing("a", 7))[:30], then=breaks),
+        "look back",
         "resourceVersion=6",
     ),
     "is refused for a while": (refuses(429, "TooManyRequests"), "resourceVersion=5"),
-    "is not ready": (refuses(503, "ServiceUnavailable"), "resourceVersion=5"),
-    "breaks before it begins": (resets, "resourceVersion=5"),
+    "is not ready": (refuses(503, "ServiceUnavailable"), "look back", "resourceVersion=5"),
+    "breaks before it begins": (resets, "look back", "resourceVersion=5"),
     "is refused as too old": (refuses(410, "Expired"), "list"),
     "says that it is too old": (streams(event("ADDED", thing("b", 6)), error(410, "Expired")), "list"),
     "says that the server is in trouble": (streams(event("ADDED", thing("b", 6)), error(500, "InternalError")), "list"),
@@ -104,15 +110,41 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("ending", "asked_next"), ENDINGS.values(), ids=ENDINGS.keys())
-async def test_after_a_watch_that(ending: Any, asked_next: str) -> None:
+@pytest.mark.parametrize(("ending", "asked_next"), [(e[0], e[1:]) for e in ENDINGS.values()], ids=ENDINGS.keys())
+async def test_after_a_watch_that(ending: Any, asked_next: tuple[str, ...]) -> None:
     after_list = [page(9, thing("a", 1), thing("c", 9)), streams(then=for_ever)]
     after_watch = [streams(event("ADDED", thing("c", 9)), then=for_ever)]
-    answers = [page(5, thing("a", 1)), ending, *(after_list if asked_next == "list" else after_watch)]
+    looks_back = [page(6)] if asked_next[0] == "look back" else []
+    answers = [page(5, thing("a", 1)), ending, *looks_back, *(after_list if asked_next == ("list",) else after_watch)]
     reflector, _, asked = await follow(answers, lambda r: ("ns", "c") in r.store)
-    assert asked[:3] == ["list", "resourceVersion=5", asked_next]
-    if asked_next == "list":
+    assert asked[: 2 + len(asked_next)] == ["list", "resourceVersion=5", *asked_next]
+    if asked_next == ("list",):
         assert has("a", "c")(reflector)  # b is not in the list: it is gone
+
+
+EXPIRED = streams(error(410, "Expired"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ([resets, page(4)], "was at version 5, and is at 4 now"),
+        ([EXPIRED, page(4, thing("a", 1))], "was at version 5, and is at 4 now"),
+        ([EXPIRED, page(1_000_005, thing("a", 1))], "shows ns/a as it was before"),
+        ([EXPIRED, page(1_000_005, thing("a", 2), thing("ended", 3))], "shows ns/ended as it was before"),
+    ],
+    ids=[
+        "revisions are lower after the server was away",
+        "revisions are lower in a new list",
+        "an object is older, though revisions go on higher",
+        "an object has come back, though revisions go on higher",
+    ],
+)
+async def test_a_storage_that_was_restored_is_seen_and_ends_all_that_was_concluded(answers, words) -> None:
+    async with faulty([page(5, thing("a", 2)), *answers]) as server:
+        with pytest.raises(StorageWentBack, match=words):
+            async with asyncio.timeout(20):
+                await Reflector(server.session, THINGS, settings=QUICK).run()
 
 
 async def test_a_collection_in_which_nothing_happens_is_watched_without_a_pause() -> None:

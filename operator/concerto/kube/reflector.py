@@ -7,7 +7,9 @@ What a consumer can rely on:
   gone. An object that was deleted and made again under the same name is gone first and then appears, even if both
   happened while no watch was open.
 - The store never holds an object that a complete list no longer showed.
-- A resourceVersion is an opaque word: it is handed back and compared for equality, never for order.
+- A resourceVersion is handed back and compared for equality. Their order (KEP-5504) is used for one thing only: to see
+  that the API server's storage has gone back to an earlier state (etcd restored from a snapshot). What has been told
+  then is not so any more, of ended pods for instance, and ``run`` ends with `StorageWentBack`: start afresh.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from concerto.api.resource_version import not_newer
 from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable, api_error
 from concerto.kube.resources import Resource
-from concerto.kube.session import Object, Session
+from concerto.kube.session import Object, Session, selectors
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,10 @@ class ReflectorSettings:
     inactivity_seconds: float = 90.0
     first_backoff_seconds: float = 0.5
     longest_backoff_seconds: float = 30.0
+
+
+class StorageWentBack(Exception):
+    """The API server shows an earlier state than was seen before: whatever followed from what was seen since is void."""
 
 
 class _Relist(Exception):
@@ -112,6 +119,8 @@ class Reflector:
         self._on_synced = on_synced
         self._settings = settings or ReflectorSettings()
         self._resource_version: str | None = None  # None: only a list can tell
+        self._seen_version = ""  # the store has all that there was then
+        self._broke_off = False  # the server may have been stopped, and its storage restored
         self._failures = 0
         self._refresh_wanted = asyncio.Event()
         self._lists_begun = 0
@@ -119,11 +128,18 @@ class Reflector:
         self._listed = asyncio.Condition()
 
     async def run(self) -> None:
-        """Follow the collection until cancelled. Failures of the API server are waited out, never raised."""
+        """Follow the collection until cancelled. Failures of the API server are waited out, never raised.
+
+        Raises:
+            StorageWentBack: the API server's storage has been restored from a snapshot.
+        """
         while True:
             try:
                 if self._resource_version is None:
                     await self._list()
+                elif self._broke_off:
+                    await self._look_back()
+                self._broke_off = False
                 await self._watch_until_refresh()
             except _Relist as reason:
                 logger.info("%s: listing again: %s", self._path, reason)
@@ -134,6 +150,7 @@ class Reflector:
                     await self._back_off()
             except KubeError as error:
                 logger.warning("%s: %s", self._path, error)
+                self._broke_off |= not isinstance(error, TooManyRequests)
                 await self._back_off(error.retry_after if isinstance(error, ApiError) else None)
 
     async def refresh(self) -> None:
@@ -143,6 +160,16 @@ class Reflector:
             begun = self._lists_begun
             self._refresh_wanted.set()
             await self._listed.wait_for(lambda: self._last_listed > begun)
+
+    async def _look_back(self) -> None:
+        """Look whether the storage is still where it was: a watch from a version to come is silent, and no error."""
+        params = {"limit": "1", **selectors(self._label_selector, self._field_selector)}
+        page = await self._session.request("GET", self._path, params=params)
+        self._compare(page["metadata"]["resourceVersion"])
+
+    def _compare(self, version: str) -> None:
+        if version != self._seen_version and not_newer(version, self._seen_version):
+            raise StorageWentBack(f"{self._path} was at version {self._seen_version}, and is at {version} now")
 
     async def _watch_until_refresh(self) -> None:
         watch = asyncio.ensure_future(self._watch())
@@ -168,6 +195,7 @@ class Reflector:
                 self._path, label_selector=self._label_selector, field_selector=self._field_selector
             ):
                 metadata = page.get("metadata") or {}
+                self._compare(metadata["resourceVersion"])
                 for item in page.get("items") or []:
                     # Items of a list do not say what they are; whoever stores or compares them should not have to care
                     item.setdefault("apiVersion", self.resource.api_version)
@@ -175,7 +203,13 @@ class Reflector:
                     key = _key(item)
                     old = self.store.get(key)
                     # What has not changed is not kept twice while a long list comes in
-                    found[key] = old if old is not None and _version(old) == _version(item) else self._trimmed(item)
+                    if old is not None and _version(old) == _version(item):
+                        found[key] = old
+                        continue
+                    if not_newer(item["metadata"]["resourceVersion"], self._seen_version):
+                        # Too old not to be in the store: restored, while revisions go on from where they were
+                        raise StorageWentBack(f"{self._path} shows {'/'.join(key)} as it was before")
+                    found[key] = self._trimmed(item)
         except Gone as error:
             raise _Relist(f"the list was too old before it was complete: {error.message}", at_once=False) from error
         # Deletes first: consumers that count never see more than there is
@@ -186,7 +220,7 @@ class Reflector:
                 self._put(key, item)
             if index % self._session.settings.page_size == 0:
                 await asyncio.sleep(0)  # a large list must not hold up everybody else
-        self._resource_version = metadata["resourceVersion"]
+        self._resource_version = self._seen_version = metadata["resourceVersion"]
         self.lists += 1
         self._last_listed = self._lists_begun
         self.synced.set()
@@ -204,11 +238,8 @@ class Reflector:
             "allowWatchBookmarks": "true",
             "resourceVersion": self._resource_version,
             "timeoutSeconds": str(int(seconds)),
+            **selectors(self._label_selector, self._field_selector),
         }
-        if self._label_selector:
-            params["labelSelector"] = self._label_selector
-        if self._field_selector:
-            params["fieldSelector"] = self._field_selector
         before, began = self.events, asyncio.get_running_loop().time()
 
         def was_quiet() -> bool:
@@ -256,7 +287,7 @@ class Reflector:
             self._put(_key(item), self._trimmed(item))
         elif kind == "DELETED":
             self._put(_key(item), None)
-        self._resource_version = item["metadata"]["resourceVersion"]
+        self._resource_version = self._seen_version = item["metadata"]["resourceVersion"]
 
     def _trimmed(self, item: Object) -> Object:
         item["metadata"].pop("managedFields", None)

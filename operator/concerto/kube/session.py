@@ -134,7 +134,7 @@ class Session:
             Gone: the list changed so much while it was being read that its pages are no longer kept; what has been
                 yielded is to be thrown away.
         """
-        params = _selectors(label_selector, field_selector)
+        params = selectors(label_selector, field_selector)
         params["limit"] = str(self.settings.page_size)
         while True:
             page = await self.request("GET", path, params=params)
@@ -393,7 +393,8 @@ def _bearer(response: aiohttp.ClientResponse) -> str | None:
     return response.request_info.headers.get("Authorization", "").removeprefix("Bearer ") or None
 
 
-def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+def selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    """The parameters of those that are given."""
     given = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in given.items() if value}
 

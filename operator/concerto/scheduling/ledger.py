@@ -25,6 +25,7 @@ from typing import Self
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
+from concerto.api.resource_version import not_newer
 
 UNITS_PER_POD = 1
 """What an ordinary pod takes of a node's capacity."""
@@ -275,7 +276,7 @@ class Ledger:
             Whether it was taken.
         """
         account = self._account(capacity.name)
-        if _not_newer(capacity.resource_version, account.resource_version):
+        if not_newer(capacity.resource_version, account.resource_version):
             return False
         before, status = account.status, capacity.status
         account.resource_version = capacity.resource_version
@@ -608,8 +609,3 @@ class Ledger:
 
 def _age(standing: _Standing) -> tuple[float, ReservationKey]:
     return (standing.view.created, standing.view.key)
-
-
-def _not_newer(version: str, known: str) -> bool:
-    """Whether a resourceVersion is not after the known one (they are comparable numbers, KEP-5504)."""
-    return version.isdigit() and known.isdigit() and int(version) <= int(known)
