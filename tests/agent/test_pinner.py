@@ -1,4 +1,4 @@
-"""The agent's word on bindings reaches the API server, whatever that has against one of them; and how it leaves."""
+"""The agent's word on bindings reaches the API server, whatever that has against one of them, and how it leaves."""
 
 from __future__ import annotations
 
