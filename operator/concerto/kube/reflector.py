@@ -51,7 +51,7 @@ class ReflectorSettings:
 
 
 class StorageWentBack(Exception):
-    """The API server shows an earlier state than was seen before: whatever followed from what was seen since is void."""
+    """The API server shows an earlier state than was seen before: whatever followed from what was seen is void."""
 
 
 class _Relist(Exception):
