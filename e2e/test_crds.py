@@ -400,6 +400,16 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "spec.metricProvider.prometheus.headers[0].name",
         "takes it from a Secret",
     ),
+    *(
+        (
+            f"the header {name}",
+            "SchedulingProfile",
+            {**LOAD_AWARE, "metricProvider": prometheus("https://p", headers=[{"name": name, "value": "1"}])},
+            "spec.metricProvider.prometheus.headers[0].name",
+            "these follow from address",
+        )
+        for name in ("Host", "content-length", "Transfer-Encoding", "CONNECTION", "Proxy-Authorization")
+    ),
     (
         "a CA, and any certificate",
         "SchedulingProfile",
