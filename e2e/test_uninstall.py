@@ -13,6 +13,7 @@ import yaml
 
 from e2e.clusters import LocalControlPlane, NoCluster, find_binaries
 from e2e.system import REPOSITORY, install
+from e2e.waiting import PATIENCE_SECONDS
 
 OVERLAY = REPOSITORY / "manifests" / "overlays" / "local"
 BINDING = {
@@ -39,7 +40,8 @@ def begin(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> 
         ["make", "uninstall", f"OVERLAY={overlay}"],
         cwd=REPOSITORY,
         env={
-            **os.environ,
+            # not as a part of the `make` that runs these tests, which would be told of
+            **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
             "PATH": f"{Path(plane.kubectl_path).parent}:{os.environ['PATH']}",
             "KUBECONFIG": str(plane.kubeconfig),
             "KUBECACHEDIR": str(cache),
@@ -54,7 +56,7 @@ def begin(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> 
 def run(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> list[str]:
     """The lines of a run that ended well."""
     uninstall = begin(plane, cache, overlay=overlay)
-    said, _ = uninstall.communicate(timeout=120)
+    said, _ = uninstall.communicate(timeout=PATIENCE_SECONDS)
     assert uninstall.returncode == 0, said
     return said.splitlines()
 
@@ -112,7 +114,7 @@ def test_a_cluster_that_can_not_be_asked_is_not_said_to_be_empty(plane, tmp_path
     plane.stop_apiserver()
     try:
         uninstall = begin(plane, tmp_path)
-        said, _ = uninstall.communicate(timeout=120)
+        said, _ = uninstall.communicate(timeout=PATIENCE_SECONDS)
     finally:
         plane.start_apiserver()
     assert uninstall.returncode != 0
