@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.simulation.cluster import NodeSpec, Setup
@@ -27,8 +29,7 @@ from e2e.nodes import RealNode
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRACE = REPOSITORY / "build" / "demo-trace.json"
 PICTURE = REPOSITORY / "docs" / "figures" / "demo-pods-per-node.png"
-WAIT_SECONDS = 2.0
-"""What a pod of manifests/samples/burn.yaml sleeps before it computes."""
+SAMPLE = REPOSITORY / "manifests" / "samples" / "burn.yaml"
 
 
 @dataclass
@@ -76,10 +77,18 @@ class PodCpu:
         TRACE.write_text(json.dumps(asdict(trace)))
 
 
+def wait_seconds() -> float:
+    """What a pod of the demo's Job sleeps before it computes, as its manifest has it."""
+    (container,) = yaml.safe_load(SAMPLE.read_text())["spec"]["template"]["spec"]["containers"]
+    found = re.match(r"sleep ([0-9.]+);", container["command"][-1])
+    assert found is not None, f"{SAMPLE} does not begin by waiting"
+    return float(found[1])
+
+
 def simulate(trace: Trace, seed: int) -> Recorder:
     """The same Job on as many simulated nodes of one CPU."""
     work = trace.pod_cpu_seconds / max(trace.cpu_share, 0.05)
-    job = JobSpec("burn", trace.pods, PodLoad(wait_seconds=WAIT_SECONDS, core_seconds=work, threads=1))
+    job = JobSpec("burn", trace.pods, PodLoad(wait_seconds=wait_seconds(), core_seconds=work, threads=1))
     setup = Setup((NodeSpec(count=len(trace.running), cores=1.0),), (job,))
     return run_task(Task(setup, "concerto", seed, CapacitySettings())).recorder
 

@@ -5,6 +5,7 @@ Run: ``pytest e2e/bench/test_bench_cycle.py --benchmark-columns=min,median,mean 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,26 @@ def cluster(nodes: int) -> Snapshot:
     return snapshot
 
 
+def cycles(
+    benchmark: BenchmarkFixture, snapshot: Snapshot, waiting: list[PodView], profiles: Mapping[str, Profile]
+) -> CycleResult:
+    """One cycle that places all pods, five times on the same snapshot; the last one's result."""
+
+    def empty() -> None:
+        for pod in waiting:
+            snapshot.forget(pod.uid)
+
+    def cycle() -> CycleResult:
+        generator = np.random.default_rng(0)
+        return schedule(snapshot, waiting, profiles, now=NOW, generator=generator, limit=len(waiting))
+
+    result: CycleResult = benchmark.pedantic(cycle, setup=empty, rounds=5)
+    assert len(result.decisions) == len(waiting)
+    if benchmark.stats is not None:  # None with --benchmark-disable
+        benchmark.extra_info["decisions per second"] = round(len(waiting) / benchmark.stats.stats.median)
+    return result
+
+
 @pytest.mark.parametrize(
     ("nodes", "count", "templates"),
     [(1000, 3000, 1), (5000, 1000, 1), (5000, 1000, 20), (5000, 1000, 1000)],
@@ -90,19 +111,7 @@ def cluster(nodes: int) -> Snapshot:
 )
 def test_cycle(benchmark: BenchmarkFixture, nodes: int, count: int, templates: int) -> None:
     snapshot = cluster(nodes)
-    waiting = pods(count, templates)
-
-    def empty() -> None:
-        for pod in waiting:
-            snapshot.forget(pod.uid)
-
-    def cycle() -> CycleResult:
-        return schedule(snapshot, waiting, PROFILES, now=NOW, generator=np.random.default_rng(0), limit=count)
-
-    result = benchmark.pedantic(cycle, setup=empty, rounds=5)
-    assert len(result.decisions) == count
-    if benchmark.stats is not None:  # None with --benchmark-disable
-        benchmark.extra_info["decisions per second"] = round(count / benchmark.stats.stats.median)
+    cycles(benchmark, snapshot, pods(count, templates), PROFILES)
 
 
 @pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
@@ -115,20 +124,8 @@ def test_scores(benchmark: BenchmarkFixture, scores: tuple[ScoreSettings, ...]) 
         snapshot.set_pod(PodView.from_raw(raw), NOW)
     for i in range(5000):
         snapshot.set_capacity(capacity(f"node-{i}", 50.0, version=2), NOW)
-    waiting = pods(250, 20)
     profiles = {"concerto": Profile.build(ProfileSettings("concerto", scores=scores))}
-
-    def empty() -> None:
-        for pod in waiting:
-            snapshot.forget(pod.uid)
-
-    def cycle() -> CycleResult:
-        return schedule(snapshot, waiting, profiles, now=NOW, generator=np.random.default_rng(0))
-
-    result = benchmark.pedantic(cycle, setup=empty, rounds=5)
-    assert len(result.decisions) == 250
-    if benchmark.stats is not None:
-        benchmark.extra_info["decisions per second"] = round(250 / benchmark.stats.stats.median)
+    cycles(benchmark, snapshot, pods(250, 20), profiles)
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["empty", "each node taken differently"])
@@ -158,18 +155,8 @@ def test_pods_with_cpus_of_their_own(benchmark: BenchmarkFixture, taken: bool) -
         waiting.append(PodView.from_raw(raw))
     scores = (ScoreSettings("Capacity"), ScoreSettings("WorkloadAware"))
     profiles = {"concerto": Profile.build(ProfileSettings("concerto", scores=scores))}
-
-    def empty() -> None:
-        for pod in waiting:
-            snapshot.forget(pod.uid)
-
-    def cycle() -> CycleResult:
-        return schedule(snapshot, waiting, profiles, now=NOW, generator=np.random.default_rng(0))
-
-    result = benchmark.pedantic(cycle, setup=empty, rounds=5)
-    assert all(d.assignment.pin is not None for d in result.decisions) and len(result.decisions) == 250
-    if benchmark.stats is not None:
-        benchmark.extra_info["decisions per second"] = round(250 / benchmark.stats.stats.median)
+    result = cycles(benchmark, snapshot, waiting, profiles)
+    assert all(d.assignment.pin is not None for d in result.decisions)
 
 
 def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
