@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from concerto.kube import ClusterConfig
 from e2e.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
+from e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
@@ -67,7 +69,8 @@ def cluster(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Itera
         with open_cluster(say, kubeconfig=options.kubeconfig, keep=options.keep_cluster) as found:
             yield found
             if request.session.testsfailed and isinstance(found, LocalControlPlane):
-                logs = REPOSITORY / "build" / "e2e-logs"
+                # each process of `-n` has a control plane of its own
+                logs = REPOSITORY / "build" / "e2e-logs" / os.environ.get("PYTEST_XDIST_WORKER", "")
                 shutil.copytree(found.logs, logs, dirs_exist_ok=True)
                 say(f"logs of the control plane: {logs}")
     except NoCluster as error:
@@ -109,7 +112,21 @@ def concerto_cluster(cluster: Cluster) -> Cluster:
     cluster.kubectl("apply", "-k", overlay, check=False)
     cluster.wait("--for=condition=Established", "crd", "--all")
     cluster.kubectl("apply", "-k", overlay)
+    eventually("rights and policies are in force", lambda: _refuses_what_it_must(cluster))
     return cluster
+
+
+def _refuses_what_it_must(cluster: Cluster) -> bool:
+    """Whether the API server has heard of the rights and policies that came last."""
+    kind = {"apiVersion": "concerto.dev/v1alpha1"}
+    reservation = {**kind, "kind": "PodReservation", "spec": {"count": 1, "podSelector": {"matchLabels": {"a": "b"}}}}
+    reservation["metadata"] = {"name": "tried", "namespace": "default", "labels": {"concerto.dev/in-flight": "true"}}
+    capacity = {**kind, "kind": "NodeCapacity", "metadata": {"name": "tried"}}
+    dry = ("create", "--dry-run=server", "-f", "-")
+    agent = "--as=system:serviceaccount:concerto-system:concerto-agent"
+    in_flight = cluster.kubectl(*dry, stdin=json.dumps(reservation), check=False)
+    own_node = cluster.kubectl(*dry, agent, stdin=json.dumps(capacity), check=False)
+    return "must have both or neither" in in_flight and "names no node" in own_node
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -207,6 +207,10 @@ class Kernel:
         """The same of what runs ``sleep 1000``: the pod's own command, without the sandbox's."""
         return self.allowed(uid, b"1000")
 
+    def until_it_runs(self, uid: str) -> None:
+        """Wait for the pod's own command: by then all its cgroups are there."""
+        eventually(f"pod {uid} runs", lambda: self.program(uid))
+
     def until(self, uid: str, cpus: str) -> float:
         """Wait until all cgroups and processes of a pod have these CPUs; how long that took, seconds."""
         began = time.monotonic()

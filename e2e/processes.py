@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -15,7 +17,7 @@ from e2e.clusters import Cluster, ClusterError
 from e2e.clusters.cluster import write_private
 from e2e.clusters.local import free_ports
 from e2e.clusters.process import Child
-from e2e.waiting import eventually
+from e2e.waiting import PATIENCE_SECONDS, eventually
 
 NAMESPACE = "concerto-system"
 Wrap = Callable[[Sequence[str]], Sequence[str]]
@@ -35,28 +37,43 @@ class Process:
         command: what to run.
         log: its output, over all its starts.
         health: address of its health endpoint, if it has one.
+        kept: it is started again when it ends by itself, as a kubelet would: an operator that loses its Lease, say, as
+            happens to short ones on a busy machine.
     """
 
     name: str
     command: Sequence[str]
     log: Path
     health: str | None = None
+    kept: bool = False
     child: Child | None = field(default=None, repr=False)
+    _changing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def start(self, *, outlives_us: bool = False) -> Process:
         """Start it (again); unless ``outlives_us`` it ends with this process."""
         self.child = Child(self.name, self.command, self.log, outlives_us=outlives_us)
+        if self.kept:
+            threading.Thread(target=self._keep, args=(self.child,), daemon=True).start()
         return self
+
+    def _keep(self, child: Child) -> None:
+        child.process.wait()
+        time.sleep(1)  # what can't begin at all is not to keep the machine busy
+        with self._changing:
+            if self.child is child and not child.told_to_end:
+                self.start()
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
-        if self.child is not None:
-            self.child.kill()
+        with self._changing:
+            if self.child is not None:
+                self.child.kill()
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its end."""
-        if self.child is not None:
-            self.child.stop()
+        """SIGTERM, and wait for its end, which may take a busy agent a while: it undoes what it did."""
+        with self._changing:
+            if self.child is not None:
+                self.child.stop(PATIENCE_SECONDS)
 
     def is_running(self) -> bool:
         """Whether it runs."""
@@ -88,7 +105,7 @@ class Process:
 
         def ready() -> bool:
             nonlocal said
-            if not self.is_running():
+            if not self.is_running() and not self.kept:
                 assert self.child is not None
                 raise ClusterError(f"{self.name} ended; {self.log}:\n{self.child.last_words()}")
             try:
@@ -103,15 +120,23 @@ class Process:
         eventually(lambda: f"{self.name} is ready: {said}; see {self.log}", ready)
 
 
-def operator_process(cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = ()) -> Process:
-    """An operator with the rights of its service account; not started."""
+# Shorter than in production: who is killed has a successor soon
+QUICK_LEASE = (
+    "--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms",
+)  # fmt: skip
+
+
+def operator_process(
+    cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = (), *, kept: bool = False
+) -> Process:
+    """An operator with the rights of its service account; not started. ``kept``: see `Process`."""
     kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-operator")
     health = f"127.0.0.1:{free_ports(1)[0]}"
     token = cluster.work_dir / "operator-for-agents.token"
     write_private(token, cluster.service_account_token(NAMESPACE, "concerto-operator", audience=AUDIENCE))
     flags = ["--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--bind", health]
     command = concerto_command("operator", *flags, "--autoscaling-agent-token-file", str(token), *extra)
-    return Process(name, command, logs / f"{name}.log", health)
+    return Process(name, command, logs / f"{name}.log", health, kept)
 
 
 def agent_process(

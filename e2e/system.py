@@ -15,7 +15,7 @@ from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.images import BUSYBOX_IMAGE, build_image
 from e2e.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.processes import Process, agent_process, operator_process
-from e2e.waiting import eventually
+from e2e.waiting import PATIENCE_SECONDS, eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 OVERLAY = REPOSITORY / "manifests" / "overlays" / "local"
@@ -144,6 +144,7 @@ def real_system(
     names: Sequence[str] = ("n1", "n2"),
     *,
     operator_flags: Sequence[str] = (),
+    operator_kept: bool = False,
     outlives_us: bool = False,
 ) -> Iterator[System]:
     """Real nodes with their agents, and an operator; the caller has installed Concerto.
@@ -153,6 +154,7 @@ def real_system(
         say: told what is done.
         names: of the nodes.
         operator_flags: further ones.
+        operator_kept: see `Process`.
         outlives_us: agents and operator go on when this process ends without leaving the context.
 
     Raises:
@@ -165,7 +167,7 @@ def real_system(
         image = build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE)
         for node in nodes:
             node.import_image(image)
-        operator = operator_process(cluster, cluster.logs, extra=operator_flags)
+        operator = operator_process(cluster, cluster.logs, extra=operator_flags, kept=operator_kept)
         agents = {node.name: agent_on(cluster, node, cluster.logs) for node in nodes}
         system = System(cluster, list(names), nodes, agents, operator, cluster.logs)
         for process in (operator, *agents.values()):
@@ -194,7 +196,7 @@ def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subp
     finally:
         process.terminate()
         try:
-            process.wait(60)
+            process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -202,13 +204,18 @@ def hollow_nodes(cluster: Cluster, count: int, *arguments: str) -> Iterator[subp
 
 @contextlib.contextmanager
 def hollow_system(
-    cluster: Cluster, say: Say, count: int, *arguments: str, operator_flags: Sequence[str] = ()
+    cluster: Cluster,
+    say: Say,
+    count: int,
+    *arguments: str,
+    operator_flags: Sequence[str] = (),
+    operator_kept: bool = False,
 ) -> Iterator[System]:
     """Simulated nodes, whose measurements come from the process that plays them, and an operator."""
     say(f"nodes: {count} simulated ones")
     with hollow_nodes(cluster, count, *arguments), contextlib.ExitStack() as stack:
         logs = getattr(cluster, "logs", cluster.work_dir)
-        operator = operator_process(cluster, logs, extra=operator_flags).start()
+        operator = operator_process(cluster, logs, extra=operator_flags, kept=operator_kept).start()
         stack.callback(operator.stop)
         nodes = [n["metadata"]["name"] for n in cluster.get("nodes")["items"]]
         system = System(cluster, nodes, None, {}, operator, logs)

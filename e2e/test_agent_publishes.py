@@ -6,6 +6,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ def make_node(cluster: Cluster, name: str) -> str:
     """Make a Node object with no kubelet behind it; its UID."""
     cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     return str(cluster.get("node", name)["metadata"]["uid"])
+
+
+def model(cluster: Cluster, name: str) -> Object | None:
+    """The node's SubspaceSnapshot."""
+    found = cluster.get("sub", f"--field-selector=metadata.name={name}")["items"]
+    return found[0] if found else None
 
 
 @pytest.fixture
@@ -83,7 +90,7 @@ def test_it_creates_its_objects_and_publishes_what_it_measures(concerto_cluster:
     assert (told["podCount"], told["observedPodUIDs"]) == (0, [])
     assert told["agent"]["mode"] == "Machine"
     assert {w["window"] for w in told["windows"]} == {"5m", "10m", "15m"}
-    subspace = concerto_cluster.get("sub", node)
+    subspace = eventually("its model is there", lambda: (m := model(concerto_cluster, node)) and "status" in m and m)
     assert subspace["metadata"]["ownerReferences"] == [owner]
     assert subspace["status"]["resources"] == ["cpu", "memory"]
     agent.stop()
@@ -242,9 +249,12 @@ def test_pods_are_observed_when_their_cgroups_come_and_go(
     shutil.rmtree(cgroup(found))
     eventually("the other's end is observed", observed(job))
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "job", "--force", "--grace-period=0", "--wait=true")
-    assert observed(job)(), "deleted, but still there"
+    # Who knows of this one has heard of that end
+    later = make_pod(concerto_cluster, namespace, node, "later")
+    begin(later)
+    eventually("it is deleted, but still there", observed(job, later))
     shutil.rmtree(cgroup(job))
-    eventually("its end is observed", observed())
+    eventually("its end is observed", observed(later))
 
 
 def test_it_writes_no_other_nodes_objects(concerto_cluster: Cluster, node: str, start: Agents):
@@ -303,6 +313,10 @@ def test_an_agent_that_was_killed_starts_afresh(concerto_cluster: Cluster, node:
     assert condition(after, "Stalled")["reason"] == "AsExpected", "the one before is gone, not another one"
 
 
+def observed_at(obj: Object) -> datetime:
+    return datetime.fromisoformat(obj["status"]["observedAt"])
+
+
 def covered(obj: Object) -> int:
     return next(int(w["coveredSeconds"]) for w in obj["status"]["windows"] if w["window"] == "15m")
 
@@ -315,15 +329,17 @@ def test_it_measures_while_the_api_server_is_away(
     control_plane.stop_apiserver(kill=True)
     time.sleep(8)
     assert agent.is_running()
+    back = datetime.now(UTC)
     control_plane.start_apiserver()
 
     def again() -> Object | None:
         now = ncap(concerto_cluster, node)
-        return now if now and now["status"]["observedAt"] != before["status"]["observedAt"] else None
+        return now if now and observed_at(now) > back else None
 
     after = eventually("it is published again", again)
     assert after["status"]["agent"]["instance"] == before["status"]["agent"]["instance"]
-    assert covered(after) >= covered(before) + 8, "the windows have no gap"
+    between = (observed_at(after) - observed_at(before)).total_seconds()
+    assert covered(after) - covered(before) > between / 2, "the windows have no gap of that length"
 
 
 def test_a_token_is_read_again_from_its_file(concerto_cluster: Cluster, node: str, start: Agents):
@@ -340,6 +356,12 @@ def test_a_token_is_read_again_from_its_file(concerto_cluster: Cluster, node: st
     assert fresh != good
     token_file = next(Path(f"{a}.token") for a in agent.command if "kubeconfig." in a)
     write_private(token_file, fresh)
-    obj = eventually("it is made again", lambda: condition(f := ncap(concerto_cluster, node), "Ready")["status"] and f)
-    assert obj["metadata"]["ownerReferences"][0]["uid"] == made
+
+    def again() -> bool:
+        """The old token may have been good for another few seconds: one object more goes with the old Node."""
+        obj = ncap(concerto_cluster, node)
+        said = condition(obj, "Ready")["status"]
+        return bool(obj and said and obj["metadata"]["ownerReferences"][0]["uid"] == made)
+
+    eventually("it is made again, and is the new Node's", again)
     assert agent.is_running()

@@ -49,6 +49,7 @@ def test_a_pods_cgroup_is_its_time_on_the_node(
 ):
     assert measured(concerto_cluster)["agent"]["podEvents"] == "Inotify"
     make_daemon_pod(concerto_cluster, namespace, NODE)
+    concerto_cluster.wait("--for=condition=Ready", "pod", "-l=app=daemon", "-n", namespace)
     began = time.monotonic()
     uid = make_pod(concerto_cluster, namespace, NODE, "one")
     eventually("it is observed", lambda: uid in status(concerto_cluster, NODE)["observedPodUIDs"])
@@ -62,8 +63,10 @@ def test_a_pods_cgroup_is_its_time_on_the_node(
 
 def test_a_pod_that_ends_by_itself_is_no_longer_observed(concerto_cluster: Cluster, namespace: str, node: RealNode):
     measured(concerto_cluster)
-    uid = make_pod(concerto_cluster, namespace, NODE, "short", "sleep 3")
+    uid = make_pod(concerto_cluster, namespace, NODE, "short", "until [ -e /tmp/end ]; do sleep 0.1; done")
     eventually("it is observed", lambda: uid in status(concerto_cluster, NODE)["observedPodUIDs"])
+    concerto_cluster.wait("--for=condition=Ready", "pod/short", "-n", namespace)
+    concerto_cluster.kubectl("exec", "-n", namespace, "short", "--", "sh", "-c", ": >/tmp/end")
     eventually("its end is observed", lambda: uid not in status(concerto_cluster, NODE)["observedPodUIDs"])
     phase = concerto_cluster.get("pod", "-n", namespace, "short")["status"]["phase"]
     assert phase in ("Running", "Succeeded"), "the object stays, whatever it says by now"

@@ -16,7 +16,7 @@ import pytest
 from e2e.clusters import Cluster, LocalControlPlane, Unusable, binaries
 from e2e.clusters.binaries import find_installed, find_or_build
 from e2e.clusters.local import stop_left
-from e2e.waiting import eventually
+from e2e.waiting import eventually, eventually_async
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -259,5 +259,5 @@ async def test_storage_can_fail_and_come_back(control_plane: LocalControlPlane, 
     assert "created" not in refused
     await asyncio.to_thread(control_plane.start_etcd)
     await asyncio.to_thread(control_plane.wait_until_ready)
-    created = await asyncio.to_thread(control_plane.kubectl, "create", "configmap", "-n", namespace, "b")
-    assert "created" in created
+    again = ("create", "configmap", "-n", namespace, "b")
+    await eventually_async("writes are taken", lambda: "created" in control_plane.kubectl(*again, check=False))

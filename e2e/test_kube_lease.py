@@ -13,7 +13,7 @@ from concerto.kube import ClusterConfig, LeaderElection, LeaseSettings, Session
 from concerto.kube.resources import LEASES
 from e2e.clusters import LocalControlPlane
 from e2e.clusters.proxy import Wire
-from e2e.waiting import PATIENCE_SECONDS
+from e2e.waiting import PATIENCE_SECONDS, eventually_async
 
 QUICK = LeaseSettings(lease_duration_seconds=8, renew_deadline_seconds=5, retry_period_seconds=0.5)
 
@@ -131,11 +131,12 @@ async def test_a_leader_keeps_its_lease_through_a_short_outage(
     leader = first if first.leads.is_set() else second
     before = (await session.get(LEASES.path(namespace, "it")))["spec"]
     await asyncio.to_thread(control_plane.restart_apiserver)
-    while True:
-        spec = (await session.get(LEASES.path(namespace, "it")))["spec"]
-        if spec["renewTime"] != before["renewTime"]:
-            break
-        await asyncio.sleep(0.1)
+
+    async def renewed() -> dict | None:
+        now = (await session.get(LEASES.path(namespace, "it")))["spec"]
+        return now if now["renewTime"] != before["renewTime"] else None
+
+    spec = await eventually_async("it is renewed", renewed)
     assert (spec["holderIdentity"], spec["acquireTime"]) == (leader.name, before["acquireTime"])
     assert journal == [f"{leader.name} leads"]
     for wait in waits:

@@ -68,6 +68,8 @@ def nodes(concerto_cluster: Cluster, operator: Process) -> Iterator[None]:
     """200 nodes that stay Ready; what their agents say is written here, so that they can fall silent one by one."""
     # Windows are told of once; the test is over long before they are stale
     with hollow_nodes(concerto_cluster, NODES, "--api-only", "--prefix", PREFIX):
+        # those of other tests' nodes go, too, sooner or later
+        eventually("there are these alone", lambda: len(concerto_cluster.get("ncap")["items"]) == NODES)
         listed = concerto_cluster.get("ncap")
         for capacity in listed["items"]:
             capacity["status"] |= {"observedAt": now(), "windows": WINDOWS}
@@ -159,12 +161,13 @@ def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespac
 def explained(cluster: Cluster, namespace: str, name: str) -> list[str]:
     """What `concerto explain` prints."""
     command = concerto_command("explain", "pod", f"{namespace}/{name}", "--kubeconfig", str(cluster.kubeconfig))
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, namespace):
     assert "no score had a metric" not in place(concerto_cluster, namespace, "before", "load-only")
     capacities = sorted(c["metadata"]["name"] for c in concerto_cluster.get("ncap")["items"])
+    assert len(capacities) == NODES
     for name in capacities[:3]:
         concerto_cluster.kubectl("delete", "ncap", name)
         place(concerto_cluster, namespace, f"after-{name}", "load-only")
@@ -247,10 +250,22 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
             ["elsewhere"],
             1,
         )
-        assert f"to {names[7]}" in place(cluster, namespace, "packed", "by-prometheus")
-        table = {line.split()[0]: line.split() for line in explained(cluster, namespace, "packed") if PREFIX in line}
-        (score,) = {row[3] for name, row in table.items() if name in names[:7]}
-        assert 0 < int(score) < int(table[f"{names[7]}*"][3])
+
+        def placed() -> str:
+            name = f"packed-{time.monotonic_ns()}"
+            return name if f"to {names[7]}" in place(cluster, namespace, name, "by-prometheus") else ""
+
+        # On a busy machine several answers in a row may time out, until what they said is too old
+        packed = eventually("the node that is nearly as busy is taken", placed)
+
+        def scores() -> dict[str, str] | None:
+            rows = [line.split() for line in explained(cluster, namespace, packed) if PREFIX in line]
+            found = {row[0]: row[3] for row in rows}
+            return found if found[f"{names[7]}*"].isdecimal() else None
+
+        table = eventually("each node has its score", scores)
+        (score,) = {table[name] for name in names[:7]}
+        assert 0 < int(score) < int(table[f"{names[7]}*"])
         os.kill(prometheus.pid, signal.SIGSTOP)
         try:
             eventually("timeouts", lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"))
@@ -262,12 +277,18 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
         finally:
             os.kill(prometheus.pid, signal.SIGCONT)
         eventually("an answer", lambda: metrics_condition(cluster, "Answering", "by-prometheus", "ProviderReady"))
-        assert "no score had a metric" not in place_again(cluster, namespace, "by-prometheus")
+        eventually(
+            "metrics decide", lambda: "no score had a metric" not in place_again(cluster, namespace, "by-prometheus")
+        )
     text = operator.get("/metrics")
     assert re.search(r'provider_polls_total\{profile="by-prometheus",result="Timeout"\} [1-9]', text)
-    told = cluster.get("events", "--field-selector", "involvedObject.name=by-prometheus")["items"]
-    assert {e["reason"] for e in told} == {"MetricProviderFailed", "MetricProviderRecovered"}
-    assert any(e["message"].startswith("Timeout: ") for e in told)
+
+    def told() -> bool:
+        found = cluster.get("events", "--field-selector", "involvedObject.name=by-prometheus")["items"]
+        reasons = {e["reason"] for e in found if e["reason"] != "MetricProviderFailed" or "Timeout: " in e["message"]}
+        return reasons == {"MetricProviderFailed", "MetricProviderRecovered"}
+
+    eventually("events tell of the timeout and of its end", told)
 
 
 def test_what_was_decided_without_metrics_is_counted(concerto_cluster, operator, nodes, namespace):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -236,11 +235,13 @@ def test_prometheus_by_a_bearer_token_and_a_ca_from_the_secret(
     status = provider_is(cluster, "by-token", "Answering", fresh=2)["status"]
     assert (status["metrics"]["provider"], status["metrics"]["fresh"]) == ("Prometheus", 2)
     idle_node_is_taken(cluster, namespace, "by-token")
-    told = cluster.get("events", "--field-selector", "involvedObject.name=by-token")["items"]
-    assert {(e["type"], e["reason"]) for e in told} == {
-        ("Warning", "MetricProviderFailed"),
-        ("Normal", "MetricProviderRecovered"),
-    }
+
+    def told() -> bool:
+        found = cluster.get("events", "--field-selector", "involvedObject.name=by-token")["items"]
+        both = {("Warning", "MetricProviderFailed"), ("Normal", "MetricProviderRecovered")}
+        return {(e["type"], e["reason"]) for e in found} == both
+
+    eventually("events tell of the failure and of its end", told)
 
 
 def test_prometheus_by_its_own_tls_and_login(concerto_cluster: Cluster, measured: Measured, namespace: str) -> None:
@@ -261,8 +262,8 @@ def test_metrics_server_of_real_nodes(concerto_cluster: Cluster, measured: Measu
     status = provider_is(cluster, "by-server", "Answering", fresh=2)["status"]
     assert (status["metrics"]["provider"], status["metrics"]["unmatched"]) == ("KubernetesMetricsServer", [])
     idle_node_is_taken(cluster, namespace, "by-server")
-    with urllib.request.urlopen(f"http://{measured.operator.health}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    assert 'concerto_load_nodes{profile="by-server",state="fresh"} 2.0' in text
-    assert 'concerto_metric_provider_polls_total{profile="by-server",result="Answering"}' in text
+    fresh = 'concerto_load_nodes{profile="by-server",state="fresh"} 2.0'
+    eventually("the operator's metrics tell", lambda: fresh in measured.operator.get("/metrics"))
+    polls = 'concerto_metric_provider_polls_total{profile="by-server",result="Answering"}'
+    assert polls in measured.operator.get("/metrics")
     assert json.loads(cluster.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"))["items"]

@@ -150,7 +150,7 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
         for name in ("free", "restarts")
     }
     for uid in uids.values():
-        eventually("it runs", lambda uid=uid: len(kernel.allowed(uid)) > 0)
+        kernel.until_it_runs(uid)
         kernel.until(uid, "0-1")
     plane.apply(binding(namespace, "restarts", [1], "Core"))
     obj = get_binding(plane, namespace, "restarts")
@@ -177,14 +177,14 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
             if b"sleep\x001000" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(int(pid), signal.SIGKILL)
     eventually("the container is made anew", lambda: set(kernel.pod(uids["restarts"]).iterdir()) - before)
-    eventually("and runs", lambda: len(list(kernel.pod(uids["restarts"]).glob("*/cgroup.procs"))) >= 2)
+    kernel.until_it_runs(uids["restarts"])
     kernel.until(uids["restarts"], "1")
 
     agent.kill()
     kernel.pod(uids["free"]).joinpath("cpuset.cpus").write_text("0-1")
     plane.apply(pod(namespace, "late", "sleep 1000", NODE))
     late = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/late")["metadata"]["uid"]
-    eventually("it runs", lambda: len(kernel.allowed(late)) > 0)
+    kernel.until_it_runs(late)
     assert kernel.sets(late) == {"0-1"}, "there is no agent"
     assert kernel.sets(uids["restarts"]) == {"1"}, "pins stay without it"
     agent.start()
@@ -205,7 +205,7 @@ def test_an_edit_moves_the_pod_and_a_binding_that_goes_while_the_agent_is_down_i
     made["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "500m"}}
     plane.apply(made)
     uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/moves")["metadata"]["uid"]
-    eventually("it runs", lambda: len(kernel.allowed(uid)) > 0)
+    kernel.until_it_runs(uid)
     plane.apply(binding(namespace, "moves", [0]))
     grant(plane, get_binding(plane, namespace, "moves"), NODE, uid)
     kernel.until(uid, "0")
@@ -296,7 +296,7 @@ def test_a_restart_leaves_pins_and_a_removal_takes_them_away(
     plane.apply(made, bound)
     uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/stays")["metadata"]["uid"]
     grant(plane, get_binding(plane, namespace, "stays"), NODE, uid)
-    eventually("it runs", lambda: len(kernel.allowed(uid)) > 0)
+    kernel.until_it_runs(uid)
     member = pinning_agent(plane, node, "--daemon-set", "concerto-system/concerto-agent")
     try:
         start_and_wait(member, kernel, uid)

@@ -20,7 +20,7 @@ from e2e.agent_helpers import Object, condition
 from e2e.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.nodes import RealNode
 from e2e.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod, two_cpu_plane
-from e2e.processes import Process, operator_process
+from e2e.processes import QUICK_LEASE, Process, operator_process
 from e2e.waiting import eventually
 
 pytestmark = pytest.mark.realnode
@@ -34,8 +34,7 @@ PODS = 5
 def system(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
     """A node, its agent, and an operator."""
     plane = two_cpu_plane(concerto_cluster)
-    lease = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=0.5s")
-    operator = operator_process(plane, plane.logs, "operator-pinning", lease).start()
+    operator = operator_process(plane, plane.logs, "operator-pinning", QUICK_LEASE, kept=True).start()
     try:
         with pinning_node(plane, NODE) as (node, agent):
             operator.wait_ready()

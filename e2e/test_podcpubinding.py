@@ -20,7 +20,7 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.pinning.validation import BoundPod, judge_node
 from e2e.agent_helpers import condition
 from e2e.clusters import Cluster
-from e2e.processes import Process, operator_process
+from e2e.processes import QUICK_LEASE, Process, operator_process
 from e2e.waiting import eventually
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "pinning"))
@@ -32,8 +32,8 @@ FINALIZER = "cslab.ece.ntua.gr/pod-cpu-binding-finalizer"
 
 @pytest.fixture(scope="module")
 def operator(concerto_cluster: Cluster) -> Iterator[Process]:
-    lease = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=0.5s")
-    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-bindings", lease).start()
+    logs = concerto_cluster.work_dir
+    process = operator_process(concerto_cluster, logs, "operator-bindings", QUICK_LEASE, kept=True).start()
     process.wait_ready()
     yield process
     process.stop()

@@ -15,15 +15,11 @@ from typing import Any
 import pytest
 
 from e2e.clusters import LocalControlPlane
-from e2e.processes import Process
+from e2e.processes import QUICK_LEASE, Process
 from e2e.recorder import Recorder
 from e2e.system import System, busybox_job, can_run_real_nodes, hollow_system, real_system
 from e2e.waiting import PATIENCE_SECONDS, eventually
 
-# Shorter than in production, so that twenty successions fit into one Job; the rule between them is the same
-QUICK_LEASE = (
-    "--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=400ms",
-)  # fmt: skip
 PODS = 60
 KILLS = 20
 LONG_SECONDS = 5 * PATIENCE_SECONDS
@@ -35,11 +31,11 @@ def system(concerto_cluster, say: Callable[[str], None]) -> Iterator[System]:
         pytest.skip(f"{concerto_cluster.origin} is not ours to break")
     possible, reason = can_run_real_nodes(concerto_cluster)
     if possible:
-        with real_system(concerto_cluster, say, operator_flags=QUICK_LEASE) as found:
+        with real_system(concerto_cluster, say, operator_flags=QUICK_LEASE, operator_kept=True) as found:
             yield found
     else:
         say(f"survival: simulated nodes instead of real ones: {reason}")
-        with hollow_system(concerto_cluster, say, 4, operator_flags=QUICK_LEASE) as found:
+        with hollow_system(concerto_cluster, say, 4, operator_flags=QUICK_LEASE, operator_kept=True) as found:
             yield found
 
 
@@ -134,15 +130,11 @@ def test_agents_are_killed_and_the_api_server_restarts_during_a_job(system, name
             agent.kill()
             agent.start()
         else:
+            # The operator, cut off for longer than its renew deadline, ends itself, as it must, and is started again
             system.cluster.restart_apiserver()
-        if not system.operator.is_running():
-            # Cut off for longer than its renew deadline it has ended itself, as it must; a kubelet would start it again
-            system.operator.start()
 
     with Recorder(str(system.cluster.kubeconfig)) as recorder:
         with Chaos(disturb, 8, (3.0, 8.0)) as chaos:
             system.cluster.apply(job("disturbed", namespace, 700_000))
             wait_complete(system, "disturbed", namespace, chaos)
-        if not system.operator.is_running():
-            system.operator.start()
         judge(system, recorder, say, f"agents and API server disturbed {chaos.done} times")

@@ -177,6 +177,7 @@ def test_a_real_kubelets_reserved_and_exclusive_cpus_are_published(
             )
             held = published(concerto_cluster, REAL, lambda status: bool(status["pools"]["kubeletExclusive"]))["status"]
             exclusive = held["pools"]["kubeletExclusive"]
+            concerto_cluster.wait("--for=condition=Ready", "pod/exclusive", "-n", namespace)
             given = node.exec("cat", "/sys/fs/cgroup/cpuset/kubepods/cpuset.cpus").strip()
             allowed = concerto_cluster.kubectl(
                 "exec", "-n", namespace, "exclusive", "--", "grep", "Cpus_allowed_list", "/proc/self/status"

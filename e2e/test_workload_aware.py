@@ -17,7 +17,7 @@ from concerto.api.cpulist import parse_cpu_list
 from e2e.agent_helpers import condition
 from e2e.clusters import Cluster
 from e2e.hollow.objects import LABEL as FLEET
-from e2e.processes import Process, concerto_command, operator_process
+from e2e.processes import QUICK_LEASE, Process, concerto_command, operator_process
 from e2e.system import REPOSITORY, hollow_nodes
 from e2e.waiting import eventually
 
@@ -26,7 +26,6 @@ TYPE = "concerto.dev/workload-type"
 NAME = "pinned-e2e"
 PREPARE_SECONDS = 2
 SHAPE = ("--api-only", "--cores", "20", "--machine", "2x5x2")
-LEASE = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=0.5s")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
         hollow_nodes(concerto_cluster, 1, "--prefix", "mute", "--mute", *SHAPE),
     ):
         logs = getattr(concerto_cluster, "logs", concerto_cluster.work_dir)
-        process = operator_process(concerto_cluster, logs, "operator-workloads", LEASE).start()
+        process = operator_process(concerto_cluster, logs, "operator-workloads", QUICK_LEASE, kept=True).start()
         try:
             process.wait_ready()
             yield process
@@ -189,8 +188,13 @@ def test_a_silent_agent_keeps_its_own_pod_waiting_and_no_other_and_the_pod_goes_
     )
     nodes = bound(concerto_cluster, namespace, "plain", "fine")
     assert nodes["plain"] == "mute-0000" and "only-there" not in nodes
-    waiting = bindings(concerto_cluster, namespace)["only-there"]
-    assert waiting["status"]["nodeName"] == "mute-0000" and condition(waiting, "Validated")["status"] == "True"
+
+    def waiting() -> bool:
+        found = bindings(concerto_cluster, namespace).get("only-there")
+        on = (found or {}).get("status", {}).get("nodeName")
+        return on == "mute-0000" and condition(found, "Validated")["status"] == "True"
+
+    eventually("its binding waits for the agent", waiting)
     words = f"Node mute-0000 did not get ready for CPUs 0-1 within {PREPARE_SECONDS} s"
     told(concerto_cluster, namespace, "only-there", "FailedScheduling", words)
     told(concerto_cluster, namespace, "only-there", "FailedScheduling", "did not get ready for a pod's CPUs in time")

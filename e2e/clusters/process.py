@@ -47,6 +47,7 @@ class Child:
         name: for messages.
         log: where its output goes; appended to on a restart.
         process: the running program.
+        told_to_end: by us.
     """
 
     def __init__(self, name: str, command: Sequence[str | Path], log: Path, *, outlives_us: bool = False) -> None:
@@ -58,6 +59,7 @@ class Child:
         """
         self.name = name
         self.log = log
+        self.told_to_end = False
         arguments = [str(part) for part in command]
         if not outlives_us and (setpriv := shutil.which("setpriv")):
             arguments = [setpriv, "--pdeathsig", "KILL", *arguments]
@@ -84,6 +86,7 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
+        self.told_to_end = True
         self.process.kill()
         self.process.wait()
 
@@ -95,6 +98,7 @@ class Child:
 def stop_all(children: Sequence[Child], grace_seconds: float = 10.0) -> None:
     """Stop several at once, as `Child.stop` does one."""
     for child in children:
+        child.told_to_end = True
         child.process.terminate()
     deadline = time.monotonic() + grace_seconds
     for child in children:
