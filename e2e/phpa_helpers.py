@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from concerto.controllers.metrics_sources import AgentMetrics
@@ -27,6 +28,19 @@ def operator_config(cluster: Cluster) -> ClusterConfig:
         certificate_authority=admin.certificate_authority,
         certificate_authority_data=admin.certificate_authority_data,
     )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One and the same token to show to agents, whoever's it is."""
+
+    text: str
+
+    async def token(self, node: str) -> str:
+        return self.text
+
+    def refused(self, node: str, token: str) -> None:
+        return
 
 
 @asynccontextmanager

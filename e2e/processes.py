@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from concerto_agent.pod_metrics_server import AUDIENCE
 from e2e.clusters import Cluster, ClusterError
-from e2e.clusters.cluster import write_private
 from e2e.clusters.local import free_ports
 from e2e.clusters.process import Child
 from e2e.waiting import PATIENCE_SECONDS, eventually
@@ -132,10 +130,8 @@ def operator_process(
     """An operator with the rights of its service account; not started. ``kept``: see `Process`."""
     kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-operator")
     health = f"127.0.0.1:{free_ports(1)[0]}"
-    token = cluster.work_dir / "operator-for-agents.token"
-    write_private(token, cluster.service_account_token(NAMESPACE, "concerto-operator", audience=AUDIENCE))
     flags = ["--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--bind", health]
-    command = concerto_command("operator", *flags, "--autoscaling-agent-token-file", str(token), *extra)
+    command = concerto_command("operator", *flags, "--autoscaling-ask-agents", *extra)
     return Process(name, command, logs / f"{name}.log", health, kept)
 
 

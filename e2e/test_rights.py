@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import requests
 
+from concerto.api.nodecapacity import metrics_audience
 from e2e.clusters import Cluster
 from e2e.rights import ACCOUNTS, NAMESPACE, file, listing
 
@@ -46,6 +47,11 @@ def ours(kind: str, name: str, **rest: Any) -> dict[str, Any]:
 
 def rbac(kind: str, **rest: Any) -> dict[str, Any]:
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "more"}, **rest}
+
+
+def token_request(audiences: list[str], seconds: int = 3600) -> dict[str, Any]:
+    spec = {"audiences": audiences, "expirationSeconds": seconds}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
 
 
 LABELS = {"metadata": {"labels": {"tried": "true"}}}
@@ -133,7 +139,27 @@ BOTH = {
     "get a token of its own account": Try(
         "POST",
         f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/concerto-operator/token",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}},
+        token_request([]),
+    ),
+    "get a token of its own account for the API server, for long": Try(
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/concerto-operator/token",
+        token_request(["https://kubernetes.default.svc"], 86400),
+    ),
+    "get a token of its own account for agents and the API server": Try(
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/concerto-operator/token",
+        token_request([metrics_audience(OTHER), "https://kubernetes.default.svc"]),
+    ),
+    "get a token for agents that lasts": Try(
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/concerto-operator/token",
+        token_request([metrics_audience(OTHER)], 86400),
+    ),
+    "get a token of another account": Try(
+        "POST",
+        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default/token",
+        token_request([metrics_audience(OTHER)]),
     ),
     "become an administrator": Try(
         "POST",

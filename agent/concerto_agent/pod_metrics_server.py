@@ -1,8 +1,8 @@
 """Serves `pod_metrics` over TLS to those whom the API server knows and allows.
 
 The certificate is made at each start, in memory only; its fingerprint goes into NodeCapacity.status, where callers find
-it. A caller's token is checked by TokenReview, for an audience of its own (so that a token given to an agent opens
-nothing else), and its right by SubjectAccessReview: ``get`` on ``nodecapacities/metrics`` of this node.
+it. A caller's token is checked by TokenReview, for this node's audience or that of all agents (so that a token given to
+an agent opens nothing else), and its right by SubjectAccessReview: ``get`` on ``nodecapacities/metrics`` of this node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from concerto.api.nodecapacity import MetricsEndpoint
+from concerto.api.nodecapacity import METRICS_AUDIENCE, MetricsEndpoint, metrics_audience
 from concerto.kube import KubeError, Session
 from concerto.kube.resources import NODE_CAPACITIES
 from concerto_agent.certificate import Certificate
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AUDIENCE = "agents.concerto.dev"
 PATH = "/metrics/resource"
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -116,15 +115,16 @@ class Callers:
         return None
 
     async def _ask(self, token: str) -> Verdict:
+        audiences = [metrics_audience(self._node_name), METRICS_AUDIENCE]
         review = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [AUDIENCE]},
+            "spec": {"token": token, "audiences": audiences},
         }
         said = (await self._create(_TOKEN_REVIEWS, review))["status"]
         # The audience is to be looked at here: an authenticator that knows of none accepts any
-        if not said.get("authenticated") or AUDIENCE not in (said.get("audiences") or ()):
-            return Verdict(401, f"the token is not valid for audience {AUDIENCE}")
+        if not said.get("authenticated") or not set(audiences) & set(said.get("audiences") or ()):
+            return Verdict(401, f"the token is not valid for audience {audiences[0]}")
         user = said["user"]
         access = {
             "apiVersion": "authorization.k8s.io/v1",

@@ -25,13 +25,13 @@ from concerto.controllers.metrics_sources import AgentMetrics
 from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
-from concerto.kube.config import TokenSource
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
 from e2e.clusters import Cluster
 from e2e.metrics_api import MetricsAPI, Readings
 from e2e.metrics_api.readings import PodReading
+from e2e.phpa_helpers import Shown
 
 pytestmark = pytest.mark.bench
 
@@ -151,7 +151,7 @@ async def test_rounds_of_a_thousand_objects_that_read_agents(say: Callable[[str]
     }
     app = (ContainerView("app"),)
     pods = [PodView(f"t{i}", node=f"n{i % NODES}", host="", containers=app) for i in range(OBJECTS)]
-    agents = AgentMetrics(capacities, TokenSource(ClusterConfig("", token="t")), time.time)
+    agents = AgentMetrics(capacities, Shown("t"), time.time)
     looks_a_second, found = OBJECTS / SYNC_SECONDS, 0
 
     async def one_round() -> None:

@@ -12,11 +12,12 @@ import pytest
 from node_trees import STATIC_UID, UIDS, Machine, pod_paths
 from prometheus_client.parser import text_string_to_metric_families
 
+from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
 from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
 from concerto_agent.door import DoorSettings
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.pod_metrics_server import AUDIENCE, PATH, Callers, Verdict, serve
+from concerto_agent.pod_metrics_server import PATH, Callers, Verdict, serve
 from concerto_agent.podmeta import trim_pod
 from kube.faulty_server import Answer, faulty, says
 
@@ -74,6 +75,23 @@ def read(text: str) -> dict[tuple[str, str, str], float]:
     }
 
 
+def values(
+    name: str, whole: tuple[float, int], containers: dict[str, tuple[float, int | None]], *, errors: int
+) -> dict[tuple[str, str, str], float]:
+    """The same of one pod, as it is to be: CPU seconds and bytes of it and of its containers."""
+    expected: dict[tuple[str, str, str], float] = {
+        ("pod_cpu_usage_seconds_total", name, ""): whole[0],
+        ("pod_memory_working_set_bytes", name, ""): whole[1],
+        ("resource_scrape_error", "", ""): errors,
+    }
+    for container, (cpu, memory) in containers.items():
+        expected["container_cpu_usage_seconds_total", name, container] = cpu
+        expected["container_start_time_seconds", name, container] = 1_772_366_400
+        if memory is not None:
+            expected["container_memory_working_set_bytes", name, container] = memory
+    return expected
+
+
 @pytest.mark.parametrize("layout", ["v1", "v2", "hybrid"])
 @pytest.mark.parametrize("driver", ["cgroupfs", "systemd"])
 def test_pods_and_their_containers_are_written_as_kubelet_writes_them(tmp_path: Path, layout, driver):
@@ -89,17 +107,7 @@ def test_pods_and_their_containers_are_written_as_kubelet_writes_them(tmp_path: 
     text = metrics_of(machine, paths, [pod(UIDS[0], "web-1", "app", "side")]).text()
     where = 'namespace="shop",pod="web-1"'
     assert f'container_cpu_usage_seconds_total{{container="app",{where}}} 1.25 1772366400500\n' in text
-    assert read(text) == {
-        ("container_cpu_usage_seconds_total", "web-1", "app"): 1.25,
-        ("container_cpu_usage_seconds_total", "web-1", "side"): 0.5,
-        ("container_memory_working_set_bytes", "web-1", "app"): 2900,
-        ("container_memory_working_set_bytes", "web-1", "side"): 400,
-        ("container_start_time_seconds", "web-1", "app"): 1_772_366_400,
-        ("container_start_time_seconds", "web-1", "side"): 1_772_366_400,
-        ("pod_cpu_usage_seconds_total", "web-1", ""): 1.76,
-        ("pod_memory_working_set_bytes", "web-1", ""): 3310,
-        ("resource_scrape_error", "", ""): 0,
-    }
+    assert read(text) == values("web-1", (1.76, 3310), {"app": (1.25, 2900), "side": (0.5, 400)}, errors=0)
 
 
 def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path):
@@ -110,13 +118,7 @@ def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path):
     machine.cpu(f"{paths[UIDS[0]]}/{APP}", 1.0)  # and no memory
     gone = {uid: path for uid, path in paths.items() if uid == UIDS[0]}
     pods = [pod(UIDS[0], "half", "app", "side"), pod(UIDS[1], "not-here", "app")]
-    assert read(metrics_of(machine, gone, pods).text()) == {
-        ("container_cpu_usage_seconds_total", "half", "app"): 1.0,
-        ("container_start_time_seconds", "half", "app"): 1_772_366_400,
-        ("pod_cpu_usage_seconds_total", "half", ""): 1.0,
-        ("pod_memory_working_set_bytes", "half", ""): 100,
-        ("resource_scrape_error", "", ""): 1,
-    }
+    assert read(metrics_of(machine, gone, pods).text()) == values("half", (1.0, 100), {"app": (1.0, None)}, errors=1)
 
 
 def test_a_static_pod_is_found_by_the_hash_of_its_manifest(tmp_path: Path):
@@ -133,12 +135,12 @@ def test_cgroups_are_read_once_a_second_however_often_somebody_asks(tmp_path: Pa
     paths = pod_paths("cgroupfs", {UIDS[0]: "burstable"})
     machine.memory(paths[UIDS[0]], 100)
     metrics = metrics_of(machine, paths, [pod(UIDS[0], "web")], time)
-    values = []
+    seen = []
     for step, seconds in enumerate((1.0, 2.0, 3.0)):
         time.now += 0.6 * bool(step)
         machine.cpu(paths[UIDS[0]], seconds)
-        values.append(read(metrics.text())["pod_cpu_usage_seconds_total", "web", ""])
-    assert values == [1.0, 1.0, 3.0]
+        seen.append(read(metrics.text())["pod_cpu_usage_seconds_total", "web", ""])
+    assert seen == [1.0, 1.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,13 @@ def test_a_container_is_told_by_its_directory(directory, found):
 
 # Who gets to see it
 
-KNOWN = says(
-    201,
-    {"status": {"authenticated": True, "audiences": [AUDIENCE], "user": {"username": "op", "groups": ["g"]}}},
-)
-ELSEWHERE = says(201, {"status": {"authenticated": True, "audiences": ["https://kubernetes"], "user": {}}})
+
+def known_for(audience: str) -> Answer:
+    user = {"username": "op", "groups": ["g"]}
+    return says(201, {"status": {"authenticated": True, "audiences": [audience], "user": user}})
+
+
+KNOWN = known_for(metrics_audience("n1"))
 UNKNOWN = says(201, {"status": {"authenticated": False}})
 MAY, MAY_NOT = (says(201, {"status": {"allowed": allowed}}) for allowed in (True, False))
 TOKEN, ACCESS = (
@@ -175,9 +179,11 @@ JUDGED: dict[str, tuple[str | None, list[Answer], int, list[str]]] = {
     "an empty token": ("Bearer ", [MAY], 401, []),
     "a token of other letters than tokens have": ("Bearer \udcff", [MAY], 401, []),
     "a token that is none": ("Bearer t", [UNKNOWN], 401, [TOKEN]),
-    "a token for somebody else": ("Bearer t", [ELSEWHERE], 401, [TOKEN]),
+    "a token for the API server": ("Bearer t", [known_for("https://kubernetes")], 401, [TOKEN]),
+    "a token that was shown to another agent": ("Bearer t", [known_for(metrics_audience("n2"))], 401, [TOKEN]),
     "a caller without the right": ("Bearer t", [KNOWN, MAY_NOT], 403, [TOKEN, ACCESS]),
     "a caller with the right": ("Bearer t", [KNOWN, MAY], 200, [TOKEN, ACCESS]),
+    "a caller with a token for all agents": ("Bearer t", [known_for(METRICS_AUDIENCE), MAY], 200, [TOKEN, ACCESS]),
     "an API server that fails": ("Bearer t", [says(500)], 503, [TOKEN]),
     "an API server that answers nonsense": ("Bearer t", [says(201, {})], 503, [TOKEN]),
 }

@@ -13,18 +13,17 @@ from aiohttp import web
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample, group_pods
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings, PodReadings, ResourceMetrics
+from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings, AgentTokens, PodReadings, ResourceMetrics
 from concerto.controllers.metrics_sources.agents import Point, read_answer
-from concerto.kube import ClusterConfig
-from concerto.kube.config import TokenSource
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
-from kube.faulty_server import Answer, faulty, says
+from kube.faulty_server import Answer, faulty, refuses, says
 
 NOW = 1_772_366_400.0
 CERTIFICATE = make_certificate()
 SETTINGS = AgentSettings(timeout_seconds=20, largest_bytes=10_000)
 APP = (ContainerView("app"),)
+TOKEN = says(201, {"status": {"token": "t"}, "spec": {"expirationSeconds": 3600}})
 
 
 class Clock:
@@ -98,13 +97,15 @@ async def serving() -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def asking(
-    capacities: dict, clock: Clock, settings: AgentSettings = SETTINGS, token: str | None = "t"
+    capacities: dict, clock: Clock, settings: AgentSettings = SETTINGS, given: Answer = TOKEN
 ) -> AsyncIterator[AgentMetrics]:
-    agents = AgentMetrics(capacities, TokenSource(ClusterConfig("", token=token)), clock, settings)
-    try:
-        yield agents
-    finally:
-        await agents.close()
+    async with faulty([given]) as api:
+        tokens = AgentTokens(api.session, "concerto-system", "concerto-operator", clock)
+        agents = AgentMetrics(capacities, tokens, clock, settings)
+        try:
+            yield agents
+        finally:
+            await agents.close()
 
 
 def pod(name: str = "web", node: str = "n1", containers: tuple[ContainerView, ...] = APP) -> PodView:
@@ -213,8 +214,11 @@ async def test_an_agent_is_not_asked_again_before_it_has_answered():
 
 
 async def test_without_a_token_nobody_is_asked():
-    async with serving() as node, asking({("", "n1"): node.capacity()}, Clock(), token=None) as agents:
-        assert "has no token" in (await agents.usage("n", [pod()])).troubles[0]
+    async with (
+        serving() as node,
+        asking({("", "n1"): node.capacity()}, Clock(), given=refuses(403, "Forbidden")) as agents,
+    ):
+        assert "has no token for its agent: 403" in (await agents.usage("n", [pod()])).troubles[0]
         assert node.asked == []
 
 

@@ -103,7 +103,9 @@ def test_rights_are_spelled_out_and_reach_nothing_secret(roles):
         assert resource != "*" or named_by_metrics
         # One Secret at home, and only to be read by its name: what profiles' Prometheus asks for
         assert resource != "secrets" or (names, verb) == (("concerto-prometheus",), "get")
-        assert resource not in {"configmaps", "pods/exec", "serviceaccounts/token", "roles", "clusterroles"}
+        # Its own tokens for agents, which a policy holds to the audience of one node
+        assert resource != "serviceaccounts/token" or (names, verb) == (("concerto-operator",), "create")
+        assert resource not in {"configmaps", "pods/exec", "roles", "clusterroles"}
         assert verb not in {"deletecollection", "impersonate", "escalate", "bind"}
 
 
@@ -165,6 +167,7 @@ def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(name):
     [
         ("concerto-agent-own-node", "concerto-agent"),
         ("concerto-in-flight", "concerto-operator"),
+        ("concerto-agent-tokens", "concerto-operator"),
         ("concerto-binding-status", "concerto-operator"),
         ("concerto-binding-status", "concerto-agent"),
     ],

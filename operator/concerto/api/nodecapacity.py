@@ -353,6 +353,15 @@ class Window:
         }
 
 
+METRICS_AUDIENCE = "agents.concerto.dev"
+"""Of tokens that open the metrics of pods at every node; see `metrics_audience`."""
+
+
+def metrics_audience(node: str) -> str:
+    """The audience of tokens that open the metrics of pods at one node, and nowhere else."""
+    return f"{METRICS_AUDIENCE}/{node}"
+
+
 @dataclass(frozen=True)
 class MetricsEndpoint:
     """Where an agent serves metrics of its node's pods.

@@ -25,7 +25,7 @@ from concerto.api.quantities import parse_duration
 from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
 from concerto.controllers.load_sources import LoadProviders
-from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings
+from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings, AgentTokens
 from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
 from concerto.controllers.podcpubinding import PodCPUBindingController
@@ -37,7 +37,6 @@ from concerto.controllers.scheduler import Scheduler, SchedulerSettings
 from concerto.controllers.telemetry import Health, Metrics, serve
 from concerto.controllers.watcher import Watcher
 from concerto.kube import ClusterConfig, ConfigError, Forbidden, KubeError, NotFound, Object, Reflector, Session
-from concerto.kube.config import TokenSource
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
@@ -56,6 +55,8 @@ from concerto.kube.resources import (
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "concerto-operator"
+ACCOUNT = "concerto-operator"
+"""The operator's own service account, for which it asks for tokens to show to agents."""
 CONTROLLERS = ("scheduling", "pinning", "autoscaling")
 """What an operator can run; scheduling it always does."""
 _LEAD_AT_ONCE_SECONDS = 1.0
@@ -113,14 +114,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"concerto operator: --leader-elect-*: {error}", file=sys.stderr)
         return 2
     autoscaling = PredictiveHPASettings(controller=autoscaling_settings(args))
-    agent_token = args.autoscaling_agent_token_file
     operator = Operator(
         config,
         args.namespace or config.namespace,
         args.bind,
         lease,
         autoscaling,
-        agent_token,
+        ask_agents=args.autoscaling_ask_agents,
         controllers=args.controllers or CONTROLLERS,
         deployment=args.deployment,
     )
@@ -154,8 +154,8 @@ class Operator:
         bind: str,
         lease: LeaseSettings,
         autoscaling: PredictiveHPASettings,
-        agent_token: Path | None,
         *,
+        ask_agents: bool,
         controllers: Collection[str],
         deployment: str | None,
     ) -> None:
@@ -163,7 +163,7 @@ class Operator:
         self.failed = False
         self._controllers = frozenset(controllers)
         self._deployment = deployment
-        self._agent_token = agent_token
+        self._ask_agents = ask_agents
         self._lease = lease
         self._autoscaling = autoscaling
         self._config = config
@@ -304,10 +304,10 @@ class Operator:
         scaling_events = EventRecorder(session, component="concerto-autoscaler", instance=self._identity)
         self._spawn("scaling events", scaling_events.run())
         agents = None
-        if self._agent_token is not None:
-            token = TokenSource(ClusterConfig(self._config.server, token_file=str(self._agent_token)))
+        if self._ask_agents:
+            tokens = AgentTokens(session, self._namespace, ACCOUNT, clock)
             fresh = AgentSettings(fresh_seconds=min(5.0, self._autoscaling.controller.sync_seconds / 3))
-            agents = AgentMetrics(reflectors["nodecapacities"].store, token, clock, fresh)
+            agents = AgentMetrics(reflectors["nodecapacities"].store, tokens, clock, fresh)
         autoscaler = PredictiveHPAController(session, scaling_events, clock, self._metrics, self._autoscaling, agents)
         watching = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from concerto.api.quantities import parse_duration
 from concerto.autoscaling.settings import ControllerSettings
@@ -33,10 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=help_,
         )
     group.add_argument(
-        "--autoscaling-agent-token-file",
-        type=Path,
-        metavar="FILE",
-        help="token for the node agents, of their audience agents.concerto.dev; without it they are not asked",
+        "--autoscaling-ask-agents",
+        action="store_true",
+        help="ask node agents for readings of their pods, each with a token of its own",
     )
     group.add_argument(
         "--autoscaling-tolerance",

@@ -58,6 +58,7 @@ class Resource:
 PODS = Resource("", "v1", "pods", "Pod", True)
 NODES = Resource("", "v1", "nodes", "Node", False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False)
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)

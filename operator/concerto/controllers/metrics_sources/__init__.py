@@ -1,5 +1,6 @@
 """Where readings come from: the metrics APIs (metrics, custom and external), as HPA reads them, and the node agents."""
 
+from concerto.controllers.metrics_sources.agent_tokens import AgentTokens
 from concerto.controllers.metrics_sources.agents import AgentMetrics, AgentSettings
 from concerto.controllers.metrics_sources.custom import CustomMetrics
 from concerto.controllers.metrics_sources.external import external_metric
@@ -9,6 +10,7 @@ from concerto.controllers.metrics_sources.resource import PodUsage, ResourceMetr
 __all__ = [
     "AgentMetrics",
     "AgentSettings",
+    "AgentTokens",
     "CustomMetrics",
     "PodReadings",
     "PodUsage",

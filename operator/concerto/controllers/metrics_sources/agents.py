@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import aiohttp
 from yarl import URL
@@ -19,8 +20,7 @@ from yarl import URL
 from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.autoscaling.pods import PodView
 from concerto.controllers.metrics_sources.resource import PodUsage
-from concerto.kube import ConfigError, Object
-from concerto.kube.config import TokenSource
+from concerto.kube import KubeError, Object
 
 _PATH = "/metrics/resource"
 _LINE = re.compile(
@@ -59,6 +59,16 @@ class AgentSettings:
     concurrency: int = 64
     largest_bytes: int = 2 * 2**20
     forget_seconds: float = 300.0
+
+
+class Tokens(Protocol):
+    """What is shown to agents."""
+
+    async def token(self, node: str) -> str:
+        """The token for a node's agent."""
+
+    def refused(self, node: str, token: str) -> None:
+        """That agent does not know it."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ class AgentMetrics:
     def __init__(
         self,
         capacities: Mapping[tuple[str, str], Object],
-        token: TokenSource,
+        tokens: Tokens,
         clock: Callable[[], float],
         settings: AgentSettings | None = None,
     ) -> None:
@@ -128,12 +138,12 @@ class AgentMetrics:
 
         Args:
             capacities: NodeCapacities as a reflector's store holds them: they say where and as whom agents serve.
-            token: for agents, of their own audience.
+            tokens: for agents.
             clock: seconds.
             settings: how they are asked.
         """
         self._capacities = capacities
-        self._token = token
+        self._tokens = tokens
         self._clock = clock
         self._settings = settings or AgentSettings()
         self._nodes: dict[str, _Node] = {}
@@ -184,7 +194,7 @@ class AgentMetrics:
             self._forget(now)
             # Counters are the kernel's: they go on where an agent was restarted
             answers = node.answers if node is not None else []
-            asking = asyncio.ensure_future(self._scrape(*where, answers))
+            asking = asyncio.ensure_future(self._scrape(name, *where, answers))
             node = self._nodes[name] = _Node(where, now, asking, answers)
         return await asyncio.shield(node.asking)
 
@@ -192,14 +202,13 @@ class AgentMetrics:
         for name in [n for n, node in self._nodes.items() if now - node.asked_at > self._settings.forget_seconds]:
             del self._nodes[name]
 
-    async def _scrape(self, endpoint: MetricsEndpoint, host: str, answers: list[Answer]) -> str | None:
+    async def _scrape(self, node: str, endpoint: MetricsEndpoint, host: str, answers: list[Answer]) -> str | None:
         settings = self._settings
         try:
-            token = self._token.token()
-        except ConfigError as error:
-            return f"the operator has no token for agents: {error}"
-        if token is None:
-            return "the operator has no token for agents (--autoscaling-agent-token-file)"
+            async with self._limit:
+                token = await self._tokens.token(node)
+        except KubeError as error:
+            return f"the operator has no token for its agent: {error}"
         if self._client is None:
             # Longer than a sync period, so that a connection is kept from round to round
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
@@ -222,7 +231,7 @@ class AgentMetrics:
             ):
                 if response.status != 200:
                     if response.status == 401:
-                        self._token.refused(token)
+                        self._tokens.refused(node, token)
                     words = (await response.content.read(200)).decode(errors="replace")
                     return f"its agent refuses: {response.status} {words}"
                 text = await _body(response.content, settings.largest_bytes)
