@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,43 @@ def test_quotas_go_from_the_pod_downwards_and_come_back_from_the_containers_upwa
     again.enforce(pods, ())  # by an agent that did not lift them
     assert {path: file.read_text() for path, file in files.items()} == before
     assert order[2:] == [f"/cri-containerd-{ID}.scope", ""]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("began", "goes_on"), [((), ()), ((), {"u"}), ({"u"}, ()), ({"u"}, {"u"})])
+@pytest.mark.parametrize("writes", [0, 1])
+def test_who_comes_after_an_agent_that_was_killed_between_two_writes_ends_what_it_began(
+    tmp_path, version, began, goes_on, writes
+):
+    class Killed(BaseException):
+        """Not to be caught."""
+
+    files = tree(tmp_path, version)
+    pods = {"u": (POD, [path for path in files if path != POD])}
+    as_kubelet_had_them = {path: file.read_text() for path, file in files.items()}
+
+    def enforce(unlimited: Collection[str], writes: int = 9) -> None:
+        """By an agent that is killed when it has written so often."""
+
+        def write(path: Path, text: str) -> None:
+            nonlocal writes
+            if writes == 0:
+                raise Killed
+            writes -= 1
+            path.write_text(text + "\n")
+
+        limits = {"u": PodLimits(500, {ID: 500})}
+        PodQuotas(QuotaFiles(tmp_path, version, write), lambda: limits, kubelet_sets=True).enforce(pods, unlimited)
+
+    enforce({"u"} if not began else ())
+    with pytest.raises(Killed):
+        enforce(began, writes)
+    enforce(goes_on)
+    now = {path: file.read_text() for path, file in files.items()}
+    if goes_on:
+        assert {text.split()[0] for text in now.values()} == {"max" if version == 2 else "-1"}
+    else:
+        assert now == as_kubelet_had_them
 
 
 def test_no_quota_is_smaller_than_the_kernel_takes(tmp_path):
