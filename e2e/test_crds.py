@@ -436,6 +436,13 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
     ),
     ("two pods' room", "SchedulingProfile", {**PROFILE, "admitFraction": "2"}, "spec.admitFraction", "a half as 500m"),
     ("telemetry of last week", "SchedulingProfile", {**PROFILE, "staleAfter": "168h"}, "spec.staleAfter", "like 10m"),
+    (
+        "a large pod waits for ever",
+        "SchedulingProfile",
+        {**PROFILE, "largePodWait": "0s"},
+        "spec.largePodWait",
+        "like 2m",
+    ),
 ]
 
 

@@ -25,7 +25,7 @@ from concerto.api.timestamps import format_timestamp
 from concerto.capacity.subspace import Subspace
 from concerto.kube import ApiError, KubeError, Reflector, Session
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
-from concerto_agent.cgroups import Hierarchies
+from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.measurement import Measured, Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.pinner import Pinner, PinningSettings
@@ -156,6 +156,7 @@ class Agent:
             Reflector(session, SUBSPACE_SNAPSHOTS, field_selector=cluster, on_change=self._cluster_changed),
         )
         self._cluster: Subspace | None = None
+        self._counted: dict[str, Cgroup] = {}
         self._measured: Measured | None = None
         self._folded = asyncio.Event()
         self._published: Published | None = None
@@ -210,6 +211,8 @@ class Agent:
                     tasks.create_task(reflector.run())
         finally:
             self.measurement.close()
+            for cgroup in self._counted.values():
+                cgroup.close()
 
     def unwell(self) -> str | None:
         """What is wrong with the process, None if nothing is: a node that can't be measured is not its fault."""
@@ -251,6 +254,7 @@ class Agent:
         if early:
             self._early_at = now + self._settings.publish.minimum_interval_seconds
         if full or early:
+            self.measurement.pods_used(self._cpu_seconds())
             measured = self.measurement.fold(now, self._cluster)
             self._measured = measured
             self.gauges.capacity = float(measured.report.capacity[0])
@@ -258,6 +262,18 @@ class Agent:
             latest = next(iter(measured.windows.values())).latest[0]
             self.gauges.usage = {r: float(v) for r, v in zip(measured.settings.resources, latest) if not math.isnan(v)}
             self._folded.set()
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        """CPU time of each counted pod whose cgroup can be read."""
+        if self._pods is None:
+            return {}
+        paths = {uid: path for uid in self.measurement.census.counted if (path := self._pods.pods.get(uid))}
+        for uid in [uid for uid, cgroup in self._counted.items() if paths.get(uid, "").strip("/") != cgroup.path]:
+            self._counted.pop(uid).close()
+        for uid in paths.keys() - self._counted.keys():
+            self._counted[uid] = Cgroup(self._hierarchies, paths[uid])
+        read = ((uid, cgroup.cpu_seconds()) for uid, cgroup in self._counted.items())
+        return {uid: seconds for uid, seconds in read if seconds is not None}
 
     def _uncounted_paths(self) -> list[str]:
         if self._pods is None:

@@ -5,7 +5,7 @@ It goes on whatever happens to the API: what was learned lives here, and a publi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,9 +96,9 @@ class Measurement:
         self.counters.pods["started"] += 1
         self.pods_changed = True
 
-    def pod_ended(self, started_at: float, at: float) -> None:
+    def pod_ended(self, uid: str, started_at: float, at: float) -> None:
         """See ``PodListener``."""
-        self._pipeline.pod_ended(_NODE, started_at, at)
+        self._pipeline.pod_ended(_NODE, started_at, at, uid)
         self.counters.pods["ended"] += 1
         self.pods_changed = True
 
@@ -169,6 +169,11 @@ class Measurement:
         for name, reading in sample.readings.items():
             if reading.usage != reading.usage:  # NaN
                 self.counters.invalid[name] += 1
+
+    def pods_used(self, cpu_seconds: Mapping[str, float]) -> None:
+        """CPU time that counted pods have had since they began, by UID; before ``fold``."""
+        if cpus := self._sampler.cpus:
+            self._pipeline.pods_used(_NODE, {uid: seconds / cpus for uid, seconds in cpu_seconds.items()})
 
     def fold(self, now: float, cluster: Subspace | None) -> Measured:
         """Learn from the batch so far, full or not, and say what the node can take.

@@ -110,7 +110,7 @@ class PodListener(Protocol):
         """A pod counts; its first container started at ``at``, monotonic seconds, perhaps long ago."""
         ...
 
-    def pod_ended(self, started_at: float, at: float) -> None:
+    def pod_ended(self, uid: str, started_at: float, at: float) -> None:
         """The pod that had started at ``started_at`` is gone at ``at``."""
         ...
 
@@ -220,7 +220,7 @@ class PodCensus:
         wanted = {uid: self._working[uid] for uid in units[: self._max_pods]}
         before, self.counted = self.counted, wanted
         for uid in before.keys() - wanted.keys():
-            self._listener.pod_ended(before[uid], at)
+            self._listener.pod_ended(uid, before[uid], at)
         for uid in wanted.keys() - before.keys():
             self._listener.pod_started(wanted[uid])
 

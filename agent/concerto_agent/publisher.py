@@ -124,7 +124,8 @@ def should_publish(
         return "Conditions"
     if measured_at <= old.measured_at:
         return None
-    if set(new.observed_pod_uids) != set(old.status.observed_pod_uids):
+    pods = set(new.observed_pod_uids) == set(old.status.observed_pod_uids)
+    if not pods or new.large_pods.keys() != old.status.large_pods.keys():
         return "Pods"
     if capacity_moved(old.status.capacity, new.capacity, settings):
         return "Capacity"
@@ -227,6 +228,9 @@ def build_status(
         settle_time_seconds=_number(report.settle_time[node]),
         reject=bool(report.reject[node]),
         over_provision=_number(report.over_provision[node]),
+        large_pods={uid: _fraction(share) for uid, share in report.large[node].items()},
+        pod_share=_fraction(report.pod_share[node]),
+        spare_share=_fraction(report.spare[node]),
         resources=tuple(
             ResourceStatus(
                 name=settings.resources[i],

@@ -599,6 +599,11 @@ class Sampler:
         path = next((gauge.path for gauge in capacity.gauges if gauge.name == name), None)
         return GaugeFile(name, None if path is None else Path(path))
 
+    @property
+    def cpus(self) -> int:
+        """CPUs of the node; 0 if that can't be told."""
+        return self._cpus.count
+
     def sample(self, now: float, uncounted: Iterable[str] = ()) -> Sample:
         """Read everything.
 

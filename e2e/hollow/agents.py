@@ -19,7 +19,7 @@ from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto.kube import Conflict, Reflector, Resource, Session
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
-from concerto.simulation.node_model import Readings
+from concerto.simulation.node_model import NodeFleet, Readings
 from concerto_agent.publisher import (
     Published,
     PublishedSubspace,
@@ -176,15 +176,21 @@ class Agents:
         started = self._agents[node].started.pop(uid, None)
         if started is not None:
             self._known.pods_changed[node] = True
-            self._pipeline.pod_ended(node, started, at)
+            self._pipeline.pod_ended(node, started, at, uid)
 
-    def sample(self, readings: Readings, now: float) -> None:
+    def sample(self, readings: Readings, now: float, model: NodeFleet) -> None:
         """Takes one reading of every node, and once a batch says what is worth saying."""
         y, non_pod = usage(readings, self.settings)
         alive = np.array([node.alive for node in self._nodes])
         valid = np.repeat(alive[:, None], y.shape[1], axis=1)
         utilisation = np.stack([readings.utilisation, readings.memory], axis=1)
         if self._pipeline.sample(now, y, valid=valid, non_pod=non_pod, utilisation=utilisation):
+            for node, agent in enumerate(self._agents):
+                if len(agent.started) > 1:  # one alone is not above the others
+                    used = model.pod_cpu(node, now)
+                    cores = model.cores[node]
+                    counted = {uid: used[uid] / cores for uid in agent.started if uid in used}
+                    self._pipeline.pods_used(node, counted)
             self._say(self._pipeline.fold(now, self._cluster), now)
 
     def _say(self, report: CapacityReport, now: float) -> None:

@@ -435,7 +435,7 @@ class Fleet:
             for change in self.model.advance(now):
                 self._take(change)
             if now >= next_sample:
-                self.agents.sample(self.model.readings(now), now)
+                self.agents.sample(self.model.readings(now), now, self.model)
                 # A sample that is late is not made up for: its readings simply span more time.
                 next_sample = max(next_sample + SAMPLE_SECONDS, now)
             await asyncio.sleep(max(0.0, min(next_sample, self.model.next_time()) - self._clock()))

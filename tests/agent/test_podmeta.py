@@ -19,8 +19,8 @@ class Listener:
     def pod_started(self, at: float) -> None:
         self.said.append(("started", at))
 
-    def pod_ended(self, started_at: float, at: float) -> None:
-        self.said.append(("ended", started_at, at))
+    def pod_ended(self, uid: str, started_at: float, at: float) -> None:
+        self.said.append(("ended", uid, started_at, at))
 
 
 def pod(uid: str = A, *, owner: str | None = None, mirror_of: str | None = None, started: str | None = None) -> dict:
@@ -115,7 +115,7 @@ def test_a_pod_counts_from_its_first_container_to_its_cgroups_end(census, listen
     assert census.counted == {A: 10.0}
     census.vanished(A, 15.0)
     assert census.counted == {}
-    assert listener.said == [("started", 10.0), ("ended", 10.0, 15.0)]
+    assert listener.said == [("started", 10.0), ("ended", A, 10.0, 15.0)]
 
 
 def test_a_cgroup_whose_pod_is_heard_of_later_is_as_old_as_its_cgroup(census, listener):
@@ -155,7 +155,7 @@ def test_a_pod_deleted_from_the_api_counts_until_its_cgroup_is_gone(census, list
     census.heard(pod(), None, 12.0, WALL)
     assert census.counted == {A: 10.0}, "its load is still there"
     census.vanished(A, 13.0)
-    assert listener.said[-1] == ("ended", 10.0, 13.0)
+    assert listener.said[-1] == ("ended", A, 10.0, 13.0)
     starts(census, A, 14.0)
     assert census.counted == {}, "nobody knows it any more"
 

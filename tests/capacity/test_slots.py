@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.api.nodecapacity import SlotSettings
+from concerto.capacity.large import LargePods
 from concerto.capacity.slots import SlotLaw, demand_per_cpu
 
 STEADY = SlotSettings(head_room=1.0, adaptation=0.0, turnaround_seconds=0.0, extra_pods=0.0)
 
 
-def run(law, seconds, *, pods, load, used, own=1.0, settings=STEADY, life=10.0, ends_per_second=1.0):
+def run(law, seconds, *, pods, load, used, own=1.0, settings=STEADY, life=10.0, ends_per_second=1.0, large=None):
     """Let so many seconds of the same thing pass, with completions at an even rate."""
     owed = 0.0
     for _ in range(seconds):
@@ -35,6 +36,7 @@ def run(law, seconds, *, pods, load, used, own=1.0, settings=STEADY, life=10.0, 
             measured=np.array([True]),
             initial_cost=np.array([0.1]),
             idle_cost_growth=0.01,
+            large=large or LargePods(1),
             elapsed_seconds=1.0,
         )
     return law
@@ -150,3 +152,25 @@ def test_demand_per_cpu(sentence):
     y, used, expected = DEMAND[sentence]
     demand, _ = demand_per_cpu(np.array([[y]]), np.array([[used]]))
     assert demand[0, 0] == pytest.approx(expected)
+
+
+def large_pod(share, wanted):
+    """One large pod that uses so much of the node and wants so much."""
+    found = LargePods(1)
+    found.count[:], found.share[:], found.wanted[:], found.passing[:] = 1.0, share, wanted, True
+    return found
+
+
+def test_beside_a_large_pod_there_is_room_for_what_it_leaves_and_it_is_no_part_of_the_mean():
+    law = run(SlotLaw(1), 200, pods=7, load=1.0, used=1.0)
+    beside = run(law, 60, pods=1 + 3.5, load=1.0, used=1.0, large=large_pod(0.5, 0.5), ends_per_second=0.35)
+    assert beside.window[0] == pytest.approx(1 + 3.5, rel=0.05)
+    assert beside.share(np.array([0.1]))[0] == pytest.approx(1 / 7, rel=0.05)
+
+
+def test_a_large_pod_that_wants_the_whole_node_gets_it_and_others_have_it_at_once_when_it_is_gone():
+    law = run(SlotLaw(1), 200, pods=7, load=1.0, used=1.0)
+    alone = run(law, 60, pods=1, load=1.0, used=1.0, large=large_pod(1.0, 1.0), ends_per_second=0.0)
+    assert alone.window[0] == pytest.approx(1.0, abs=0.05)
+    after = run(law, 30, pods=7, load=1.0, used=1.0)
+    assert after.window[0] == pytest.approx(7.0, rel=0.1)

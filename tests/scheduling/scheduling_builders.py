@@ -64,6 +64,9 @@ def capacity(
     instance: str = "first",
     windows: tuple[Window, ...] = (),
     room: float | None = None,
+    large: dict[str, float] | None = None,
+    pod_share: float | None = None,
+    spare_share: float = 1.0,
 ) -> NodeCapacity:
     """A NodeCapacity whose agent published `value` at `at`; None: it has not published."""
     status = None
@@ -82,6 +85,9 @@ def capacity(
             observed_pod_uids=observed,
             settle_time_seconds=1.0,
             room=room,
+            large_pods=large or {},
+            pod_share=pod_share,
+            spare_share=spare_share,
             windows=windows,
         )
     return NodeCapacity(name, f"ncap-{name}", str(version), 1, CapacitySettings(), status)

@@ -14,7 +14,7 @@ from concerto.simulation import cli, evaluate, latency, scenario
 from concerto.simulation.cluster import Fault, NodeSpec, Setup
 from concerto.simulation.experiments import Task, run_task, trade
 from concerto.simulation.policies import registry
-from concerto.simulation.workloads import PI_2000, JobSpec
+from concerto.simulation.workloads import PI_2000, SKLEARN, JobSpec
 
 SMALL = Setup((NodeSpec(count=4),), (JobSpec("pi", 60, PI_2000),))
 
@@ -77,6 +77,15 @@ def test_short_pods_finish_as_soon_as_with_the_best_requests_and_each_of_them_so
     assert ours["jct_s"] <= 1.10 * trade(sweep).best_jct_s
     assert ours["pct_s"]["mean"] <= sweep["kube-scheduler@500m"]["pct_s"]["mean"]
     assert ours["overcommits"] == 0
+
+
+def test_large_pods_among_small_ones_are_done_in_half_of_the_time_and_the_small_ones_too():
+    jobs = (JobSpec("pi", 250, PI_2000), JobSpec("sklearn", 10, SKLEARN, cpu_request_millicores=200))
+    setup = Setup((NodeSpec(count=10),), jobs)
+    ours, theirs = (figures(policy, setup)["jobs"] for policy in ("concerto", "kube-scheduler@100m"))
+    assert ours["sklearn"]["pct_s"]["mean"] <= 0.6 * theirs["sklearn"]["pct_s"]["mean"]
+    assert ours["pi"]["pct_s"]["mean"] <= 0.3 * theirs["pi"]["pct_s"]["mean"]
+    assert ours["sklearn"]["jct_s"] <= 1.15 * theirs["sklearn"]["jct_s"]
 
 
 FAULTS = {

@@ -428,6 +428,9 @@ class NodeCapacityStatus:
         agent: who measured.
         capacity: pods the node can take now, on top of ``pod_count``; at least 0, fractions allowed.
         room: pods it could take one after the other; None from an agent that does not tell.
+        large_pods: UIDs of the pods that are no unit of it, with the share of the node's CPUs that each takes.
+        pod_share: share of them that one of the other pods takes while it lives; None from an agent that does not tell.
+        spare_share: share of them that is left for those.
         capacity_mode: how ``capacity`` was found: from quiet headroom, from slots (b / c - n), or while warming up.
         signal: the capacity signal.
         baseline: estimated signal of the node without pods.
@@ -457,6 +460,9 @@ class NodeCapacityStatus:
     settle_time_seconds: float
     reject: bool = False
     room: float | None = None
+    large_pods: Mapping[str, float] = field(default_factory=dict)
+    pod_share: float | None = None
+    spare_share: float = 1.0
     over_provision: float = 0.0
     resources: tuple[ResourceStatus, ...] = ()
     windows: tuple[Window, ...] = ()
@@ -480,6 +486,9 @@ class NodeCapacityStatus:
             settle_time_seconds=status["settleTimeSeconds"],
             reject=status.get("reject", False),
             room=status.get("room"),
+            large_pods={pod["uid"]: pod["cpu"] for pod in status.get("largePods", ())},
+            pod_share=status.get("podShare"),
+            spare_share=status.get("spareShare", 1.0),
             over_provision=status.get("overProvision", 0.0),
             resources=tuple(ResourceStatus.from_raw(r) for r in status.get("resources", ())),
             windows=tuple(Window.from_raw(w) for w in status.get("windows", ())),
@@ -504,6 +513,8 @@ class NodeCapacityStatus:
             "settleTimeSeconds": self.settle_time_seconds,
             "reject": self.reject,
             "overProvision": self.over_provision,
+            **({} if self.pod_share is None else {"podShare": self.pod_share, "spareShare": self.spare_share}),
+            "largePods": [{"uid": uid, "cpu": share} for uid, share in self.large_pods.items()],
             "resources": [r.to_raw() for r in self.resources],
             "windows": [w.to_raw() for w in self.windows],
             "conditions": [dict(c) for c in self.conditions],

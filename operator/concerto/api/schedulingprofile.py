@@ -349,6 +349,7 @@ class ProfileSettings:
         scores: the scores, with their weights and arguments.
         metrics_policy: what happens to a node whose telemetry is missing or older than ``stale_after_seconds``.
         stale_after_seconds: age up to which a silent node's last telemetry is still used.
+        large_pod_wait_seconds: how long a pod whose kind takes half a node waits for a node with so much CPU left.
         heartbeats_missed: heartbeats without a word after which a node counts as silent.
         admit_fraction: room that a node must have left to be given one more pod, in pods.
         tie_breaking: which of several best nodes is taken.
@@ -364,6 +365,7 @@ class ProfileSettings:
     scores: tuple[ScoreSettings, ...] = (ScoreSettings("Capacity"),)
     metrics_policy: MetricsPolicy = "FallbackToRequests"
     stale_after_seconds: float = 600.0
+    large_pod_wait_seconds: float = 120.0
     heartbeats_missed: int = 3
     admit_fraction: float = 1.0
     tie_breaking: TieBreaking = "Random"
@@ -387,6 +389,9 @@ class ProfileSettings:
             scores=tuple(ScoreSettings.from_raw(s) for s in spec["scores"]) if "scores" in spec else cls.scores,
             metrics_policy=spec.get("metricsPolicy", cls.metrics_policy),
             stale_after_seconds=parse_duration(spec["staleAfter"]) if "staleAfter" in spec else cls.stale_after_seconds,
+            large_pod_wait_seconds=(
+                parse_duration(spec["largePodWait"]) if "largePodWait" in spec else cls.large_pod_wait_seconds
+            ),
             heartbeats_missed=spec.get("heartbeatsMissed", cls.heartbeats_missed),
             admit_fraction=float(parse_quantity(spec.get("admitFraction", "1"))),
             tie_breaking=spec.get("tieBreaking", cls.tie_breaking),

@@ -7,6 +7,7 @@ it can, ``fold`` is vectorised over the batch as well as over nodes. Time is pas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from concerto.api.nodecapacity import CapacityMode, CapacitySettings
 from concerto.capacity import subspace
 from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
 from concerto.capacity.estimator_signal import SignalEstimator
+from concerto.capacity.large import LargePods
 from concerto.capacity.overprovision import OverProvision
 from concerto.capacity.podages import PodAges
 from concerto.capacity.reject import RejectSignal
@@ -61,6 +63,9 @@ class CapacityReport:
         pods: (N,) n.
         young: (N,) pods younger than ``settle_time``.
         over_provision: (N,) allowance contained in ``capacity``.
+        large: of each node, its large pods: UID to the share of the node's CPUs that it wants.
+        pod_share: (N,) share of the node's CPUs that one of its other pods takes while it lives.
+        spare: (N,) share of them that is left for those.
         reject: (N,) Pronto's reject-job signal.
         local_moments: (N, m, m) second moment of the local model: what is to be published, never the view.
         samples: (N, m) valid samples in this batch.
@@ -84,6 +89,9 @@ class CapacityReport:
     pods: Ints
     young: Ints
     over_provision: Floats
+    large: tuple[Mapping[str, float], ...]
+    pod_share: Floats
+    spare: Floats
     reject: Bools
     local_moments: Floats
     samples: Ints
@@ -129,6 +137,8 @@ class NodePipeline:
         self._per_resource = PerResourceEstimator(n, m, first_cost, settings.estimator)
         self._signal = SignalEstimator(n)
         self._slots = SlotLaw(n)
+        self._large = LargePods(n)
+        self._pods_used: dict[int, Mapping[str, float]] = {}
         self._cpu = settings.resources.index("cpu") if "cpu" in settings.resources else None
         self._over = OverProvision(n, settings.over_provision)
         self._rejects = RejectSignal(n, m)
@@ -176,11 +186,16 @@ class NodePipeline:
         self._slots.started(node, self.ages.now - at)
         self._open_churn(node, at)
 
-    def pod_ended(self, node: int, started_at: float, at: float) -> None:
-        """The pod of the node that had started at ``started_at`` ended at ``at``; opens a churn window."""
+    def pod_ended(self, node: int, started_at: float, at: float, uid: str = "") -> None:
+        """The pod of the node that had started at ``started_at`` ended at ``at``; opens a churn window.
+
+        Its UID is asked for where ``pods_used`` is told.
+        """
         self.ages.advance(at)
         self.ages.ended(node, started_at)
         self._open_churn(node, at)
+        if self._large.ended(node, uid):
+            return  # its life says nothing about the others'
         self._slots.ended(node, max(0.0, at - started_at))
         if self.settings.over_provision.enabled:
             self._over.completed(node, max(0.0, at - started_at))
@@ -189,6 +204,13 @@ class NodePipeline:
         until = at + self.settings.churn_window_seconds
         if until > self._churn_until[node]:
             self._churn_until[node] = until
+
+    def pods_used(self, node: int, used: Mapping[str, float]) -> None:
+        """CPU time that the node's counted pods have had, by UID, fractions of the node times seconds; before ``fold``.
+
+        Where nobody says so, every pod is taken for an ordinary one (``large.LargePods``).
+        """
+        self._pods_used[node] = used
 
     # Samples
 
@@ -308,7 +330,7 @@ class NodePipeline:
             elapsed_seconds=elapsed,
         )
         if self._cpu is not None:
-            self._update_slots(self._cpu, raw, ok, non_pod, pods, fresh, elapsed)
+            self._update_slots(self._cpu, raw, ok, non_pod, pods, fresh, elapsed, now)
 
         self._batches += fresh
         report = self._report(now, fresh, quiet, usage, e, signal, binding, reject, non_pod, pods, elapsed, ok)
@@ -342,7 +364,7 @@ class NodePipeline:
         return own * self._moments + (1.0 - own) * subspace.second_moment(cluster.directions, cluster.sigma)
 
     def _update_slots(
-        self, cpu: int, raw: Floats, ok: Bools, non_pod: Floats, pods: Floats, fresh: Bools, elapsed: float
+        self, cpu: int, raw: Floats, ok: Bools, non_pod: Floats, pods: Floats, fresh: Bools, elapsed: float, now: float
     ) -> None:
         filled = raw.shape[1]
         y = np.where(ok[:, :, cpu], raw[:, :, cpu], np.nan)
@@ -350,13 +372,18 @@ class NodePipeline:
         known = ~np.isnan(y)
         mean = np.where(known, y, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         others = _or_zero(non_pod[:, cpu]) / np.maximum(mean, 1e-9)
+        own_share = np.clip(1.0 - others, 0.0, 1.0)
+        for node, pods_used in self._pods_used.items():
+            taken = float(np.where(known, used, 0.0)[node].mean() * own_share[node] * elapsed)
+            self._large.saw(node, pods_used, taken, float(self._slots.load_now[node]), now)
+        self._pods_used = {}
         age = np.searchsorted(SETTLE_AGES, self._slots.show_seconds(), side="right") - 1
         younger = np.take_along_axis(self._younger[:filled], age[None, None], axis=1)[:, 0]
         self._slots.update(
             self.settings.slots,
             demand=demand,
             used=used,
-            own_share=np.clip(1.0 - others, 0.0, 1.0),
+            own_share=own_share,
             shown=(self._pods[:filled] - younger).T,
             shown_age=np.asarray(SETTLE_AGES)[age],
             certain=pods
@@ -366,6 +393,7 @@ class NodePipeline:
             measured=fresh & known.any(axis=1),
             initial_cost=self._per_resource.first_cost[:, cpu],
             idle_cost_growth=self.settings.estimator.idle_cost_growth,
+            large=self._large,
             elapsed_seconds=elapsed,
         )
 
@@ -476,6 +504,9 @@ class NodePipeline:
             pods=pods.astype(np.intp),
             young=young.astype(np.intp),
             over_provision=np.array(over),
+            large=tuple(dict(self._large.of(node)) for node in range(self.n_nodes)),
+            pod_share=self._slots.share(law.first_cost[:, self._cpu or 0]),
+            spare=self._slots.spare.copy(),
             reject=reject,
             local_moments=self._moments.copy(),
             samples=ok.sum(axis=1),

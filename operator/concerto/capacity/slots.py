@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.nodecapacity import SlotSettings
+from concerto.capacity.large import LargePods
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -42,6 +43,7 @@ _MOST_OF_A_LIFE = 0.7
 """Part of a pod's life that may pass for the time until its load shows."""
 _HALF_A_LIFE = 0.5
 _LEAST_SPAN_SECONDS = 2.5
+_NOW_SECONDS = 2.5
 _ROUNDED = 1.5
 """A window is filled if no more than this is missing: fractions can't be filled, and ends come between batches."""
 _MOST_ROOM = 2.0
@@ -53,6 +55,8 @@ class SlotLaw:
     Attributes:
         window: (N,) pods the node should run, in-flight ones included.
         room: (N,) the same, as far as is believed of a node that has been filled with care only: at least the window.
+        spare: (N,) share of the node's CPUs that is left for ordinary pods.
+        load_now: (N,) runnable threads per CPU of late, at most 2.
         tokens: (N,) pods that may start now; negative after more have started than the pace allows.
     """
 
@@ -63,8 +67,9 @@ class SlotLaw:
         self.tokens: Floats = np.full(n_nodes, np.nan)
         self._lived: Floats = np.zeros(n_nodes)  # ∫ n/D dt, forgetting
         self._worked: Floats = np.zeros(n_nodes)  # ∫ u dt, forgetting
-        self._spare: Floats = np.ones(n_nodes)  # share of the CPUs that only pods use
-        self._load: Floats = np.zeros(n_nodes)  # of late
+        self.spare: Floats = np.ones(n_nodes)
+        self._load: Floats = np.zeros(n_nodes)  # over a pod's life
+        self.load_now: Floats = np.zeros(n_nodes)
         self._room: Floats = np.ones(n_nodes)  # learned part of the head room
         self._mean_pods: Floats = np.zeros(n_nodes)
         self._completed: Floats = np.zeros(n_nodes)
@@ -98,6 +103,7 @@ class SlotLaw:
         measured: Bools,
         initial_cost: Floats,
         idle_cost_growth: float,
+        large: LargePods,
         elapsed_seconds: float,
     ) -> None:
         """Take one batch.
@@ -115,25 +121,34 @@ class SlotLaw:
             measured: (N,) whether the batch tells anything.
             initial_cost: (N,) first guess of a pod's cost, fraction of a node.
             idle_cost_growth: by how much a second without pods lets the guess of the cost rise, fraction of a node.
+            large: pods that are no unit: they are left out of everything here but what they take of the node.
             elapsed_seconds: time since the batch before.
         """
         known = ~np.isnan(demand)
         count = np.maximum(known.sum(axis=1), 1)
         load = np.where(known, demand, 0.0).sum(axis=1) / count
         work = np.where(known, used, 0.0).sum(axis=1) / count
+        spare = 1.0 - work * (1.0 - own_share) - large.wanted
+        apart = np.minimum(large.count, present)
+        present, settled, certain = present - apart, np.maximum(settled - apart, 0.0), np.maximum(certain - apart, 0.0)
+        shown = np.maximum(shown - apart[:, None], 0.0)
+        own_share = np.maximum(own_share - large.share / np.maximum(work, 1e-9), 0.0)
         lived = np.where(known, shown / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
 
-        self._forget(settings, present, initial_cost, idle_cost_growth, elapsed_seconds)
+        self._forget(settings, present, apart, initial_cost, idle_cost_growth, elapsed_seconds)
         gained = measured * elapsed_seconds
         life = self._life()
         # Pods whose load has not shown yet would count as thrift; those that have stand for them
         self._lived += lived * gained * np.where(life > 0.0, life / np.maximum(life - shown_age, 1e-9), 1.0)
         self._worked += work * own_share * gained
-        spare = 1.0 - work * (1.0 - own_share)
-        self._spare += np.minimum(1.0, elapsed_seconds / settings.memory_seconds) * measured * (spare - self._spare)
+        self.spare += (
+            np.minimum(1.0, elapsed_seconds / settings.memory_seconds)
+            * measured
+            * (np.maximum(spare, 0.0) - self.spare)
+        )
 
         proven = self._completed >= _SEEN
-        slots = self._spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS)
+        slots = self.spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS)
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = np.where(life > 0.0, slots / life, 0.0)
         self._seen_pods(life, present, elapsed_seconds)
@@ -141,7 +156,8 @@ class SlotLaw:
         slots = np.minimum(slots, settings.growth * self._mean_pods + 1.0)
         # Busy by demand and not by utilisation: CPUs that tasks wait for do not idle, whatever their ticks add up to
         busy = np.where(known, np.minimum(demand, 1.0), 0.0).sum(axis=1) / count
-        self._adapt(settings, proven & measured & (present >= self.window - _ROUNDED), busy, life, elapsed_seconds)
+        filled = present + apart >= self.window - _ROUNDED
+        self._adapt(settings, proven & measured & filled, busy, life, elapsed_seconds)
         self._load += (
             np.minimum(1.0, elapsed_seconds / np.maximum(life, settings.memory_seconds))
             * measured
@@ -150,17 +166,22 @@ class SlotLaw:
         learned = slots * (1.0 + (settings.head_room * self._room - 1.0) * self._calm())
         learned += ends * settings.turnaround_seconds + settings.extra_pods
         first, blind, least = self._blind(settings, load, load * own_share, present, certain, settled, initial_cost)
-        self.window = np.maximum(1.0, np.where(proven, learned, blind))
+        # A node always runs one pod, and it may be a large one unless that is there to stay
+        window = np.maximum(np.where(large.passing, 0.0, 1.0), np.where(proven, learned, blind))
         # What is held for later is not filled at once: neither the care of a blind start nor growth bounds it
         believed = np.minimum(np.where(proven, named, np.inf), settled + 1.0 / initial_cost)
-        self.room = np.where(load < settings.full, np.maximum(self.window, believed), self.window)
+        room = np.where((load < settings.full) & (apart == 0.0), np.maximum(window, believed), window)
+        self.window, self.room = window + apart, room + apart
 
-        pace = np.maximum(np.where(proven, settings.pace * ends, 0.0), settings.blind_per_second)
+        # Lives lag behind: where pods contend more than those that have ended did, ends come later than theirs
+        self.load_now += np.minimum(1.0, elapsed_seconds / _NOW_SECONDS) * measured * (load - self.load_now)
+        slower = np.maximum(1.0, self.load_now / np.maximum(1.0, self._load))
+        pace = np.maximum(np.where(proven, settings.pace * ends / slower, 0.0), settings.blind_per_second)
         tokens = np.where(np.isnan(self.tokens), first, self.tokens + pace * elapsed_seconds)
         # Pods on their way are not seen here, but are taken off what is told: leave room for them
         most = np.where(present > 0.0, 1.0, first) + np.where(proven, pace * settings.turnaround_seconds, 0.0)
         tokens = np.minimum(tokens, most)
-        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * self.window - present, least))
+        self.tokens = np.maximum(tokens, np.where(proven, settings.burst * window - present, least))
 
     def capacity(self, present: Floats) -> Floats:
         """(N,) pods that may start now; negative where a node runs more than it should."""
@@ -171,6 +192,11 @@ class SlotLaw:
         life = self._life()
         most = np.where(life > 0.0, _MOST_OF_A_LIFE * life, np.inf)
         return np.minimum(np.nan_to_num(self._shown_at), most)
+
+    def share(self, initial_cost: Floats) -> Floats:
+        """(N,) share of the node's CPUs that an ordinary pod takes while it lives, 1/N; a guess until one has ended."""
+        measured = np.clip(self._worked / np.maximum(self._lived, _LEAST_BUSY_SECONDS), 0.0, 1.0)
+        return np.where(self._completed >= _SEEN, measured, initial_cost)
 
     def mature_seconds(self) -> Floats:
         """(N,) age at which pods have taken what they take: most of a life; infinity while none has been seen."""
@@ -188,22 +214,29 @@ class SlotLaw:
         return self._lifetimes / np.maximum(self._completed, 1e-9)
 
     def _forget(
-        self, settings: SlotSettings, present: Floats, initial_cost: Floats, idle_cost_growth: float, elapsed: float
+        self,
+        settings: SlotSettings,
+        present: Floats,
+        apart: Floats,
+        initial_cost: Floats,
+        idle_cost_growth: float,
+        elapsed: float,
     ) -> None:
         """Old evidence fades over a life; while a node idles, the cost creeps up to the first guess (000 §4.2.4)."""
-        busy = present > 0.0
+        alone = (present == 0.0) & (apart > 0.0)  # with large pods: no evidence comes, and none grows old
+        busy = (present > 0.0) | alone
         self._busy_seconds = np.where(busy, self._busy_seconds + elapsed, 0.0)
         self._shown_at = np.where(busy, self._shown_at, np.nan)
         keep = np.exp(-elapsed / np.maximum(settings.memory_seconds, settings.memory_lives * self._life()))
         # What comes next may be another workload: a restart after idling, as TCP's (RFC 2861)
-        slots = np.maximum(self._spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS), 1e-9)
+        slots = np.maximum(self.spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS), 1e-9)
         cost = 1.0 / slots
         risen = np.minimum(cost + idle_cost_growth * elapsed, np.maximum(cost, initial_cost))
         self._idle_seconds = np.where(busy, 0.0, self._idle_seconds + elapsed)
         forgotten = self._idle_seconds * idle_cost_growth >= initial_cost
         self._lived *= np.where(busy, 1.0, cost / risen)
         self._mean_pods = np.where(busy, self._mean_pods, np.minimum(self._mean_pods, 1.0 / risen))
-        keep = np.where(forgotten, 0.0, keep)
+        keep = np.where(alone, 1.0, np.where(forgotten, 0.0, keep))
         for sums in (self._lived, self._worked, self._completed, self._lifetimes):
             sums *= keep
 

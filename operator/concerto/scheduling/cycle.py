@@ -26,6 +26,9 @@ from concerto.scheduling.template import Ranked, Template, reserved
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
+_MOST_EMPTYING = 0.25
+"""Share of the nodes that are kept at a time for large pods that wait."""
+_MOST_HALVINGS = 10
 RANKED = 3
 """Nodes that a decision tells the scores of."""
 
@@ -99,9 +102,10 @@ def schedule(
     """
     result = CycleResult()
     templates: dict[object, Template] = {}
-    failed: dict[object, Diagnosis] = {}
+    failed: dict[object, tuple[Diagnosis, Query]] = {}
     touched: list[int] = []
-    for pod in heads:
+    emptying = _Emptying(snapshot, touched)
+    for pod in emptying.first(heads, profiles, now):
         profile = profiles.get(pod.scheduler_name)
         if profile is None or not pod.waiting or snapshot.is_placed(pod.uid):
             continue
@@ -110,35 +114,94 @@ def schedule(
             continue
         reservation = snapshot.ledger.reservation_for(pod)
         workload = profile.workload(pod)
-        key = (*_template_key(snapshot, pod, reservation), workload)
+        millicores = _millicores(snapshot, pod, profile, now)
+        key = (*_template_key(snapshot, pod, reservation), workload, millicores)
         # Placements only take away, so what has found no node in this cycle finds none later in it
-        if key in failed:
-            result.unschedulable.append(Unschedulable(pod, failed[key]))
-            continue
-        if key not in templates:
-            query = query_for(snapshot, pod, profile, reservation, now)
-            templates[key] = template = Template(query, profile.for_workload(workload), reservation, touched)
-            for plugin, count in template.abstentions.items():
-                result.abstentions[pod.scheduler_name, plugin] += count
-        template = templates[key]
-        template.update()
-        best = template.best(generator)
-        if best is None:
-            failed[key] = diagnose(template.query, profile.for_workload(workload).filters)
+        if key not in failed:
+            if key not in templates:
+                query = query_for(snapshot, pod, profile, reservation, now)
+                templates[key] = template = Template(query, profile.for_workload(workload), reservation, touched)
+                for plugin, count in template.abstentions.items():
+                    result.abstentions[pod.scheduler_name, plugin] += count
+            template = templates[key]
+            template.update()
+            best = template.best(generator)
+            if best is not None:
+                decision = _decide(pod, template, *best)
+                snapshot.assume(pod, decision.assignment, now, millicores)
+                touched.append(best[0])
+                result.decisions.append(decision)
+                continue
+            failed[key] = diagnose(template.query, profile.for_workload(workload).filters), template.query
             del templates[key]
-            result.unschedulable.append(Unschedulable(pod, failed[key]))
-            continue
-        decision = _decide(pod, template, *best)
-        snapshot.assume(pod, decision.assignment, now)
-        touched.append(best[0])
-        result.decisions.append(decision)
+        diagnosis, query = failed[key]
+        result.unschedulable.append(Unschedulable(pod, diagnosis))
+        if millicores and now - pod.created >= profile.settings.large_pod_wait_seconds:
+            emptying.keep_one(query, profile.for_workload(workload))
+    emptying.over()
     return result
+
+
+class _Emptying:
+    """Nodes that a cycle keeps from pods that are units, so that they come free for large ones that wait for long.
+
+    Nothing is remembered from one cycle to the next: the node that has emptied the most is the first to be kept again.
+    """
+
+    def __init__(self, snapshot: Snapshot, touched: list[int]) -> None:
+        self._snapshot = snapshot
+        self._touched = touched
+        self._left = max(1, int(_MOST_EMPTYING * np.count_nonzero(snapshot.exists[: snapshot.size])))
+
+    def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
+        """The same pods, those first that nodes may have to be kept for: others would take what comes free."""
+        if not self._snapshot.sizes:
+            return heads
+
+        def waits(pod: PodView) -> bool:
+            profile = profiles.get(pod.scheduler_name)
+            if profile is None or now - pod.created < profile.settings.large_pod_wait_seconds:
+                return False
+            return _millicores(self._snapshot, pod, profile, now) > 0.0
+
+        return sorted(heads, key=lambda pod: (-pod.priority, not waits(pod)))
+
+    def keep_one(self, query: Query, profile: Profile) -> None:
+        """Keep one more node for such a pod, the one that has to lose the least."""
+        if not self._left:
+            return
+        snapshot, rows = self._snapshot, slice(0, self._snapshot.size)
+        wanted = snapshot.exists[rows] & query.is_measured(rows) & ~snapshot.kept[rows]
+        for plugin in profile.filters:
+            if plugin.name != "PodCapacity":
+                wanted &= plugin.feasible(query, rows)
+        taken = np.where(wanted, snapshot.taken(rows), np.inf)
+        if len(taken) and (row := int(np.argmin(taken))) is not None and np.isfinite(taken[row]):
+            snapshot.kept[row] = True
+            self._touched.append(row)
+            self._left -= 1
+
+    def over(self) -> None:
+        """The cycle is over."""
+        self._snapshot.kept[:] = False
 
 
 def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey | None) -> tuple[object, ...]:
     """What two pods must have in common to be treated alike: labels matter only to others' anti-affinity."""
     refusable = (pod.namespace, frozenset(pod.labels.items())) if snapshot.any_refusals else None
     return (pod.scheduler_name, pod.shape, reservation, refusable)
+
+
+def _millicores(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> float:
+    """CPU that is looked for, for a pod whose kind is no unit of capacity; 0 for all others.
+
+    Where even keeping a node for it has not helped, slow is better than never: it is content with half, and so on.
+    """
+    millicores = snapshot.sizes.millicores(pod)
+    if millicores:
+        waits = int((now - pod.created) / profile.settings.large_pod_wait_seconds)
+        millicores *= 0.5 ** max(0, min(waits - 1, _MOST_HALVINGS))
+    return millicores
 
 
 def query_for(
@@ -157,6 +220,7 @@ def query_for(
         now - settings.stale_after_seconds,
         profile.workload(pod),
         settings.workload_aware.policy,
+        _millicores(snapshot, pod, profile, now),
     )
 
 

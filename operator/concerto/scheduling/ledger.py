@@ -8,7 +8,8 @@ The identity that all of Concerto uses, for a node n with published status S::
               - units that standing reservations hold on n
 
 Pods of every scheduler count; static pods and those of DaemonSets do not (the agent counts them as the node's own).
-One pod is one unit. Nothing is inferred from age: a pod that pulls its image for ten minutes stays in flight.
+One pod is one unit; what a large one takes beyond it is taken off by the snapshot (``sizes``). Nothing is inferred from
+age: a pod that pulls its image for ten minutes stays in flight.
 
 Events may come late, twice, or in any order between kinds; per object they come in order. Whatever is not known is
 taken the way that promises less: an observed UID that no pod is known for is not credited.
@@ -195,6 +196,11 @@ class Ledger:
         """Whether anything is promised on the node."""
         account = self._accounts.get(node)
         return account is not None and (account.placed != 0 or account.held != 0)
+
+    def live(self, node: str) -> int:
+        """Pods assigned or bound to the node that have not ended."""
+        account = self._accounts.get(node)
+        return len(account.live) if account is not None else 0
 
     def in_flight(self, node: str) -> int:
         """Units assigned or bound to the node that its agent has not observed."""

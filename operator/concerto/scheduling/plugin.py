@@ -35,6 +35,7 @@ class Query:
         oldest: when a provider's metric must have been measured at least, seconds.
         workload: what it asks of a node's CPUs; None for a pod that does not say what kind of workload it is.
         cpu_policy: whether nodes with most or with least room for its kind are better.
+        millicores: CPU that it takes, if pods like it are no units of capacity; else 0.
     """
 
     pod: PodView
@@ -46,6 +47,7 @@ class Query:
     oldest: float = -np.inf
     workload: Workload | Misfit | None = None
     cpu_policy: CPUPolicy = "Balanced"
+    millicores: float = 0.0
 
     def names(self, rows: Rows) -> list[str]:
         """The nodes' names."""

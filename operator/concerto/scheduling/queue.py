@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from concerto.api.pod import PodShape, PodView
+from concerto.api.pod import PodView
 from concerto.scheduling.cycle import MAX_DECISIONS
+from concerto.scheduling.sizes import kind_of
 from concerto.scheduling.snapshot import Change
-
-# Labels that number siblings. Leaving them out of a group's identity lets numbered pods wait together; should one of
-# them have a better chance than its elders because of its number, it has to wait its turn.
-_ORDINALS = frozenset(
-    {
-        "apps.kubernetes.io/pod-index",
-        "statefulset.kubernetes.io/pod-name",
-        "batch.kubernetes.io/job-completion-index",
-    }
-)
 
 _Place = tuple[float, int, str]
 """Creation time, order of arrival, UID: a pod's place in its group."""
-_GroupKey = tuple[str, str, int, PodShape, frozenset[tuple[str, str]]]
+_GroupKey = tuple[str, int, Hashable]
 
 
 @dataclass(frozen=True)
@@ -181,7 +172,7 @@ class Queue:
         return group
 
     def _in_order(self, group: _Group, limit: int) -> Iterator[tuple[int, float, int, str]]:
-        return ((-group.key[2], *place) for place in islice(group.places, limit))
+        return ((-group.key[1], *place) for place in islice(group.places, limit))
 
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:
@@ -208,5 +199,5 @@ class Queue:
 
 
 def _group_key(pod: PodView) -> _GroupKey:
-    labels = frozenset(item for item in pod.labels.items() if item[0] not in _ORDINALS)
-    return (pod.scheduler_name, pod.namespace, pod.priority, pod.shape, labels)
+    # Numbered pods wait together: should one have a better chance than its elders by its number, it waits its turn
+    return (pod.scheduler_name, pod.priority, kind_of(pod))

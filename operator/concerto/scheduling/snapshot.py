@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.node import NodeView, Taint
-from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import AntiAffinityTerm, HostPort, PodShape, PodView
 from concerto.api.podcpubinding import BindingKey
@@ -28,6 +28,7 @@ from concerto.scheduling.cpus import CPUs
 from concerto.scheduling.ledger import Ledger
 from concerto.scheduling.load import Load
 from concerto.scheduling.provided import RESOURCES, Joined, Series
+from concerto.scheduling.sizes import Sizes
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -115,6 +116,8 @@ class Snapshot:
         machine: cpu millicores and memory bytes that it has, allocatable or not; shape (2, size).
         load: what is measured of it, and what cannot be measured yet.
         cpus: its CPUs, and who holds them; change it through the snapshot only.
+        kept: whether it is being emptied for a pod that has waited for long; only within a cycle.
+        sizes: pods that are no unit of capacity; change it through the snapshot only.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
@@ -134,6 +137,15 @@ class Snapshot:
         self.machine: Ints = np.zeros((2, 0), dtype=np.int64)
         self.load = Load()
         self.cpus = CPUs()
+        self.sizes = Sizes()
+        self._live: Floats = np.zeros(0)  # pods on it that count
+        self._units: Floats = np.zeros(0)  # of them, those that are units of capacity
+        self._claimed: Floats = np.zeros(0)  # share of its CPUs for large pods that its agent has not named yet
+        self._pod_share: Floats = np.zeros(0)
+        self._spare_share: Floats = np.zeros(0)
+        self.kept: Bools = np.zeros(0, dtype=np.bool_)
+        self._claims: dict[str, tuple[int, float]] = {}
+        self._claims_on: dict[int, set[str]] = {}
         self._allocatable: Ints = np.zeros((0, 0), dtype=np.int64)
         self._used: Ints = np.zeros((0, 0), dtype=np.int64)
         self._resources: dict[str, int] = {}
@@ -222,6 +234,19 @@ class Snapshot:
             for row, others in self._ports.get((port.protocol, port.port), {}).items():
                 taken[row] |= any(port.conflicts(other) for other in others)
         return taken[rows]
+
+    def leaves(self, millicores: float, rows: Rows) -> Bools:
+        """Which rows have that much CPU left beside what their pods take while they live, or no pods at all."""
+        machine = np.maximum(self.machine[0, : self.size][rows], 1)
+        enough = millicores / machine + self.taken(rows) <= 1.0
+        left: Bools = enough | (self._live[: self.size][rows] == 0)
+        return left
+
+    def taken(self, rows: Rows) -> Floats:
+        """Share of the rows' CPUs that what is on them takes, or will have taken; NaN where nobody says."""
+        units = self._units[: self.size][rows] * self._pod_share[: self.size][rows]
+        taken: Floats = 1.0 - self._spare_share[: self.size][rows] + self._claimed[: self.size][rows] + units
+        return taken
 
     @property
     def any_refusals(self) -> bool:
@@ -335,6 +360,7 @@ class Snapshot:
         before = self.ledger.status(capacity.name)
         change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
         if (status := self.ledger.status(capacity.name)) is not before:
+            self._told(row, status)
             self.load.measure(row, status, self.ledger.heard_at(capacity.name))
         return change
 
@@ -343,6 +369,7 @@ class Snapshot:
         change = self._follow(lambda: self.ledger.remove_capacity(node))
         if node in self.row_of:
             self.load.measure(self.row_of[node], None, None)
+            self._told(self.row_of[node], None)
             self._tidy(self.row_of[node])
         return change | Change.CAPACITY
 
@@ -399,12 +426,24 @@ class Snapshot:
 
     # --- what is decided
 
-    def assume(self, pod: PodView, assignment: Assignment, now: float) -> bool:
-        """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended."""
+    def assume(self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0) -> bool:
+        """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended.
+
+        Args:
+            pod: the pod.
+            assignment: where it goes.
+            now: seconds since the epoch.
+            millicores: CPU that is kept for it, if it is no unit, until its node's agent says what it takes.
+        """
         if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
             return False
         self._refresh()
         self._drop(pod, assignment.node, bound=False)
+        if millicores:
+            row = self.row_of[assignment.node]
+            self._claims[pod.uid] = (row, float(millicores / max(self.machine[0, row], 1)))
+            self._claims_on.setdefault(row, set()).add(pod.uid)
+            self._update(assignment.node)
         self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
         return True
 
@@ -489,7 +528,8 @@ class Snapshot:
 
         for attribute in (
             "exists", "unschedulable", "ready", "capacity", "startable", "available", "heard_at", "nonzero_used",
-            "_allocatable", "limits", "machine", "_used", "_taints",
+            "_allocatable", "limits", "machine", "_used", "_taints", "kept", "_live", "_units", "_claimed",
+            "_pod_share", "_spare_share",
         ):  # fmt: skip
             setattr(self, attribute, wider(getattr(self, attribute)))
         self.load.grow(width)
@@ -537,12 +577,42 @@ class Snapshot:
         self.startable[row] = np.nan if startable is None else startable
         self.available[row] = np.nan if available is None else available
         self.heard_at[row] = np.nan if heard is None else heard
+        self._pod_share[row] = np.nan if status is None or status.pod_share is None else status.pod_share
+        self._spare_share[row] = np.nan if status is None else status.spare_share
+        self._size(row, status)
+
+    def _size(self, row: int, status: NodeCapacityStatus | None) -> None:
+        """What large pods on the node do to the room for others."""
+        claims = self._claims_on.get(row, ())
+        self._claimed[row] = sum(self._claims[uid][1] for uid in claims)
+        self._live[row] = self.ledger.live(self.names[row])
+        self._units[row] = self._live[row] - len(claims) - (0 if status is None else len(status.large_pods))
+        if claims and self._pod_share[row] > 0.0:
+            others = max(0.0, self._claimed[row] / self._pod_share[row] - len(claims))
+            self.startable[row] -= others
+            self.available[row] -= others
+
+    def _told(self, row: int, status: NodeCapacityStatus | None) -> None:
+        """The node's agent has said which of its pods are large."""
+        large = {} if status is None else status.large_pods
+        self.sizes.told(self.names[row], {uid: share * self.machine[0, row] for uid, share in large.items()})
+        for uid in [uid for uid in self._claims_on.get(row, ()) if uid in large]:
+            self._disclaim(uid)
+        self._update(self.names[row])
+
+    def _disclaim(self, uid: str) -> None:
+        row, _ = self._claims.pop(uid, (-1, 0.0))
+        if row >= 0:
+            self._claims_on[row].discard(uid)
+            if not self._claims_on[row]:
+                del self._claims_on[row]
 
     def _drop(self, pod: PodView, node: str, *, bound: bool) -> None:
         """Put a pod's requests, ports and refusals onto its node."""
         row = self._row(node)
         self._placed[pod.uid] = placed = _Placed(row, pod.requests, pod.shape, pod.namespace, bound)
         self._pods_on[row] += 1
+        self.sizes.placed(pod)
         self._count(placed, 1)
         self.load.place(pod, row)
         for port in pod.shape.host_ports:
@@ -558,6 +628,10 @@ class Snapshot:
             return Change.NOTHING
         row = placed.row
         self._pods_on[row] -= 1
+        self.sizes.lifted(uid, ended=self.ledger.has_ended(uid))
+        if uid in self._claims:
+            self._disclaim(uid)
+            self._update(self.names[row])
         self._count(placed, -1)
         self.load.lift(uid)
         for port in placed.shape.host_ports:

@@ -144,6 +144,7 @@ class _Pod:
         "over",
         "reason",
         "running",
+        "used",
     )
 
     def __init__(self, key: Hashable, node: int, load: PodLoad) -> None:
@@ -158,6 +159,7 @@ class _Pod:
         self.over = False
         self.reason = ""
         self.begins = math.inf  # when it will next begin to compute, as far as is settled
+        self.used = 0.0
         self.finish = 0.0  # service attained in its group at which its present burst is done
 
 
@@ -318,6 +320,19 @@ class NodeFleet:
                 found.append([pod.begins, per_thread, float(pod.load.threads)])
         return found
 
+    def pod_cpu(self, node: int, now: float) -> dict[Hashable, float]:
+        """Core-seconds that each pod of the node has used so far."""
+        state = self._nodes[node]
+        self._attain(state, now)
+        found = {}
+        for pod in state.pods.values():
+            used = pod.used
+            if pod.computing and pod.group is not None:
+                per_thread = pod.load.core_seconds / max(pod.load.bursts, 1) / pod.load.threads
+                used += pod.load.threads * max(0.0, per_thread - (pod.finish - pod.group.attained))
+            found[pod.key] = used
+        return found
+
     # -- inside
 
     def _draw(self, bounds: tuple[float, float]) -> float:
@@ -397,6 +412,7 @@ class NodeFleet:
                 if done.over or not done.computing:
                     continue
                 done.computing = False
+                done.used += done.load.core_seconds / max(done.load.bursts, 1)
                 group.threads -= done.load.threads
                 changed = True
                 if done.bursts_left > 0:

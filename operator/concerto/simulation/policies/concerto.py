@@ -84,7 +84,7 @@ class Agents:
         elif change.change is PodChange.TERMINATED:
             started = self.running[node].pop(uid, None)
             if started is not None:
-                self.pipeline.pod_ended(node, started, change.at)
+                self.pipeline.pod_ended(node, started, change.at, uid)
 
     def sample(self, readings: Readings, now: float) -> None:
         """One 10 Hz sample of all nodes."""
@@ -102,6 +102,10 @@ class Agents:
             self._fold(round(now, 3))
 
     def _fold(self, now: float) -> None:
+        for node, cores in enumerate(self.world.fleet.cores):
+            running = self.running[node]
+            used = self.world.fleet.pod_cpu(node, now)
+            self.pipeline.pods_used(node, {str(k): v / cores for k, v in used.items() if str(k) in running})
         self.report = report = self.pipeline.fold(now, self.published_cluster)
         if self._with_windows:
             self._windows = self.pipeline.windows(now)

@@ -1,0 +1,108 @@
+"""Pods that are no unit: those that take half a node by themselves, far above what its other pods take.
+
+Capacity counts pods, and that means something only while pods are more or less alike. A pod of four threads among pods
+of one makes the mean of both say nothing about either. Such a pod is found by the CPU time it has had, which nothing
+hides: a multiple of what a completed pod of the node has taken on the mean. It is then no longer one of the pods that
+the control law averages over (slots.py); what it would take without the others is taken off the node instead.
+
+Past 000, which knows one kind of pod ("a limitation", §5.9). Not the size alone: where all pods are large, they are
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_TIMES_THE_MEAN = 2.5
+"""CPU time of a pod over the mean of the completed ones from which it is not one of them."""
+_LEAST_SHARE = 0.5
+"""Share of the node that it would take. Smaller pods share a node in time, whatever they take in all."""
+_RECENT_SECONDS = 2.0
+_WEIGHT = 0.2
+_MOST_FOR_GOOD = 0.5
+_LONG_SECONDS = 60.0
+"""After so long a large pod is believed to stay for good."""
+
+
+class LargePods:
+    """The large pods of N nodes.
+
+    Attributes:
+        count: (N,) large pods.
+        share: (N,) share of the node's CPUs that they use.
+        wanted: (N,) share that they would use if nobody else ran, at most 1.
+        passing: (N,) whether one of them may be expected to end.
+    """
+
+    def __init__(self, n_nodes: int) -> None:
+        """None."""
+        self.count: Floats = np.zeros(n_nodes)
+        self.share: Floats = np.zeros(n_nodes)
+        self.wanted: Floats = np.zeros(n_nodes)
+        self.passing = np.zeros(n_nodes, dtype=np.bool_)
+        self._since: list[dict[str, float]] = [{} for _ in range(n_nodes)]
+        self._used: list[dict[str, float]] = [{} for _ in range(n_nodes)]
+        self._ended: Floats = np.full(n_nodes, np.nan)  # mean CPU time of the pods that have ended
+        self._at: Floats = np.full(n_nodes, np.nan)
+        self._gone: list[list[float]] = [[] for _ in range(n_nodes)]  # last reading of pods that have ended
+        self._rates: list[dict[str, tuple[float, float]]] = [{} for _ in range(n_nodes)]
+        self._large: list[dict[str, float]] = [{} for _ in range(n_nodes)]
+
+    def of(self, node: int) -> Mapping[str, float]:
+        """The node's large pods: UID to the share of the node that each wants."""
+        return self._large[node]
+
+    def ended(self, node: int, uid: str) -> bool:
+        """A counted pod of the node has ended; whether it was a large one."""
+        if uid in self._large[node]:
+            return True
+        self._gone[node].append(self._used[node].get(uid, 0.0))
+        return False
+
+    def saw(self, node: int, used: Mapping[str, float], taken: float, load: float, now: float) -> None:
+        """The CPU time that the node's pods have had so far.
+
+        Args:
+            node: index of the node.
+            used: by UID of the pods counted, since they began; fractions of the node times seconds. Of a pod that is
+                missing nothing is known, and it counts as an ordinary one.
+            taken: CPU time that all of its pods have had since this was last called, likewise. What those that are
+                there have not had of it, those that have ended have had since they were last read.
+            load: runnable threads per CPU of late: what a pod gets is that much less than what it wants.
+            now: monotonic seconds.
+        """
+        elapsed = now - self._at[node]
+        before, self._used[node], self._at[node] = self._used[node], dict(used), now
+        gone, self._gone[node] = self._gone[node], []
+        if gone:
+            last = max(0.0, taken - sum(max(0.0, seconds - before.get(uid, 0.0)) for uid, seconds in used.items()))
+            of_each = (sum(gone) + last) / len(gone)
+            was, weight = self._ended[node], 1.0 - (1.0 - _WEIGHT) ** len(gone)
+            self._ended[node] = of_each if np.isnan(was) else was + weight * (of_each - was)
+        weight = min(1.0, elapsed / _RECENT_SECONDS) if elapsed > 0.0 else 0.0
+        rates: dict[str, tuple[float, float]] = {}
+        for uid, seconds in used.items():
+            rate = max(0.0, seconds - before[uid]) / elapsed if weight and uid in before else 0.0
+            wants = min(1.0, rate * max(load, 1.0))
+            had = self._rates[node].get(uid, (0.0, 0.0))
+            rates[uid] = (had[0] + weight * (rate - had[0]), had[1] + weight * (wants - had[1]))
+        self._rates[node] = rates
+        # Before a pod has completed the mean is NaN, and no time is above it
+        above, was_large = _TIMES_THE_MEAN * self._ended[node], self._large[node]
+        self._large[node] = large = {
+            uid: rates[uid][1]
+            for uid, seconds in used.items()
+            if seconds > above and (rates[uid][1] >= _LEAST_SHARE or uid in was_large)
+        }
+        self._since[node] = since = {uid: self._since[node].get(uid, now) for uid in large}
+        self.passing[node] = any(now - at < _LONG_SECONDS for at in since.values())
+        self.count[node] = len(large)
+        self.share[node] = min(1.0, sum(rates[uid][0] for uid in large))
+        wanted = min(1.0, sum(large.values()))
+        # Others have to run beside what stays for good
+        self.wanted[node] = wanted if self.passing[node] else min(wanted, _MOST_FOR_GOOD)
