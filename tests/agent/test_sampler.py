@@ -483,16 +483,20 @@ def test_a_resource_that_nothing_measures_is_told(tmp_path):
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_this_machine_agrees_with_psutil():
     meters = Sampler(SamplerSettings(), CapacitySettings(resources=("cpu", "memory"), memory_formula="Available"))
-    meters.sample(time.monotonic())
-    before = psutil.cpu_times()
-    deadline = time.monotonic() + 0.4
-    while time.monotonic() < deadline:
-        sum(range(1000))  # make it measurable
-    sample, after, memory = meters.sample(time.monotonic()), psutil.cpu_times(), psutil.virtual_memory()
-    idle = (after.idle - before.idle) + (after.iowait - before.iowait)
-    fields = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-    busy = 1 - idle / sum(getattr(after, name) - getattr(before, name) for name in fields)
-    usage = sample.readings["cpu"].usage
-    # usage is busy * (1 + pressure) / 2 with a pressure in [0, 1], or busy where the kernel has none
-    assert busy / 2 - 0.1 <= usage <= busy + 0.1
-    assert sample.readings["memory"].usage == pytest.approx(1 - memory.available / memory.total, abs=0.02)
+
+    def agrees() -> bool:
+        meters.sample(time.monotonic())
+        before = psutil.cpu_times()
+        deadline = time.monotonic() + 0.4
+        while time.monotonic() < deadline:
+            sum(range(1000))  # make it measurable
+        sample, after, memory = meters.sample(time.monotonic()), psutil.cpu_times(), psutil.virtual_memory()
+        idle = (after.idle - before.idle) + (after.iowait - before.iowait)
+        fields = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+        busy = 1 - idle / sum(getattr(after, name) - getattr(before, name) for name in fields)
+        # usage is busy * (1 + pressure) / 2 with a pressure in [0, 1], or busy where the kernel has none
+        cpu = busy / 2 - 0.1 <= sample.readings["cpu"].usage <= busy + 0.1
+        return cpu and abs(sample.readings["memory"].usage - (1 - memory.available / memory.total)) < 0.02
+
+    # The two do not look at the same moment, and on a busy machine the moments may be far from each other
+    assert any(agrees() for _ in range(10))

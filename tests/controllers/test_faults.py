@@ -178,7 +178,7 @@ async def test_a_batch_that_came_true_after_the_end_of_its_process_is_taken_over
         await asyncio.sleep(0.05)
         made.on_pod(None, pod())
         made.on_batch(None, stored(1) | {"metadata": {"name": "cycle-dead-000007", "uid": "u", "resourceVersion": "9"}})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await deleted.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -201,7 +201,7 @@ async def test_a_binding_that_ends_by_an_error_of_ours_ends_the_run():
         made._bind = broken
         made.on_node(None, node("n1"))
         made.on_pod(None, pod())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(ExceptionGroup):
                 await made.run()
 
