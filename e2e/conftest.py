@@ -10,19 +10,19 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from concerto.kube import ClusterConfig
-from e2e.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
+from e2e.clusters import Cluster, LocalControlPlane, NoCluster, find_binaries, open_cluster
 from e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 # What a test that asks for one of these fixtures needs
-_NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "concerto_cluster", "admin"}
+_NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "concerto_cluster", "own_plane", "admin"}
 # What a module that starts nodes imports
 _WITH_NODES = {"RealNodes", "real_system"}
 _said: list[str] = []
@@ -74,11 +74,26 @@ def cluster(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Itera
                 shutil.copytree(found.logs, logs, dirs_exist_ok=True)
                 say(f"logs of the control plane: {logs}")
     except NoCluster as error:
-        _said.extend(str(error).splitlines())
-        short = f"no Kubernetes API server to test on ({'; '.join(error.refusals)})"
-        if IN_CI:
-            raise pytest.fail.Exception(f"{short}: in CI this is a failure", pytrace=False) from None
-        pytest.skip(short)
+        _go_without(error)
+
+
+def _go_without(error: NoCluster) -> NoReturn:
+    _said.extend(line for line in str(error).splitlines() if line not in _said)
+    short = f"no Kubernetes API server to test on ({'; '.join(error.refusals)})"
+    if IN_CI:
+        raise pytest.fail.Exception(f"{short}: in CI this is a failure", pytrace=False) from None
+    pytest.skip(short)
+
+
+@pytest.fixture(scope="module")
+def own_plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
+    """A control plane for one module alone: what is done to it would be in the way of others."""
+    try:
+        binaries = find_binaries(say)
+    except NoCluster as error:
+        _go_without(error)
+    with LocalControlPlane(binaries) as started:
+        yield started
 
 
 @pytest.fixture

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from e2e.clusters import LocalControlPlane, NoCluster, find_binaries
+from e2e.clusters import LocalControlPlane
 from e2e.processes import agent_process, operator_process
 from e2e.system import install
 from e2e.waiting import eventually
 from e2e.watcher_client import WatcherClient
 
 NODE = "restored"
-
-
-@pytest.fixture
-def plane(say) -> Iterator[LocalControlPlane]:
-    """A control plane of its own: others' objects would go back, too."""
-    try:
-        binaries = find_binaries(say)
-    except NoCluster as error:
-        pytest.skip(f"no etcd of our own to restore ({error})")
-    with LocalControlPlane(binaries) as started:
-        yield started
 
 
 def with_storage_stopped(plane: LocalControlPlane, old: Path, new: Path) -> None:
@@ -39,13 +25,13 @@ def with_storage_stopped(plane: LocalControlPlane, old: Path, new: Path) -> None
     plane.start_apiserver()
 
 
-def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versions(plane, tmp_path):
-    storage, snapshot = plane.work_dir / "etcd", tmp_path / "snapshot"
-    install(plane)
-    plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-    agent = agent_process(plane, tmp_path, NODE)
+def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versions(own_plane, tmp_path):
+    storage, snapshot = own_plane.work_dir / "etcd", tmp_path / "snapshot"
+    install(own_plane)
+    own_plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    agent = agent_process(own_plane, tmp_path, NODE)
     agent.kept = True  # as its kubelet does
-    operator = operator_process(plane, tmp_path, kept=True)
+    operator = operator_process(own_plane, tmp_path, kept=True)
     watcher = WatcherClient(f"http://{operator.health}")
 
     def heard_since(when: float) -> bool:
@@ -60,16 +46,15 @@ def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versi
 
     try:
         agent.start()
-        eventually(
-            "the agent publishes", lambda: "observedAt" in plane.kubectl("get", "ncap", NODE, "-o", "json", check=False)
-        )
-        with_storage_stopped(plane, storage, snapshot)
+        look = ("get", "ncap", NODE, "-o", "json")
+        eventually("the agent publishes", lambda: "observedAt" in own_plane.kubectl(*look, check=False))
+        with_storage_stopped(own_plane, storage, snapshot)
         operator.start()
         metadata = [{"name": f"c{n}", "namespace": "default"} for n in range(300)]
-        plane.apply(*({"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata))
+        own_plane.apply(*({"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata))
         hears(time.time())
 
-        with_storage_stopped(plane, snapshot, storage)
+        with_storage_stopped(own_plane, snapshot, storage)
         restored_at = time.time()
         eventually("the agent sees it", lambda: "StorageWentBack" in agent.log.read_text())
         hears(restored_at)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
-from e2e.clusters import LocalControlPlane, NoCluster, find_binaries
+from e2e.clusters import LocalControlPlane
 from e2e.system import REPOSITORY, install
 from e2e.waiting import PATIENCE_SECONDS
 
@@ -24,18 +22,7 @@ BINDING = {
 }
 
 
-@pytest.fixture(scope="module")
-def plane(say) -> Iterator[LocalControlPlane]:
-    """A control plane of its own: the kinds go, which other tests count on."""
-    try:
-        binaries = find_binaries(say)
-    except NoCluster as error:
-        pytest.skip(f"no Kubernetes API server of our own ({error})")
-    with LocalControlPlane(binaries) as started:
-        yield started
-
-
-def begin(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> subprocess.Popen[str]:
+def begin(plane: LocalControlPlane, cache: Path, overlay: Path = OVERLAY) -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["make", "uninstall", f"OVERLAY={overlay}"],
         cwd=REPOSITORY,
@@ -53,9 +40,9 @@ def begin(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> 
     )
 
 
-def run(plane: LocalControlPlane, cache: Path, *, overlay: Path = OVERLAY) -> list[str]:
+def run(plane: LocalControlPlane, cache: Path, overlay: Path) -> list[str]:
     """The lines of a run that ended well."""
-    uninstall = begin(plane, cache, overlay=overlay)
+    uninstall = begin(plane, cache, overlay)
     said, _ = uninstall.communicate(timeout=PATIENCE_SECONDS)
     assert uninstall.returncode == 0, said
     return said.splitlines()
@@ -75,47 +62,42 @@ def gone(lines: list[str]) -> set[str]:
     }
 
 
-def test_it_is_gone_on_with_after_the_kinds_went_and_says_so_when_there_is_nothing_to_do(plane, tmp_path):
-    install(plane)
-    plane.apply(BINDING)
-    first = run(plane, tmp_path)
-    assert {"b", "concerto-system", "nodecapacities.concerto.dev", "concerto-operator"} <= gone(first), first
-    assert first[-1] == f"nothing of {OVERLAY} is left"
-    assert names(plane) == []
-
-    again = run(plane, tmp_path)
-    assert gone(again) == set()
-    assert "passed over, as the cluster has no such kind: SchedulingProfile concerto" in again
-    assert again[-1] == first[-1]
-
-
-def test_it_may_be_killed_after_each_of_its_words(plane, tmp_path):
+def test_it_may_be_killed_after_any_of_its_words_is_gone_on_with_and_says_so_when_nothing_is_left(own_plane, tmp_path):
     # of an overlay of one's own, with kinds of somebody else that this cluster has not
     up = "../" * (len(tmp_path.parts) - 1) + str(REPOSITORY / "manifests").lstrip("/")
     overlay = {"resources": [f"{up}/overlays/local"], "components": [f"{up}/components/monitoring"]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    install(plane)
-    plane.apply(BINDING)
-    for words in (1, 2, 9):
-        killed = begin(plane, tmp_path / "cache", overlay=tmp_path)
+    cache = tmp_path / "cache"
+    install(own_plane)
+    own_plane.apply(BINDING)
+    said = []
+    for words in (1, 9):
+        killed = begin(own_plane, cache, tmp_path)
         assert killed.stdout is not None
         read = 0
-        while read < words and killed.stdout.readline():
+        while read < words and (line := killed.stdout.readline()):
+            said.append(line.rstrip())
             read += 1
-        assert names(plane) != []
         os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate()
-    said = run(plane, tmp_path / "cache", overlay=tmp_path)
+        said += killed.communicate()[0].splitlines()
+        assert names(own_plane) != []
+    said += run(own_plane, cache, tmp_path)
+    assert {"b", "concerto-system", "nodecapacities.concerto.dev", "concerto-operator"} <= gone(said), said
     assert "passed over, as the cluster has no such kind: PodMonitor concerto-agent" in said
-    assert names(plane) == []
+    assert names(own_plane) == []
+
+    again = run(own_plane, cache, tmp_path)
+    assert gone(again) == set()
+    assert "passed over, as the cluster has no such kind: SchedulingProfile concerto" in again
+    assert again[-1] == said[-1] == f"nothing of {tmp_path} is left"
 
 
-def test_a_cluster_that_can_not_be_asked_is_not_said_to_be_empty(plane, tmp_path):
-    plane.stop_apiserver()
+def test_a_cluster_that_can_not_be_asked_is_not_said_to_be_empty(own_plane, tmp_path):
+    own_plane.stop_apiserver()
     try:
-        uninstall = begin(plane, tmp_path)
+        uninstall = begin(own_plane, tmp_path)
         said, _ = uninstall.communicate(timeout=PATIENCE_SECONDS)
     finally:
-        plane.start_apiserver()
+        own_plane.start_apiserver()
     assert uninstall.returncode != 0
     assert "is left" not in said
