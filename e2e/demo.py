@@ -31,7 +31,7 @@ from e2e.system import REPOSITORY, SAMPLES, System, can_run_real_nodes, hollow_s
 
 KEEP = bool(os.environ.get("KEEP"))
 STATE = Path(tempfile.gettempdir()) / "concerto-demo.json"
-JOB_TIMEOUT_SECONDS = 600
+JOB_TIMEOUT_SECONDS = 1800
 console = Console()
 _began = time.monotonic()
 
@@ -45,7 +45,7 @@ class View:
     """What the table shows, read through pykube-ng."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._api = pykube.HTTPClient(pykube.KubeConfig.from_file(str(cluster.kubeconfig)), timeout=10)
+        self._api = pykube.HTTPClient(pykube.KubeConfig.from_file(str(cluster.kubeconfig)), timeout=60)
 
     def _list(self, version: str, resource: str, **params: str) -> list[dict[str, Any]]:
         response = self._api.get(version=version, url=resource, params=params)

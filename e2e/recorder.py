@@ -120,7 +120,7 @@ class Recorder:
         self.stop()
 
     def _watch(self, kind: str, ready: threading.Event) -> None:
-        api = pykube.HTTPClient(self._config, timeout=30)
+        api = pykube.HTTPClient(self._config, timeout=60)
         version, resource = PATHS[kind]
         since: str | None = None
         while not self._stop.is_set():

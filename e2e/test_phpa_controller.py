@@ -144,7 +144,7 @@ async def test_room_that_a_forecast_has_reserved_is_used_up_by_the_pods_of_the_r
         finally:
             operator.stop()
     pods = {p["metadata"]["name"] for p in cluster.get("pods", "-n", namespace)["items"]}
-    assert names_of_users == pods - set(names)
+    assert names_of_users <= pods - set(names), "and not by those that were there"
 
 
 def bind(cluster: Cluster, namespace: str, pod: str, node: str) -> None:

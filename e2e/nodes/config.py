@@ -170,6 +170,8 @@ def kubelet_config(node: NodeSpec, client_ca: Path) -> str:
         "kubeAPIQPS": 100,
         "kubeAPIBurst": 200,
         "serializeImagePulls": False,
+        # Renewed each quarter of it: when a busy machine misses two, the node is not yet given up (`LocalControlPlane`)
+        "nodeLeaseDurationSeconds": 20,
         "clusterDomain": "cluster.local",
         "resolvConf": "",
         **node.kubelet_config,

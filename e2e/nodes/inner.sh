@@ -37,7 +37,7 @@ mount --make-rshared /
 
 hostname "$NODE"
 ip link set lo up
-for _ in $(seq 200); do ip link show eth0 >/dev/null 2>&1 && break; sleep .05; done
+for _ in $(seq 2400); do ip link show eth0 >/dev/null 2>&1 && break; sleep .05; done
 ip addr add "$ADDRESS/24" dev eth0
 ip link set eth0 up
 ip route add default via "$GATEWAY"
@@ -50,7 +50,7 @@ done
 
 containerd --config "$STATE/containerd.toml" >"$LOGS/containerd.log" 2>&1 </dev/null &
 containerd=$!
-for _ in $(seq 200); do [ -S /run/containerd/containerd.sock ] && break; kill -0 $containerd; sleep .05; done
+for _ in $(seq 2400); do [ -S /run/containerd/containerd.sock ] && break; kill -0 $containerd; sleep .05; done
 for image in $IMAGES; do ctr -n k8s.io images import "$image"; done
 "$KUBELET" --config="$STATE/kubelet.yaml" --kubeconfig="$STATE/kubeconfig" --hostname-override="$NODE" \
   --node-ip="$ADDRESS" --root-dir=/var/lib/kubelet >"$LOGS/kubelet.log" 2>&1 </dev/null &
