@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 What = str | Callable[[], object]
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 180.0
 """After it, what has not come is taken never to come; what comes costs no more for it.
 
 It is far from anything that a slow or busy machine does: a controller manager alone, as every client of its kind, waits
