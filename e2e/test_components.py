@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,15 @@ def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_clu
     try:
         operator.wait_ready()
         eventually(operator.log.read_text, lambda: "concerto_leader 1.0" in operator.get("/metrics"))
-        # what is done at an interval has been done at least once
-        time.sleep(3)
+        renewals: set[str] = set()
+
+        def renewed() -> bool:
+            lease = concerto_cluster.get("lease", "concerto-operator", "-n", namespace)
+            renewals.add(lease["spec"]["renewTime"])
+            return len(renewals) > 2
+
+        # what is done at an interval of seconds has been done at least once
+        eventually("it has renewed its Lease, and again", renewed)
         assert operator.is_running()
     finally:
         operator.stop()
