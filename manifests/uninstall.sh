@@ -17,7 +17,8 @@ fi
 
 # An object whose kind is not served is gone, and kubectl would end with an error for it
 objects=$(kubectl kustomize "$overlay")
-served=$(kubectl api-resources --no-headers | awk '{print $(NF-2), $NF}')
+# an aggregated API that does not answer is told of, and none of ours
+served=$(kubectl api-resources --no-headers | awk '{print $(NF-2), $NF}') || [ -n "$served" ]
 left=$(printf '%s\n---\n%s\n---\n' "$served" "$objects" | awk '
   $0 == "---" && !kinds_read { kinds_read = 1; next }
   !kinds_read { served[$0]; next }
