@@ -26,7 +26,7 @@ def sizes(*named):
     """Pods of one kind, placed; of those named here an agent says that they take 3.9 CPUs."""
     made = Sizes()
     for i in range(4):
-        made.placed(big(f"b{i}"))
+        made.placed(big(f"b{i}"), "n")
     made.told("n", dict.fromkeys(named, 3900.0))
     return made
 
@@ -36,6 +36,20 @@ def test_what_one_pod_takes_holds_for_its_siblings_and_for_nobody_else():
     assert made.millicores(big("next")) == 3900.0
     assert made.millicores(small("next")) == 0.0
     assert made.millicores(big("next", namespace="other")) == 0.0
+
+
+def test_an_agent_speaks_for_the_pods_on_its_node_only():
+    made = sizes()
+    made.told("other", {"uid-b0": 3900.0})
+    assert made.millicores(big("next")) == 0.0
+
+
+def test_those_that_ended_before_one_was_named_count_as_well():
+    made = sizes()
+    for uid in ("uid-b1", "uid-b2"):
+        made.lifted(uid, ended=True)
+    made.told("n", {"uid-b0": 3900.0})
+    assert made.millicores(big("next")) == 0.0
 
 
 def test_a_kind_of_which_most_pods_have_ended_unnamed_has_units():
@@ -56,7 +70,7 @@ def test_a_pod_that_is_named_before_it_is_heard_of_counts_when_it_is():
     made = Sizes()
     made.told("n", {"uid-b0": 3000.0})
     assert made.millicores(big("next")) == 0.0
-    made.placed(big("b0"))
+    made.placed(big("b0"), "n")
     assert made.millicores(big("next")) == 3000.0
 
 
@@ -66,7 +80,7 @@ def test_what_is_learned_outlives_its_pods_and_follows_the_latest():
     made.told("n", {})
     assert made.millicores(big("next")) == 3900.0
     for i in range(20):
-        made.placed(big(f"c{i}"))
+        made.placed(big(f"c{i}"), "n")
         made.told("n", {f"uid-c{i}": 2000.0})
         made.lifted(f"uid-c{i}", ended=True)
     assert made.millicores(big("next")) == pytest.approx(2000.0, rel=0.05)

@@ -38,8 +38,8 @@ def kind_of(pod: PodView) -> Hashable:
 
 @dataclass(slots=True)
 class _Kind:
+    ordinary: float
     large: float = 0.0
-    ordinary: float = 0.0
     millicores: float = 0.0
 
     def vote(self, *, large: bool) -> None:
@@ -56,72 +56,68 @@ class Sizes:
 
     def __init__(self) -> None:
         """Nothing seen."""
-        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
-        self._kind_of: dict[str, Hashable] = {}  # of placed pods
+        # Kinds go by their hashes: there may be a hundred thousand pods, each with labels of its own
+        self._kinds: OrderedDict[int, _Kind] = OrderedDict()  # of which a pod was named
+        self._ended: OrderedDict[int, int] = OrderedDict()  # pods of the others that have ended
+        self._placed: dict[str, tuple[int, str]] = {}  # kind and node
         self._said: dict[str, dict[str, float]] = {}  # by node, its large pods' millicores
-        self._large: dict[str, float] = {}  # the most that each of them was seen to take
-        self._voted: set[str] = set()
+        self._most: dict[str, float] = {}  # the most that each pod that was named was seen to take
 
     def __bool__(self) -> bool:
-        """Whether there is any kind that is no unit."""
-        return bool(self._large) or any(kind.large for kind in self._kinds.values())
+        """Whether there is any kind that may be no unit."""
+        return bool(self._kinds)
 
     def millicores(self, pod: PodView) -> float:
         """CPU that such a pod takes; 0 for one that is a unit like others."""
-        if not self:
-            return 0.0
-        kind = self._kinds.get(kind_of(pod))
+        kind = self._kinds.get(hash(kind_of(pod))) if self._kinds else None
         return kind.millicores if kind is not None and kind.large > kind.ordinary else 0.0
 
-    def is_large(self, uid: str) -> bool:
-        """Whether an agent says so of this pod."""
-        return uid in self._large
-
-    def placed(self, pod: PodView) -> None:
-        """The pod is on a node, or assumed there."""
-        self._kind_of[pod.uid] = kind_of(pod)
-        if pod.uid in self._large:
-            self._vote(pod.uid, self._large[pod.uid])
+    def placed(self, pod: PodView, node: str) -> None:
+        """The pod is on the node, or assumed there."""
+        self._placed[pod.uid] = (hash(kind_of(pod)), node)
+        if (millicores := self._said.get(node, {}).get(pod.uid)) is not None:
+            self._name(pod.uid, node, millicores)
 
     def told(self, node: str, large: Mapping[str, float]) -> None:
-        """A node's agent has named its large pods, with the millicores that each takes."""
-        before = self._said.get(node, {})
-        for uid in before.keys() - large.keys():
-            self._large.pop(uid, None)
+        """A node's agent has named its large pods, with the millicores that each takes.
+
+        It speaks for the pods on its node: what it says of others changes nothing.
+        """
         if large:
             self._said[node] = dict(large)
-        elif before:
-            del self._said[node]
+        else:
+            self._said.pop(node, None)
         for uid, millicores in large.items():
-            self._large[uid] = max(millicores, self._large.get(uid, 0.0))
-            self._vote(uid, self._large[uid])
+            self._name(uid, node, millicores)
 
     def lifted(self, uid: str, *, ended: bool) -> None:
         """The pod is on no node any more; if it has ended, its kind has been seen once more."""
-        name = self._kind_of.pop(uid, None)
-        voted = uid in self._voted
-        self._voted.discard(uid)
+        name, _ = self._placed.pop(uid, (None, ""))
+        most = self._most.pop(uid, None)
         if name is None or not ended:
             return
-        kind = self._kind(name)
-        if not voted:
+        kind = self._kinds.get(name)
+        if kind is None:
+            self._ended[name] = self._ended.get(name, 0) + 1
+            self._ended.move_to_end(name)
+            if len(self._ended) > _MOST_KINDS:
+                self._ended.popitem(last=False)
+        elif most is None:
             kind.vote(large=False)
-        elif uid in self._large:
-            kind.millicores += _TOWARDS_LATEST * (self._large[uid] - kind.millicores)
+        else:
+            kind.millicores += _TOWARDS_LATEST * (most - kind.millicores)
 
-    def _vote(self, uid: str, millicores: float) -> None:
-        name = self._kind_of.get(uid)
-        if name is None:
-            return  # its pod has not been heard of yet
-        kind = self._kind(name)
-        if uid not in self._voted:
-            self._voted.add(uid)
-            kind.vote(large=True)
-        kind.millicores = max(kind.millicores, millicores)
-
-    def _kind(self, name: Hashable) -> _Kind:
-        kind = self._kinds.setdefault(name, _Kind())
+    def _name(self, uid: str, node: str, millicores: float) -> None:
+        name, on = self._placed.get(uid, (None, ""))
+        if name is None or on != node:
+            return
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = _Kind(float(self._ended.pop(name, 0)))
+            if len(self._kinds) > _MOST_KINDS:
+                self._kinds.popitem(last=False)
         self._kinds.move_to_end(name)
-        if len(self._kinds) > _MOST_KINDS:
-            self._kinds.popitem(last=False)
-        return kind
+        if uid not in self._most:
+            kind.vote(large=True)
+        self._most[uid] = max(millicores, self._most.get(uid, 0.0))
+        kind.millicores = max(kind.millicores, millicores)

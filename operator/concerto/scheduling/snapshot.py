@@ -612,7 +612,7 @@ class Snapshot:
         row = self._row(node)
         self._placed[pod.uid] = placed = _Placed(row, pod.requests, pod.shape, pod.namespace, bound)
         self._pods_on[row] += 1
-        self.sizes.placed(pod)
+        self.sizes.placed(pod, node)
         self._count(placed, 1)
         self.load.place(pod, row)
         for port in pod.shape.host_ports:
