@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from concerto.simulation.cluster import Setup, World
 from concerto.simulation.policies import registry
 from concerto.simulation.recorder import Recorder
 from concerto.simulation.scenario import Scenario
+
+_TELL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,26 @@ def run_task(task: Task) -> Outcome:
 
 
 def run_all(tasks: Sequence[Task], workers: int | None = None) -> list[Outcome]:
-    """Run many, on so many processes (as many as there are CPUs by default); the order is kept."""
+    """Run many, on so many processes (as many as there are CPUs by default); the order is kept.
+
+    What takes long says on stderr how far it is.
+    """
     workers = workers or len(os.sched_getaffinity(0))
     if workers == 1 or len(tasks) == 1:
-        return [run_task(task) for task in tasks]
+        return list(_with_progress(map(run_task, tasks), len(tasks)))
     with ProcessPoolExecutor(min(workers, len(tasks))) as pool:
-        return list(pool.map(run_task, tasks))
+        return list(_with_progress(pool.map(run_task, tasks), len(tasks)))
+
+
+def _with_progress(outcomes: Iterable[Outcome], count: int) -> Iterator[Outcome]:
+    began = told = time.monotonic()
+    for done, outcome in enumerate(outcomes, start=1):
+        yield outcome
+        now = time.monotonic()
+        if now - told >= _TELL_SECONDS and done < count:
+            left = (now - began) / done * (count - done)
+            print(f"  {done} of {count} runs, about {left:.0f} s to go", file=sys.stderr, flush=True)
+            told = now
 
 
 def tasks_of(scenario: Scenario, policies: Iterable[str] = (), seeds: int | None = None) -> list[Task]:
