@@ -87,6 +87,7 @@ class Measurement:
         self._problems: dict[tuple[str, str], tuple[Problem, int]] = {}  # with how many samples had it
         self._batch = 0  # samples in it by the present sampler
         self._folds = 0
+        self._cpus = 0  # of the node, when pods' CPU time was last told
 
     # Pods (PodListener)
 
@@ -172,8 +173,11 @@ class Measurement:
 
     def pods_used(self, cpu_seconds: Mapping[str, float]) -> None:
         """CPU time that counted pods have had since they began, by UID; before ``fold``."""
-        if cpus := self._sampler.cpus:
-            self._pipeline.pods_used(_NODE, {uid: seconds / cpus for uid, seconds in cpu_seconds.items()})
+        before, self._cpus = self._cpus, self._sampler.cpus
+        if cpus := self._cpus:
+            # In fractions of another number of CPUs, what pods have had so far is not what they had before
+            comparable = cpu_seconds if cpus == before else {}
+            self._pipeline.pods_used(_NODE, {uid: seconds / cpus for uid, seconds in comparable.items()})
 
     def fold(self, now: float, cluster: Subspace | None) -> Measured:
         """Learn from the batch so far, full or not, and say what the node can take.

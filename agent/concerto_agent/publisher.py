@@ -53,6 +53,7 @@ class PublishSettings:
         minimum_interval_seconds: never sooner after the write before.
         capacity_share: change of capacity that matters, as a share of the published capacity.
         capacity_pods: change of capacity below which nothing matters.
+        spare: change of the share of the node's CPUs that is left for ordinary pods, and large ones, that matters.
         usage: change of a resource's usage, or of its mean over a window, that matters; fraction of the node.
         jitter: the heartbeat is drawn anew within this share around ``spec.heartbeat``, so that the nodes of a cluster
             that was restarted as a whole drift apart.
@@ -65,6 +66,7 @@ class PublishSettings:
     minimum_interval_seconds: float = 1.0
     capacity_share: float = 0.1
     capacity_pods: float = 0.1
+    spare: float = 0.1
     usage: float = 0.05
     jitter: float = 0.05
     subspace: float = 0.05
@@ -127,7 +129,8 @@ def should_publish(
     pods = set(new.observed_pod_uids) == set(old.status.observed_pod_uids)
     if not pods or new.large_pods.keys() != old.status.large_pods.keys():
         return "Pods"
-    if capacity_moved(old.status.capacity, new.capacity, settings):
+    spare = abs(new.spare_share - old.status.spare_share) >= settings.spare
+    if spare or capacity_moved(old.status.capacity, new.capacity, settings):
         return "Capacity"
     if usage_moved(old.status, new, settings.usage):
         return "Usage"

@@ -103,6 +103,9 @@ DECISIONS = {
     "capacity within the deadband": (PUBLISHED, later(capacity=5.4), 102.0, None),
     "capacity beyond the deadband": (PUBLISHED, later(capacity=5.6), 102.0, "Capacity"),
     "capacity is gone": (PUBLISHED, later(capacity=0.0), 102.0, "Capacity"),
+    "CPUs within the deadband have come free": (PUBLISHED, later(spare_share=0.91), 102.0, None),
+    "CPUs beyond the deadband are taken": (PUBLISHED, later(spare_share=0.89), 102.0, "Capacity"),
+    "a pod was named as large": (PUBLISHED, later(large_pods={"a": 0.9}), 102.0, "Pods"),
     "usage within the deadband": (
         PUBLISHED,
         later(resources=(ResourceStatus("cpu", 0.54, 0.1, 0.1), ResourceStatus("memory", 0.3, 0.1, 0.1))),

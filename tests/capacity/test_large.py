@@ -103,6 +103,26 @@ def test_one_that_stays_for_good_leaves_half_of_the_node_to_others():
     assert (node.pods.wanted[0], node.pods.passing[0]) == (0.5, False)
 
 
+def test_one_that_was_busy_when_it_began_is_large_only_while_it_is_busy():
+    node = seen_off().run(10, {"service": 0.9, "d": 0.1})
+    assert node.large == {"service"}
+    assert node.run(5, {"service": 0.01, "d": 0.1}).large == {"service"}, "it may be waiting for its input"
+    assert node.run(40, {"service": 0.01, "d": 0.1}).large == set()
+
+
+def test_the_end_of_a_large_pod_is_seen_without_a_reading():
+    node = seen_off().run(10, {"big": 0.8})
+    node.end("big")
+    assert (node.pods.count[0], node.pods.share[0], node.pods.wanted[0], node.pods.passing[0]) == (0, 0, 0, False)
+
+
+def test_pods_found_at_the_start_with_hours_of_time_are_large_only_if_they_are_busy_now():
+    node = Node()
+    node.used = {"old": 7200.0, "older": 9000.0}
+    node.run(5, {"old": 0.01, "older": 0.6, "a": 0.2}).end("a").run(5, {"old": 0.01, "older": 0.6})
+    assert node.large == {"older"}
+
+
 @given(st.data())
 def test_whatever_is_told_shares_are_shares(data):
     pods, now = LargePods(1), 0.0

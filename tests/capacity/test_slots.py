@@ -165,7 +165,7 @@ def test_beside_a_large_pod_there_is_room_for_what_it_leaves_and_it_is_no_part_o
     law = run(SlotLaw(1), 200, pods=7, load=1.0, used=1.0)
     beside = run(law, 60, pods=1 + 3.5, load=1.0, used=1.0, large=large_pod(0.5, 0.5), ends_per_second=0.35)
     assert beside.window[0] == pytest.approx(1 + 3.5, rel=0.05)
-    assert beside.share(np.array([0.1]))[0] == pytest.approx(1 / 7, rel=0.05)
+    assert beside.share()[0] == pytest.approx(1 / 7, rel=0.05)
 
 
 def test_a_large_pod_that_wants_the_whole_node_gets_it_and_others_have_it_at_once_when_it_is_gone():

@@ -93,6 +93,19 @@ def test_a_parked_template_is_looked_at_again_after_a_while():
     assert q.next_ready() is None
 
 
+def test_one_that_nodes_are_kept_for_is_a_head_of_every_cycle_that_there_is():
+    q = queue(pod("a"))
+    q.park("uid-a", Change.NODE, NOW, attends=True)
+    assert heads(q) == [], "it alone is no reason for one"
+    q.set(big("b"))
+    assert heads(q) == ["a", "b"]
+    q.park("uid-a", Change.NODE, NOW + 1)
+    assert q.next_ready() == NOW + 30, "since it was parked, and not since it was looked at last"
+    q.wake(Change.NODE)
+    q.park("uid-a", Change.NODE, NOW)
+    assert heads(q) == ["b"]
+
+
 def test_everything_is_woken_when_a_profile_changes():
     q = queue(pod("a"), big("b"))
     q.park("uid-a", Change.NODE, NOW)

@@ -13,8 +13,9 @@ from concerto.api.nodecapacity import CapacitySettings
 from concerto.simulation import cli, evaluate, latency, scenario
 from concerto.simulation.cluster import Fault, NodeSpec, Setup
 from concerto.simulation.experiments import Task, run_task, trade
+from concerto.simulation.node_model import PodLoad
 from concerto.simulation.policies import registry
-from concerto.simulation.workloads import PI_2000, SKLEARN, JobSpec
+from concerto.simulation.workloads import PI_2000, SKLEARN, Arrivals, JobSpec
 
 SMALL = Setup((NodeSpec(count=4),), (JobSpec("pi", 60, PI_2000),))
 
@@ -86,6 +87,16 @@ def test_large_pods_among_small_ones_are_done_in_half_of_the_time_and_the_small_
     assert ours["sklearn"]["pct_s"]["mean"] <= 0.6 * theirs["sklearn"]["pct_s"]["mean"]
     assert ours["pi"]["pct_s"]["mean"] <= 0.3 * theirs["pi"]["pct_s"]["mean"]
     assert ours["sklearn"]["jct_s"] <= 1.15 * theirs["sklearn"]["jct_s"]
+
+
+def test_large_pods_wait_for_no_service_to_end():
+    services = JobSpec("service", 12, PodLoad(3.0, 0.3, bursts=0))
+    small = JobSpec("pi", 200, PI_2000, arrivals=Arrivals("Poisson", 20.0, 1.5))
+    large = JobSpec("sklearn", 10, SKLEARN, arrivals=Arrivals("Poisson", 40.0, 0.1))
+    setup = Setup((NodeSpec(count=6),), (services, small, large), limit_seconds=1000.0)
+    outcome = run_task(Task(setup, "concerto", 1, CapacitySettings()))
+    assert outcome.figures["jct_s"] is not None, "some are not done yet"
+    assert outcome.figures["jobs"]["sklearn"]["jct_s"] <= 40.0 + 10 / 0.1 + 120.0
 
 
 FAULTS = {

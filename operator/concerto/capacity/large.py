@@ -25,6 +25,9 @@ _LEAST_SHARE = 0.5
 _RECENT_SECONDS = 2.0
 _WEIGHT = 0.2
 _MOST_FOR_GOOD = 0.5
+_SLOW_SECONDS = 20.0
+_LEAST_SHARE_LATER = 0.25
+"""Share below which one that was named is large no more: it was busy for a while, as services are that start."""
 _LONG_SECONDS = 60.0
 """After so long a large pod is believed to stay for good."""
 
@@ -49,8 +52,10 @@ class LargePods:
         self._used: list[dict[str, float]] = [{} for _ in range(n_nodes)]
         self._ended: Floats = np.full(n_nodes, np.nan)  # mean CPU time of the pods that have ended
         self._at: Floats = np.full(n_nodes, np.nan)
-        self._gone: list[list[float]] = [[] for _ in range(n_nodes)]  # last reading of pods that have ended
+        self._gone: Floats = np.zeros(n_nodes)  # pods that have ended since
+        self._gone_seconds: Floats = np.zeros(n_nodes)  # what they had had when they were last read
         self._rates: list[dict[str, tuple[float, float]]] = [{} for _ in range(n_nodes)]
+        self._slow: list[dict[str, float]] = [{} for _ in range(n_nodes)]  # what large ones want, over longer
         self._large: list[dict[str, float]] = [{} for _ in range(n_nodes)]
 
     def of(self, node: int) -> Mapping[str, float]:
@@ -59,9 +64,12 @@ class LargePods:
 
     def ended(self, node: int, uid: str) -> bool:
         """A counted pod of the node has ended; whether it was a large one."""
-        if uid in self._large[node]:
+        seconds = self._used[node].pop(uid, 0.0)
+        if self._large[node].pop(uid, None) is not None:
+            self._sum(node)
             return True
-        self._gone[node].append(self._used[node].get(uid, 0.0))
+        self._gone[node] += 1.0
+        self._gone_seconds[node] += seconds
         return False
 
     def saw(self, node: int, used: Mapping[str, float], taken: float, load: float, now: float) -> None:
@@ -78,12 +86,12 @@ class LargePods:
         """
         elapsed = now - self._at[node]
         before, self._used[node], self._at[node] = self._used[node], dict(used), now
-        gone, self._gone[node] = self._gone[node], []
-        if gone:
+        if gone := self._gone[node]:
             last = max(0.0, taken - sum(max(0.0, seconds - before.get(uid, 0.0)) for uid, seconds in used.items()))
-            of_each = (sum(gone) + last) / len(gone)
-            was, weight = self._ended[node], 1.0 - (1.0 - _WEIGHT) ** len(gone)
+            of_each = (self._gone_seconds[node] + last) / gone
+            was, weight = self._ended[node], 1.0 - (1.0 - _WEIGHT) ** gone
             self._ended[node] = of_each if np.isnan(was) else was + weight * (of_each - was)
+        self._gone[node] = self._gone_seconds[node] = 0.0
         weight = min(1.0, elapsed / _RECENT_SECONDS) if elapsed > 0.0 else 0.0
         rates: dict[str, tuple[float, float]] = {}
         for uid, seconds in used.items():
@@ -93,14 +101,24 @@ class LargePods:
             rates[uid] = (had[0] + weight * (rate - had[0]), had[1] + weight * (wants - had[1]))
         self._rates[node] = rates
         # Before a pod has completed the mean is NaN, and no time is above it
-        above, was_large = _TIMES_THE_MEAN * self._ended[node], self._large[node]
+        above, was_large, slow = _TIMES_THE_MEAN * self._ended[node], self._large[node], self._slow[node]
+        weight = min(1.0, elapsed / _SLOW_SECONDS) if elapsed > 0.0 else 0.0
+        slow = {uid: slow[uid] + weight * (rates[uid][1] - slow[uid]) for uid in slow.keys() & was_large & rates.keys()}
         self._large[node] = large = {
             uid: rates[uid][1]
             for uid, seconds in used.items()
-            if seconds > above and (rates[uid][1] >= _LEAST_SHARE or uid in was_large)
+            if seconds > above and (rates[uid][1] >= _LEAST_SHARE or slow.get(uid, 0.0) >= _LEAST_SHARE_LATER)
         }
-        self._since[node] = since = {uid: self._since[node].get(uid, now) for uid in large}
-        self.passing[node] = any(now - at < _LONG_SECONDS for at in since.values())
+        self._slow[node] = {uid: slow.get(uid, rates[uid][1]) for uid in large}
+        self._since[node] = {uid: self._since[node].get(uid, now) for uid in large}
+        self.passing[node] = any(now - at < _LONG_SECONDS for at in self._since[node].values())
+        self._sum(node)
+
+    def _sum(self, node: int) -> None:
+        """What its large pods come to."""
+        large, rates = self._large[node], self._rates[node]
+        if not large:
+            self.passing[node] = False
         self.count[node] = len(large)
         self.share[node] = min(1.0, sum(rates[uid][0] for uid in large))
         wanted = min(1.0, sum(large.values()))

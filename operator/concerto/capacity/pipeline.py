@@ -505,7 +505,7 @@ class NodePipeline:
             young=young.astype(np.intp),
             over_provision=np.array(over),
             large=tuple(dict(self._large.of(node)) for node in range(self.n_nodes)),
-            pod_share=self._slots.share(law.first_cost[:, self._cpu or 0]),
+            pod_share=self._slots.share(),
             spare=self._slots.spare.copy(),
             reject=reject,
             local_moments=self._moments.copy(),

@@ -70,6 +70,7 @@ class SlotLaw:
         self.spare: Floats = np.ones(n_nodes)
         self._load: Floats = np.zeros(n_nodes)  # over a pod's life
         self.load_now: Floats = np.zeros(n_nodes)
+        self._share_now: Floats = np.ones(n_nodes)
         self._room: Floats = np.ones(n_nodes)  # learned part of the head room
         self._mean_pods: Floats = np.zeros(n_nodes)
         self._completed: Floats = np.zeros(n_nodes)
@@ -165,6 +166,9 @@ class SlotLaw:
         )
         learned = slots * (1.0 + (settings.head_room * self._room - 1.0) * self._calm())
         learned += ends * settings.turnaround_seconds + settings.extra_pods
+        new = np.maximum(present - settled, 0.0)
+        now = np.minimum(work * own_share + new * initial_cost, present * initial_cost) / np.maximum(present, 1.0)
+        self._share_now = np.where(measured & (present > 0.0), now, initial_cost)
         first, blind, least = self._blind(settings, load, load * own_share, present, certain, settled, initial_cost)
         # A node always runs one pod, and it may be a large one unless that is there to stay
         window = np.maximum(np.where(large.passing, 0.0, 1.0), np.where(proven, learned, blind))
@@ -193,10 +197,13 @@ class SlotLaw:
         most = np.where(life > 0.0, _MOST_OF_A_LIFE * life, np.inf)
         return np.minimum(np.nan_to_num(self._shown_at), most)
 
-    def share(self, initial_cost: Floats) -> Floats:
-        """(N,) share of the node's CPUs that an ordinary pod takes while it lives, 1/N; a guess until one has ended."""
+    def share(self) -> Floats:
+        """(N,) share of the node's CPUs that an ordinary pod takes while it lives, 1/N.
+
+        Until one has ended, it is what those that have been there for long take now, and a guess of the others.
+        """
         measured = np.clip(self._worked / np.maximum(self._lived, _LEAST_BUSY_SECONDS), 0.0, 1.0)
-        return np.where(self._completed >= _SEEN, measured, initial_cost)
+        return np.where(self._completed >= _SEEN, measured, self._share_now)
 
     def mature_seconds(self) -> Floats:
         """(N,) age at which pods have taken what they take: most of a life; infinity while none has been seen."""

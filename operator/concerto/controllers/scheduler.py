@@ -375,7 +375,7 @@ class Scheduler:
             by_requests = decision.assignment.basis == "Requests" or decision.by_allocation
             self._count(decision.pod, decisions=1, fallbacks=int(by_requests))
         for failure in result.unschedulable:
-            self._queue.park(failure.pod.uid, failure.diagnosis.helped_by, now)
+            self._queue.park(failure.pod.uid, failure.diagnosis.helped_by, now, attends=failure.attends)
             self._reporter.note(failure.pod, failure.diagnosis.message)
             self._count(failure.pod, unschedulable=1)
         for (scheduler_name, plugin), nodes in result.abstentions.items():

@@ -6,6 +6,7 @@ snapshot, so that the next pod sees it. What the decisions become, and what happ
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,14 +22,22 @@ from concerto.scheduling.plugin import Query
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose
 from concerto.scheduling.scores.capacity import pods_by_requests
-from concerto.scheduling.snapshot import MEASURED, Snapshot
+from concerto.scheduling.snapshot import MEASURED, Ints, Snapshot
 from concerto.scheduling.template import Ranked, Template, reserved
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
 _MOST_EMPTYING = 0.25
 """Share of the nodes that are kept at a time for large pods that wait."""
-_MOST_HALVINGS = 10
+_SOON, _NEARLY_ALL = 0.25, 0.75
+"""Part of ``largePodWait`` after which a large pod is content with that part of its CPU: what takes all of a node would
+go nowhere where a service runs on every node."""
+_MOST_WAITS = 5
+"""Times that a large pod waits for ``largePodWait``: then it takes whatever room there is."""
+_ORDINARY_WAITS = 3
+"""Times that an ordinary pod waits as long: then no node is kept from it, nor do younger large ones go before it."""
+ANYTHING = -math.inf
+"""CPU that is looked for, for a pod that has waited so long that it goes wherever there is room for one more."""
 RANKED = 3
 """Nodes that a decision tells the scores of."""
 
@@ -56,10 +65,18 @@ class Decision:
 
 @dataclass(frozen=True)
 class Unschedulable:
-    """A pod for which there is no node now, and why; siblings share one diagnosis."""
+    """A pod for which there is no node now, and why; siblings share one diagnosis.
+
+    Attributes:
+        pod: the pod.
+        diagnosis: why.
+        attends: whether nodes are kept for it: it has to be among the heads of every cycle, as they would be taken by
+            pods of a cycle that does not know of it.
+    """
 
     pod: PodView
     diagnosis: Diagnosis
+    attends: bool = False
 
 
 @dataclass
@@ -135,9 +152,10 @@ def schedule(
             failed[key] = diagnose(template.query, profile.for_workload(workload).filters), template.query
             del templates[key]
         diagnosis, query = failed[key]
-        result.unschedulable.append(Unschedulable(pod, diagnosis))
-        if millicores and now - pod.created >= profile.settings.large_pod_wait_seconds:
-            emptying.keep_one(query, profile.for_workload(workload))
+        attends = millicores != 0.0 and _waits(pod, profile, now) >= 1
+        result.unschedulable.append(Unschedulable(pod, diagnosis, attends))
+        if attends:
+            emptying.keep_one(key, query, profile.for_workload(workload))
     emptying.over()
     return result
 
@@ -151,7 +169,7 @@ class _Emptying:
     def __init__(self, snapshot: Snapshot, touched: list[int]) -> None:
         self._snapshot = snapshot
         self._touched = touched
-        self._left = max(1, int(_MOST_EMPTYING * np.count_nonzero(snapshot.exists[: snapshot.size])))
+        self._may_keep: dict[object, list[int]] = {}  # for like pods, the last is the next
 
     def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
         """The same pods, those first that nodes may have to be kept for: others would take what comes free."""
@@ -160,26 +178,36 @@ class _Emptying:
 
         def waits(pod: PodView) -> bool:
             profile = profiles.get(pod.scheduler_name)
-            if profile is None or now - pod.created < profile.settings.large_pod_wait_seconds:
+            if profile is None or not _waits(pod, profile, now):
                 return False
-            return _millicores(self._snapshot, pod, profile, now) > 0.0
+            return _millicores(self._snapshot, pod, profile, now) != 0.0
 
         return sorted(heads, key=lambda pod: (-pod.priority, not waits(pod)))
 
-    def keep_one(self, query: Query, profile: Profile) -> None:
-        """Keep one more node for such a pod, the one that has to lose the least."""
-        if not self._left:
-            return
+    def keep_one(self, key: object, query: Query, profile: Profile) -> None:
+        """Keep one more node for a pod like those of that key, the one that has to lose the least."""
+        if key not in self._may_keep:
+            self._may_keep[key] = self._candidates(query, profile)
+        candidates = self._may_keep[key]
+        while candidates:
+            row = candidates.pop()
+            if not self._snapshot.kept[row]:
+                self._snapshot.kept[row] = True
+                self._touched.append(row)
+                return
+
+    def _candidates(self, query: Query, profile: Profile) -> list[int]:
+        """Nodes to keep for such pods, so many that of the nodes that would do for them a quarter is kept, or one."""
         snapshot, rows = self._snapshot, slice(0, self._snapshot.size)
-        wanted = snapshot.exists[rows] & query.is_measured(rows) & ~snapshot.kept[rows]
+        wanted = snapshot.exists[rows] & query.is_measured(rows)
         for plugin in profile.filters:
             if plugin.name != "PodCapacity":
                 wanted &= plugin.feasible(query, rows)
-        taken = np.where(wanted, snapshot.taken(rows), np.inf)
-        if len(taken) and (row := int(np.argmin(taken))) is not None and np.isfinite(taken[row]):
-            snapshot.kept[row] = True
-            self._touched.append(row)
-            self._left -= 1
+        taken = snapshot.taken(rows)
+        kept = int(np.count_nonzero(wanted & snapshot.kept[rows]))
+        most = max(1, int(_MOST_EMPTYING * np.count_nonzero(wanted))) - kept
+        could: Ints = np.flatnonzero(wanted & ~snapshot.kept[rows] & np.isfinite(taken))
+        return [int(row) for row in could[np.argsort(taken[could], kind="stable")][: max(0, most)][::-1]]
 
     def over(self) -> None:
         """The cycle is over."""
@@ -192,16 +220,26 @@ def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey 
     return (pod.scheduler_name, pod.shape, reservation, refusable)
 
 
+def _waits(pod: PodView, profile: Profile, now: float) -> int:
+    """How many times ``largePodWait`` the pod has waited."""
+    return max(0, int((now - pod.created) / profile.settings.large_pod_wait_seconds))
+
+
 def _millicores(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> float:
     """CPU that is looked for, for a pod whose kind is no unit of capacity; 0 for all others.
 
-    Where even keeping a node for it has not helped, slow is better than never: it is content with half, and so on.
+    The longer it waits, the less it is content with. Where even keeping a node for it has not helped, slow is better
+    than never: it takes half, and so on, and in the end ``ANYTHING``, as do ordinary pods that have waited for long.
     """
-    millicores = snapshot.sizes.millicores(pod)
-    if millicores:
-        waits = int((now - pod.created) / profile.settings.large_pod_wait_seconds)
-        millicores *= 0.5 ** max(0, min(waits - 1, _MOST_HALVINGS))
-    return millicores
+    if not snapshot.sizes:
+        return 0.0
+    waits, millicores = _waits(pod, profile, now), snapshot.sizes.millicores(pod)
+    if waits >= (_MOST_WAITS if millicores else _ORDINARY_WAITS):
+        return ANYTHING
+    if waits < 2:
+        soon = now - pod.created < _SOON * profile.settings.large_pod_wait_seconds
+        return millicores if soon else _NEARLY_ALL * millicores
+    return millicores * 0.5 ** (waits - 1)
 
 
 def query_for(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -197,10 +197,10 @@ class Ledger:
         account = self._accounts.get(node)
         return account is not None and (account.placed != 0 or account.held != 0)
 
-    def live(self, node: str) -> int:
-        """Pods assigned or bound to the node that have not ended."""
+    def live(self, node: str) -> Set[str]:
+        """UIDs of the pods assigned or bound to the node that have not ended."""
         account = self._accounts.get(node)
-        return len(account.live) if account is not None else 0
+        return account.live.keys() if account is not None else frozenset()
 
     def in_flight(self, node: str) -> int:
         """Units assigned or bound to the node that its agent has not observed."""

@@ -35,7 +35,8 @@ class Query:
         oldest: when a provider's metric must have been measured at least, seconds.
         workload: what it asks of a node's CPUs; None for a pod that does not say what kind of workload it is.
         cpu_policy: whether nodes with most or with least room for its kind are better.
-        millicores: CPU that it takes, if pods like it are no units of capacity; else 0.
+        millicores: CPU that it takes, if pods like it are no units of capacity; minus infinity if it has waited so long
+            that it goes wherever there is room; else 0.
     """
 
     pod: PodView

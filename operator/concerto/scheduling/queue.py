@@ -45,6 +45,7 @@ class _Group:
     places: list[_Place] = field(default_factory=list)
     parked_at: float | None = None
     helped_by: Change = Change.NOTHING
+    attends: bool = False
 
 
 @dataclass
@@ -116,15 +117,28 @@ class Queue:
         """
         self._ripen(now)
         active = [g for g in self._groups.values() if g.parked_at is None and g.places]
+        if active:
+            active += [g for g in self._groups.values() if g.parked_at is not None and g.attends and g.places]
         ordered = heapq.merge(*(self._in_order(group, limit) for group in active))
         return [self._waiting[uid].pod for _, _, _, uid in ordered]
 
-    def park(self, uid: str, helped_by: Change, now: float) -> None:
-        """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``."""
+    def park(self, uid: str, helped_by: Change, now: float, *, attends: bool = False) -> None:
+        """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
+
+        Args:
+            uid: the pod.
+            helped_by: what could help.
+            now: seconds.
+            attends: whether it is among the heads whenever any other pod is: nodes are kept for it.
+        """
         waiting = self._waiting.get(uid)
-        if waiting is not None and waiting.group.parked_at is None:
+        if waiting is None:
+            return
+        if waiting.group.parked_at is None:
             waiting.group.parked_at = now
             waiting.group.helped_by = helped_by
+            waiting.group.attends = False
+        waiting.group.attends |= attends
 
     def retry(self, uid: str, now: float) -> float:
         """The pod's binding has failed: it waits 1 s, 2 s, ... 10 s by how often that has happened.

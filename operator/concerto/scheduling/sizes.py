@@ -11,7 +11,7 @@ A kind of which most pods were never named has units like all others: long ones 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
@@ -78,15 +78,23 @@ class Sizes:
         if (millicores := self._said.get(node, {}).get(pod.uid)) is not None:
             self._name(pod.uid, node, millicores)
 
-    def told(self, node: str, large: Mapping[str, float]) -> None:
+    def told(self, node: str, large: Mapping[str, float], counted: Iterable[str] = ()) -> None:
         """A node's agent has named its large pods, with the millicores that each takes.
 
         It speaks for the pods on its node: what it says of others changes nothing.
+
+        Args:
+            node: the node.
+            large: by UID.
+            counted: UIDs of all pods that it counts. Named once, counted still and not named any more, a pod was busy
+                for a while, and says nothing of its kind.
         """
+        before = self._said.pop(node, None)
         if large:
             self._said[node] = dict(large)
-        else:
-            self._said.pop(node, None)
+        if before:
+            for uid in (before.keys() - large.keys()).intersection(counted):
+                self._unname(uid, node)
         for uid, millicores in large.items():
             self._name(uid, node, millicores)
 
@@ -106,6 +114,15 @@ class Sizes:
             kind.vote(large=False)
         else:
             kind.millicores += _TOWARDS_LATEST * (most - kind.millicores)
+
+    def _unname(self, uid: str, node: str) -> None:
+        name, on = self._placed.get(uid, (None, ""))
+        kind = self._kinds.get(name) if name is not None else None
+        if on != node or self._most.pop(uid, None) is None or kind is None or name is None:
+            return
+        kind.large = max(0.0, kind.large - 1.0)
+        if not kind.large:
+            self._ended[name] = int(self._kinds.pop(name).ordinary)
 
     def _name(self, uid: str, node: str, millicores: float) -> None:
         name, on = self._placed.get(uid, (None, ""))

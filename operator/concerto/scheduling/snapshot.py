@@ -43,6 +43,10 @@ PODS = "pods"
 """The resource under which a node's number of pods is counted."""
 
 
+_EMPTIED = 0.05
+"""Share of a node's CPUs that must have come free for another look by large pods."""
+_UNNAMED_SECONDS = 60.0
+"""For so long an agent may count a pod before it is believed that it does not take what its kind takes."""
 _MOST_LABELS = 256
 """Labels of which columns are kept; pods choose what they ask for."""
 _LEAST_VALUES_KEPT = 256
@@ -68,6 +72,21 @@ class _Placed:
     shape: PodShape
     namespace: str
     bound: bool
+
+
+@dataclass(slots=True)
+class _Claim:
+    """CPU that is kept for a large pod until its node's agent says what it takes.
+
+    Attributes:
+        row: its node.
+        share: of the node's CPUs.
+        counted_at: when its agent was first heard to count it, seconds.
+    """
+
+    row: int
+    share: float
+    counted_at: float | None = None
 
 
 class _Labels:
@@ -140,11 +159,12 @@ class Snapshot:
         self.sizes = Sizes()
         self._live: Floats = np.zeros(0)  # pods on it that count
         self._units: Floats = np.zeros(0)  # of them, those that are units of capacity
+        self._most_taken: Floats = np.zeros(0)  # since it was last said that more could be taken
         self._claimed: Floats = np.zeros(0)  # share of its CPUs for large pods that its agent has not named yet
         self._pod_share: Floats = np.zeros(0)
         self._spare_share: Floats = np.zeros(0)
         self.kept: Bools = np.zeros(0, dtype=np.bool_)
-        self._claims: dict[str, tuple[int, float]] = {}
+        self._claims: dict[str, _Claim] = {}
         self._claims_on: dict[int, set[str]] = {}
         self._allocatable: Ints = np.zeros((0, 0), dtype=np.int64)
         self._used: Ints = np.zeros((0, 0), dtype=np.int64)
@@ -236,10 +256,13 @@ class Snapshot:
         return taken[rows]
 
     def leaves(self, millicores: float, rows: Rows) -> Bools:
-        """Which rows have that much CPU left beside what their pods take while they live, or no pods at all."""
+        """Which rows have that much CPU left beside what their pods take while they live, or no pods at all.
+
+        Of those whose agents do not say what that is, all have.
+        """
         machine = np.maximum(self.machine[0, : self.size][rows], 1)
-        enough = millicores / machine + self.taken(rows) <= 1.0
-        left: Bools = enough | (self._live[: self.size][rows] == 0)
+        lacks = millicores / machine + self.taken(rows) > 1.0
+        left: Bools = ~lacks | (self._live[: self.size][rows] == 0)
         return left
 
     def taken(self, rows: Rows) -> Floats:
@@ -314,6 +337,8 @@ class Snapshot:
             index = self._resource(resource)  # may make new columns
             self._allocatable[index, row] = amount
         self.machine[:, row] = [node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES]
+        # Its agent may have been heard before it, and it tells shares
+        self._told(row, self.ledger.status(node.name))
         return Change.NODE
 
     def remove_node(self, name: str) -> Change:
@@ -360,7 +385,7 @@ class Snapshot:
         before = self.ledger.status(capacity.name)
         change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
         if (status := self.ledger.status(capacity.name)) is not before:
-            self._told(row, status)
+            change |= self._told(row, status)
             self.load.measure(row, status, self.ledger.heard_at(capacity.name))
         return change
 
@@ -369,7 +394,7 @@ class Snapshot:
         change = self._follow(lambda: self.ledger.remove_capacity(node))
         if node in self.row_of:
             self.load.measure(self.row_of[node], None, None)
-            self._told(self.row_of[node], None)
+            change |= self._told(self.row_of[node], None)
             self._tidy(self.row_of[node])
         return change | Change.CAPACITY
 
@@ -433,15 +458,16 @@ class Snapshot:
             pod: the pod.
             assignment: where it goes.
             now: seconds since the epoch.
-            millicores: CPU that is kept for it, if it is no unit, until its node's agent says what it takes.
+            millicores: CPU that is kept for it, if it is no unit, until its node's agent says what it takes, or has
+                counted it for a minute and said nothing.
         """
         if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
             return False
         self._refresh()
         self._drop(pod, assignment.node, bound=False)
-        if millicores:
+        if millicores > 0.0:
             row = self.row_of[assignment.node]
-            self._claims[pod.uid] = (row, float(millicores / max(self.machine[0, row], 1)))
+            self._claims[pod.uid] = _Claim(row, min(1.0, float(millicores / max(self.machine[0, row], 1))))
             self._claims_on.setdefault(row, set()).add(pod.uid)
             self._update(assignment.node)
         self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
@@ -529,7 +555,7 @@ class Snapshot:
         for attribute in (
             "exists", "unschedulable", "ready", "capacity", "startable", "available", "heard_at", "nonzero_used",
             "_allocatable", "limits", "machine", "_used", "_taints", "kept", "_live", "_units", "_claimed",
-            "_pod_share", "_spare_share",
+            "_pod_share", "_spare_share", "_most_taken",
         ):  # fmt: skip
             setattr(self, attribute, wider(getattr(self, attribute)))
         self.load.grow(width)
@@ -562,11 +588,18 @@ class Snapshot:
             before = self.available[row] if row is not None else np.nan
             row = self._row(name) if row is None else row
             self._update(name)
-            if self.available[row] > 0 and not self.available[row] <= before:
-                change |= Change.CAPACITY
+            change |= self._gained(row, before)
             if row not in self._nodes:
                 self._tidy(row)
         return change
+
+    def _gained(self, row: int, before: float) -> Change:
+        """Whether the node can take more than before, or so can its CPUs for a large pod."""
+        emptied = bool(self.sizes) and self._most_taken[row] - self.taken(np.array([row]))[0] >= _EMPTIED
+        if self.available[row] > 0 and (emptied or not self.available[row] <= before):
+            self._most_taken[row] = np.nan
+            return Change.CAPACITY
+        return Change.NOTHING
 
     def _update(self, name: str) -> None:
         row = self.row_of[name]
@@ -583,29 +616,41 @@ class Snapshot:
 
     def _size(self, row: int, status: NodeCapacityStatus | None) -> None:
         """What large pods on the node do to the room for others."""
-        claims = self._claims_on.get(row, ())
-        self._claimed[row] = sum(self._claims[uid][1] for uid in claims)
-        self._live[row] = self.ledger.live(self.names[row])
-        self._units[row] = self._live[row] - len(claims) - (0 if status is None else len(status.large_pods))
+        claims = self._claims_on.get(row, set())
+        live = self.ledger.live(self.names[row])
+        self._claimed[row] = sum(self._claims[uid].share for uid in claims)
+        self._live[row] = self._units[row] = len(live)
+        if claims or (status is not None and status.large_pods):
+            # An agent may name one whose end has been seen already
+            self._units[row] -= len(live & (claims | (set() if status is None else status.large_pods.keys())))
+        self._most_taken[row] = np.fmax(self._most_taken[row], self.taken(np.array([row]))[0])
         if claims and self._pod_share[row] > 0.0:
             others = max(0.0, self._claimed[row] / self._pod_share[row] - len(claims))
             self.startable[row] -= others
             self.available[row] -= others
 
-    def _told(self, row: int, status: NodeCapacityStatus | None) -> None:
+    def _told(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has said which of its pods are large."""
-        large = {} if status is None else status.large_pods
-        self.sizes.told(self.names[row], {uid: share * self.machine[0, row] for uid, share in large.items()})
-        for uid in [uid for uid in self._claims_on.get(row, ()) if uid in large]:
-            self._disclaim(uid)
-        self._update(self.names[row])
+        name, before = self.names[row], self.available[row]
+        large: Mapping[str, float] = {} if status is None else status.large_pods
+        counted: Sequence[str] = () if status is None else status.observed_pod_uids
+        if machine := self.machine[0, row]:
+            self.sizes.told(name, {uid: share * machine for uid, share in large.items()}, counted)
+        if row in self._claims_on:
+            heard = self.ledger.heard_at(name) or 0.0
+            for uid in self._claims_on[row] & {*counted, *large}:
+                claim = self._claims[uid]
+                claim.counted_at = heard if claim.counted_at is None else min(heard, claim.counted_at)
+                if uid in large or heard - claim.counted_at >= _UNNAMED_SECONDS:
+                    self._disclaim(uid)
+        self._update(name)
+        return self._gained(row, before)
 
     def _disclaim(self, uid: str) -> None:
-        row, _ = self._claims.pop(uid, (-1, 0.0))
-        if row >= 0:
-            self._claims_on[row].discard(uid)
-            if not self._claims_on[row]:
-                del self._claims_on[row]
+        row = self._claims.pop(uid).row
+        self._claims_on[row].discard(uid)
+        if not self._claims_on[row]:
+            del self._claims_on[row]
 
     def _drop(self, pod: PodView, node: str, *, bound: bool) -> None:
         """Put a pod's requests, ports and refusals onto its node."""
@@ -629,9 +674,12 @@ class Snapshot:
         row = placed.row
         self._pods_on[row] -= 1
         self.sizes.lifted(uid, ended=self.ledger.has_ended(uid))
+        change = Change.ENDED
         if uid in self._claims:
+            before = self.available[row]
             self._disclaim(uid)
             self._update(self.names[row])
+            change |= self._gained(row, before)
         self._count(placed, -1)
         self.load.lift(uid)
         for port in placed.shape.host_ports:
@@ -647,7 +695,7 @@ class Snapshot:
                 if not counts:
                     del self._refusals[placed.namespace, term]
         self._tidy(row)
-        return Change.ENDED | Change.CPUS if self.cpus.settle(uid) else Change.ENDED
+        return change | Change.CPUS if self.cpus.settle(uid) else change
 
     def _count(self, placed: _Placed, sign: int) -> None:
         row, shape = placed.row, placed.shape

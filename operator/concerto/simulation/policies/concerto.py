@@ -6,6 +6,7 @@ What is modelled here is only what lies between them: when a status reaches the 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -176,6 +177,7 @@ class Concerto:
         self.agents.attach(world, self._told)
         self.snapshot = Snapshot()
         self.queue = Queue()
+        self._woken_at = -math.inf  # when time alone next makes pods ready
         self._shapes: dict[str, PodView] = {}
         for node in range(len(self.names)):
             self.snapshot.set_node(self._node_view(node, True))
@@ -261,17 +263,26 @@ class Concerto:
         """See Policy: one production cycle."""
         heads = self.queue.heads(now, self._room())
         if not heads:
+            self._wake_in_time(now)
             return []
         result = schedule(self.snapshot, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)
         for failure in result.unschedulable:
-            self.queue.park(failure.pod.uid, failure.diagnosis.helped_by, now)
+            self.queue.park(failure.pod.uid, failure.diagnosis.helped_by, now, attends=failure.attends)
         placed = []
         for decision in result.decisions:
             self.queue.remove(decision.pod.uid)
             placed.append((self.world.pods[decision.pod.uid], self.snapshot.row_of[decision.assignment.node]))
         if result.left or placed:
             self.world.wake()
+        self._wake_in_time(now)
         return placed
+
+    def _wake_in_time(self, now: float) -> None:
+        """Parked pods are looked at again after a while, whether or not anything happens."""
+        due = self.queue.next_ready()
+        if due is not None and not now < self._woken_at <= due:
+            self._woken_at = due
+            self.world.after(max(0.0, due - now), self.world.wake)
 
 
 def _raw_pod(job: JobSpec) -> dict[str, object]:
