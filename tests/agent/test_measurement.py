@@ -185,6 +185,24 @@ def test_the_same_settings_under_another_generation_disturb_nothing(run):
     assert measured.generation == 9
 
 
+def test_time_in_fractions_of_other_cpus_is_not_time_that_pods_have_had_since(run):
+    for uid in (A, B):
+        run.measurement.census.heard(None, pod(uid), run.now, WALL)
+        run.measurement.census.appeared(uid, run.now)
+        run.measurement.census.working(uid, run.now)
+    for seconds in range(8):
+        run.measurement.pods_used({A: 3600.0 + 0.02 * seconds, B: 0.4 * seconds})
+        run.second()
+    run.measurement.census.vanished(B, run.now)
+    online = run.machine.sys / "devices/system/cpu/online"
+    for seconds, cpus in enumerate(("0-1", "0-3", "0-3", "0", "0", "0-1")):
+        online.write_text(cpus + "\n")
+        run.measurement.apply(CapacitySettings(heartbeat_seconds=20.0 + seconds), 2 + seconds, run.now)
+        run.second()
+        run.measurement.pods_used({A: 3600.2 + 0.02 * seconds})
+        assert not run.second().report.large[0]
+
+
 def test_the_node_takes_no_more_pods_than_its_kubelet(run):
     run.measurement.allow(2)
     for _ in range(3):
