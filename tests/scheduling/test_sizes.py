@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from scheduling_builders import NOW, capacity, node, pod, profile, snapshot
 
+from concerto.api.podreservation import StandingReservation
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.sizes import Sizes
 from concerto.scheduling.snapshot import Change
+from concerto.scheduling.standing import place
 
 _CREATED = "1970-01-01T00:16:40Z"  # NOW
 WAIT = profile().settings.large_pod_wait_seconds
@@ -271,3 +274,11 @@ def test_one_that_was_busy_for_a_while_and_stays_says_nothing_of_its_kind():
     made.lifted("uid-b1", ended=True)
     made.told("n", {"uid-b0": 2000.0})
     assert made.millicores(big("next")) == 0.0, "one of two"
+
+
+def test_nothing_is_held_for_a_person_where_a_large_pod_will_take_it():
+    made = cluster(free={"value": 10.0, "room": 12.0}, other={"value": 3.0})
+    assert decide(made, big("next"))[0] == {"next": "free"}
+    view = StandingReservation("default", "r", "uid-r", LabelSelector.from_raw({}), 9)
+    made.set_standing(view)
+    assert place(made, view, now=NOW, most_units=9, stale_after_seconds=600.0) == {"free": 2, "other": 3}

@@ -84,30 +84,35 @@ class LargePods:
             load: runnable threads per CPU of late: what a pod gets is that much less than what it wants.
             now: monotonic seconds.
         """
-        elapsed = now - self._at[node]
+        elapsed = float(now - self._at[node])
         before, self._used[node], self._at[node] = self._used[node], dict(used), now
-        if gone := self._gone[node]:
-            last = max(0.0, taken - sum(max(0.0, seconds - before.get(uid, 0.0)) for uid, seconds in used.items()))
-            of_each = (self._gone_seconds[node] + last) / gone
-            was, weight = self._ended[node], 1.0 - (1.0 - _WEIGHT) ** gone
-            self._ended[node] = of_each if np.isnan(was) else was + weight * (of_each - was)
-        self._gone[node] = self._gone_seconds[node] = 0.0
         weight = min(1.0, elapsed / _RECENT_SECONDS) if elapsed > 0.0 else 0.0
-        rates: dict[str, tuple[float, float]] = {}
-        for uid, seconds in used.items():
-            rate = max(0.0, seconds - before[uid]) / elapsed if weight and uid in before else 0.0
-            wants = min(1.0, rate * max(load, 1.0))
-            had = self._rates[node].get(uid, (0.0, 0.0))
-            rates[uid] = (had[0] + weight * (rate - had[0]), had[1] + weight * (wants - had[1]))
+        contended, known, rates, had_there = max(load, 1.0), self._rates[node], {}, 0.0
+        for uid, seconds in used.items():  # of every pod of every node once a second
+            was = before.get(uid)
+            had = max(0.0, seconds - (was or 0.0))
+            had_there += had
+            rate = had / elapsed if weight and was is not None else 0.0
+            rate_before, wants_before = known.get(uid, (0.0, 0.0))
+            wants = min(1.0, rate * contended)
+            rates[uid] = (rate_before + weight * (rate - rate_before), wants_before + weight * (wants - wants_before))
         self._rates[node] = rates
+        if gone := self._gone[node]:
+            of_each = (self._gone_seconds[node] + max(0.0, taken - had_there)) / gone
+            mean, weight_of_gone = self._ended[node], 1.0 - (1.0 - _WEIGHT) ** gone
+            self._ended[node] = of_each if np.isnan(mean) else mean + weight_of_gone * (of_each - mean)
+            self._gone[node] = self._gone_seconds[node] = 0.0
         # Before a pod has completed the mean is NaN, and no time is above it
-        above, was_large, slow = _TIMES_THE_MEAN * self._ended[node], self._large[node], self._slow[node]
-        weight = min(1.0, elapsed / _SLOW_SECONDS) if elapsed > 0.0 else 0.0
-        slow = {uid: slow[uid] + weight * (rates[uid][1] - slow[uid]) for uid in slow.keys() & was_large & rates.keys()}
+        above = float(_TIMES_THE_MEAN * self._ended[node])
+        many = {uid for uid, seconds in used.items() if seconds > above}
+        if not many and not self._large[node]:
+            return
+        weight, slow = (min(1.0, elapsed / _SLOW_SECONDS) if elapsed > 0.0 else 0.0), self._slow[node]
+        slow = {uid: slow[uid] + weight * (rates[uid][1] - slow[uid]) for uid in slow.keys() & self._large[node] & many}
         self._large[node] = large = {
             uid: rates[uid][1]
-            for uid, seconds in used.items()
-            if seconds > above and (rates[uid][1] >= _LEAST_SHARE or slow.get(uid, 0.0) >= _LEAST_SHARE_LATER)
+            for uid in used
+            if uid in many and (rates[uid][1] >= _LEAST_SHARE or slow.get(uid, 0.0) >= _LEAST_SHARE_LATER)
         }
         self._slow[node] = {uid: slow.get(uid, rates[uid][1]) for uid in large}
         self._since[node] = {uid: self._since[node].get(uid, now) for uid in large}

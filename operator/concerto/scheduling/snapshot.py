@@ -161,6 +161,7 @@ class Snapshot:
         self._units: Floats = np.zeros(0)  # of them, those that are units of capacity
         self._most_taken: Floats = np.zeros(0)  # since it was last said that more could be taken
         self._claimed: Floats = np.zeros(0)  # share of its CPUs for large pods that its agent has not named yet
+        self._claimed_units: Floats = np.zeros(0)  # ordinary pods that have no room because of it
         self._pod_share: Floats = np.zeros(0)
         self._spare_share: Floats = np.zeros(0)
         self.kept: Bools = np.zeros(0, dtype=np.bool_)
@@ -264,6 +265,11 @@ class Snapshot:
         lacks = millicores / machine + self.taken(rows) > 1.0
         left: Bools = ~lacks | (self._live[: self.size][rows] == 0)
         return left
+
+    def holdable(self, row: int) -> float:
+        """Units that can still be held for a person's reservation on the row; NaN without a status."""
+        holdable = self.ledger.holdable(self.names[row])
+        return np.nan if holdable is None else float(holdable - self._claimed_units[row])
 
     def taken(self, rows: Rows) -> Floats:
         """Share of the rows' CPUs that what is on them takes, or will have taken; NaN where nobody says."""
@@ -391,9 +397,11 @@ class Snapshot:
 
     def remove_capacity(self, node: str) -> Change:
         """The node's NodeCapacity is gone: it takes part by requests or not at all."""
-        change = self._follow(lambda: self.ledger.remove_capacity(node))
         if node in self.row_of:
             self.load.measure(self.row_of[node], None, None)
+        self.sizes.told(node, {})
+        change = self._follow(lambda: self.ledger.remove_capacity(node))  # may free the row
+        if node in self.row_of:
             change |= self._told(self.row_of[node], None)
             self._tidy(self.row_of[node])
         return change | Change.CAPACITY
@@ -555,7 +563,7 @@ class Snapshot:
         for attribute in (
             "exists", "unschedulable", "ready", "capacity", "startable", "available", "heard_at", "nonzero_used",
             "_allocatable", "limits", "machine", "_used", "_taints", "kept", "_live", "_units", "_claimed",
-            "_pod_share", "_spare_share", "_most_taken",
+            "_pod_share", "_spare_share", "_most_taken", "_claimed_units",
         ):  # fmt: skip
             setattr(self, attribute, wider(getattr(self, attribute)))
         self.load.grow(width)
@@ -595,7 +603,7 @@ class Snapshot:
 
     def _gained(self, row: int, before: float) -> Change:
         """Whether the node can take more than before, or so can its CPUs for a large pod."""
-        emptied = bool(self.sizes) and self._most_taken[row] - self.taken(np.array([row]))[0] >= _EMPTIED
+        emptied = bool(self.sizes) and self._most_taken[row] - self._taken_at(row) >= _EMPTIED
         if self.available[row] > 0 and (emptied or not self.available[row] <= before):
             self._most_taken[row] = np.nan
             return Change.CAPACITY
@@ -623,18 +631,26 @@ class Snapshot:
         if claims or (status is not None and status.large_pods):
             # An agent may name one whose end has been seen already
             self._units[row] -= len(live & (claims | (set() if status is None else status.large_pods.keys())))
-        self._most_taken[row] = np.fmax(self._most_taken[row], self.taken(np.array([row]))[0])
+        if self.sizes:
+            self._most_taken[row] = np.fmax(self._most_taken[row], self._taken_at(row))
         if claims and self._pod_share[row] > 0.0:
-            others = max(0.0, self._claimed[row] / self._pod_share[row] - len(claims))
+            units = self._claimed[row] / self._pod_share[row]
+            self._claimed_units[row] = others = max(0.0, units - len(claims))
             self.startable[row] -= others
             self.available[row] -= others
+        else:
+            self._claimed_units[row] = 0.0
+
+    def _taken_at(self, row: int) -> float:
+        return float(self.taken(slice(row, row + 1))[0])
 
     def _told(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has said which of its pods are large."""
         name, before = self.names[row], self.available[row]
         large: Mapping[str, float] = {} if status is None else status.large_pods
         counted: Sequence[str] = () if status is None else status.observed_pod_uids
-        if machine := self.machine[0, row]:
+        machine = self.machine[0, row]
+        if machine or not large:  # shares of CPUs that nobody has spoken of yet wait for the Node
             self.sizes.told(name, {uid: share * machine for uid, share in large.items()}, counted)
         if row in self._claims_on:
             heard = self.ledger.heard_at(name) or 0.0

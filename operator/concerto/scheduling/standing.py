@@ -49,10 +49,10 @@ def place(
     # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
     fits &= ~snapshot.unschedulable[: snapshot.size]
     room: list[tuple[float, str]] = []
-    for name in (snapshot.names[i] for i in np.flatnonzero(fits)):
-        holdable = snapshot.ledger.holdable(name)
-        if holdable is not None and holdable >= 1.0:
-            room.append((-holdable, name))
+    for index in np.flatnonzero(fits):
+        holdable = snapshot.holdable(int(index))
+        if holdable >= 1.0:
+            room.append((-holdable, snapshot.names[index]))
     heapq.heapify(room)
     while wanted > 0 and room:
         available, node = heapq.heappop(room)
