@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.autoscaling.forecast import ForecastSettings, critical_fractile, forecast
-from concerto.autoscaling.forecasters import Seasons, holt, linear, seasonal_peak
+from concerto.autoscaling.forecasters import Onset, Seasons, holt, line, linear, noise, seasonal_peak
 
 SETTINGS = ForecastSettings()
 
@@ -41,10 +41,52 @@ def test_missing_samples_leave_lines_and_levels_where_they_were():
     assert holt(y[None], 0.4, 0.15, 0.97).level[0, -1] == pytest.approx(39, abs=1.5)
 
 
-def test_before_errors_were_seen_a_replica_more_is_asked_for_and_less_as_they_stay_away():
-    new, old = (of(np.full(samples, 5.0), horizon=300.0) for samples in (6, 240))
-    assert new.upper[0] >= 6.0
-    assert old.upper[0] == pytest.approx(5.0)
+def test_before_errors_were_seen_more_is_asked_for_and_less_as_they_stay_away():
+    new, old = (of(np.full(samples, 4.0), horizon=300.0) for samples in (6, 240))
+    assert new.upper[0] >= 4.0 + SETTINGS.surprise * 2.0
+    assert old.upper[0] == pytest.approx(4.0)
+
+
+def test_growth_that_is_forecast_is_a_part_of_the_growth_that_is_feared():
+    flat, rising = np.full(8, 4.0), np.linspace(1, 4, 8)
+    room = [got.upper[0] - got.expected[0] for got in (of(flat, horizon=60.0), of(rising, horizon=60.0))]
+    assert room[1] < room[0]
+
+
+def noisy(load, seed=0):
+    return load + np.random.default_rng(seed).normal(0, 0.15, len(load)) * np.sqrt(load)
+
+
+def test_the_noise_of_a_sample_is_what_leaves_any_line():
+    assert noise(np.linspace(1, 9, 60)[None], 60)[0, -1] == pytest.approx(0.0, abs=1e-6)
+    assert noise(noisy(np.full(200, 4.0))[None], 160)[0, -1] == pytest.approx(0.3, rel=0.25)
+    assert np.isnan(noise(np.full((1, 5), 4.0), 60)[0, -1])
+
+
+def onset_of(load, steps=8.0):
+    rows = np.stack([noisy(load, seed) for seed in range(40)])
+    lines = tuple(line(rows, window) for window in SETTINGS.onset_windows)
+    onset = Onset(lines, noise(rows, SETTINGS.noise_window), np.full(rows.shape, np.inf), SETTINGS.onset_errors)
+    return float(np.median(onset.peak(np.full(len(rows), steps), -1)))
+
+
+def test_a_rise_beyond_the_noise_shows_within_a_minute_and_noise_alone_is_none():
+    flat = np.full(60, 4.0)
+    sudden = np.r_[flat, 4.0 + np.arange(1, 6)]
+    assert onset_of(flat) < 4.5
+    assert onset_of(sudden) > 10.0
+    assert onset_of(sudden) > linear(sudden[None], 20).peak(np.array([8.0]), -1)[0]
+
+
+def test_a_level_is_not_capped_by_what_was_seen_before_readings_stopped_at_the_pods_limits():
+    rising = np.r_[np.full(40, 2.0), np.linspace(2, 6, 16)]
+    seen, blind = rising.copy(), np.r_[rising, [np.nan] * 3]
+    assert of(blind, horizon=15.0).expected[0] > of(seen, horizon=15.0).expected[0]
+
+
+def test_a_burst_does_not_hold_up_pods_that_start_within_seconds():
+    burst = np.r_[np.full(40, 1.0), np.full(20, 12.0), np.full(12, 1.0)]
+    assert of(noisy(burst), horizon=30.0).upper[0] < 4.0
 
 
 def test_a_season_foresees_what_a_trend_cannot():

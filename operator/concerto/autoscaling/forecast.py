@@ -14,7 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.autoscaling.forecasters import Floats, Seasons, Trend, holt, linear, recent_mean, seasonal_peak
+from concerto.autoscaling.forecasters import (
+    Floats,
+    Onset,
+    Seasons,
+    Trend,
+    holt,
+    line,
+    linear,
+    noise,
+    recent_mean,
+    seasonal_peak,
+)
 
 
 @dataclass(frozen=True)
@@ -26,27 +37,35 @@ class ForecastSettings:
         linear_windows: samples that lines are drawn through.
         holt: weight of a sample, of its surprise in the trend, and the share of the trend left after a step.
         shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
+        surplus_seconds: a surplus pod is paid for at least so long, however soon it is ready.
         half_life: samples after which an error counts half when models are compared ...
         margin_half_life: ... and when the margin is taken from them.
-        surprise: replicas by which demand is expected to outgrow a forecast before any error has been seen ...
+        surprise: times the root of the load, in replicas, by which it is expected to grow before any error has been
+            seen (as staffing has it; forecast growth is a part of that) ...
         surprise_samples: ... and how many seen errors that expectation weighs as much as.
         long_window: samples of the one line whose level may lie above what is seen now.
         least_samples: fewer are a warm-up.
-        recent: samples whose mean no level may exceed: after a drop the past must not hold replicas up.
-        plausible: a forecast is never higher than so many times the highest known demand, and one replica.
+        recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
+        noise_window: samples that the noise of one is taken from.
+        onset_windows: samples of the lines that a sudden rise is looked for with ...
+        onset_errors: ... and standard errors that are taken off what they promise.
     """
 
     step_seconds: float = 15.0
     linear_windows: tuple[int, ...] = (20, 40)
     holt: tuple[float, float, float] = (0.4, 0.15, 0.97)
     shortage_seconds: float = 1800.0
+    surplus_seconds: float = 60.0
     half_life: float = 40.0
     margin_half_life: float = 40.0
-    surprise: float = 1.0
-    surprise_samples: float = 4.0
+    surprise: float = 1.3
+    surprise_samples: float = 6.0
     long_window: int = 160
     least_samples: int = 4
     recent: int = 4
+    noise_window: int = 60
+    onset_windows: tuple[int, ...] = (3, 4, 6, 8)
+    onset_errors: float = 1.0
     plausible: float = 2.5
 
 
@@ -81,11 +100,14 @@ class Forecasts:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A model's peaks: at each sample for the backtest's horizon, now for the real one; and which way it pointed."""
+    """A model's peaks: at each sample for the backtest's horizon, now for the real one; its level now; and which way
+    it pointed.
+    """
 
     name: str
     past: Floats
     now: Floats
+    level: Floats
     rising: NDArray[np.bool_]
 
 
@@ -121,13 +143,14 @@ def forecast(
     # Early on the history is shorter than the horizon: judge by a nearer one rather than not at all.
     span = np.where(known.any(axis=1), length - np.argmax(known, axis=1), 0)
     tested = np.clip(np.round(np.minimum(steps, np.maximum(2, span // 2))), 1, None).astype(int)
-    fractile = critical_fractile(horizon_seconds, settings.shortage_seconds)
+    fractile = critical_fractile(np.maximum(horizon_seconds, settings.surplus_seconds), settings.shortage_seconds)
 
-    candidates = list(_candidates(series, steps, tested, settings, models, seasons, now))
+    spread = noise(series, settings.noise_window)
+    candidates = list(_candidates(series, spread, steps, tested, settings, models, seasons, now))
     if not candidates:
         # Seasonal alone, before a season is over: a warm-up, not an error
         silent = np.full(series.shape, np.nan)
-        candidates = [_Candidate(models[0], silent, silent[:, -1], np.zeros(series.shape, dtype=bool))]
+        candidates = [_Candidate(models[0], silent, silent[:, -1], silent[:, -1], np.zeros(series.shape, dtype=bool))]
     actual = _ahead(series, tested)
     age = np.arange(length)[::-1]
     weights, recency = 0.5 ** (age / settings.half_life), 0.5 ** (age / settings.margin_half_life)
@@ -136,7 +159,9 @@ def forecast(
     uppers, losses, errors = [], [], []
     for candidate in candidates:
         error = actual - candidate.past
-        margin = _margin(error, candidate.rising, fractile, recency, (settings.surprise, settings.surprise_samples))
+        level, rise = np.maximum(candidate.level, 0.0), np.maximum(candidate.now - candidate.level, 0.0)
+        surprise = np.maximum(settings.surprise * np.sqrt(level) - rise, 0.0)
+        margin = _margin(error, candidate.rising, fractile, recency, np.nan_to_num(surprise), settings.surprise_samples)
         uppers.append(candidate.now + margin * stretch)
         losses.append(_pinball(error - margin[:, None], fractile, weights))
         errors.append(error)
@@ -168,6 +193,7 @@ def forecast(
 
 def _candidates(
     series: Floats,
+    spread: Floats,
     steps: Floats,
     tested: NDArray[np.int64],
     settings: ForecastSettings,
@@ -175,7 +201,10 @@ def _candidates(
     seasons: Sequence[Seasons],
     now: float,
 ) -> Iterator[_Candidate]:
-    recent = recent_mean(series, settings.recent)
+    recent = _most_now(series, spread, settings.recent)
+    onset = Onset(tuple(line(series, w) for w in settings.onset_windows), spread, recent, settings.onset_errors)
+    ahead = tested[:, None].astype(float)
+    sudden_past, sudden = onset.peak(ahead), onset.peak(steps, -1)
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
         trends += [("Linear", linear(series, window).at_most(recent)) for window in settings.linear_windows]
@@ -184,13 +213,29 @@ def _candidates(
     if "Holt" in models:
         trends.append(("Holt", holt(series, *settings.holt).at_most(recent)))
     for name, trend in trends:
-        past, now_ = trend.peak(tested[:, None].astype(float)), trend.peak(steps, -1)
-        yield _Candidate(name, past, now_, trend.slope > 0)
+        past, now_ = _at_least(trend.peak(ahead), sudden_past), _at_least(trend.peak(steps, -1), sudden)
+        yield _Candidate(name, past, now_, trend.level[:, -1], trend.slope > 0)
     for season in seasons if "Seasonal" in models else ():
         at: Floats = now - settings.step_seconds * np.arange(series.shape[1], dtype=float)[::-1]
-        past = seasonal_peak(recent, at, tested[:, None].astype(float) * settings.step_seconds, season)
-        ahead = seasonal_peak(recent[:, -1:], at[-1:], steps[:, None] * settings.step_seconds, season)[:, 0]
-        yield _Candidate("Seasonal", past, ahead, past > recent)
+        past = seasonal_peak(recent, at, ahead * settings.step_seconds, season)
+        now_ = seasonal_peak(recent[:, -1:], at[-1:], steps[:, None] * settings.step_seconds, season)[:, 0]
+        yield _Candidate("Seasonal", past, now_, recent[:, -1], past > recent)
+
+
+def _most_now(series: Floats, spread: Floats, samples: int) -> Floats:
+    """The most that load can be at each moment: the lowest mean of the last 1 to ``samples``, a standard error added.
+
+    NaN where the newest is missing: it may be because pods are at their limits, and then load is above what was seen.
+    """
+    most = recent_mean(series, samples)
+    for count in range(1, samples):
+        most = np.fmin(most, recent_mean(series, count) + spread / np.sqrt(count))
+    return np.where(np.isfinite(series), most, np.nan)
+
+
+def _at_least(peak: Floats, other: Floats) -> Floats:
+    """The higher one; NaN where the first is: a model that says nothing yet."""
+    return np.where(np.isnan(peak), peak, np.fmax(peak, other))
 
 
 def _ahead(series: Floats, steps: NDArray[np.int64]) -> Floats:
@@ -202,20 +247,25 @@ def _ahead(series: Floats, steps: NDArray[np.int64]) -> Floats:
 
 
 def _margin(
-    error: Floats, rising: NDArray[np.bool_], fractile: Floats, weights: Floats, prior: tuple[float, float]
+    error: Floats,
+    rising: NDArray[np.bool_],
+    fractile: Floats,
+    weights: Floats,
+    prior: Floats,
+    prior_weight: float,
 ) -> Floats:
     """The weighted fractile of the errors made while the model pointed the way it points now; never below zero.
 
     Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors say
-    little about the rare ones: ``prior``, an error and its weight, stands beside them until there are many.
+    little about the rare ones: ``prior``, an error of each object, stands beside them until there are many.
     """
     alike = np.where(rising == rising[:, -1:], error, np.nan)
     enough = np.isfinite(alike).sum(axis=1, keepdims=True) >= 4
     chosen = np.where(enough, alike, error)
-    chosen = np.column_stack([chosen, np.full(len(chosen), prior[0])])
+    chosen = np.column_stack([chosen, prior])
     order = np.argsort(chosen, axis=1)
     ranked = np.take_along_axis(chosen, order, axis=1)
-    weighed = np.where(np.isfinite(chosen), np.append(weights, prior[1]), 0.0)
+    weighed = np.where(np.isfinite(chosen), np.append(weights, prior_weight), 0.0)
     share = np.cumsum(np.take_along_axis(weighed, order, axis=1), axis=1)
     index = (share < fractile[:, None] * share[:, -1:]).sum(axis=1)
     value = ranked[np.arange(len(ranked)), np.minimum(index, ranked.shape[1] - 1)]

@@ -39,23 +39,97 @@ class Trend:
         return Trend(np.fmin(self.level, level), self.slope, self.reach)
 
 
-def linear(series: Floats, window: int, *, whole: bool = False) -> Trend:
-    """Least squares over the last ``window`` samples (002 §4.2.3: b = Cov(x,y)/Var(x), a = mean(y) - b mean(x)).
+@dataclass(frozen=True)
+class Line:
+    """Least squares over the last samples at each moment (002 §4.2.3: b = Cov(x,y)/Var(x), a = mean(y) - b mean(x)).
 
-    Missing samples weigh nothing. With fewer than three there is a level, but no slope. ``whole``: nothing is said
-    where less than three quarters of the window are there.
+    Attributes:
+        level: where it stands then, objects x samples; NaN with fewer than three samples, as is the slope.
+        slope: the same, per step.
+        count: samples it is drawn through.
+        behind: steps from their middle to now.
+        spread: sum of their squared distances from that middle.
+        window: steps they were looked for in.
     """
+
+    level: Floats
+    slope: Floats
+    count: Floats
+    behind: Floats
+    spread: Floats
+    window: int
+
+    def least(self, steps: Floats, noise: Floats, most: Floats, errors: float, index: int | slice) -> Floats:
+        """Lower end of where it leads within ``steps``: ``errors`` standard errors below; arguments as in `Onset`."""
+        ahead = np.minimum(steps, self.window)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.sqrt(1.0 / self.count[:, index] + (ahead + self.behind[:, index]) ** 2 / self.spread[:, index])
+        level = np.fmin(self.level[:, index], most[:, index])
+        return np.asarray(level + np.maximum(self.slope[:, index], 0.0) * ahead - errors * noise[:, index] * error)
+
+
+def line(series: Floats, window: int) -> Line:
+    """Through the last ``window`` steps; missing samples weigh nothing."""
     known = np.isfinite(series)
     x = np.arange(series.shape[1], dtype=float)
     y = np.where(known, series, 0.0)
     n, sx, sy = (_trailing(a, window) for a in (known.astype(float), known * x, y))
     sxx, sxy = _trailing(known * x * x, window), _trailing(y * x, window)
     with np.errstate(invalid="ignore", divide="ignore"):
-        slope = np.where(n >= 3, (n * sxy - sx * sy) / (n * sxx - sx * sx), 0.0)
-        level = (sy - slope * sx) / n + slope * x
+        behind, spread = x - sx / n, sxx - sx * sx / n
+        slope = np.where(n >= 3, (sxy - sx * sy / n) / spread, np.nan)
+        level = sy / n + slope * behind
+    return Line(level, slope, n, behind, spread, window)
+
+
+def linear(series: Floats, window: int, *, whole: bool = False) -> Trend:
+    """A `Line` as a trend. With fewer than three samples there is a level, but no slope.
+
+    ``whole``: nothing is said where less than three quarters of the window are there.
+    """
+    found = line(series, window)
+    level = np.where(found.count >= 3, found.level, recent_mean(series, window))
     if whole:
-        level = np.where(n >= 0.75 * window, level, np.nan)
-    return Trend(level, slope, float(window))
+        level = np.where(found.count >= 0.75 * window, level, np.nan)
+    return Trend(level, np.nan_to_num(found.slope), float(window))
+
+
+def noise(series: Floats, window: int, least: int = 8) -> Floats:
+    """Standard deviation of a single sample at each moment; NaN before ``least`` samples could tell.
+
+    It shows in how samples leave the line between their neighbours, which no trend explains, and grows with the root
+    of the load, as the number of requests does.
+    """
+    bend, load = np.full(series.shape, np.nan), np.full(series.shape, np.nan)
+    bend[:, 2:] = (series[:, 2:] - 2 * series[:, 1:-1] + series[:, :-2]) ** 2 / 6.0
+    load[:, 2:] = (series[:, 2:] + series[:, 1:-1] + series[:, :-2]) / 3.0
+    known = np.isfinite(bend)
+    bends, loads = (_trailing(np.where(known, a, 0.0), window) for a in (bend, load))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(_trailing(known.astype(float), window) >= least, bends / loads, np.nan)
+        return np.asarray(np.sqrt(share * recent_mean(series, 4)))
+
+
+@dataclass(frozen=True)
+class Onset:
+    """A rise that the last minutes show beyond their noise, long before a line of five minutes has turned.
+
+    Attributes:
+        lines: short ones. The shortest sees a rise first, but only one that stands out of the noise.
+        noise: of a sample, objects x samples.
+        most: no level is above this, objects x samples; NaN: not known.
+        errors: standard errors that are taken off where a line leads.
+    """
+
+    lines: tuple[Line, ...]
+    noise: Floats
+    most: Floats
+    errors: float
+
+    def peak(self, steps: Floats, index: int | slice = slice(None)) -> Floats:
+        """The highest lower end of all lines within ``steps``; NaN where there is none (as `Trend.peak`)."""
+        ends = [each.least(steps, self.noise, self.most, self.errors, index) for each in self.lines]
+        return np.asarray(np.fmax.reduce(ends))
 
 
 def holt(series: Floats, alpha: float, beta: float, damping: float) -> Trend:

@@ -33,8 +33,8 @@ class HoldSettings:
     the horizon, so what is left to bridge is noise, and what it costs to be wrong: the time that pods take to start.
     """
 
-    share: float = 0.15
-    least_seconds: float = 45.0
+    share: float = 0.05
+    least_seconds: float = 15.0
     most_seconds: float = 300.0
 
     def seconds(self, horizon_seconds: float) -> float:
