@@ -182,4 +182,4 @@ class SnapshotMachine(RuleBasedStateMachine):
 
 
 TestSnapshot = SnapshotMachine.TestCase
-TestSnapshot.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestSnapshot.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
