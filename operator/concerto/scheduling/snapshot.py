@@ -652,14 +652,14 @@ class Snapshot:
         machine = self.machine[0, row]
         if machine or not large:  # shares of CPUs that nobody has spoken of yet wait for the Node
             self.sizes.told(name, {uid: share * machine for uid, share in large.items()}, counted)
-        if row in self._claims_on:
+        if claims := self._claims_on.get(row):
             heard = self.ledger.heard_at(name) or 0.0
-            for uid in self._claims_on[row] & {*counted, *large}:
+            for uid in claims & {*counted, *large}:
                 claim = self._claims[uid]
                 claim.counted_at = heard if claim.counted_at is None else min(heard, claim.counted_at)
                 if uid in large or heard - claim.counted_at >= _UNNAMED_SECONDS:
                     self._disclaim(uid)
-        self._update(name)
+            self._update(name)
         return self._gained(row, before)
 
     def _disclaim(self, uid: str) -> None:

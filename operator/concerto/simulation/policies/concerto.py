@@ -104,9 +104,8 @@ class Agents:
 
     def _fold(self, now: float) -> None:
         for node, cores in enumerate(self.world.fleet.cores):
-            running = self.running[node]
             used = self.world.fleet.pod_cpu(node, now)
-            self.pipeline.pods_used(node, {str(k): v / cores for k, v in used.items() if str(k) in running})
+            self.pipeline.pods_used(node, {uid: used[uid] / cores for uid in self.running[node] if uid in used})
         self.report = report = self.pipeline.fold(now, self.published_cluster)
         if self._with_windows:
             self._windows = self.pipeline.windows(now)
