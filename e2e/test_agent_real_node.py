@@ -72,6 +72,30 @@ def test_a_pod_that_ends_by_itself_is_no_longer_observed(concerto_cluster: Clust
     assert phase in ("Running", "Succeeded"), "the object stays, whatever it says by now"
 
 
+def test_a_pod_of_as_many_threads_as_cpus_among_short_ones_is_named(
+    concerto_cluster: Cluster, namespace: str, node: RealNode, say: Callable[[str], None]
+):
+    measured(concerto_cluster)
+    for i in range(3):
+        make_pod(concerto_cluster, namespace, NODE, f"short-{i}", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+    phases = lambda: [p["status"]["phase"] for p in concerto_cluster.get("pods", "-n", namespace)["items"]]  # noqa: E731
+    eventually("the short ones have ended", lambda: phases() == ["Succeeded"] * 3)
+    began = time.monotonic()
+    uid = make_pod(
+        concerto_cluster, namespace, NODE, "large", "while :; do :; done & " * len(node.cpus) + "while :; do :; done"
+    )
+
+    def named() -> Object | None:
+        now = status(concerto_cluster, NODE)
+        return now if [pod["uid"] for pod in now["largePods"]] == [uid] else None
+
+    now = eventually("it is named", named)
+    after = time.monotonic() - began
+    say(f"agent: a large pod is named {after:.0f} s after it was asked for: {now['largePods'][0]['cpu']} of the node")
+    concerto_cluster.kubectl("delete", "pod", "-n", namespace, "large", "--grace-period=0", "--wait=false")
+    eventually("it is named no more", lambda: not status(concerto_cluster, NODE)["largePods"])
+
+
 def test_busy_pods_fill_the_node_and_are_told_from_the_rest(
     concerto_cluster: Cluster, namespace: str, node: RealNode, say: Callable[[str], None]
 ):
