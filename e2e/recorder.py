@@ -214,6 +214,7 @@ class Recorder:
         in_flight_peak: dict[str, int] = defaultdict(int)
         assignments.sort(key=lambda a: (a.created, a.index))
         on_node: dict[str, list[Assignment]] = defaultdict(list)
+        ours = {a.uid for a in assignments}
         for a in assignments:
             status = capacities.get((a.node, a.capacity_version))
             if a.basis == "Capacity" and status is None:
@@ -226,6 +227,8 @@ class Recorder:
                 credited = {u for u in observed if u in pods and (pods[u].ended or a.created + 1) <= a.created}
                 available = float(status.get("capacity") or 0) - len(in_flight) + len(credited)
                 in_flight_peak[a.node] = max(in_flight_peak[a.node], len(in_flight))
+                # Whom another scheduler has bound since may not have been heard of yet when this was decided
+                available += sum(u not in ours and (pods[u].bound or 0) > int(a.capacity_version) for u in in_flight)
                 if available < 1 - TOLERANCE:
                     violations.append(
                         f"{a.name} -> {a.node} in {a.batch}[{a.index}]: capacity {status.get('capacity')} at version "
