@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -53,6 +54,15 @@ def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versi
         metadata = [{"name": f"c{n}", "namespace": "default"} for n in range(300)]
         own_plane.apply(*({"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata))
         hears(time.time())
+        # What the agent does by a spec shows that it has seen a version after all those
+        spec = '{"spec": {"heartbeat": "20s"}}'
+        own_plane.kubectl("patch", "ncap", NODE, "--type=merge", "-p", spec)
+
+        def follows() -> bool:
+            found = json.loads(own_plane.kubectl(*look))
+            return bool(found["status"].get("observedGeneration") == found["metadata"]["generation"])
+
+        eventually("the agent has seen the new spec", follows)
 
         with_storage_stopped(own_plane, snapshot, storage)
         restored_at = time.time()
