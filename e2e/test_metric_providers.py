@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from concerto.api.schedulingprofile import DEFAULT_FILTERS
 from e2e import metrics_server
 from e2e.clusters import Cluster, LocalControlPlane
 from e2e.clusters.binaries import Unusable, find_or_build_metrics_server
@@ -167,6 +168,8 @@ def profile(name: str, **provider: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {
             "schedulerName": name,
+            # Neither node's capacity is asked for: what else this machine does may leave the idle one none
+            "filters": [{"name": each} for each in DEFAULT_FILTERS if each != "PodCapacity"],
             # The idle node is below that, and the busy one above
             "scores": [{"name": "TargetLoadPacking", "targetLoadPacking": {"targetUtilization": 20}}],
             "metricProvider": {"interval": "1s", "timeout": "1s", **provider},
