@@ -126,8 +126,9 @@ def should_publish(
         return "Conditions"
     if measured_at <= old.measured_at:
         return None
-    pods = set(new.observed_pod_uids) == set(old.status.observed_pod_uids)
-    if not pods or new.large_pods.keys() != old.status.large_pods.keys():
+    if set(new.observed_pod_uids) != set(old.status.observed_pod_uids):
+        return "Pods"
+    if new.large_pods.keys() != old.status.large_pods.keys():
         return "Pods"
     spare = abs(new.spare_share - old.status.spare_share) >= settings.spare
     if spare or capacity_moved(old.status.capacity, new.capacity, settings):

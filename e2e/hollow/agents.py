@@ -187,10 +187,7 @@ class Agents:
         if self._pipeline.sample(now, y, valid=valid, non_pod=non_pod, utilisation=utilisation):
             for node, agent in enumerate(self._agents):
                 if len(agent.started) > 1:  # one alone is not above the others
-                    used = model.pod_cpu(node, now)
-                    cores = model.cores[node]
-                    counted = {uid: used[uid] / cores for uid in agent.started if uid in used}
-                    self._pipeline.pods_used(node, counted)
+                    self._pipeline.pods_used(node, model.pods_used(node, agent.started, now))
             self._say(self._pipeline.fold(now, self._cluster), now)
 
     def _say(self, report: CapacityReport, now: float) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,11 @@ class PodLoad:
     memory_bytes: float = 20 * MIB
     memory_ramp_seconds: float = 0.0
     cpu_limit: float | None = None
+
+    @property
+    def per_thread(self) -> float:
+        """CPU time that each thread needs in a burst, core-seconds."""
+        return self.core_seconds / max(self.bursts, 1) / self.threads
 
 
 @dataclass(frozen=True)
@@ -313,24 +319,26 @@ class NodeFleet:
         for pod in state.pods.values():
             if pod.over:
                 continue
-            per_thread = pod.load.core_seconds / max(pod.load.bursts, 1) / pod.load.threads
+            per_thread = pod.load.per_thread
             if pod.computing and pod.group is not None:
                 found.append([now, pod.finish - pod.group.attained, float(pod.load.threads)])
             else:
                 found.append([pod.begins, per_thread, float(pod.load.threads)])
         return found
 
-    def pod_cpu(self, node: int, now: float) -> dict[Hashable, float]:
-        """Core-seconds that each pod of the node has used so far."""
+    def pods_used(self, node: int, keys: Iterable[Hashable], now: float) -> dict[Any, float]:
+        """CPU time that these pods of the node have had so far, fractions of the node times seconds."""
         state = self._nodes[node]
         self._attain(state, now)
         found = {}
-        for pod in state.pods.values():
+        for key in keys:
+            pod = state.pods.get(key)
+            if pod is None:
+                continue
             used = pod.used
             if pod.computing and pod.group is not None:
-                per_thread = pod.load.core_seconds / max(pod.load.bursts, 1) / pod.load.threads
-                used += pod.load.threads * max(0.0, per_thread - (pod.finish - pod.group.attained))
-            found[pod.key] = used
+                used += pod.load.threads * max(0.0, pod.load.per_thread - (pod.finish - pod.group.attained))
+            found[key] = used / state.cores
         return found
 
     # -- inside
@@ -412,7 +420,7 @@ class NodeFleet:
                 if done.over or not done.computing:
                     continue
                 done.computing = False
-                done.used += done.load.core_seconds / max(done.load.bursts, 1)
+                done.used += done.load.threads * done.load.per_thread
                 group.threads -= done.load.threads
                 changed = True
                 if done.bursts_left > 0:
@@ -455,7 +463,7 @@ class NodeFleet:
             group = state.groups[cap] = _Group(cap)
         pod.group, pod.computing = group, True
         group.threads += load.threads
-        need = load.core_seconds / max(load.bursts, 1) / load.threads
+        need = load.per_thread
         self._sequence += 1
         pod.finish = group.attained + need
         heapq.heappush(group.finishes, (pod.finish, self._sequence, pod))

@@ -103,9 +103,8 @@ class Agents:
             self._fold(round(now, 3))
 
     def _fold(self, now: float) -> None:
-        for node, cores in enumerate(self.world.fleet.cores):
-            used = self.world.fleet.pod_cpu(node, now)
-            self.pipeline.pods_used(node, {uid: used[uid] / cores for uid in self.running[node] if uid in used})
+        for node, running in enumerate(self.running):
+            self.pipeline.pods_used(node, self.world.fleet.pods_used(node, running, now))
         self.report = report = self.pipeline.fold(now, self.published_cluster)
         if self._with_windows:
             self._windows = self.pipeline.windows(now)
