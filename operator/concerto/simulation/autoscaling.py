@@ -170,7 +170,7 @@ def run(experiment: Experiment, policy: Policy) -> Result:
             minutes.append(
                 (
                     p95,
-                    np.nan_to_num(np.nanmean(minute, axis=1)),
+                    _mean(minute),
                     1 - useful / np.maximum(asked, 1e-9),
                     pods / ticks_per_minute,
                     e.demand(plant.now - 30),
@@ -180,7 +180,13 @@ def run(experiment: Experiment, policy: Policy) -> Result:
             tick_latencies, useful, pods, floors_seen = [], np.zeros(rows), np.zeros(rows), []
     p95, mean, idle, existing_pods, demand, floor = (np.array(column) for column in zip(*minutes, strict=True))
     p99 = np.array([_quantile(np.concatenate([m[row] for m in latencies])[None], 0.99)[0] for row in range(rows)])
-    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand.T, p99, floor.T)
+    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand.T, np.nan_to_num(p99), floor.T)
+
+
+def _mean(values: Floats) -> Floats:
+    """Per row, over what is not NaN; 0 where nobody asked for anything."""
+    known = np.isfinite(values)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
 
 def _quantile(values: Floats, q: float) -> Floats:

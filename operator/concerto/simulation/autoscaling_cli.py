@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from concerto.simulation.autoscaling_evaluation import Cell, Plan, Verdict, cells, figures, verdict
+from concerto.simulation.autoscaling_evaluation import Cell, Plan, Verdict, cells, figures, read_traces, verdict
 from concerto.simulation.autoscaling_policies import all_policies
-from concerto.simulation.autoscaling_traffic import PHASES
+from concerto.simulation.autoscaling_traffic import PHASES, Traffic
 from concerto.simulation.experiments import machine
 
 
@@ -24,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=int, default=20, help="replicates (default 20)")
     parser.add_argument(
-        "--startup", type=float, action="append", metavar="SECONDS", help="start-up time; default 5, 30, 135 and 300"
+        "--startup",
+        type=_number(0.0, 86400.0),
+        action="append",
+        metavar="SECONDS",
+        help="start-up time; default 5, 30, 135 and 300",
     )
     parser.add_argument("--pattern", action="append", choices=sorted(PHASES), help="only these patterns")
     parser.add_argument(
@@ -33,13 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CSV",
-        help="also this trace (time, value), or a folder",
+        help="also this trace (time, value), or a folder of them; docs/autoscaling.md says what is understood",
     )
     parser.add_argument("--trace-only", action="store_true", help="no patterns")
-    parser.add_argument("--trace-hours", type=float, default=3.0, help="length of a trace's windows (default 3)")
-    parser.add_argument("--trace-windows", type=int, default=20, help="windows of each trace (default 20)")
+    parser.add_argument(
+        "--trace-hours", type=_number(0.1, 672.0), default=3.0, help="length of a trace's windows (default 3)"
+    )
+    parser.add_argument("--trace-windows", type=_count(1, 1000), default=20, help="windows of each trace (default 20)")
+    parser.add_argument(
+        "--trace-history",
+        type=_number(0.0, 365.0),
+        default=Plan.trace_history_days,
+        metavar="DAYS",
+        help="of a trace before its first window, where it is long enough (default 3; 0: none is needed)",
+    )
     parser.add_argument("--policy", action="append", help="only these, beside HPA v2")
-    parser.add_argument("--target", type=int, default=50, help="CPU utilisation target in percent (default 50)")
+    parser.add_argument(
+        "--target", type=_count(1, 100), default=50, help="CPU utilisation target in percent (default 50)"
+    )
     parser.add_argument("--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go")
     parser.add_argument("--plots", action="store_true", help="plot load, forecast, replicas and latency of each cell")
 
@@ -50,9 +68,12 @@ def run(args: argparse.Namespace) -> int:
         print("--seeds: at least 2, or nothing can be tested", file=sys.stderr)
         return 2
     traces = [p for given in args.trace for p in (sorted(given.glob("*.csv")) if given.is_dir() else [given])]
-    missing = [p for p in traces if not p.is_file()]
-    if missing:
-        print(f"--trace: {missing[0]} is not there", file=sys.stderr)
+    wrong = [f"{p} is not there" for p in traces if not p.is_file()]
+    wrong += [f"{p} has no file *.csv in it" for p in args.trace if p.is_dir() and not sorted(p.glob("*.csv"))]
+    if args.trace_only and not args.trace:
+        wrong.append("--trace-only needs a trace")
+    if wrong:
+        print(f"--trace: {wrong[0]}", file=sys.stderr)
         return 2
     names = [p.name for p in all_policies()]
     wanted = set(args.policy or names) | {"HPA v2"}
@@ -65,10 +86,18 @@ def run(args: argparse.Namespace) -> int:
         traces=tuple(traces),
         trace_hours=args.trace_hours,
         trace_windows=args.trace_windows,
+        trace_history_days=args.trace_history,
         patterns=() if args.trace_only else tuple(args.pattern or PHASES),
         target_percent=args.target,
     )
-    args.output.mkdir(parents=True, exist_ok=True)
+    try:
+        # What cannot be read or written is told now, and not after an hour
+        for windows in read_traces(plan):
+            print(described(windows))
+        args.output.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        print(f"concerto evaluate-autoscaling: {error}", file=sys.stderr)
+        return 2
     done = []
     for cell in cells(plan, lambda: [p for p in all_policies() if p.name in wanted]):
         done.append(cell)
@@ -77,17 +106,61 @@ def run(args: argparse.Namespace) -> int:
             from concerto.simulation.autoscaling_plots import plot_cell
 
             plot_cell(cell, args.output)
-    verdicts = [verdict(done, name) for name in names if name in wanted and name != "HPA v2"]
+    verdicts = []
     if any(c.counts for c in done):
+        verdicts = [verdict(done, name) for name in names if name in wanted and name != "HPA v2"]
         print_verdicts(verdicts)
     document = {
         "machine": machine(),
         "cells": [{"traffic": c.traffic, "startupSeconds": c.startup, "policies": figures(c)} for c in done],
         "verdicts": [asdict(v) for v in verdicts],
     }
-    (args.output / "figures.json").write_text(json.dumps(document, indent=1))
+    (args.output / "figures.json").write_text(json.dumps(_without_nonsense(document), indent=1, allow_nan=False))
     print(f"figures: {args.output / 'figures.json'}")
     return 0
+
+
+def described(windows: Sequence[Traffic]) -> str:
+    """A trace as it was understood, in a line: whoever sees it can tell whether that is right."""
+    first, last = windows[0], windows[-1]
+    step, span = float(first.times[1] - first.times[0]), float(first.times[-1]) / 3600
+    before = " to ".join(dict.fromkeys(f"{w.start / 3600:.1f}" for w in (first, last)))
+    distinct = len({w.start for w in windows})
+    length = (first.end - first.start) / 3600
+    what = f"{distinct} windows" if distinct > 1 else f"1 window, {len(windows)} times,"
+    return f"{first.name}: {span:.1f} h, a value each {step:g} s; {what} of {length:.2g} h after {before} h of history"
+
+
+def _without_nonsense(value: Any) -> Any:
+    """JSON knows no infinity and no NaN: null, where a ratio or an error has no value."""
+    if isinstance(value, dict):
+        return {k: _without_nonsense(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_without_nonsense(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} does not lie between {least:g} and {most:g}")
+        return value
+
+    return parse
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = _number(least, most)(text)
+        if value != int(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        return int(value)
+
+    return parse
 
 
 def print_cell(cell: Cell) -> None:
@@ -117,5 +190,5 @@ def print_verdicts(verdicts: list[Verdict]) -> None:
                 bounds = "; ".join(f"{name} {a:.2f} x, {b:.3f} x" for name, (a, b) in miss.bounds.items())
                 print(
                     f"    {miss.traffic}, {miss.startup:.0f} s: violations {miss.violations:.2f} x, "
-                    f"pod-minutes {miss.pod_minutes:.3f} x ({bounds})"
+                    f"pod-minutes {miss.pod_minutes:.3f} x{f' ({bounds})' if bounds else ''}"
                 )

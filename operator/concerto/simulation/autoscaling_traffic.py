@@ -6,16 +6,20 @@ part of the whole trace is at `PEAK_RATE`, and carry the days before the window 
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.simulation.autoscaling_trace import read_trace
+
 PEAK_RATE = 20.0
 """Requests per second at the top of every pattern (002 §5.4.2)."""
+MOST_RATE = 10 * PEAK_RATE
+"""More than 40 pods, the most that an experiment has, can serve; what a trace has above it is cut off."""
+LEAST_SECONDS = 300.0
+"""A trace that is shorter says nothing of pods that take minutes to start."""
 
 Phase = tuple[float, float, float]
 
@@ -79,37 +83,31 @@ def from_phases(name: str, phases: tuple[Phase, ...]) -> Traffic:
     return Traffic(name, np.array(times), np.array(rates, dtype=float), 0.0, now)
 
 
-def read_trace(path: Path) -> tuple[float, NDArray[np.float64]]:
-    """(seconds between samples, values) of a CSV whose first column is a time, an epoch or a count of minutes.
+def from_trace(path: Path, *, hours: float, history_days: float, windows: int) -> list[Traffic]:
+    """Windows spread evenly over the trace, each with what comes before it as history.
 
-    Gaps are filled by the neighbours.
+    The first begins after ``history_days``, or earlier where the trace is too short for that: windows that overlap
+    would be counted twice. There are fewer of them then; the only one there is room for is given ``windows`` times, as
+    a pattern is to its seeds. A trace that is shorter than a window is one.
 
     Raises:
-        ValueError: fewer than two rows.
+        ValueError: it cannot be understood (see `read_trace`), or is too short for anything.
     """
-    with path.open(newline="") as file:
-        rows = [row for row in csv.reader(file) if row][1:]
-    if len(rows) < 2:
-        raise ValueError(f"{path}: a trace needs at least two rows")
-    stamps = [_seconds(row[0], minutes="minute" in path.name) for row in rows]
-    values = np.array([float(row[1]) if row[1] else np.nan for row in rows])
-    step = float(np.median(np.diff(stamps)))
-    grid = np.arange(stamps[0], stamps[-1] + step / 2, step)
-    known = np.isfinite(values)
-    return step, np.interp(grid, np.array(stamps)[known], values[known])
-
-
-def _seconds(text: str, *, minutes: bool) -> float:
-    if text.replace(".", "", 1).isdigit():
-        return float(text) * (60.0 if minutes else 1.0)
-    return datetime.fromisoformat(text).timestamp()
-
-
-def from_trace(path: Path, *, hours: float, history_days: float, windows: int) -> list[Traffic]:
-    """Windows spread evenly over the trace, each with the days before it as history."""
     step, values = read_trace(path)
-    rates = values * (PEAK_RATE / np.quantile(values, 0.999))
     times = np.arange(len(values)) * step
-    first, last = history_days * 86400, times[-1] - hours * 3600
-    starts = np.linspace(first, last, windows) if windows > 1 else np.array([first])
-    return [Traffic(path.stem, times, rates, float(s), float(s + hours * 3600)) for s in starts]
+    span = float(times[-1])
+    if span < LEAST_SECONDS:
+        raise ValueError(f"{path}: {span:g} s of load are too little: at least {LEAST_SECONDS:g} s are needed")
+    length = min(hours * 3600.0, span // 60.0 * 60.0)
+    last = span - length
+    count = min(windows, int(last / length + 1e-9) + 1)
+    first = max(0.0, min(history_days * 86400.0, last - (count - 1) * length))
+    starts = np.linspace(first, last, count) if count > 1 else np.full(windows, min(history_days * 86400.0, last))
+    rates = _scaled(values)
+    return [Traffic(path.stem, times, rates, float(s), float(s + length)) for s in starts]
+
+
+def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """With the busiest thousandth at `PEAK_RATE`, and no burst beyond `MOST_RATE`."""
+    top = float(np.quantile(values, 0.999)) or float(values.max())
+    return np.minimum(values / top * PEAK_RATE, MOST_RATE) if top > 0 else values
