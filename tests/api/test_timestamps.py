@@ -31,6 +31,11 @@ def test_a_time_is_rounded_down_to_whole_seconds_as_kubernetes_does():
     assert format_timestamp(1_772_366_400.999) == "2026-03-01T12:00:00Z"
 
 
+def test_years_have_four_digits_also_long_ago():
+    assert format_timestamp(parse_timestamp("0900-01-01T00:00:00Z")) == "0900-01-01T00:00:00Z"
+    assert format_micro_timestamp(parse_timestamp("0001-01-01T00:00:01.5Z")) == "0001-01-01T00:00:01.500000Z"
+
+
 @given(st.integers(0, 4_000_000_000_000_000))
 def test_a_time_in_microseconds_reads_back_the_same(microseconds):
     seconds = microseconds / 1e6

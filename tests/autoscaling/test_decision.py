@@ -83,6 +83,12 @@ FORECAST = {
         6,
         "forecast (Holt) of cpu resource above target",
     ),
+    "a forecast that replaces is also said to be what scales down": (
+        6,
+        Floor(3, "Holt", replaces=True),
+        3,
+        "forecast (Holt) of cpu resource below target",
+    ),
     "a forecast's raise goes by the same limits": (
         3,
         Floor(90, "Holt"),

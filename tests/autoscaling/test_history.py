@@ -59,6 +59,13 @@ def test_a_ring_is_bounded_and_holds_no_null(samples):
     assert all(isinstance(v, int) and v >= NOTHING for v in filled.values)
 
 
+@pytest.mark.parametrize("back", [1, 239, 240, 241, 300, 479, 481, 10**9])
+def test_however_far_a_clock_is_set_back_nothing_is_left_of_what_it_called_later(back):
+    cut = Ring(15, 240, last=10**6, values=tuple(range(240)), count=1).not_after(15 * (10**6 - back))
+    assert len(cut.values) == max(240 - back, 0)
+    assert cut.add(15 * (10**6 - back) + 15, 2.0).until(15 * (10**6 - back) + 15, 1)[0] == 2.0
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 4000), st.floats(0, 50)), min_size=1, max_size=30),
     st.integers(-500, 4500),

@@ -1,3 +1,5 @@
+import pytest
+
 from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
 from concerto.autoscaling.pods import PodView
 
@@ -46,3 +48,13 @@ def test_a_new_revision_starts_afresh_but_the_old_one_stands_in_until_it_is_know
     known = known.learn(pods(80, revision="b", first=2000), SETTINGS)
     assert known.typical(SETTINGS) == 80
     assert known.revision == "b"
+
+
+def test_pods_that_come_back_with_their_node_have_not_taken_days_to_start():
+    back = [PodView(f"q{i}", created_at=0.0, ready_since=30 * 86400.0 + i, revision="a") for i in range(5)]
+    assert learned(pods(30, 30, 30, 30, 30), back).typical(SETTINGS) == 30
+    assert Initialisation((1e9,) * 5).typical(SETTINGS) == SETTINGS.longest_seconds
+
+
+def test_pods_that_take_twenty_minutes_are_learned():
+    assert learned(pods(1200, 1210, 1190, 1200)).typical(SETTINGS) == pytest.approx(1200)

@@ -50,6 +50,35 @@ def test_subjects_of_different_settings_come_back_in_their_order():
     assert got[0].expected > got[1].expected
 
 
+DAY = 86400.0
+
+
+def daily(days, keep_days=3.0, until=None):
+    """A load that is 2 by day and 6 in the first hour of each, seen for so long; the newest a quarter before that."""
+    end = days * DAY - 900.0 if until is None else until
+    fine, coarse = Ring(15, 240), Ring(300, int(keep_days * 288))
+    for at in np.arange(0.0, end, 300.0):
+        coarse = coarse.add(at, 6.0 if at % DAY < 3600 else 2.0)
+    for at in np.arange(end - 3600.0, end, 15.0):
+        fine = fine.add(at, 6.0 if at % DAY < 3600 else 2.0)
+    return Subject(fine, coarse, 1800.0, end - 7.5, models=("Seasonal",), period_seconds=DAY)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [daily(3, until=2.5 * DAY), daily(3, keep_days=0.01), daily(3, keep_days=2)],
+    ids=["one without readings for hours", "one that keeps next to no history", "one that keeps less"],
+)
+def test_what_a_season_says_of_one_does_not_depend_on_the_others(other):
+    now = 3 * DAY - 900.0
+    mine = daily(3)
+    (alone,) = predict([mine], now, ForecastSettings(), stale_seconds=120.0)
+    assert alone.expected > 5
+    for company in ([other, mine], [mine, other]):
+        found = predict(company, now, ForecastSettings(), stale_seconds=120.0)[company.index(mine)]
+        assert found.expected == pytest.approx(alone.expected)
+
+
 @pytest.mark.parametrize(("horizon", "seconds"), [(10, 60), (200, 90), (5000, 300)])
 def test_the_hold_grows_with_the_horizon_within_bounds(horizon, seconds):
     assert HoldSettings(0.45, 60, 300).seconds(horizon) == seconds

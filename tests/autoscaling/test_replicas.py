@@ -231,3 +231,27 @@ def test_missing_and_unready_pods_only_ever_soften(values, target, missing, pend
 def test_demand_is_the_load_in_replicas_whatever_their_number(values, target):
     got = by_utilization(len(values), pods(len(values)), readings(*values), target).demand
     assert got == pytest.approx(sum(values) / 1000 / (target / 100))
+
+
+# Ten pods at their target, and pods without a reading; the load in replicas that this shows
+WITHOUT = {
+    "ready since after the readings, as after a rise or in a rolling update: they have taken none of it": (
+        pods(5, first=100, ready_since=1e6 + 1),
+        10,
+    ),
+    "ready in the middle of the readings": (pods(5, first=100, ready_since=1e6 - 30), 10),
+    "ready long ago, and never measured: they take their share": (pods(5, first=100, ready_since=0.0), 15),
+    "unready": (pods(5, first=100, ready="False"), 10),
+}
+
+
+@pytest.mark.parametrize(("without", "demand"), WITHOUT.values(), ids=WITHOUT)
+def test_pods_without_a_reading_count_for_the_load_that_they_can_have_taken(without, demand):
+    got = by_utilization(10, [*pods(10), *without], readings(*[500] * 10), 50)
+    assert got.demand == pytest.approx(demand)
+
+
+def test_a_total_without_any_ready_pod_tells_no_load_and_not_none():
+    starting = pods(3, "Pending", ready="False")
+    assert value_replicas(3, starting, 9000, metric="m", target=1000, tolerances=TEN_PERCENT).demand is None
+    assert value_replicas(0, [], 9000, metric="m", target=1000, tolerances=TEN_PERCENT).demand == 9

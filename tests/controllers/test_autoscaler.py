@@ -29,6 +29,7 @@ from concerto.controllers.phpa_status import (
     merge_patch,
     metric_statuses,
     target_digest,
+    why,
 )
 from concerto.controllers.phpa_telemetry import ForecastMetrics
 from concerto.controllers.pod_index import PodIndex, SelectorIndex
@@ -123,6 +124,13 @@ SENTENCES = {
         None,
         "Kept 3 replicas: cpu is gone.",
     ),
+    "one metric is broken, and the others ask for more": (
+        decision(error="invalid metrics (1 invalid out of 2), first error is: queue is gone"),
+        None,
+        None,
+        "Scaled from 3 to 5 replicas: the metrics of now ask for 4; invalid metrics (1 invalid out of 2), first error "
+        "is: queue is gone.",
+    ),
     "out of bounds": (
         decision(replicas=9, metrics_replicas=None, reason="Current number of replicas above Spec.MaxReplicas"),
         None,
@@ -139,6 +147,33 @@ def test_the_last_decision_is_one_sentence(made, outlook, floor, sentence):
 
 def test_a_preview_says_what_would_have_been_done():
     assert explain(decision(), 3, None, None, carried_out=False).startswith("Would scale from 3 to 5 replicas")
+
+
+WORDS = {
+    "the metrics": (4, 3, False, "Metrics"),
+    "a forecast above them": (4, 5, False, "Forecast"),
+    "a forecast that replaces them": (4, 3, True, "Forecast"),
+    "no forecast": (4, None, False, "Metrics"),
+}
+
+
+@pytest.mark.parametrize(("metrics", "floor", "replaces", "word"), WORDS.values(), ids=WORDS)
+def test_what_decided_in_a_word(metrics, floor, replaces, word):
+    assert why(decision(metrics_replicas=metrics), floor, replaces=replaces) == word
+
+
+def test_targets_are_told_apart_however_much_there_is_to_them():
+    def of(last):
+        names = [f"{i:02}-{'x' * 240}" for i in range(15)] + [last]
+        target = {"type": "AverageValue", "averageValue": "1"}
+        label = {"matchLabels": {"a": "y" * 63}}
+        external = [{"metric": {"name": n, "selector": label}, "target": target} for n in names]
+        return target_digest(
+            PredictiveHPA.from_raw(raw(metrics=[{"type": "External", "external": e} for e in external]))
+        )
+
+    assert of("one") != of("two")
+    assert len(of("one")) <= 4096
 
 
 def test_a_decision_that_says_nothing_new_keeps_its_time():

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from prometheus_client import generate_latest
 
 from concerto.api.predictivehpa import ObjectReference, PredictiveHPA
 from concerto.api.selector_text import parse_selector
+from concerto.api.timestamps import format_timestamp
 from concerto.controllers import predictivehpa
 from concerto.controllers.kinds import Kinds
 from concerto.controllers.phpa_reservation import build_reservation, reserve
@@ -79,6 +81,9 @@ class World:
         looks: how often each was written.
         taken: set once a scale was written.
         dies_here: a scale that is taken is answered only then.
+        selector: of all gadgets.
+        refuses_scales: none can be written.
+        scale_asked: set once a scale is asked for, which is answered only with `scale_answers`.
     """
 
     def __init__(self) -> None:
@@ -88,18 +93,29 @@ class World:
         self.looks: Counter[str] = Counter()
         self.taken = asyncio.Event()
         self.dies_here: asyncio.Event | None = None
+        self.selector = "app=web"
+        self.refuses_scales = False
+        self.scale_asked: asyncio.Event | None = None
+        self.scale_answers = asyncio.Event()
         self.news = asyncio.Condition()
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         parts = request.path.strip("/").split("/")
         if parts[1] == "x.dev":
             if parts[-1] == "scale":
+                if request.method == "GET" and self.scale_asked:
+                    self.scale_asked.set()
+                    await self.scale_answers.wait()
+                if request.method == "PUT" and self.refuses_scales:
+                    return await refuses(422, "Invalid")(request)
                 if request.method == "PUT":
                     self.scaled[parts[-2]] = (await request.json())["spec"]["replicas"]
                     self.taken.set()
                     if self.dies_here:
                         await self.dies_here.wait()
-                return await says(200, scale(self.scaled.get(parts[-2], 2)))(request)
+                found = scale(self.scaled.get(parts[-2], 2))
+                found["status"]["selector"] = self.selector
+                return await says(200, found)(request)
             group = {"preferredVersion": {"version": "v1"}}
             return await says(200, group if parts[-1] == "x.dev" else GADGETS)(request)
         if parts[1] == "external.metrics.k8s.io":
@@ -331,7 +347,7 @@ async def test_only_what_is_over_of_the_same_object_is_tidied_up():
         reservation("other", "x", "Expired"),
     ]
     async with faulty([says(201), says(200, held[0]), says(200, {"items": held}), says(200)]) as server:
-        assert await reserve(server.session, made) is None
+        assert await reserve(server.session, made, now=NOW) is None
         deleted = [line for line in server.seen if line.startswith("DELETE")]
         assert [line.rpartition("/")[2] for line in deleted] == ["old"]
 
@@ -347,7 +363,7 @@ async def test_a_rise_does_not_wait_for_its_reservation_for_long(monkeypatch):
     spec = PredictiveHPA.from_raw(phpa("web"))
     made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
     async with faulty([hangs]) as server:
-        assert "does not answer within" in (await reserve(server.session, made) or "")
+        assert "does not answer within" in (await reserve(server.session, made, now=NOW) or "")
         never.set()
 
 
@@ -409,3 +425,170 @@ async def test_a_status_that_somebody_has_emptied_is_written_again():
         clock.now += 30
         autoscaler._start_due()
         assert (await world.seen("web", 2)).keys() == whole.keys()
+
+
+async def test_without_a_scheduler_room_is_not_said_to_be_held_and_what_nobody_gives_up_is_removed(monkeypatch):
+    monkeypatch.setattr("concerto.controllers.phpa_reservation._LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("concerto.controllers.phpa_reservation._PATIENCE_SECONDS", 0.003)
+    spec = PredictiveHPA.from_raw(phpa("web"))
+    made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
+
+    def of(name: str, made_at: float) -> dict[str, Any]:
+        meta = {**reservation("web", name, "")["metadata"], "creationTimestamp": format_timestamp(made_at)}
+        return {"metadata": meta, "spec": {"ttlSeconds": 120}}
+
+    listed = {"items": [of("old", NOW - 121), of("young", NOW - 60)]}
+    script = [says(201), *[says(200, of("now", NOW))] * 3, says(200, listed), says(200)]
+    async with faulty(script) as server:
+        assert "no scheduler has looked" in (await reserve(server.session, made, now=NOW) or "")
+        deleted = [line.rpartition("/")[2] for line in server.seen if line.startswith("DELETE")]
+        assert deleted == ["old"]
+
+
+async def test_room_that_there_is_not_is_said_not_to_be_held():
+    spec = PredictiveHPA.from_raw(phpa("web"))
+    made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
+    pending = reservation("web", "now", "Pending")
+    pending["status"]["conditions"] = [{"type": "Ready", "message": "0 of 1 units are held"}]
+    async with faulty([says(201), says(200, pending), says(200, {"items": []})]) as server:
+        assert await reserve(server.session, made, now=NOW) == "0 of 1 units are held"
+
+
+# What becomes of an object while it is looked at, and what is scaled then
+OVERTAKEN: dict[str, tuple[dict[str, Any] | None, dict[str, int]]] = {
+    "it is deleted": (None, {}),
+    "it becomes a preview": (phpa("web", mode="Preview"), {}),
+    "its bounds change": (phpa("web") | {"spec": phpa("web")["spec"] | {"maxReplicas": 3}}, {"web": 3}),
+    "it gets another target": (
+        phpa("web") | {"spec": phpa("web")["spec"] | {"scaleTargetRef": phpa("other")["spec"]["scaleTargetRef"]}},
+        {"other": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize(("after", "scaled"), OVERTAKEN.values(), ids=OVERTAKEN)
+@pytest.mark.parametrize("slow", ["metrics", "scale"])
+async def test_what_is_overtaken_while_it_is_looked_at_is_not_carried_out(slow, after, scaled):
+    world, asked, answers = World(), asyncio.Event(), asyncio.Event()
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await answers.wait()
+        return await load("4")(request)
+
+    world.metrics = {"requests": slowly if slow == "metrics" else load("4")}
+    if slow == "scale":
+        world.scale_asked, world.scale_answers = asked, answers
+    async with autoscaling(world, Clock()) as autoscaler:
+        made = phpa("web")
+        autoscaler.on_object(None, made)
+        autoscaler._start_due()
+        async with asyncio.timeout(20):
+            await asked.wait()
+        if after is not None:
+            after = {**after, "metadata": {**after["metadata"], "generation": 2}}
+        autoscaler.on_object(made, after)
+        answers.set()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*autoscaler._tasks)
+        assert world.scaled == {}
+        if after is None:
+            assert autoscaler._selectors.claimants("n", [{"app": "web"}]) == [], "nor does it claim pods for ever"
+            assert "has_a_say{" not in generate_latest(autoscaler._metrics.registry).decode(), "nor is it a series"
+            assert world.statuses == {}
+            return
+        autoscaler._start_due()
+        await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert world.scaled == scaled
+
+
+async def test_a_scale_that_is_refused_is_not_said_to_be_done():
+    world = World()
+    world.metrics, world.refuses_scales = {"requests": load("4")}, True
+    async with autoscaling(world, Clock()) as autoscaler:
+        autoscaler.on_object(None, phpa("web"))
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert status["lastDecision"]["message"].startswith("Could not scale from 2 to 4 replicas (")
+        assert world.condition("web", "AbleToScale") == ("False", "FailedUpdateScale")
+
+
+async def test_a_trouble_that_has_other_words_at_each_look_does_not_fill_the_events():
+    world, clock = World(), Clock()
+    made = phpa("web")
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for look in range(20):
+            world.metrics = {"requests": load(str(-1 - look))}
+            autoscaler._start_due()
+            await world.seen("web", look + 1)
+            await asyncio.gather(*autoscaler._tasks)
+            clock.now += 31
+        notes = [s.event["note"] for s in autoscaler._recorder._series.values()]
+        mine = [note for note in notes if note.startswith("failed to get requests external metric")]
+        assert 4 <= len(mine) <= 12, "in ten minutes"
+
+
+def grown(**status: Any) -> dict[str, Any]:
+    return phpa("web") | {"status": status}
+
+
+LONG_AGO, FAR = "1971-01-01T00:00:00Z", "9999-12-31T23:59:59Z"
+EDITED: dict[str, dict[str, Any]] = {
+    "a history from the future": grown(
+        history=[{"stepSeconds": s, "last": 2**62, "count": 1, "values": [1] * 240} for s in (15, 300)]
+    ),
+    "a history of more than there can be": grown(
+        history=[
+            {"stepSeconds": s, "last": int(NOW // s), "count": 2**63 - 1, "values": [0, 1, 2**63 - 1] * 20}
+            for s in (15, 300)
+        ]
+    ),
+    "a history that nobody writes": grown(history=[{"stepSeconds": 15, "last": 0, "values": []}] * 2),
+    "start-up times without an end": grown(
+        initialization={"seconds": 1, "pods": 1, "recent": [2**62] * 64, "before": [2**62] * 64}
+    ),
+    "times before and after all times": grown(
+        initialization={"seconds": 1, "pods": 1, "learnedUntil": LONG_AGO},
+        recommendations=[{"at": at, "replicas": 2**31 - 1} for at in (LONG_AGO, FAR)],
+        scaleEvents=[{"at": FAR, "change": -(2**31)}] * 512,
+    ),
+    "times that are none": grown(recommendations=[{"at": "0001-01-01T00:00:00+14:00", "replicas": 1}]),
+    "a decision of nobody": grown(lastDecision={"at": FAR, "message": "", "reactiveReplicas": 0, "replicas": 0}),
+}
+
+
+@pytest.mark.parametrize("made", EDITED.values(), ids=EDITED)
+@pytest.mark.parametrize("least", [0, 3], ids=["metrics decide", "below its minimum"])
+async def test_a_status_that_somebody_has_edited_costs_neither_scaling_nor_the_next_status(made, least):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = made | {"spec": made["spec"] | {"minReplicas": least}}
+    # The server merges a patch into what it has
+    world.statuses["web"] = made["status"]
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for look in range(6):
+            clock.now += 31
+            autoscaler._start_due()
+            status = await world.seen("web", look + 1)
+            await asyncio.gather(*autoscaler._tasks)
+            assert problems(made | {"status": status}) == []
+            clock.now += 44
+    assert 4 <= world.scaled["web"] <= 9
+    assert "InternalError" not in str(autoscaler._recorder._series)
+
+
+async def test_a_selector_that_the_status_has_no_room_for_is_left_out_and_not_cut():
+    world = World()
+    world.metrics = {"requests": load("4")}
+    world.selector = f"app in ({','.join(f'web-{i:05}' for i in range(600))}),tier=front"
+    async with autoscaling(world, Clock()) as autoscaler:
+        autoscaler.on_object(None, phpa("web"))
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert world.scaled == {"web": 4}
+        assert "selector" not in status, "a part of it selects other pods"

@@ -22,9 +22,14 @@ def parse_timestamp(text: str) -> float:
 
 def format_timestamp(seconds: float) -> str:
     """Seconds since the epoch as a ``metav1.Time``: whole seconds, UTC, rounded down."""
-    return datetime.fromtimestamp(seconds // 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _format(seconds // 1, "seconds")
 
 
 def format_micro_timestamp(seconds: float) -> str:
     """Seconds since the epoch as a ``metav1.MicroTime``, for what is measured more than once a second."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _format(seconds, "microseconds")
+
+
+def _format(seconds: float, spec: str) -> str:
+    # strftime writes the first thousand years in fewer than four digits, and nobody reads that as RFC 3339
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec=spec) + "Z"

@@ -138,14 +138,14 @@ def decide(
         error = metrics.error if metrics else None
         return Decision(current, False, "", (GOT_SCALE, *active), memory, error=error)
 
-    desired, raised_by = _wanted(metrics, floor)
+    desired, said_by = _wanted(metrics, floor)
     limited = normalise(bounds, memory, current=current, desired=desired, now=now)
     memory = memory.recommended(now, desired, longest_window(bounds))
     reason = ""
     if desired > current:
-        reason = f"{raised_by} above target"
+        reason = f"{said_by} above target"
     elif desired < current:
-        reason = "All metrics below target"
+        reason = "All metrics below target" if desired == (metrics.replicas or 0) else f"{said_by} below target"
     conditions = (*_limit_conditions(limited), metrics.active)
     rescale = limited.replicas != current
     return Decision(limited.replicas, rescale, reason, conditions, memory, metrics.replicas, metrics.error)

@@ -60,7 +60,7 @@ class Ring:
 
         Else every sample would come too late to matter until the clock is there again.
         """
-        values = self.values[: len(self.values) + min(int(at // self.step) - self.last, 0)]
+        values = self.values[: max(len(self.values) + min(int(at // self.step) - self.last, 0), 0)]
         if len(values) == len(self.values):
             return self
         while values and values[-1] == NOTHING:

@@ -22,12 +22,15 @@ class InitialisationSettings:
         remembered: pods that count, the latest.
         trim: a time further from the median than so many median deviations is an outlier.
         fresh: so many pods of a new revision have to be seen before the old one is forgotten.
+        longest_seconds: a pod that becomes ready later than this after its creation has been ready before: its node
+            was away, or it was restarted. Nor is looked ahead for longer (as `spec.prediction.horizon` is bounded).
     """
 
     default_seconds: float = 60.0
     remembered: int = 20
     trim: float = 3.0
     fresh: int = 3
+    longest_seconds: float = 3600.0
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,13 @@ class Initialisation:
         middle = median(known)
         deviation = median(abs(s - middle) for s in known)
         near = [s for s in known if abs(s - middle) <= max(settings.trim * deviation, 1.0)]
-        return sum(near) / len(near)
+        return min(sum(near) / len(near), settings.longest_seconds)
 
     def learn(self, pods: Iterable[PodView], settings: InitialisationSettings) -> Initialisation:
         """With the pods that became ready since.
 
-        A pod that is ready for the second time looks as if it had taken long: it is an outlier, or, if all do that,
-        the truth about when pods can take load.
+        A pod that is ready for the second time looks as if it had taken long: it is left out if that is longer than
+        any start, and else an outlier, or, if all do that, the truth about when pods can take load.
         """
         news = sorted(
             (pod for pod in pods if pod.is_ready and pod.ready_since > self.learned_until),
@@ -72,6 +75,8 @@ class Initialisation:
                 kept = known.seconds if len(known.seconds) >= settings.fresh else known.before
                 known = Initialisation((), pod.revision, kept, known.learned_until)
             took = max(pod.ready_since - pod.created_at, 0.0)
+            if took > settings.longest_seconds:
+                continue
             seconds = (*known.seconds, took)[-settings.remembered :]
             known = replace(known, seconds=seconds, learned_until=pod.ready_since)
         return known

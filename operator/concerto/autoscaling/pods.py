@@ -142,7 +142,7 @@ class Serving:
 
     Attributes:
         settled: pods that were Ready during the whole of their reading.
-        pods: how many pods shared the load then: the settled, and Ready ones without a reading.
+        pods: how many pods shared the load then: the settled, and those without a reading that were Ready by then.
         saturated: the settled use (almost) all that their limits allow, so that the load may be higher than it looks.
     """
 
@@ -163,19 +163,22 @@ def serving(
     autoscaling/v2 forgets about starting once ``cpuInitializationPeriod`` is over, and then takes the start-up work of
     pods that need longer for load. A forecast made of that would multiply it.
     """
-    settled, without, used, allowed = set(), 0, 0, 0
+    settled, without, used, allowed = set[str](), [], 0, 0
     for pod in pods:
         if pod.deleting or not pod.is_ready:
             continue
         sample = samples.get(pod.name)
         if sample is None:
-            without += 1
+            without.append(pod.ready_since)
         elif sample.timestamp >= pod.ready_since + sample.window:
             settled.add(pod.name)
             limit = _limit_of(pod, resource, container)
             used += sample.value if limit else 0
             allowed += limit
-    return Serving(frozenset(settled), len(settled) + without, allowed > 0 and used >= SATURATION * allowed)
+    # Who became ready since has taken none of the load that the others' readings are about
+    since = max((samples[name].timestamp - samples[name].window for name in settled), default=0.0)
+    shared = len(settled) + sum(at <= since for at in without)
+    return Serving(frozenset(settled), shared, allowed > 0 and used >= SATURATION * allowed)
 
 
 def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:

@@ -125,7 +125,8 @@ def predict(
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for index, s in enumerate(subjects):
-        groups[s.models, s.period_seconds, s.shortage_seconds, s.fine.step, s.coarse.step].append(index)
+        grids = (s.fine.step, s.fine.length, s.coarse.step, s.coarse.length)
+        groups[s.models, s.period_seconds, s.shortage_seconds, *grids].append(index)
     outlooks: dict[int, Outlook] = {}
     for members in groups.values():
         chosen = [subjects[i] for i in members]
@@ -153,7 +154,8 @@ def _together(subjects: list[Subject], now: float, settings: ForecastSettings, s
         models=first.models,
         highest=np.array([max(s.coarse.highest(), s.least_demand) for s in subjects]),
         seasons=_seasons(subjects, now) if "Seasonal" in first.models else (),
-        now=first.observed_at,
+        # Who is far behind has expired, and must not turn the others' clock back
+        now=max(s.observed_at for s in subjects),
     )
     return [_outlook(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
 

@@ -173,14 +173,15 @@ def value_replicas(
     if current == 0:
         return Proposal(_whole(ratio), metric, ratio, value=value)
     ready = sum(pod.is_ready for pod in pods)
-    demand = ratio * ready
+    # With no pod ready, nobody knows what share of the load one would take: that is not none
+    demand = ratio * ready if ready else None
     if tolerances.contain(ratio):
         return Proposal(current, metric, demand, value=value)
     if not pods:
         raise MetricError(
             "unable to calculate ready pods: no pods returned by selector while calculating replica count"
         )
-    return Proposal(_whole(demand), metric, demand, value=value)
+    return Proposal(_whole(ratio * ready), metric, demand, value=value)
 
 
 def per_pod_replicas(status_replicas: int, value: int, *, metric: str, target: int, tolerances: Tolerances) -> Proposal:

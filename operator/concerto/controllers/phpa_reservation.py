@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selectors import LabelSelector
+from concerto.api.timestamps import parse_timestamp
 from concerto.kube import Conflict, KubeError, NotFound, Object, Session
 from concerto.kube.resources import POD_RESERVATIONS, PREDICTIVE_HPAS
 
@@ -72,7 +74,7 @@ def _cut(name: str, length: int) -> str:
     return name[:length].rstrip("-.")
 
 
-async def reserve(session: Session, reservation: Object) -> str | None:
+async def reserve(session: Session, reservation: Object, *, now: float) -> str | None:
     """Hold the room, and remove what earlier rises left behind; returns what went wrong, if anything did.
 
     Returns once the room has been looked for, so that the pods of the rise do not come before it and leave it unused;
@@ -81,12 +83,12 @@ async def reserve(session: Session, reservation: Object) -> str | None:
     """
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
-            return await _reserve(session, reservation)
+            return await _reserve(session, reservation, now)
     except TimeoutError:
         return f"the API server does not answer within {_LONGEST_SECONDS:g} s"
 
 
-async def _reserve(session: Session, reservation: Object) -> str | None:
+async def _reserve(session: Session, reservation: Object, now: float) -> str | None:
     namespace = reservation["metadata"]["namespace"]
     try:
         await session.create(POD_RESERVATIONS.path(namespace), reservation)
@@ -95,9 +97,11 @@ async def _reserve(session: Session, reservation: Object) -> str | None:
     except KubeError as error:
         return str(error)
     path = POD_RESERVATIONS.path(namespace, reservation["metadata"]["name"])
+    wrong: str | None = f"no scheduler has looked for room within {_PATIENCE_SECONDS:g} s: is Concerto's running?"
     for _ in range(round(_PATIENCE_SECONDS / _LOOK_SECONDS)):
         try:
-            if ((await session.get(path)).get("status") or {}).get("phase"):
+            if status := (await session.get(path)).get("status") or {}:
+                wrong = _not_held(status)
                 break
         except KubeError as error:
             return str(error)
@@ -110,11 +114,27 @@ async def _reserve(session: Session, reservation: Object) -> str | None:
             # Long names share their first letters
             if owner not in {o["uid"] for o in old["metadata"].get("ownerReferences") or ()}:
                 continue
-            if (old.get("status") or {}).get("phase") in _OVER:
+            if _is_over(old, now):
                 meta = old["metadata"]
                 await session.delete(POD_RESERVATIONS.path(namespace, meta["name"]), uid=meta["uid"])
     except (NotFound, Conflict):
         pass  # somebody else was faster
     except KubeError as error:
         logger.warning("PodReservations of %s in %s cannot be tidied up: %s", selector, namespace, error)
-    return None
+    return wrong
+
+
+def _not_held(status: Mapping[str, Any]) -> str | None:
+    """Why room is not held, in the words of whoever looks for it; None if it is."""
+    if status.get("phase") != "Pending":
+        return None
+    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    return str(ready.get("message", "it is pending"))
+
+
+def _is_over(reservation: Object, now: float) -> bool:
+    """Used up or given up; or it should have been, and there is no scheduler to say so."""
+    if (reservation.get("status") or {}).get("phase") in _OVER:
+        return True
+    made, kept = reservation["metadata"].get("creationTimestamp"), (reservation.get("spec") or {}).get("ttlSeconds")
+    return made is not None and kept is not None and now - parse_timestamp(made) > kept

@@ -11,9 +11,12 @@ from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
 from concerto.autoscaling.history import Ring, season_step
 from concerto.autoscaling.initialisation import Initialisation
+from concerto.autoscaling.replicas import MAX_REPLICAS
 
 FINE_SECONDS = 15
 FINE_LENGTH = 240
+_MOST_COUNTED = 1000
+"""Samples of a bucket: one a second, and a quarter of an hour of them."""
 MOST_REMEMBERED = 512
 """As the CRD bounds recommendations and scale events."""
 
@@ -44,14 +47,14 @@ def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
     rings = {item["stepSeconds"]: item for item in status.get("history") or ()}
     return State(
         Memory(
-            tuple(Recommendation(parse_timestamp(r["at"]), r["replicas"]) for r in status.get("recommendations") or ()),
-            tuple(ScaleEvent(parse_timestamp(e["at"]), e["change"]) for e in status.get("scaleEvents") or ()),
+            tuple(Recommendation(_time(r["at"]), r["replicas"]) for r in status.get("recommendations") or ()),
+            tuple(ScaleEvent(_time(e["at"]), e["change"]) for e in status.get("scaleEvents") or ()),
         ),
         Initialisation(
             tuple(float(s) for s in learned.get("recent") or ()),
             learned.get("revision", ""),
             tuple(float(s) for s in learned.get("before") or ()),
-            parse_timestamp(learned["learnedUntil"]) if "learnedUntil" in learned else 0.0,
+            _time(learned["learnedUntil"]) if "learnedUntil" in learned else 0.0,
         ),
         _filled(Ring(FINE_SECONDS, FINE_LENGTH), rings),
         _filled(coarse_ring(spec.prediction.history_seconds), rings),
@@ -86,12 +89,18 @@ def write_events(memory: Memory) -> list[dict[str, Any]]:
     return [{"at": format_micro_timestamp(e.at), "change": e.change} for e in memory.events[-MOST_REMEMBERED:]]
 
 
+def _time(text: str) -> float:
+    """Not before 1970: what somebody has dated before all times could not be written again."""
+    return max(parse_timestamp(text), 1.0)
+
+
 def _filled(ring: Ring, written: Mapping[int, Mapping[str, Any]]) -> Ring:
     found = written.get(ring.step)
     if found is None:
         return ring
-    values = tuple(found["values"][-ring.length :])
-    return Ring(ring.step, ring.length, found["last"], values, found.get("count", 1))
+    # As no sample of ours can be, somebody's edit may be: sums and means must stay numbers that a status can hold
+    values = tuple(min(v, 1000 * MAX_REPLICAS) for v in found["values"][-ring.length :])
+    return Ring(ring.step, ring.length, found["last"], values, min(max(found.get("count", 1), 1), _MOST_COUNTED))
 
 
 def _written(ring: Ring) -> dict[str, Any]:

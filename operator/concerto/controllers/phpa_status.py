@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.prediction import Outlook
 from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 
+_MOST_TEXT = 4096
+"""Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
     "HasASay": "The model did better over the kept history than the assumption that nothing changes.",
     "WarmingUp": "There are too few samples yet; until there are more, the metrics of now decide alone.",
@@ -40,6 +43,11 @@ def metric_statuses(metrics: Sequence[MetricSpec], outcomes: Sequence[Proposal |
     return statuses
 
 
+def selector_status(selector: str) -> dict[str, str]:
+    """``status.selector``; left out where it is too long: a part of one selects other pods, or is none."""
+    return {"selector": selector} if len(selector) <= _MOST_TEXT else {}
+
+
 def forecast_status(outlook: Outlook, replicas: int | None, *, now: float, expires_at: float) -> dict[str, Any] | None:
     """``status.forecast``; None while there is none."""
     if outlook.expected is None or outlook.upper is None:
@@ -64,8 +72,25 @@ def forecast_status(outlook: Outlook, replicas: int | None, *, now: float, expir
     return status
 
 
-def explain(decision: Decision, current: int, outlook: Outlook | None, floor: int | None, *, carried_out: bool) -> str:
-    """The last decision in one sentence."""
+def explain(
+    decision: Decision,
+    current: int,
+    outlook: Outlook | None,
+    floor: int | None,
+    *,
+    carried_out: bool,
+    refused: str | None = None,
+) -> str:
+    """The last decision in one sentence.
+
+    Args:
+        decision: what was decided.
+        current: replicas before.
+        outlook: of the forecast, if there is one.
+        floor: what the forecast asks for, if it has a say.
+        carried_out: that decisions are (in a preview they are not).
+        refused: why this one could not be; None if it was, or nothing had to be done.
+    """
     if decision.error is not None and decision.metrics_replicas is None:
         return f"Kept {current} replicas: {decision.error}."
     if decision.metrics_replicas is None and not decision.rescale:
@@ -73,7 +98,10 @@ def explain(decision: Decision, current: int, outlook: Outlook | None, floor: in
     did = f"Kept {current} replicas"
     if decision.rescale:
         verb = "Scaled" if carried_out else "Would scale"
+        if refused is not None:
+            verb = "Could not scale"
         did = f"{verb} from {current} to {decision.replicas} replicas"
+        did += f" ({refused.rstrip('.')})" if refused is not None else ""
     if decision.metrics_replicas is None:
         return f"{did}: {decision.reason}."
     parts = [f"the metrics of now ask for {decision.metrics_replicas}"]
@@ -84,6 +112,8 @@ def explain(decision: Decision, current: int, outlook: Outlook | None, floor: in
         )
     elif outlook is not None:
         parts.append(f"the forecast has no say ({outlook.reason})")
+    if decision.error is not None:
+        parts.append(decision.error)
     limited = {c.type: c for c in decision.conditions}
     stable, limit = limited.get("AbleToScale"), limited.get("ScalingLimited")
     if stable is not None and stable.reason in ("ScaleUpStabilized", "ScaleDownStabilized"):
@@ -93,11 +123,11 @@ def explain(decision: Decision, current: int, outlook: Outlook | None, floor: in
     return f"{did}: {'; '.join(parts)}."
 
 
-def why(decision: Decision, floor: int | None) -> str:
-    """What decided, as a word."""
+def why(decision: Decision, floor: int | None, *, replaces: bool) -> str:
+    """What decided, as a word; ``replaces``: the forecast stands instead of the metrics' answer."""
     if decision.metrics_replicas is None:
         return "Bounds" if decision.rescale else "NoAnswer" if decision.error else "ScalingDisabled"
-    if floor is not None and floor > decision.metrics_replicas:
+    if floor is not None and (floor > decision.metrics_replicas or (replaces and floor < decision.metrics_replicas)):
         return "Forecast"
     return "Metrics"
 
@@ -150,11 +180,17 @@ def spoken(decision_status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def last_decision(
-    old: Mapping[str, Any] | None, decision: Decision, message: str, floor: int | None, *, now: float
+    old: Mapping[str, Any] | None,
+    decision: Decision,
+    message: str,
+    floor: int | None,
+    *,
+    now: float,
+    replaces: bool = False,
 ) -> dict[str, Any]:
     """``status.lastDecision``; its time is when it last said something new."""
     new: dict[str, Any] = {
-        "reason": why(decision, floor),
+        "reason": why(decision, floor, replaces=replaces),
         "message": message[:1024],
         "reactiveReplicas": decision.replicas if decision.metrics_replicas is None else decision.metrics_replicas,
         "replicas": decision.replicas,
@@ -168,7 +204,8 @@ def last_decision(
 
 def target_digest(spec: PredictiveHPA) -> str:
     """What demand, counted in replicas, is relative to: with another target, old history means something else."""
-    return ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)[:4096]
+    text = ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)
+    return text if len(text) <= _MOST_TEXT else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _quantity(milli: int) -> str:

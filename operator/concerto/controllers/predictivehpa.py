@@ -52,6 +52,7 @@ from concerto.controllers.phpa_status import (
     last_decision,
     merge_patch,
     metric_statuses,
+    selector_status,
     target_digest,
 )
 from concerto.controllers.phpa_telemetry import ForecastMetrics
@@ -68,6 +69,8 @@ Key = tuple[str, str]
 T = TypeVar("T")
 
 _RIVALS_SECONDS = 10.0
+_WARNED_SECONDS, _WARNED_MOST = 300.0, 4
+"""An object's warnings of one reason say so many different things within this time."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class _Entry:
     status: Mapping[str, Any] = field(default_factory=dict)
     written_at: float = 0.0
     digest: str = ""
+    warned: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -281,12 +285,22 @@ class PredictiveHPAController:
 
     async def _decide(self, seen: Sequence[_Seen]) -> None:
         try:
-            outlooks = self._predict(seen)
-            await asyncio.gather(*(self._alone(s.entry, self._act(s, o)) for s, o in zip(seen, outlooks, strict=True)))
-            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(seen))
+            asked = [s for s in seen if self._is_asked(s.entry, s.spec)]
+            outlooks = self._predict(asked)
+            await asyncio.gather(*(self._alone(s.entry, self._act(s, o)) for s, o in zip(asked, outlooks, strict=True)))
+            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(asked))
         finally:
             for s in seen:
                 s.entry.busy = False
+
+    def _is_asked(self, entry: _Entry, spec: PredictiveHPA) -> bool:
+        """Whether the object still is what was looked at: a metrics API may take ten seconds, and be overtaken.
+
+        It may be gone, a preview by now, or have another target. What has changed is looked at anew, at once.
+        """
+        meta = entry.obj["metadata"]
+        known = self._entries.get((meta["namespace"], meta["name"]))
+        return known is entry and spec is (_PLACEHOLDER if entry.spec is None else entry.spec)
 
     async def _alone(self, entry: _Entry, work: Awaitable[T]) -> T | None:
         """What cannot go wrong and does is said where it happened, and is not the others' business."""
@@ -305,7 +319,8 @@ class PredictiveHPAController:
 
     # Observe
 
-    async def _observe(self, entry: _Entry) -> _Seen:
+    async def _observe(self, entry: _Entry) -> _Seen | None:
+        """What there is to see; None where nobody asks any more."""
         spec = entry.spec
         now = self._clock()
         if spec is None:
@@ -316,11 +331,18 @@ class PredictiveHPAController:
             async with self._limit:
                 scale = await self._targets.read(spec.namespace, spec.target)
         except KubeError as error:
+            if not self._is_asked(entry, spec):
+                entry.busy = False
+                return None
             if isinstance(error, NotFound):
                 self._selectors.put((spec.namespace, spec.name), None)
             self._event(entry, "Warning", "FailedGetScale", "GettingScale", str(error))
             complaint = failed("FailedGetScale", "get the target's current scale", str(error))
             return _Seen(entry, spec, bounds, now, wrong=complaint)
+        if not self._is_asked(entry, spec):
+            # Nor may it claim pods, for whom nobody would take the claim back
+            entry.busy = False
+            return None
         if (rival := self._rival(entry, spec)) is not None:
             return _Seen(entry, spec, bounds, now, scale, rival=rival)
         selector, wrong = self._selector(entry, spec, scale)
@@ -479,7 +501,7 @@ class PredictiveHPAController:
         if decision.error is not None:
             self._event(entry, "Warning", "FailedComputeMetricsReplicas", "Computing", decision.error)
         live = spec.prediction.mode != "Preview"
-        done, conditions = False, list(decision.conditions)
+        done, refused, conditions = False, None, list(decision.conditions)
         if decision.rescale and live:
             if floor is not None and floor.replicas > (decision.metrics_replicas or 0):
                 await self._reserve(s, decision.replicas - scale.replicas, floor.source, outlook)
@@ -487,8 +509,11 @@ class PredictiveHPAController:
                 # Written before it is made: whoever goes on after a crash in between must not allow as much again
                 made = carried_out(decision.memory, bounds, before=scale.replicas, after=decision.replicas, now=s.now)
                 await self._write(entry, {**entry.status, "scaleEvents": write_events(made)}, s.now)
+            if not self._is_asked(entry, spec):
+                return
             entry.asked = (scale.replicas, decision.replicas, s.now)
             done, condition = await self._rescale(entry, scale, decision)
+            refused = None if done else condition.message
             conditions = [c for c in conditions if c.type != "AbleToScale"] + [condition]
         memory = decision.memory
         if done:
@@ -496,16 +521,19 @@ class PredictiveHPAController:
             entry.asked = None
         entry.state = replace(entry.state, memory=memory)
         asked = floor.replicas if floor else None
-        message = explain(decision, scale.replicas, outlook, asked, carried_out=live)
+        message = explain(decision, scale.replicas, outlook, asked, carried_out=live, refused=refused)
+        replaces = floor is not None and floor.replaces
         old = entry.status
         status: dict[str, Any] = {
             "observedGeneration": spec.generation,
             "currentReplicas": scale.replicas,
             "desiredReplicas": decision.replicas,
-            "selector": scale.selector[:4096],
+            **selector_status(scale.selector),
             "currentMetrics": metric_statuses(spec.metrics, s.measured.outcomes),
             "historyOf": entry.digest,
-            "lastDecision": last_decision(old.get("lastDecision"), decision, message, asked, now=s.now),
+            "lastDecision": last_decision(
+                old.get("lastDecision"), decision, message, asked, now=s.now, replaces=replaces
+            ),
             "conditions": self._conditions(s, conditions, outlook),
             **self._remembered(entry),
         }
@@ -539,7 +567,7 @@ class PredictiveHPAController:
         selector = parse_selector(s.scale.selector)
         horizon = outlook.horizon_seconds
         reservation = build_reservation(s.spec, selector, count=added, horizon_seconds=horizon, now=s.now)
-        wrong = await reserve(self._session, reservation)
+        wrong = await reserve(self._session, reservation, now=s.now)
         name = reservation["metadata"]["name"]
         if wrong is None:
             note = f"Reserved room for {added} pods that {model} expects ({name})"
@@ -606,6 +634,13 @@ class PredictiveHPAController:
         entry.written_at = now
 
     def _event(self, entry: _Entry, kind: str, reason: str, action: str, note: str) -> None:
+        """Say it; a trouble that has other words at each look (a value, an address) does not fill the events."""
+        now = self._clock()
+        if kind == "Warning":
+            said = {n: at for n, at in entry.warned.get(reason, {}).items() if 0.0 <= now - at < _WARNED_SECONDS}
+            if note not in said and len(said) >= _WARNED_MOST:
+                return
+            entry.warned[reason] = {**said, note: said.get(note, now)}
         self._recorder.record(
             entry.obj, type="Normal" if kind == "Normal" else "Warning", reason=reason, action=action, note=note
         )
@@ -622,14 +657,18 @@ _PLACEHOLDER = PredictiveHPA.from_raw(
 )
 
 
+_NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading an object that is of no form ends with: it is that object's trouble, and nobody else's."""
+
+
 def _understood(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA | None, State]:
     try:
         spec = PredictiveHPA.from_raw(obj)
-    except (ValueError, KeyError):
+    except _NOT_UNDERSTOOD:
         return None, State()
     try:
         return spec, read_state(spec, status)
-    except (ValueError, KeyError):
+    except _NOT_UNDERSTOOD:
         # A status that somebody has spoilt costs the history, never the scaling
         return spec, State()
 
@@ -648,6 +687,6 @@ def _complaint(obj: Object) -> str:
         PredictiveHPA.from_raw(obj)
     except KeyError as error:
         return f"{error} is missing"
-    except ValueError as error:
+    except _NOT_UNDERSTOOD as error:
         return str(error)
     return "it is understood now"
