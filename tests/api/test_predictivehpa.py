@@ -3,6 +3,7 @@ import pytest
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA, format_selector
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import parse_timestamp
+from crd_schemas import problems
 
 
 def phpa(**spec):
@@ -27,6 +28,30 @@ def test_a_behavior_of_one_direction_is_a_behavior_of_both():
     view = PredictiveHPA.from_raw(phpa(behavior={"scaleUp": {"tolerance": "50m"}}))
     assert view.scale_up.tolerance == 0.05
     assert view.scale_down is not None and view.scale_down.policies is None
+
+
+@pytest.mark.parametrize(
+    ("written", "tolerance"),
+    [("50m", 0.05), ("0.05", 0.05), (0.05, 0.05), (1e-05, 1e-05), ("1e-2", 0.01), (".5", 0.5), (0, 0.0), (2, 2.0)],
+)
+def test_a_tolerance_is_any_that_autoscaling_v2_takes(written, tolerance):
+    obj = phpa(behavior={"scaleUp": {"tolerance": written}})
+    assert PredictiveHPA.from_raw(obj).scale_up.tolerance == tolerance
+    assert problems({"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", **obj}) == []
+
+
+@pytest.mark.parametrize("written", [-0.1, "-50m", "5 %", "", {"a": 1}, [1]])
+def test_what_is_no_tolerance_is_refused_by_the_api_server(written):
+    obj = phpa(behavior={"scaleUp": {"tolerance": written}})
+    assert problems({"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", **obj}) != []
+
+
+@pytest.mark.parametrize("written", ["+5", ".5", "5.", "1E", "2e3", "100Mi", 5])
+def test_a_target_is_any_quantity_that_is_above_zero(written):
+    target = {"type": "AverageValue", "averageValue": written}
+    obj = phpa(metrics=[{"type": "Pods", "pods": {"metric": {"name": "q"}, "target": target}}])
+    assert PredictiveHPA.from_raw(obj).metrics[0].average_value > 0
+    assert problems({"apiVersion": "concerto.dev/v1alpha1", "kind": "PredictiveHPA", **obj}) == []
 
 
 def test_prediction_is_read_with_its_units():
