@@ -443,6 +443,118 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "spec.largePodWait",
         "like 2m",
     ),
+    *(
+        (f"a name that no object can have: {kind} {field}", kind, spec, f"spec.{field}", advice)
+        for kind, spec, field, advice in (
+            (
+                "PodReservation",
+                {"count": 1, "podSelector": {"matchLabels": {"app = x": "y"}}},
+                "podSelector",
+                "such as app",
+            ),
+            (
+                "PodReservation",
+                {"count": 1, "podSelector": {"matchLabels": {"app": "x y"}}},
+                "podSelector",
+                "begins and",
+            ),
+            (
+                "PodReservation",
+                {"count": 1, "podSelector": {"matchExpressions": [{"key": "a b", "operator": "Exists"}]}},
+                "podSelector.matchExpressions[0].key",
+                "such as app",
+            ),
+            (
+                "PodReservation",
+                {"count": 1, "podSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": ["x!"]}]}},
+                "podSelector.matchExpressions[0].values[0]",
+                "begins and ends",
+            ),
+            (
+                "PodReservation",
+                {"count": 1, "podSelector": SELECTOR, "nodeSelector": {"my pool": "gpu"}},
+                "nodeSelector",
+                "such as app",
+            ),
+            (
+                "PodReservation",
+                {"count": 1, "podSelector": SELECTOR, "nodeName": "Node/1"},
+                "nodeName",
+                "`kubectl get nodes`",
+            ),
+            ("PodCPUBinding", {**BINDING, "podName": "default/web"}, "podName", "without its namespace"),
+            ("NodeCapacity", {"resources": ["cpu", "GPU"]}, "resources[1]", "such as gpu"),
+            (
+                "NodeCapacity",
+                {"resources": ["gpu"], "gauges": [{"name": "gpu", "path": "gpu-usage"}]},
+                "gauges[0].path",
+                "/run/gpu-usage",
+            ),
+            ("SchedulingProfile", {"schedulerName": "Concerto"}, "schedulerName", "write it like concerto"),
+            (
+                "SchedulingProfile",
+                {
+                    **PROFILE,
+                    "scores": [{"name": "NodeResourcesFit", "nodeResourcesFit": {"resources": [{"name": "gpu"}]}}],
+                },
+                "scores[0].nodeResourcesFit.resources[0].name",
+                "such as example.com/gpu",
+            ),
+            (
+                "PredictiveHPA",
+                {**HPA, "scaleTargetRef": {"apiVersion": "apps", "kind": "Deployment", "name": "web"}},
+                "scaleTargetRef.apiVersion",
+                "write it like apps/v1",
+            ),
+        )
+    ),
+    (
+        "reserved CPUs like a range of names",
+        "NodeCPUTopology",
+        {"nodeName": "NAME", "reservedCPUs": "0..3"},
+        "spec.reservedCPUs",
+        "like 0-1,8",
+    ),
+    (
+        "a million pods more",
+        "NodeCapacity",
+        {"slots": {"extraPods": "1000000"}},
+        "spec.slots.extraPods",
+        "a half as 500m",
+    ),
+    (
+        "a root that the formula does not have",
+        "SchedulingProfile",
+        {
+            **PROFILE,
+            "scores": [
+                {"name": "LoadVariationRiskBalancing", "loadVariationRiskBalancing": {"safeVarianceSensitivity": 3}}
+            ],
+        },
+        "spec.scores[0].loadVariationRiskBalancing",
+        "of formula Upstream alone",
+    ),
+    (
+        "a fraction that no filter asks for",
+        "SchedulingProfile",
+        {**PROFILE, "filters": [{"name": "UnsupportedConstraints"}], "admitFraction": "500m"},
+        "spec.admitFraction",
+        "list that in spec.filters",
+    ),
+    (
+        "a tolerance in percent",
+        "PredictiveHPA",
+        {**HPA, "behavior": {"scaleUp": {"tolerance": "10%"}}},
+        "spec.behavior.scaleUp.tolerance",
+        "a tenth as 100m",
+    ),
+    (
+        "less history than a season",
+        "PredictiveHPA",
+        {**HPA, "prediction": {"season": {"length": "168h"}}},
+        "spec.prediction.historyLength",
+        "make spec.prediction.season.length shorter",
+    ),
 ]
 
 
