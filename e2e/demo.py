@@ -21,6 +21,7 @@ import pykube
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from e2e.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.clusters.local import stop_left
@@ -36,9 +37,10 @@ console = Console()
 _began = time.monotonic()
 
 
-def say(text: str) -> None:
-    """A line with the time since the start."""
-    console.print(f"[dim]{time.monotonic() - _began:6.1f} s[/]  {text}", highlight=False, soft_wrap=True)
+def say(text: str, style: str = "") -> None:
+    """A line with the time since the start; brackets in it are shown as they are."""
+    at = time.monotonic() - _began
+    console.print(f"[dim]{at:6.1f} s[/] ", Text(text, style), highlight=False, soft_wrap=True)
 
 
 class View:
@@ -75,7 +77,7 @@ class View:
                     str(sum(p["metadata"]["uid"] not in counted for p in live)),
                     str(sum(p["status"].get("phase") == "Running" for p in live)),
                     str(sum(p["status"].get("phase") == "Succeeded" for p in here)),
-                    "?" if cpu is None else f"{'█' * round(cpu * 20):<20} {100 * cpu:3.0f} %",
+                    "?" if cpu is None else f"{'█' * round(cpu * 10):<10} {100 * cpu:3.0f} %",
                 ]
             )
         return rows, Counter(p["status"].get("phase", "?") if p["spec"].get("nodeName") else "Waiting" for p in pods)
@@ -87,7 +89,7 @@ def table(rows: list[list[str]], phases: Counter[str], seconds: float) -> Table:
     shown = Table(title=f"Job burn, {seconds:.0f} s: {told or 'no pods yet'}", title_justify="left")
     for column in ("node", "can take (pods)", "reserved, not counted yet", "running", "succeeded"):
         shown.add_column(column, justify="left" if column == "node" else "right")
-    shown.add_column("CPU and its pressure")
+    shown.add_column("CPU, pressure", no_wrap=True)
     for row in rows[:20]:
         shown.add_row(*row)
     return shown
@@ -140,7 +142,7 @@ def show(system: System) -> None:
     """What a user would type now."""
 
     def typed(*arguments: str, last: int | None = None) -> None:
-        console.print(f"\n[bold]$ kubectl {' '.join(arguments)}[/]")
+        console.print(Text(f"\n$ kubectl {' '.join(arguments)}", "bold"))
         lines = system.cluster.kubectl(*arguments).splitlines()
         print("\n".join(lines if last is None else lines[-last:]), flush=True)
 
@@ -160,11 +162,13 @@ def judge(system: System, recorder: Recorder) -> list[str]:
     verdict = recorder.verify()
     say(
         f"independent recorder: {verdict.assignments} assignments, {verdict.by_capacity} by measured capacity, "
-        f"{len(verdict.violations)} not allowed; most in flight per node: {verdict.max_in_flight}"
+        f"{len(verdict.violations)} not allowed; most in flight at once: "
+        + ", ".join(f"{most} on {node}" for node, most in sorted(verdict.max_in_flight.items()))
     )
     wrong += verdict.violations + [f"{name} was bound twice" for name in verdict.rebound] + recorder.gaps
     if difference := system.diff():
-        wrong.append(f"somebody wrote to what was applied:\n{difference}")
+        changed = [line[:200] for line in difference.splitlines() if line.startswith(("diff", "+", "-"))]
+        wrong.append("\n".join(["somebody wrote to what was applied:", *changed[:40]]))
     else:
         say(f"kubectl diff -k {system.overlay.relative_to(REPOSITORY)}: empty")
     return wrong
@@ -186,7 +190,7 @@ def demo() -> int:
         if possible:
             system = stack.enter_context(real_system(control_plane, say, outlives_us=KEEP))
         else:
-            say(f"[yellow]simulated nodes instead of real ones: {reason}[/]")
+            say(f"simulated nodes instead of real ones: {reason}", "yellow")
             system = stack.enter_context(hollow_system(control_plane, say, 2))
         recorder = stack.enter_context(Recorder(str(control_plane.kubeconfig)))
         say("manifests/samples: a Job of 60 CPU-burning pods without requests (about 1-3 min)")
@@ -205,7 +209,9 @@ def conclude(stack: ExitStack, system: System, recorder: Recorder) -> int:
     """Judge, say what is wrong, and leave everything running if that was asked for; the exit status."""
     wrong = judge(system, recorder)
     for line in wrong:
-        say(f"[red]wrong: {line}[/]")
+        say(f"wrong: {line}", "red")
+    if not wrong:
+        say("all is as it should be: each pod was placed once, and nothing is left behind")
     if KEEP and not wrong:
         leave_running(stack, system)
     return 1 if wrong else 0

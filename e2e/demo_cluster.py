@@ -9,6 +9,8 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from rich.text import Text
+
 from e2e import metrics_server
 from e2e.clusters import LocalControlPlane, Unusable, find_binaries
 from e2e.demo import KEEP, STATE, conclude, console, say, show, watch_job
@@ -21,7 +23,7 @@ from e2e.waiting import eventually
 
 def typed(system: System, *arguments: str) -> None:
     """A command as a person would type it, and what it prints."""
-    console.print(f"\n[bold]$ kubectl {' '.join(arguments)}[/]")
+    console.print(Text(f"\n$ kubectl {' '.join(arguments)}", "bold"))
     print(system.cluster.kubectl(*arguments), end="", flush=True)
 
 
@@ -34,7 +36,7 @@ def top(system: System, control_plane: LocalControlPlane) -> None:
             typed(system, "top", "nodes")
             typed(system, "top", "pods", "-n", NAMESPACE)
     except Unusable as error:
-        say(f"[yellow]no kubectl top: {error}[/]")
+        say(f"no kubectl top: {error}", "yellow")
 
 
 def demo() -> int:
@@ -48,7 +50,7 @@ def demo() -> int:
         control_plane = LocalControlPlane(find_binaries(say), work_dir=work_dir, scheduler=True, outlives_us=KEEP)
         possible, reason = can_run_real_nodes(control_plane)
         if not possible:
-            say(f"[red]images run on real nodes only: {reason}[/]")
+            say(f"images run on real nodes only: {reason}", "red")
             return 1
         say("control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler (5 s)")
         stack.enter_context(control_plane)
@@ -73,7 +75,7 @@ def main() -> int:
     try:
         return demo()
     except (CannotBuild, subprocess.CalledProcessError) as error:
-        say(f"[red]{error}[/]")
+        say(str(error), "red")
         return 1
     except KeyboardInterrupt:
         say("interrupted: everything that was started has been stopped")

@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from e2e.nodes import RealNode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRACE = REPOSITORY / "build" / "demo-trace.json"
-PICTURE = REPOSITORY / "docs" / "figures" / "demo-pods-per-node.png"
+PICTURE = REPOSITORY / "build" / "demo-pods-per-node.png"
 SAMPLE = REPOSITORY / "manifests" / "samples" / "burn.yaml"
 
 
@@ -100,27 +101,38 @@ def steady(seconds: Sequence[float], pods: Sequence[float]) -> tuple[float, floa
     return statistics.mean(middle), statistics.pstdev(middle)
 
 
-def main() -> None:
-    """Simulate, draw, and tell what the two have in common."""
+def summary(name: str, seconds: Sequence[float], pods: Sequence[int]) -> str:
+    """A node's pods in words."""
+    mean, deviation = steady(seconds, pods)
+    return f"{name}: {mean:.1f} pods at a time in the middle half (deviation {deviation:.1f}), {max(pods)} at most"
+
+
+def main() -> int:
+    """Simulate, draw, and tell what the two have in common; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--out", type=Path, default=PICTURE)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if not args.trace.exists():
+        print(f"there is no {args.trace}: run `make demo` first, on real nodes (as root)")
+        return 1
     trace = Trace(**json.loads(args.trace.read_text()))
     recorder = simulate(trace, args.seed)
     at = [float(t) for t in recorder.trace_times if t >= 0]
     simulated = np.array(recorder.trace_pods)[-len(at) :]
     draw(args.out, trace, at, simulated)
+    print(f"the Job of {trace.pods} pods took {max(trace.seconds):.0f} s for real, {max(at):.0f} s simulated")
     for name, pods in trace.running.items():
-        print("real      {}: mean {:.1f}, std {:.1f}".format(name, *steady(trace.seconds, pods)), f"most {max(pods)}")
+        print(summary(f"real node {name}", trace.seconds, pods))
     for node, column in enumerate(simulated.T):
-        pods = [int(n) for n in column]
-        print("simulated {}: mean {:.1f}, std {:.1f}".format(node + 1, *steady(at, pods)), f"most {max(pods)}")
+        print(summary(f"simulated node {node + 1}", at, [int(n) for n in column]))
     print(
-        f"a pod took {trace.pod_cpu_seconds:.1f} CPU seconds; the pods of a node had {trace.cpu_share:.2f} of its CPU"
+        f"a real pod took {trace.pod_cpu_seconds:.1f} CPU seconds, and the pods of a node had {trace.cpu_share:.2f} of "
+        "its CPU: other processes had the rest. Simulated pods were given as much more work"
     )
     print(f"picture: {args.out}")
+    return 0
 
 
 def draw(path: Path, trace: Trace, at: list[float], simulated: np.ndarray) -> None:
@@ -150,4 +162,4 @@ def draw(path: Path, trace: Trace, at: list[float], simulated: np.ndarray) -> No
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -193,6 +193,19 @@ def test_a_standing_reservation_keeps_room_for_its_pods_and_is_used_up_by_them(c
     assert {c["name"] for c in status()["consumedBy"]} == {"guest-0", "guest-1"}
 
 
+def test_a_standing_reservation_on_a_node_that_is_not_there_says_so(concerto_cluster, operator, namespace):
+    reservation = {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "PodReservation",
+        "metadata": {"name": "astray", "namespace": namespace},
+        "spec": {"podSelector": {"matchLabels": {"app": "x"}}, "count": 1, "nodeName": "no-such-node"},
+    }
+    concerto_cluster.apply(reservation)
+    assert eventually("an event", lambda: events(concerto_cluster, namespace, "astray", "NodeNotFound"))
+    ready = condition(concerto_cluster.get("pres", "-n", namespace, "astray"), "Ready")
+    assert "there is no node no-such-node" in ready["message"]
+
+
 def test_a_standing_reservation_whose_time_is_over_says_so_and_stays(concerto_cluster, operator, namespace):
     concerto_cluster.apply({
         "apiVersion": "concerto.dev/v1alpha1",
@@ -249,6 +262,9 @@ def test_profiles_come_change_and_go_without_a_restart(concerto_cluster, operato
             "the second one is not", lambda: is_so(concerto_cluster, f"{name}-2", "False", "DuplicateSchedulerName")
         )
         assert name in loser["message"]
+        assert eventually(
+            "an event", lambda: events(concerto_cluster, "default", f"{name}-2", "DuplicateSchedulerName")
+        )
         # With the older one gone the younger one is in its place, and its rule lets the pod in
         concerto_cluster.kubectl("delete", "sprof", name)
         eventually("placed by the other profile", lambda: node_of(concerto_cluster, namespace, "late"))

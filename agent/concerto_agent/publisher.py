@@ -21,7 +21,7 @@ from concerto.api.nodecapacity import (
     ResourceStatus,
     Window,
 )
-from concerto.api.subspacesnapshot import SubspaceStatus
+from concerto.api.subspacesnapshot import MODEL_DIGITS, SubspaceStatus
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.pipeline import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import decompose
@@ -29,7 +29,6 @@ from concerto.capacity.windows import WindowStatistics
 from concerto_agent.sampler import Problem, Reason
 
 _DIGITS = 4
-_MODEL_DIGITS = 9
 
 # The first of them that applies is the condition's reason, gravest first; the message tells all
 _GRAVITY: tuple[Reason, ...] = (
@@ -282,8 +281,8 @@ def build_subspace(
         observed_at=observed_at,
         observed_generation=observed_generation,
         resources=tuple(settings.resources[i] for i in told),
-        sigma=tuple(round(float(s), _MODEL_DIGITS) for s in sigma),
-        directions=tuple(tuple(round(float(x), _MODEL_DIGITS) for x in column) for column in directions.T),
+        sigma=tuple(round(float(s), MODEL_DIGITS) for s in sigma),
+        directions=tuple(tuple(round(float(x), MODEL_DIGITS) for x in column) for column in directions.T),
         batches=int(report.batches[node]),
         conditions=tuple(
             merge_conditions(

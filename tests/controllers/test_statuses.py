@@ -75,6 +75,23 @@ def test_a_standing_reservation_says_how_it_stands(sentence, state, limited, pha
     assert problems({**obj, "status": status}) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"nodeName": "n9"}, "0 of 3 units are held: there is no node n9 (spec.nodeName)."),
+        ({"nodeSelector": {"pool": "x"}}, "0 of 3 units are held: no node has the labels of spec.nodeSelector."),
+    ],
+)
+def test_a_reservation_on_nodes_that_are_not_there_says_so(asked, message):
+    obj, state = reservation(**asked), StandingState({}, {}, 3, False)
+    view = StandingReservation.from_raw(obj)
+    status = build_standing_status(obj, view, state, consumers=[], limited=True, nowhere=True, now=NOW)
+    assert status["phase"] == "Pending"
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "NodeNotFound"
+    assert message in ready["message"]
+
+
 def test_a_status_that_says_nothing_new_is_not_different():
     obj = reservation()
     view, state = StandingReservation.from_raw(obj), StandingState({"n1": 3}, {}, 3, False)

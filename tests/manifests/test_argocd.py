@@ -101,11 +101,13 @@ def verdicts() -> dict[str, Verdict]:
     }
 
 
-def reservation(state: StandingState, *, limited: bool = False) -> dict[str, Any]:
+def reservation(state: StandingState, *, limited: bool = False, node: str | None = None) -> dict[str, Any]:
     obj = thing("PodReservation", None)
     obj["spec"] = {"podSelector": {"matchLabels": {"a": "b"}}, "count": 3, "ttlSeconds": 60}
+    if node is not None:
+        obj["spec"]["nodeName"] = node
     view = StandingReservation.from_raw(obj)
-    status = build_standing_status(obj, view, state, consumers=[], limited=limited, now=NOW)
+    status = build_standing_status(obj, view, state, consumers=[], limited=limited, nowhere=node is not None, now=NOW)
     return obj | {"status": status}
 
 
@@ -120,6 +122,10 @@ V = verdicts()
 # sentence: object, health, part of the message
 STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "nobody has looked at it": (thing("SchedulingProfile", None), "Progressing", "has not looked at it yet"),
+    "no agent has looked at it": (thing("NodeCapacity", None), "Progressing", "is there a node of that name?"),
+    "a reservation's node is to join": (
+        reservation(StandingState({}, {}, 3, False), node="n9"), "Progressing", "there is no node n9",
+    ),
     "its latest edit is unseen": (
         said("NodeCapacity", Condition("Ready", "True", "Measured", "x"), generation=2), "Progressing", "latest edit",
     ),

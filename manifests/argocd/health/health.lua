@@ -13,6 +13,7 @@ local waiting = {
   NotApplied = "the node's agent is about to answer",
   Prepared = "the node's agent waits for the pod's containers",
   NoCapacity = "room for a reservation comes when pods end",
+  NodeNotFound = "the node of a reservation may join later",
 }
 
 local function say(status, message)
@@ -26,6 +27,9 @@ for _, condition in ipairs(status.conditions or {}) do
 end
 local ready, stalled = conditions.Ready, conditions.Stalled
 
+if ready == nil and (obj.kind == "NodeCapacity" or obj.kind == "NodeCPUTopology" or obj.kind == "SubspaceSnapshot") then
+  return say("Progressing", "The agent of the node has not looked at it yet: is there a node of that name?")
+end
 if ready == nil then
   return say("Progressing", "Concerto has not looked at it yet: is its operator running?")
 end

@@ -11,6 +11,9 @@ from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 CLUSTER_NAME = "cluster"
 """The one object that the operator writes and every agent watches."""
 
+MODEL_DIGITS = 9
+"""Decimal places of the numbers in a status: far more than a model is exact to, and no more than can be read."""
+
 
 @dataclass(frozen=True)
 class SubspaceStatus:

@@ -54,4 +54,5 @@ class Kinds:
                 if item["kind"] == reference.kind and "/" not in item["name"]:
                     return Resource(group, each, item["name"], item["kind"], item["namespaced"])
         where = f"{group}/{version}" if group else version
-        raise UnknownKind(f"kind {reference.kind!r} is not served in {where}")
+        hint = "" if group else ": its apiVersion says where it is, such as apps/v1"
+        raise UnknownKind(f"kind {reference.kind!r} is not served in {where}{hint}")

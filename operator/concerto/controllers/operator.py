@@ -26,6 +26,7 @@ from concerto.controllers.clock import SteadyClock
 from concerto.controllers.cluster_model import ClusterModelPublisher
 from concerto.controllers.load_sources import LoadProviders
 from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings, AgentTokens
+from concerto.controllers.nodeless import NodelessObjects
 from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
 from concerto.controllers.podcpubinding import PodCPUBindingController
@@ -241,7 +242,7 @@ class Operator:
             may_write=lambda: election.remaining_seconds() > 0,
         )
         providers = LoadProviders(session, self._namespace, scheduler.snapshot, recorder, self._metrics, clock)
-        profiles = ProfileController(session, scheduler, providers, self._metrics)
+        profiles = ProfileController(session, scheduler, providers, recorder, self._metrics)
         reservations = ReservationController(session, scheduler, recorder, clock)
 
         def on_topology(old: Object | None, new: Object | None) -> None:
@@ -289,6 +290,12 @@ class Operator:
                 on_change=scheduler.on_batch,
             ),
         }
+        nodeless = NodelessObjects(
+            reflectors["nodes"].store,
+            [reflectors[plural].store for plural in ("nodecapacities", "subspacesnapshots", "nodecputopologies")],
+            recorder,
+            clock,
+        )
         if not pinning:
             del self._reconcilers[POD_CPU_BINDINGS.plural]
             del reflectors["nodecputopologies"], reflectors["podcpubindings"]
@@ -344,6 +351,7 @@ class Operator:
                 for reconciler in self._reconcilers.values():
                     group.create_task(keep_running(reconciler.kind, reconciler.run))
                 group.create_task(keep_running("profiles", profiles.run))
+                group.create_task(keep_running("objects without a node", nodeless.run))
                 group.create_task(keep_running("metric providers", providers.run))
 
         election = LeaderElection(

@@ -14,6 +14,7 @@ from concerto.controllers.load_sources import LoadProviders, ProviderState, Want
 from concerto.controllers.scheduler import ProfileCounts, Scheduler
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import KubeError, NotFound, Object, Session
+from concerto.kube.events import EventRecorder
 from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.profile import Profile
@@ -56,11 +57,19 @@ class ProfileState:
 class ProfileController:
     """Keeps the scheduler's profiles equal to the objects; of two with one schedulerName the older one is in use."""
 
-    def __init__(self, session: Session, scheduler: Scheduler, providers: LoadProviders, metrics: Metrics) -> None:
-        """It changes the scheduler's profiles and the providers that are asked, and writes statuses."""
+    def __init__(
+        self,
+        session: Session,
+        scheduler: Scheduler,
+        providers: LoadProviders,
+        recorder: EventRecorder,
+        metrics: Metrics,
+    ) -> None:
+        """It changes the scheduler's profiles and the providers that are asked, and writes statuses and events."""
         self._session = session
         self._scheduler = scheduler
         self._providers = providers
+        self._recorder = recorder
         self._metrics = metrics
         self._known: dict[str, _Known] = {}
         self._told: dict[str, ProfileState] = {}
@@ -147,6 +156,9 @@ class ProfileController:
             if status != obj.get("status"):
                 patch = {"metadata": {"uid": known.uid}, "status": status}
                 await self._session.patch(SCHEDULING_PROFILES.path(name=known.name, subresource="status"), patch)
+            before = next((c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] == "Ready"), {})
+            if ready.status == "False" and ready.message != before.get("message"):
+                self._recorder.record(obj, type="Warning", reason=ready.reason, action="Reading", note=ready.message)
             self._told[known.name] = state
         except NotFound:
             self._told.pop(known.name, None)

@@ -18,7 +18,7 @@ from concerto.kube import NotFound, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.ledger import StandingState
-from concerto.scheduling.standing import place
+from concerto.scheduling.standing import no_such_node, place
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class ReservationController:
             state,
             consumers=self._consumers(obj, state),
             limited=allowed < state.remaining,
+            nowhere=no_such_node(snapshot, view),
             now=wall_timestamp(),
         )
         if status != obj.get("status"):
@@ -93,15 +94,14 @@ class ReservationController:
             return
         # What the status says has been used is what allows the batch that used it to be deleted
         self._scheduler.changed(self._scheduler.snapshot.set_standing(StandingReservation.from_raw(written)))
-        old, new = (before.get("status") or {}).get("phase"), status["phase"]
-        if new != old and new in ("Expired", "Consumed"):
-            message = next(c["message"] for c in status["conditions"] if c["type"] == "Ready")
+        old, new = _ready(before.get("status") or {}), _ready(status)
+        if new["reason"] != old.get("reason") and new["reason"] != "Held":
             self._recorder.record(
                 before,
-                type="Warning" if new == "Expired" else "Normal",
-                reason=new,
+                type="Normal" if new["reason"] == "Consumed" else "Warning",
+                reason=new["reason"],
                 action="Reserving",
-                note=message,
+                note=new["message"],
             )
 
     def _consumers(self, obj: Object, state: StandingState) -> list[Object]:
@@ -116,8 +116,19 @@ class ReservationController:
         return sorted(consumers, key=lambda c: (c["name"], c["uid"]))
 
 
+def _ready(status: Object) -> Object:
+    return next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+
+
 def build_standing_status(
-    obj: Object, view: StandingReservation, state: StandingState, *, consumers: list[Object], limited: bool, now: str
+    obj: Object,
+    view: StandingReservation,
+    state: StandingState,
+    *,
+    consumers: list[Object],
+    limited: bool,
+    nowhere: bool = False,
+    now: str,
 ) -> Object:
     """The status of a standing reservation.
 
@@ -127,6 +138,7 @@ def build_standing_status(
         state: what the ledger holds for it.
         consumers: items of ``consumedBy``.
         limited: whether the namespace's limit keeps it from holding more.
+        nowhere: whether there is no node of the name or with the labels that it asks for.
         now: RFC 3339 time of this look.
     """
     held = sum(state.held.values())
@@ -139,12 +151,9 @@ def build_standing_status(
     elif held >= state.remaining:
         phase, ready = "Active", Condition("Ready", "True", "Held", f"{held} units are held, {used} have been used.")
     else:
-        why = (
-            "the limit of standing reservations of this namespace is reached (spec.reservations.maxUnitsPerNamespace of the SchedulingProfile)"  # noqa: E501
-            if limited
-            else "no node that it may use has more measured capacity free"
-        )
-        phase, ready = "Pending", Condition("Ready", "False", "NamespaceLimit" if limited else "NoCapacity", f"{held} of {state.remaining} units are held: {why}. It is tried again every few seconds.")  # fmt: skip # noqa: E501
+        reason, why = _shortage(view, limited=limited, nowhere=nowhere)
+        words = f"{held} of {state.remaining} units are held: {why}. It is tried again every few seconds."
+        phase, ready = "Pending", Condition("Ready", "False", reason, words)
     reconciling = phase == "Pending"
     conditions = [
         ready,
@@ -175,3 +184,18 @@ def build_standing_status(
     if view.expires_at is not None:
         status["expiresAt"] = format_timestamp(view.expires_at)
     return status
+
+
+def _shortage(view: StandingReservation, *, limited: bool, nowhere: bool) -> tuple[str, str]:
+    """Why not all of a reservation is held: the reason, and the middle of a sentence."""
+    if nowhere and view.node_name:
+        return "NodeNotFound", f"there is no node {view.node_name} (spec.nodeName)"
+    if nowhere and view.node_selector:
+        return "NodeNotFound", "no node has the labels of spec.nodeSelector"
+    if limited:
+        return (
+            "NamespaceLimit",
+            "the limit of standing reservations of this namespace is reached "
+            "(spec.reservations.maxUnitsPerNamespace of the SchedulingProfile)",
+        )
+    return "NoCapacity", "no node that it may use has more measured capacity free"

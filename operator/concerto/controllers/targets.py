@@ -16,6 +16,7 @@ from concerto.controllers.kinds import Kinds
 from concerto.kube import Conflict, Forbidden, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
 
 _WATCHED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
+_NO_SUCH_PATH = "the server could not find the requested resource"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,13 @@ class Targets:
         attempts: int | None = None,
     ) -> Scale:
         path = resource.path(namespace, name, "scale")
-        raw = await self._session.request("GET", path, timeout_seconds=timeout_seconds, attempts=attempts)
+        try:
+            raw = await self._session.request("GET", path, timeout_seconds=timeout_seconds, attempts=attempts)
+        except NotFound as error:
+            # of an object that is missing it says which; else the path is one that it does not have
+            if _NO_SUCH_PATH not in str(error):
+                raise
+            raise NotFound(404, "NotFound", f"a {resource.kind} has no scale, so nothing can scale it") from error
         status = raw.get("status") or {}
         return Scale(
             (raw.get("spec") or {}).get("replicas", 0),

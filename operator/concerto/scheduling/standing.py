@@ -15,6 +15,16 @@ from concerto.api.selectors import NodeSelector
 from concerto.scheduling.snapshot import MEASURED, Snapshot
 
 
+def no_such_node(snapshot: Snapshot, view: StandingReservation) -> bool:
+    """Whether no node there is has the name or the labels that the reservation asks for."""
+    named = snapshot.exists[: snapshot.size] & snapshot.selected(
+        NodeSelector(labels=view.node_selector), slice(0, snapshot.size)
+    )
+    if view.node_name:
+        named &= np.arange(snapshot.size) == snapshot.row_of.get(view.node_name, -1)
+    return not named.any()
+
+
 def place(
     snapshot: Snapshot,
     view: StandingReservation,

@@ -7,6 +7,7 @@ import base64
 import binascii
 import contextlib
 import json
+import os
 import ssl
 from collections.abc import Mapping
 
@@ -151,8 +152,16 @@ class PrometheusSource:
             return SourceError("Timeout", f"{self._settings.address}: no answer within {self._timeout:g} s")
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             return SourceError("CertificateRefused", f"{self._settings.address}: {error}")
+        except aiohttp.ClientConnectorError as error:
+            # aiohttp's own words speak of ssl where there is none
+            return SourceError("Unreachable", f"{self._settings.address}: cannot connect: {connection_words(error)}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return SourceError("Unreachable", f"{self._settings.address}: {error or type(error).__name__}")
+
+
+def connection_words(error: aiohttp.ClientConnectorError) -> str:
+    """Why no connection came about, as the system says it."""
+    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror) or str(error.os_error)
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
