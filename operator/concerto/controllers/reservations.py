@@ -75,7 +75,7 @@ class ReservationController:
             view,
             state,
             consumers=self._consumers(obj, state),
-            limited=allowed < state.remaining,
+            limited=sum(placements.values()) >= allowed < state.remaining,
             nowhere=no_such_node(snapshot, view),
             now=wall_timestamp(),
         )
