@@ -8,8 +8,9 @@ import re
 import pytest
 
 from concerto.cli import COMMANDS
-from crd_schemas import REPOSITORY
+from crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
+FILE = r"(operator|agent|e2e|tests|manifests|docs|crds|concerto|concerto_agent)/[\w./*-]+"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
@@ -53,3 +54,29 @@ def test_commands_that_a_page_names_are_there(page):
     named = re.findall(r"(?:^    |`)(?:\$ )?((?:make|concerto) [a-z][a-z0-9-]*)", page.read_text(), re.MULTILINE)
     known = {f"make {target}" for target in targets} | {f"concerto {command}" for command in COMMANDS}
     assert set(named) <= known
+
+
+def spans(page):
+    """What a page has in code style, outside of blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_fields_that_a_page_names_are_there(page):
+    known = {re.sub(r"\[\]|{}", "", path) for kind in CRDS for path, _ in fields(structural_schema(kind))}
+    named = {field for span in spans(page) for field in re.findall(r"(?<![\w.])(?:spec|status)(?:\.[A-Za-z]+)+", span)}
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_metrics_that_a_page_names_are_in_the_reference(page):
+    known = (REPOSITORY / "docs" / "reference.md").read_text()
+    named = {metric for span in spans(page) for metric in re.findall(r"\bconcerto_(?!agent/)[a-z_]+", span)}
+    assert [metric for metric in sorted(named) if metric not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    roots = [REPOSITORY, REPOSITORY / "operator", REPOSITORY / "agent"]
+    named = [span for span in spans(page) if re.fullmatch(FILE, span)]
+    assert [span for span in named if not any(any(root.glob(span)) for root in roots)] == []
