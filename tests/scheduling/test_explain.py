@@ -4,7 +4,15 @@ import pytest
 from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.schedulingprofile import ScoreSettings
-from concerto.controllers.explain import add_arguments, build_snapshot, find_profile, is_by_allocation, render, run
+from concerto.controllers.explain import (
+    add_arguments,
+    build_snapshot,
+    find_profile,
+    is_by_allocation,
+    render,
+    run,
+    said_of,
+)
 from concerto.scheduling.explain import explain
 
 SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
@@ -43,6 +51,7 @@ def test_the_table_marks_the_pods_node_and_shows_abstentions_and_refusals():
             "Pod default/p, on a, schedulerName concerto",
             "  Successfully assigned default/p to a",
             "",
+            "Were it placed now (*: where it is):",
             "NODE      BASIS     TOTAL  TargetLoadPacking  NodeResourcesFit",
             "a*        Capacity  84.3   63                 95",
             "b         Capacity  84.3   -                  95",
@@ -81,6 +90,22 @@ STATES = {
 @pytest.mark.parametrize(("over", "state"), STATES.values(), ids=STATES)
 def test_the_first_line_says_how_the_pod_is(over, state):
     assert render(pod("p", **over), [], []).splitlines()[0] == f"Pod default/p, {state}, schedulerName concerto"
+
+
+def event(reason, note, second, **more):
+    return {"reason": reason, "note": note, "eventTime": f"2026-03-01T12:00:{second:02d}.000000Z", **more}
+
+
+def test_what_was_said_comes_in_order_and_of_a_placed_pod_no_attempt_before():
+    again = {"series": {"count": 2, "lastObservedTime": "2026-03-01T12:00:30.000000Z"}}
+    told = [
+        event("FailedScheduling", "full", 1, **again),
+        event("Scheduled", "to a", 40),
+        event("FailedScheduling", "tainted", 20),
+        event("Pulled", "image", 41),
+    ]
+    assert said_of(pod("p", nodeName="a"), told) == ["to a"]
+    assert said_of(pod("p"), told) == ["tainted", "full", "to a"]
 
 
 def test_what_an_event_says_stays_a_line_and_moves_no_cursor():

@@ -22,6 +22,7 @@ from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.podreservation import StandingReservation
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.timestamps import parse_timestamp
 from concerto.controllers.load_sources import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.resources import (
@@ -96,8 +97,20 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
     verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
     if is_by_allocation(profile, verdicts):
         problem.append("No score has a metric of any node now, so requests stand in for load")
-    told = [e["note"] for e in events["items"] if e.get("reason") in ("Scheduled", "FailedScheduling")]
-    return render(pod, [*told, *problem], verdicts)
+    return render(pod, [*said_of(pod, events["items"]), *problem], verdicts)
+
+
+def said_of(pod: PodView, events: Sequence[Object]) -> list[str]:
+    """What was said of its placement, oldest first; of one that has a node, nothing of the attempts before."""
+    reasons = ("Scheduled",) if pod.node_name else ("Scheduled", "FailedScheduling")
+    told = [e for e in events if e.get("reason") in reasons]
+    return [e["note"] for e in sorted(told, key=_last_seen)]
+
+
+def _last_seen(event: Object) -> float:
+    series = event.get("series") or {}
+    at = series.get("lastObservedTime") or event.get("eventTime") or event.get("deprecatedLastTimestamp")
+    return parse_timestamp(at) if at else 0.0
 
 
 async def _measure(
@@ -174,6 +187,8 @@ def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict])
     # Whoever may create events may have written them
     told = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in note) for note in events)
     lines = [f"Pod {pod.key}, {state}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in told), ""]
+    if pod.node_name:
+        lines.append("Were it placed now (*: where it is):")
     plugins = list(next((v.scores for v in verdicts if v.scores), {}))
     rows = [["NODE", "BASIS", "TOTAL", *plugins, ""]]
     for v in verdicts:
