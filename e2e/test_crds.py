@@ -542,13 +542,6 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "list that in spec.filters",
     ),
     (
-        "a tolerance in percent",
-        "PredictiveHPA",
-        {**HPA, "behavior": {"scaleUp": {"tolerance": "10%"}}},
-        "spec.behavior.scaleUp.tolerance",
-        "a tenth as 100m",
-    ),
-    (
         "less history than a season",
         "PredictiveHPA",
         {**HPA, "prediction": {"season": {"length": "168h"}}},
