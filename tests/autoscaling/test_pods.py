@@ -15,6 +15,7 @@ def started(seconds_ago, **kw):
 GROUPS = {
     "a pod being deleted is ignored, even if it is ready": (started(900, deleting=True), FRESH, True, "ignored"),
     "a failed pod is ignored": (started(900, phase="Failed"), FRESH, True, "ignored"),
+    "a pod that has Succeeded is over, and not missing": (started(900, phase="Succeeded"), None, True, "ignored"),
     "a deleted pending pod is ignored: the first match wins": (
         started(1, phase="Pending", deleting=True),
         None,

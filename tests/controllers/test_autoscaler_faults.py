@@ -515,6 +515,54 @@ async def test_a_scale_that_is_refused_is_not_said_to_be_done():
         assert world.condition("web", "AbleToScale") == ("False", "FailedUpdateScale")
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["seen", "while the operator was away"])
+@pytest.mark.parametrize("mode", ["Off", "Auto"])
+async def test_what_a_preview_would_have_done_is_not_done_when_it_is_none_any_more(mode, restarted):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("9")}
+    preview = phpa("web", mode="Preview")
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, preview)
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert status["lastDecision"]["message"].startswith("Would scale from 2 to 4")
+        assert [r["replicas"] for r in status["recommendations"]] == [2, 9]
+        world.metrics = {"requests": load("2")}
+        live = phpa("web", mode=mode)
+        live = {**live, "metadata": {**live["metadata"], "generation": 2}, "status": status}
+        if not restarted:
+            clock.now += 15
+            autoscaler.on_object(preview, live)
+            autoscaler._start_due()
+            await world.seen("web", 2)
+            await asyncio.gather(*autoscaler._tasks)
+    if restarted:
+        async with autoscaling(world, clock) as another:
+            another.on_object(None, live)
+            clock.now += 30
+            another._start_due()
+            await world.seen("web", 2)
+            await asyncio.gather(*another._tasks)
+    assert world.scaled == {}
+    assert world.statuses["web"]["lastDecision"]["message"].startswith("Kept 2 replicas: the metrics of now ask for 2")
+
+
+async def test_what_cannot_even_be_read_is_said_in_the_last_decision():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = phpa("web")
+    made["spec"]["scaleTargetRef"]["kind"] = "Widget"
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        words = "Scaled nothing: the HPA controller was unable to get the target's current scale: kind 'Widget' is not"
+        assert status["lastDecision"]["message"].startswith(words)
+        assert problems(made | {"status": status}) == []
+
+
 async def test_a_trouble_that_has_other_words_at_each_look_does_not_fill_the_events():
     world, clock = World(), Clock()
     made = phpa("web")

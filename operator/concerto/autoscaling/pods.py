@@ -76,6 +76,10 @@ class PodGroups:
     ignored: frozenset[str]
 
 
+_OVER = ("Failed", "Succeeded")
+"""autoscaling/v2 takes a pod that has Succeeded, as of a node that was shut down, for one without a reading."""
+
+
 def group_pods(
     pods: Sequence[PodView], samples: Mapping[str, Sample], *, cpu: bool, now: float, settings: ControllerSettings
 ) -> PodGroups:
@@ -90,7 +94,7 @@ def group_pods(
     """
     ready, unready, missing, ignored = set(), set(), set(), set()
     for pod in pods:
-        if pod.deleting or pod.phase == "Failed":
+        if pod.deleting or pod.phase in _OVER:
             ignored.add(pod.name)
         elif pod.phase == "Pending":
             unready.add(pod.name)

@@ -92,7 +92,7 @@ def explain(
         refused: why this one could not be; None if it was, or nothing had to be done.
     """
     if decision.error is not None and decision.metrics_replicas is None:
-        return f"Kept {current} replicas: {decision.error}."
+        return f"Kept {current} replicas: {decision.error.rstrip('.')}."
     if decision.metrics_replicas is None and not decision.rescale:
         return f"Left {current} replicas alone: the target is scaled to zero."
     did = f"Kept {current} replicas"
@@ -113,7 +113,7 @@ def explain(
     elif outlook is not None:
         parts.append(f"the forecast has no say ({outlook.reason})")
     if decision.error is not None:
-        parts.append(decision.error)
+        parts.append(decision.error.rstrip("."))
     limited = {c.type: c for c in decision.conditions}
     stable, limit = limited.get("AbleToScale"), limited.get("ScalingLimited")
     if stable is not None and stable.reason in ("ScaleUpStabilized", "ScaleDownStabilized"):
@@ -200,6 +200,19 @@ def last_decision(
     if old is not None and spoken(old) == new:
         return dict(old)
     return {"at": format_timestamp(now), **new}
+
+
+def no_decision(old: Mapping[str, Any], wrong: Condition, *, now: float) -> dict[str, Any]:
+    """``status.lastDecision`` where the target's scale could not even be read."""
+    replicas = old.get("currentReplicas", 0)
+    new = {
+        "reason": "NoAnswer",
+        "message": f"Scaled nothing: {wrong.message.rstrip('.')}."[:1024],
+        "reactiveReplicas": replicas,
+        "replicas": replicas,
+    }
+    before = old.get("lastDecision")
+    return dict(before) if before is not None and spoken(before) == new else {"at": format_timestamp(now), **new}
 
 
 def target_digest(spec: PredictiveHPA) -> str:

@@ -52,6 +52,7 @@ from concerto.controllers.phpa_status import (
     last_decision,
     merge_patch,
     metric_statuses,
+    no_decision,
     selector_status,
     target_digest,
 )
@@ -215,6 +216,8 @@ class PredictiveHPAController:
             digest = target_digest(spec) if spec else ""
             if status.get("historyOf", digest) != digest:
                 state = _without_history(state)
+            if status.get("observedGeneration") != meta.get("generation"):
+                state = _without_recommendations(state)
             entry = self._entries[key] = _Entry(new, spec, state, self._first_due(new), status=status, digest=digest)
             self._claim(entry)
             return
@@ -227,6 +230,8 @@ class PredictiveHPAController:
             digest = target_digest(spec) if spec else ""
             if digest != entry.digest:
                 state = _without_history(state)
+            if entry.spec is None or spec is None or entry.spec.prediction.mode != spec.prediction.mode:
+                state = _without_recommendations(state)
             entry.spec, entry.state, entry.digest = spec, state, digest
             entry.due = self._clock()
             self._claim(entry)
@@ -597,6 +602,7 @@ class PredictiveHPAController:
         status = {
             **{k: v for k, v in old.items() if k not in ("conditions", "forecast")},
             "observedGeneration": s.entry.obj["metadata"].get("generation", 0),
+            "lastDecision": no_decision(old, s.wrong, now=s.now),
             "conditions": self._conditions(s, [s.wrong], None),
         }
         await self._write(s.entry, status, s.now)
@@ -680,6 +686,14 @@ def _without_history(state: State) -> State:
         fine=replace(state.fine, values=(), count=0),
         coarse=replace(state.coarse, values=(), count=0),
     )
+
+
+def _without_recommendations(state: State) -> State:
+    """What a preview has said it would do is not done once it is none, nor a forecast's answer once it is off.
+
+    The replicas that there are hold for as long as those would have.
+    """
+    return replace(state, memory=replace(state.memory, recommendations=()))
 
 
 def _complaint(obj: Object) -> str:
