@@ -34,6 +34,10 @@ def test_a_ring_is_read_up_to_a_moment_and_knows_nothing_after_its_last_sample()
     np.testing.assert_array_equal(filled.until(600, 2), [np.nan, np.nan])
 
 
+def test_a_time_before_all_times_is_none():
+    assert Ring(15, 240).add(-1.0, 2.0) == Ring(15, 240)
+
+
 def test_a_clock_that_went_back_does_not_show_the_future():
     np.testing.assert_array_equal(ring((0, 1.0), (15, 2.0), (30, 3.0)).until(15, 3), [np.nan, 1.0, 2.0])
 
@@ -59,7 +63,7 @@ def test_a_ring_is_bounded_and_holds_no_null(samples):
     assert all(isinstance(v, int) and v >= NOTHING for v in filled.values)
 
 
-@pytest.mark.parametrize("back", [1, 239, 240, 241, 300, 479, 481, 10**9])
+@pytest.mark.parametrize("back", [1, 239, 240, 241, 300, 479, 481, 900_000])
 def test_however_far_a_clock_is_set_back_nothing_is_left_of_what_it_called_later(back):
     cut = Ring(15, 240, last=10**6, values=tuple(range(240)), count=1).not_after(15 * (10**6 - back))
     assert len(cut.values) == max(240 - back, 0)

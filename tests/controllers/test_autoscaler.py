@@ -18,6 +18,7 @@ from concerto.autoscaling.initialisation import Initialisation
 from concerto.autoscaling.prediction import Outlook
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
+from concerto.controllers.phpa_measure import load_of
 from concerto.controllers.phpa_reservation import OWNER_LABEL, build_reservation
 from concerto.controllers.phpa_spec import bounds_of, models_of
 from concerto.controllers.phpa_state import State, read_state, write_state
@@ -147,6 +148,18 @@ def test_the_last_decision_is_one_sentence(made, outlook, floor, sentence):
 
 def test_a_preview_says_what_would_have_been_done():
     assert explain(decision(), 3, None, None, carried_out=False).startswith("Would scale from 3 to 5 replicas")
+
+
+@pytest.mark.parametrize(
+    ("observed_at", "window", "at"),
+    [(NOW - 10, 30.0, NOW - 25), (NOW + 3600, 30.0, NOW), (-6e10, 30.0, 0.0), (NOW, 1e15, 0.0), (None, 0.0, NOW)],
+    ids=["as it should be", "from the future", "from before all times", "over all times", "no time"],
+)
+def test_a_load_has_a_time_that_history_can_hold(observed_at, window, at):
+    load = load_of([Proposal(4, "qps", 3.5, observed_at=observed_at, window=window)], NOW)
+    assert (load.demand, load.observed_at) == (3.5, at)
+    ring = Ring(15, 240).add(load.observed_at, load.demand)
+    assert problems(raw() | {"status": write_state(replace(STATE, fine=ring), 30.0)}) == []
 
 
 WORDS = {

@@ -40,9 +40,9 @@ class Ring:
 
         Args:
             at: seconds.
-            demand: replicas; NaN or infinite is not a sample.
+            demand: replicas; NaN or infinite is not a sample, nor is one from before 1970.
         """
-        if not np.isfinite(demand) or demand < 0:
+        if not np.isfinite(demand) or demand < 0 or at < 0:
             return self
         bucket, value = int(at // self.step), round(demand * 1000)
         if not self.values:

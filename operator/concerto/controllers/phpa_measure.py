@@ -224,8 +224,8 @@ def load_of(outcomes: Sequence[Proposal | Failure], now: float) -> Load:
         return Load(None, now)
     most = max(proposals, key=lambda p: p.demand or 0.0)
     demand = min(most.demand or 0.0, MAX_REPLICAS)
-    # A source whose clock is ahead must not put samples where those of the next hours belong
-    at = now if most.observed_at is None else min(most.observed_at - most.window / 2, now)
+    # A source whose clock is ahead must not put samples where those of the next hours belong; before 1970 is no time
+    at = now if most.observed_at is None else max(min(most.observed_at - most.window / 2, now), 0.0)
     if most.saturated:
         return Load(None, at, demand)
     return Load(demand if len(proposals) == len(outcomes) else None, at)

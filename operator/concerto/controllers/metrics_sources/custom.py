@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -94,8 +95,7 @@ class CustomMetrics:
 
 def _sample(item: Mapping[str, Any], now: float) -> Sample:
     window, at = item.get("windowSeconds"), item.get("timestamp")
-    return Sample(
-        milli(item["value"]),
-        now if at is None else parse_timestamp(at),
-        _DEFAULT_WINDOW_SECONDS if window is None else float(window),
-    )
+    seconds = _DEFAULT_WINDOW_SECONDS if window is None else float(window)
+    if not 0.0 <= seconds < math.inf:
+        raise ValueError(f"a window of {window!r} seconds")
+    return Sample(milli(item["value"]), now if at is None else parse_timestamp(at), seconds)
