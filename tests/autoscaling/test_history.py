@@ -47,10 +47,6 @@ def test_rings_side_by_side():
     assert as_matrix([], 15, 2).shape == (0, 2)
 
 
-def test_another_target_scales_what_is_known():
-    assert ring((0, 1.0), (30, 2.0)).scaled(0.5).values == (500, NOTHING, 1000)
-
-
 @pytest.mark.parametrize(("hours", "seconds"), [(1, 300), (72, 300), (336, 1200), (1344, 4740)])
 def test_the_step_of_seasons_keeps_their_number_small(hours, seconds):
     assert season_step(hours * 3600.0) == seconds

@@ -1,5 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.history import Ring
@@ -77,6 +81,48 @@ def test_what_a_season_says_of_one_does_not_depend_on_the_others(other):
     for company in ([other, mine], [mine, other]):
         found = predict(company, now, ForecastSettings(), stale_seconds=120.0)[company.index(mine)]
         assert found.expected == pytest.approx(alone.expected)
+
+
+RINGS = st.builds(
+    lambda values, behind, length: (
+        Ring(15, 240, 10_000 - behind, tuple(values), 1),
+        Ring(300, length, 500 - behind // 20, tuple(values[-length:]), 1),
+    ),
+    st.lists(st.integers(-1, 20_000), max_size=240),
+    st.integers(0, 300),
+    st.sampled_from([1, 2, 288, 864]),
+)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Subject,
+            st.none(),
+            st.none(),
+            st.floats(1.0, 3600.0),
+            st.floats(140_000.0, 150_000.0),
+            st.sampled_from([0.0, 5.5]),
+            st.sampled_from([("Linear", "Holt", "Seasonal"), ("Seasonal",)]),
+            st.sampled_from([None, 60.0, 3600.0]),
+            st.sampled_from([None, 0.0, 1e12]),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    st.lists(RINGS, min_size=4, max_size=4),
+)
+@settings(max_examples=15)
+def test_whatever_the_histories_an_outlook_is_whole_and_the_same_in_any_company(subjects, rings):
+    subjects = [replace(s, fine=fine, coarse=coarse) for s, (fine, coarse) in zip(subjects, rings, strict=False)]
+    together = predict(subjects, 150_000.0, ForecastSettings(), stale_seconds=120.0)
+    for one, outlook in zip(subjects, together, strict=True):
+        (alone,) = predict([one], 150_000.0, ForecastSettings(), stale_seconds=120.0)
+        assert outlook.reason == alone.reason
+        assert (outlook.expected is None) == (outlook.reason in ("WarmingUp", "Expired"))
+        if outlook.expected is not None:
+            assert (outlook.expected, outlook.upper) == pytest.approx((alone.expected, alone.upper))
+            assert outlook.expected >= 0 and outlook.upper >= 0
 
 
 @pytest.mark.parametrize(("horizon", "seconds"), [(10, 60), (200, 90), (5000, 300)])

@@ -516,6 +516,38 @@ async def test_a_scale_that_is_refused_is_not_said_to_be_done():
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["seen", "while the operator was away"])
+async def test_what_one_target_needed_is_not_what_another_needs(restarted):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("9")}
+    old = phpa("web")
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, old)
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert world.scaled == {"web": 4}
+        assert status["history"]
+        world.metrics = {"requests": load("2")}
+        new = old | {"spec": old["spec"] | {"scaleTargetRef": phpa("other")["spec"]["scaleTargetRef"]}}
+        new = {**new, "metadata": {**new["metadata"], "generation": 2}, "status": status}
+        clock.now += 30
+        if not restarted:
+            autoscaler.on_object(old, new)
+            autoscaler._start_due()
+            await world.seen("web", 2)
+            await asyncio.gather(*autoscaler._tasks)
+    if restarted:
+        async with autoscaling(world, clock) as another:
+            another.on_object(None, new)
+            clock.now += 30
+            another._start_due()
+            await world.seen("web", 2)
+            await asyncio.gather(*another._tasks)
+    assert world.scaled == {"web": 4}, "the other has its two, and they are enough"
+    assert all(ring["values"] == [2000] for ring in world.statuses["web"]["history"])
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["seen", "while the operator was away"])
 @pytest.mark.parametrize("mode", ["Off", "Auto"])
 async def test_what_a_preview_would_have_done_is_not_done_when_it_is_none_any_more(mode, restarted):
     world, clock = World(), Clock()

@@ -86,11 +86,6 @@ class Ring:
         """The highest value, in replicas; 0 if there is none."""
         return max((v for v in self.values if v != NOTHING), default=0) / 1000.0
 
-    def scaled(self, factor: float) -> Ring:
-        """The same load in replicas of another size or at another target."""
-        values = tuple(v if v == NOTHING else round(v * factor) for v in self.values)
-        return replace(self, values=values)
-
 
 def as_matrix(rings: Sequence[Ring], at: float, width: int) -> Floats:
     """Rings of one step side by side, one a row."""

@@ -162,6 +162,8 @@ def _together(subjects: list[Subject], now: float, settings: ForecastSettings, s
 
 def _seasons(subjects: list[Subject], now: float) -> list[Seasons]:
     first = subjects[0].coarse
+    if first.length < 2:  # nothing lies between the middles of one
+        return []
     values = as_matrix([s.coarse for s in subjects], now, first.length)
     first_at = (int(now // first.step) - first.length + 1) * first.step
     for row, subject in enumerate(subjects):

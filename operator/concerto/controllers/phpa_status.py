@@ -216,8 +216,9 @@ def no_decision(old: Mapping[str, Any], wrong: Condition, *, now: float) -> dict
 
 
 def target_digest(spec: PredictiveHPA) -> str:
-    """What demand, counted in replicas, is relative to: with another target, old history means something else."""
-    text = ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)
+    """What demand, counted in replicas, is of and relative to: with another, old history means something else."""
+    metrics = ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)
+    text = f"{spec.target.group},{spec.target.kind},{spec.target.name};{metrics}"
     return text if len(text) <= _MOST_TEXT else hashlib.sha256(text.encode()).hexdigest()
 
 

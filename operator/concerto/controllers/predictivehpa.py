@@ -232,6 +232,8 @@ class PredictiveHPAController:
                 state = _without_history(state)
             if entry.spec is None or spec is None or entry.spec.prediction.mode != spec.prediction.mode:
                 state = _without_recommendations(state)
+            elif entry.spec.target != spec.target:
+                state = replace(state, memory=Memory())
             entry.spec, entry.state, entry.digest = spec, state, digest
             entry.due = self._clock()
             self._claim(entry)
