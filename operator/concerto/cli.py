@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from dataclasses import dataclass
 
@@ -47,7 +48,14 @@ def main(argv: list[str] | None = None) -> int:
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
-    return int(args.run(args) or 0)
+    try:
+        status = int(args.run(args) or 0)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever reads (head, say) has had enough; what is left to flush at exit goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 if __name__ == "__main__":

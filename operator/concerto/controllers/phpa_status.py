@@ -17,7 +17,8 @@ from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 _MOST_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
-    "HasASay": "The model did better over the kept history than the assumption that nothing changes.",
+    "HasASay": "The model did better over the kept history than the assumption that nothing changes, "
+    "by a measure to which a replica too few is worse than one too many (spec.prediction.shortage).",
     "WarmingUp": "There are too few samples yet; until there are more, the metrics of now decide alone.",
     "NotBetterThanNoChange": "No model did better over the kept history than the assumption that nothing changes, so "
     "the metrics of now decide alone.",

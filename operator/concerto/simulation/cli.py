@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -50,6 +51,13 @@ def run(args: argparse.Namespace) -> int:
         wanted = scenario.load(args.scenario)
     except scenario.ScenarioError as error:
         return _refuse(str(error))
+    # before it has computed for a minute
+    needs = {"rich": args.json != "-", "matplotlib": bool(args.plots)}
+    lacking = [module for module, needed in needs.items() if needed and importlib.util.find_spec(module) is None]
+    if lacking:
+        return _refuse(
+            f"to show results this needs {' and '.join(lacking)}: pip install 'concerto-k8s[plots]', or --json -"
+        )
     outcomes = experiments.run_all(experiments.tasks_of(wanted, args.policy, args.seeds), args.workers)
     document = experiments.document(wanted, outcomes)
     if args.json == "-":
