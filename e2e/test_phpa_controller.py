@@ -94,7 +94,7 @@ def rising(cluster: Cluster, namespace: str, name: str) -> None:
 
 async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, api, namespace):
     cluster = concerto_cluster
-    apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}))
+    apply(cluster, namespace, deployment("web", 2, {"cpu": "100m"}, schedulerName="concerto"))
     names = await asyncio.to_thread(running, cluster, namespace, 2)
     api.readings = Readings({(namespace, n): reading("web", "50m") for n in names})
     apply(cluster, namespace, phpa("web", prediction={"horizon": "2m", "reserveCapacity": True}))

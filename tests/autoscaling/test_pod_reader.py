@@ -12,6 +12,7 @@ RAW = {
         "annotations": {"big": "x" * 1000},
     },
     "spec": {
+        "schedulerName": "concerto",
         "containers": [
             {"name": "a", "image": "i", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}, "env": []}
         ],
@@ -35,6 +36,7 @@ def test_a_pod_is_read_the_same_before_and_after_trimming():
     view = read_pod(RAW)
     assert read_pod(trim_pod(RAW)) == view
     assert (view.name, view.phase, view.ready, view.revision) == ("p", "Running", "True", "abc")
+    assert view.scheduler == "concerto"
     assert view.ready_since - view.created_at == 30
     assert view.started_at == parse_timestamp(STARTED)
 

@@ -82,6 +82,7 @@ class World:
         taken: set once a scale was written.
         dies_here: a scale that is taken is answered only then.
         selector: of all gadgets.
+        reservations: how many were asked for.
         refuses_scales: none can be written.
         scale_asked: set once a scale is asked for, which is answered only with `scale_answers`.
     """
@@ -94,6 +95,7 @@ class World:
         self.taken = asyncio.Event()
         self.dies_here: asyncio.Event | None = None
         self.selector = "app=web"
+        self.reservations = 0
         self.refuses_scales = False
         self.scale_asked: asyncio.Event | None = None
         self.scale_answers = asyncio.Event()
@@ -120,6 +122,8 @@ class World:
             return await says(200, group if parts[-1] == "x.dev" else GADGETS)(request)
         if parts[1] == "external.metrics.k8s.io":
             return await self.metrics[parts[-1]](request)
+        if parts[-1] == "podreservations" and request.method == "POST":
+            self.reservations += 1
         if parts[-1] == "status":
             patch = (await request.json())["status"]
             self.statuses[parts[-2]] = merged(self.statuses.get(parts[-2]), patch)
@@ -578,6 +582,26 @@ async def test_what_a_preview_would_have_done_is_not_done_when_it_is_none_any_mo
             await asyncio.gather(*another._tasks)
     assert world.scaled == {}
     assert world.statuses["web"]["lastDecision"]["message"].startswith("Kept 2 replicas: the metrics of now ask for 2")
+
+
+@pytest.mark.parametrize(("scheduler", "reserved"), [("concerto", 1), ("default-scheduler", 0)])
+async def test_room_is_reserved_for_pods_that_would_use_it_up(scheduler, reserved):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("2")}
+    rise = [500 + 60 * i for i in range(26)]
+    made = phpa("web", horizon="2m", reserveCapacity=True)
+    made["status"] = {"history": [{"stepSeconds": 15, "last": int(NOW // 15), "count": 1, "values": rise}]}
+    meta = {"namespace": "n", "name": "p", "uid": "p", "labels": {"app": "web"}, "creationTimestamp": LONG_AGO}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler._pods.on_change(None, {"metadata": meta, "spec": {"schedulerName": scheduler}, "status": {}})
+        autoscaler.on_object(None, made)
+        clock.now += 30
+        autoscaler._start_due()
+        status = await world.seen("web")
+        await asyncio.gather(*autoscaler._tasks)
+        assert status["lastDecision"]["reason"] == "Forecast"
+        assert world.scaled["web"] > 2
+        assert world.reservations == reserved
 
 
 async def test_what_cannot_even_be_read_is_said_in_the_last_decision():

@@ -19,7 +19,7 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     """The part of a raw Pod that `read_pod` reads."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     kept = {k: [_trim(c) for c in spec[k]] for k in ("containers", "initContainers") if k in spec}
-    kept |= {k: spec[k] for k in ("resources", "overhead", "nodeName") if k in spec}
+    kept |= {k: spec[k] for k in ("resources", "overhead", "nodeName", "schedulerName") if k in spec}
     said = {k: status[k] for k in ("phase", "startTime", "hostIP") if k in status}
     said["conditions"] = [c for c in status.get("conditions") or () if c["type"] == "Ready"]
     return {
@@ -54,6 +54,7 @@ def read_pod(obj: Raw) -> PodView:
         revision=next((labels[k] for k in _REVISION_LABELS if k in labels), ""),
         node=spec.get("nodeName", ""),
         host=status.get("hostIP", ""),
+        scheduler=spec.get("schedulerName", ""),
     )
 
 

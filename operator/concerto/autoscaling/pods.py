@@ -44,6 +44,7 @@ class PodView:
         pod_requests: the pod-level requests where the pod has any (they win over its containers'), else None.
         node: where it runs; empty before it is bound.
         host: IP address of that node, as its kubelet says.
+        scheduler: who is to place it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PodView:
     revision: str = ""
     node: str = ""
     host: str = ""
+    scheduler: str = ""
 
     @property
     def is_ready(self) -> bool:

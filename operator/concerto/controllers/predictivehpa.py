@@ -70,6 +70,7 @@ Key = tuple[str, str]
 T = TypeVar("T")
 
 _RIVALS_SECONDS = 10.0
+_NOT_OURS = "default-scheduler"
 _WARNED_SECONDS, _WARNED_MOST = 300.0, 4
 """An object's warnings of one reason say so many different things within this time."""
 
@@ -570,6 +571,10 @@ class PredictiveHPAController:
     async def _reserve(self, s: _Seen, added: int, model: str, outlook: Outlook | None) -> None:
         """Hold room for the pods of a rise that the forecast asks for, if the object wants that."""
         if added <= 0 or outlook is None or not s.spec.prediction.reserve_capacity or s.scale is None:
+            return
+        if s.pods and all(pod.scheduler == _NOT_OURS for pod in s.pods):
+            note = f"Nothing is reserved: pods of {_NOT_OURS} do not use up room that Concerto's scheduler holds"
+            self._event(s.entry, "Warning", "FailedReservation", "Reserving", note)
             return
         selector = parse_selector(s.scale.selector)
         horizon = outlook.horizon_seconds
