@@ -239,7 +239,7 @@ WITHOUT = {
         pods(5, first=100, ready_since=1e6 + 1),
         10,
     ),
-    "ready in the middle of the readings": (pods(5, first=100, ready_since=1e6 - 30), 10),
+    "ready in the middle of the readings": (pods(5, first=100, ready_since=1e6 - 30), 12.5),
     "ready long ago, and never measured: they take their share": (pods(5, first=100, ready_since=0.0), 15),
     "unready": (pods(5, first=100, ready="False"), 10),
 }

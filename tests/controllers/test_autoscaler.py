@@ -15,6 +15,7 @@ from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
 from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.history import Ring
 from concerto.autoscaling.initialisation import Initialisation
+from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.prediction import Outlook
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
@@ -305,3 +306,32 @@ def test_a_forecasts_accuracy_is_a_metric_and_goes_with_its_object():
     told.forget("n", "web")
     told.forget("n", "never-seen")
     assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) is None
+
+
+def test_a_pod_that_is_deleted_has_shared_the_load_until_then():
+    index, selector = PodIndex(), parse_selector("app=web")
+
+    def pod(name, ready="True", **meta):
+        since = "2026-03-01T11:00:00Z"
+        return {
+            "metadata": {"namespace": "n", "name": name, "labels": {"app": "web"}, "creationTimestamp": since} | meta,
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}],
+            },
+        }
+
+    ends = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
+    for each, ready in (("a", "True"), ("b", "False"), ("c", "True")):
+        index.on_change(None, pod(each, ready))
+    for each, ready in (("a", "True"), ("b", "False")):
+        index.on_change(pod(each, ready), pod(each, "False", **ends))
+    index.on_change(pod("a", "False", **ends), None)
+    assert index.gone("n", selector) == [Gone(NOW - 3600, NOW)], "b took none, c takes some still"
+    assert index.gone("n", parse_selector("app=other")) == index.gone("m", selector) == []
+    later = {**ends, "deletionTimestamp": "2026-03-01T13:00:30Z"}
+    index.on_change(pod("c"), pod("c", **later))
+    assert [gone.until for gone in index.gone("n", selector)] == [NOW + 3600], "an hour ago is long ago"
+    for each in ("b", "c"):
+        index.on_change(pod(each), None)
+    assert index.gone("n", selector) == []

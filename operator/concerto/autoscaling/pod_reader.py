@@ -12,7 +12,16 @@ from concerto.autoscaling.pods import ContainerView, PodView
 Raw = Mapping[str, Any]
 
 _REVISION_LABELS = ("pod-template-hash", "controller-revision-hash")
-_METADATA = ("namespace", "name", "uid", "resourceVersion", "labels", "creationTimestamp", "deletionTimestamp")
+_METADATA = (
+    "namespace",
+    "name",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
 
 
 def trim_pod(obj: Raw) -> dict[str, Any]:
@@ -55,7 +64,15 @@ def read_pod(obj: Raw) -> PodView:
         node=spec.get("nodeName", ""),
         host=status.get("hostIP", ""),
         scheduler=spec.get("schedulerName", ""),
+        deleting_since=_deleting_since(meta),
     )
+
+
+def _deleting_since(meta: Raw) -> float:
+    """The API server writes down when the pod's time to end is over."""
+    if "deletionTimestamp" not in meta:
+        return 0.0
+    return parse_timestamp(meta["deletionTimestamp"]) - (meta.get("deletionGracePeriodSeconds") or 0)
 
 
 def _trim(container: Raw) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Source: the documented behaviour of HorizontalPodAutoscaler ("algorithm details"
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -45,6 +46,7 @@ class PodView:
         node: where it runs; empty before it is bound.
         host: IP address of that node, as its kubelet says.
         scheduler: who is to place it.
+        deleting_since: when its deletion was asked for, seconds; from then on it gets no new load.
     """
 
     name: str
@@ -61,6 +63,7 @@ class PodView:
     node: str = ""
     host: str = ""
     scheduler: str = ""
+    deleting_since: float = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -148,12 +151,13 @@ class Serving:
 
     Attributes:
         settled: pods that were Ready during the whole of their reading.
-        pods: how many pods shared the load then: the settled, and those without a reading that were Ready by then.
+        pods: how many pods shared the load while those readings were taken, on average: whoever was Ready then, for as
+            long as it was, also if it is gone by now.
         saturated: the settled use (almost) all that their limits allow, so that the load may be higher than it looks.
     """
 
     settled: frozenset[str]
-    pods: int
+    pods: float
     saturated: bool
 
 
@@ -161,30 +165,50 @@ SATURATION = 0.95
 """Share of a limit above which a container is taken to be held back by it: readings are means over a window."""
 
 
+@dataclass(frozen=True)
+class Gone:
+    """A pod that was Ready from ``since`` until its deletion was asked for at ``until``, seconds."""
+
+    since: float
+    until: float
+
+
 def serving(
-    pods: Sequence[PodView], samples: Mapping[str, Sample], resource: str | None, container: str | None
+    pods: Sequence[PodView],
+    samples: Mapping[str, Sample],
+    resource: str | None,
+    container: str | None,
+    gone: Sequence[Gone] = (),
 ) -> Serving:
     """Who carries the load: unlike `group_pods`, never a pod that was starting, however long it took to start.
 
     autoscaling/v2 forgets about starting once ``cpuInitializationPeriod`` is over, and then takes the start-up work of
     pods that need longer for load. A forecast made of that would multiply it.
     """
-    settled, without, used, allowed = set[str](), [], 0, 0
+    settled, others, used, allowed = set[str](), list(gone), 0, 0
     for pod in pods:
         if pod.deleting or not pod.is_ready:
             continue
         sample = samples.get(pod.name)
-        if sample is None:
-            without.append(pod.ready_since)
-        elif sample.timestamp >= pod.ready_since + sample.window:
-            settled.add(pod.name)
-            limit = _limit_of(pod, resource, container)
-            used += sample.value if limit else 0
-            allowed += limit
-    # Who became ready since has taken none of the load that the others' readings are about
-    since = max((samples[name].timestamp - samples[name].window for name in settled), default=0.0)
-    shared = len(settled) + sum(at <= since for at in without)
+        if sample is None or sample.timestamp < pod.ready_since + sample.window:
+            others.append(Gone(pod.ready_since, math.inf))
+            continue
+        settled.add(pod.name)
+        limit = _limit_of(pod, resource, container)
+        used += sample.value if limit else 0
+        allowed += limit
+    taken = [samples[name] for name in settled]
+    end = sum(s.timestamp for s in taken) / max(len(taken), 1)
+    begin = end - sum(s.window for s in taken) / max(len(taken), 1)
+    shared = len(settled) + sum(_share(each, begin, end) for each in others)
     return Serving(frozenset(settled), shared, allowed > 0 and used >= SATURATION * allowed)
+
+
+def _share(pod: Gone, begin: float, end: float) -> float:
+    """The part of the time in which it was Ready."""
+    if end <= begin:
+        return float(pod.since <= begin < pod.until)
+    return max(min(pod.until, end) - max(pod.since, begin), 0.0) / (end - begin)
 
 
 def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from concerto.autoscaling.pods import (
+    Gone,
     MetricError,
     PodGroups,
     PodView,
@@ -84,6 +85,7 @@ def resource_utilization_replicas(
     tolerances: Tolerances,
     settings: ControllerSettings,
     now: float,
+    gone: Sequence[Gone] = (),
 ) -> Proposal:
     """Resource and ContainerResource metrics with a Utilization target.
 
@@ -105,7 +107,7 @@ def resource_utilization_replicas(
         missing_when_low=lambda name: requests[name] * full // 100,
         ratio_of=lambda filled: utilization(filled, requests, target_percent)[0],
     )
-    share = serving(pods, samples, resource, container)
+    share = serving(pods, samples, resource, container, gone)
     name = "container resource" if container is not None else "resource"
     return Proposal(
         replicas,
@@ -131,6 +133,7 @@ def average_value_replicas(
     tolerances: Tolerances,
     settings: ControllerSettings,
     now: float,
+    gone: Sequence[Gone] = (),
 ) -> Proposal:
     """Pods metrics (no ``resource``), Resource and ContainerResource metrics with an AverageValue target (thousandths).
 
@@ -148,7 +151,7 @@ def average_value_replicas(
         missing_when_low=lambda _: target,
         ratio_of=lambda filled: usage(filled, target)[0],
     )
-    share = serving(pods, samples, resource, container)
+    share = serving(pods, samples, resource, container, gone)
     return Proposal(
         replicas,
         metric,

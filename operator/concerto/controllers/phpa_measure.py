@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
-from concerto.autoscaling.pods import MetricError, PodView, Sample
+from concerto.autoscaling.pods import Gone, MetricError, PodView, Sample
 from concerto.autoscaling.replicas import (
     MAX_REPLICAS,
     Proposal,
@@ -56,6 +56,7 @@ class Look:
         settings: of the controller, for this object.
         now: seconds.
         wanted: where CPU and memory are to come from.
+        gone: pods of the target that have shared its load in the last minutes.
     """
 
     namespace: str
@@ -65,6 +66,7 @@ class Look:
     settings: ControllerSettings
     now: float
     wanted: Wanted = "Auto"
+    gone: Sequence[Gone] = ()
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class Measurements:
             tolerances=look.tolerances,
             settings=look.settings,
             now=look.now,
+            gone=look.gone,
         )
 
     async def _pods(self, metric: MetricSpec, look: Look) -> Proposal:
@@ -183,6 +186,7 @@ class Measurements:
             tolerances=look.tolerances,
             settings=look.settings,
             now=look.now,
+            gone=look.gone,
         )
 
     async def _total(self, metric: MetricSpec, look: Look) -> Proposal:

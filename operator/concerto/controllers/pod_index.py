@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.pod_reader import read_pod
-from concerto.autoscaling.pods import PodView
+from concerto.autoscaling.pods import Gone, PodView
 
 Key = tuple[str, str]
+_GONE_SECONDS, _GONE_MOST = 300.0, 10_000
+"""Pods that are gone are remembered for so long after, and so many of a namespace: longer than readings are old."""
 
 
 class PodIndex:
@@ -21,16 +23,22 @@ class PodIndex:
         self._views: dict[Key, tuple[Mapping[str, str], PodView]] = {}
         self._by_label: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
         self._by_namespace: defaultdict[str, set[str]] = defaultdict(set)
+        self._gone: defaultdict[str, deque[tuple[Mapping[str, str], Gone]]] = defaultdict(deque)
 
     def on_change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """A pod appeared, changed or is gone."""
+        before = None
         if old is not None:
+            _, before = self._views.get((old["metadata"]["namespace"], old["metadata"]["name"]), ({}, None))
             self._remove(old["metadata"])
         if new is not None:
             meta = new["metadata"]
             labels = meta.get("labels") or {}
             namespace, name = meta["namespace"], meta["name"]
-            self._views[namespace, name] = (labels, read_pod(new))
+            view = read_pod(new)
+            self._views[namespace, name] = (labels, view)
+            if before is not None and before.is_ready and view.deleting and not before.deleting:
+                self._leaves(namespace, labels, Gone(before.ready_since, view.deleting_since))
             self._by_namespace[namespace].add(name)
             for label in labels.items():
                 self._by_label[namespace, *label].add(name)
@@ -38,6 +46,10 @@ class PodIndex:
     def select(self, namespace: str, selector: LabelSelector) -> list[PodView]:
         """Views of the selected pods."""
         return [view for _, view in self._selected(namespace, selector)]
+
+    def gone(self, namespace: str, selector: LabelSelector) -> list[Gone]:
+        """Of the selected pods, those that took load in the last minutes and take none any more."""
+        return [gone for labels, gone in self._gone.get(namespace, ()) if selector.matches(labels)]
 
     def labels(self, namespace: str, selector: LabelSelector) -> list[Mapping[str, str]]:
         """Labels of the selected pods."""
@@ -50,12 +62,19 @@ class PodIndex:
         found = (self._views[namespace, name] for name in sorted(names))
         return [entry for entry in found if selector.matches(entry[0])]
 
+    def _leaves(self, namespace: str, labels: Mapping[str, str], gone: Gone) -> None:
+        kept = self._gone[namespace]
+        kept.append((labels, gone))
+        while len(kept) > _GONE_MOST or kept[0][1].until < gone.until - _GONE_SECONDS:
+            kept.popleft()
+
     def _remove(self, meta: Mapping[str, Any]) -> None:
         namespace, name = meta["namespace"], meta["name"]
         labels, _ = self._views.pop((namespace, name), ({}, None))
         self._by_namespace[namespace].discard(name)
         if not self._by_namespace[namespace]:
             del self._by_namespace[namespace]
+            self._gone.pop(namespace, None)
         for label in labels.items():
             names = self._by_label[namespace, *label]
             names.discard(name)

@@ -36,7 +36,7 @@ from concerto.autoscaling.decision import (
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.pod_reader import trim_pod
-from concerto.autoscaling.pods import PodView
+from concerto.autoscaling.pods import Gone, PodView
 from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.kinds import Kinds
@@ -129,6 +129,7 @@ class _Seen:
     now: float
     scale: Scale | None = None
     pods: Sequence[PodView] = ()
+    gone: Sequence[Gone] = ()
     measured: Measured = field(default_factory=Measured)
     combined: Combined | None = None
     wrong: Condition | None = None
@@ -355,7 +356,8 @@ class PredictiveHPAController:
             return _Seen(entry, spec, bounds, now, scale, rival=rival)
         selector, wrong = self._selector(entry, spec, scale)
         pods = self._pods.select(spec.namespace, selector) if selector else []
-        seen = _Seen(entry, spec, bounds, now, scale, pods)
+        gone = self._pods.gone(spec.namespace, selector) if selector else []
+        seen = _Seen(entry, spec, bounds, now, scale, pods, gone)
         if not needs_metrics(bounds, scale.replicas):
             return seen
         if wrong is not None:
@@ -403,7 +405,9 @@ class PredictiveHPAController:
         assert seen.scale is not None
         entry, spec = seen.entry, seen.spec
         settings, wanted = self._start_up_aware(entry, spec), spec.prediction.metrics_source
-        look = Look(spec.namespace, seen.scale, seen.pods, seen.bounds.tolerances, settings, seen.now, wanted)
+        look = Look(
+            spec.namespace, seen.scale, seen.pods, seen.bounds.tolerances, settings, seen.now, wanted, seen.gone
+        )
         measured = await self._measurements.measure(spec.metrics, look)
         for outcome in measured.outcomes:
             if isinstance(outcome, Failure):
