@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import Combined, Failure, Floor, carried_out, combine, decide, needs_metrics
-from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample
+from concerto.autoscaling.pods import ContainerView, Gone, MetricError, PodView, Sample
 from concerto.autoscaling.replicas import Proposal, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling_plant import Floats, Plant, PlantSettings
@@ -206,7 +206,7 @@ def _sync(
     outcomes: list[Proposal | Failure] = []
     for row in range(len(current)):
         pods, samples = observed_pods(plant, row, readings[row], taken_at)
-        outcomes.append(_proposal(e, policy, int(current[row]), pods, samples, now))
+        outcomes.append(_proposal(e, policy, int(current[row]), pods, samples, plant.gone[row], now))
     demand = np.array([o.demand if isinstance(o, Proposal) and o.demand is not None else np.nan for o in outcomes])
     sync = Sync(
         now,
@@ -237,7 +237,13 @@ def _reactive(outcome: Proposal | Failure, current: int, policy: Policy) -> Comb
 
 
 def _proposal(
-    e: Experiment, policy: Policy, current: int, pods: list[PodView], samples: dict[str, Sample], now: float
+    e: Experiment,
+    policy: Policy,
+    current: int,
+    pods: list[PodView],
+    samples: dict[str, Sample],
+    gone: list[Gone],
+    now: float,
 ) -> Proposal | Failure:
     settings = e.bounds.controller
     if policy.start_up_aware:
@@ -254,6 +260,7 @@ def _proposal(
             tolerances=e.bounds.tolerances,
             settings=settings,
             now=now,
+            gone=gone,
         )
     except MetricError as error:
         return Failure("FailedGetResourceMetric", str(error))

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.autoscaling.pods import Gone
+
 Floats = NDArray[np.float64]
 
 
@@ -70,6 +72,9 @@ class Plant:
         )
         self._busy: Floats = np.full((ticks, *shape), np.nan)
         """CPU-seconds of each pod in each of the last ticks, the newest first; NaN before the pod existed."""
+        self.gone: list[list[Gone]] = [[] for _ in replicas]
+        """Pods of each replicate that took load until they were deleted, for as long as readings can be of then."""
+        self._remembered_seconds = ticks * settings.tick_seconds
         self.alive[:] = np.arange(settings.max_pods) < replicas[:, None]
         self.created[self.alive] = self.ready_at[self.alive] = -3600.0
 
@@ -96,6 +101,9 @@ class Plant:
         elif replicas < len(have):
             order = np.lexsort((-self.created[row, have], self.ready_at[row, have] <= self.now))
             gone = have[order[: len(have) - replicas]]
+            had = self.ready_at[row, gone]
+            self.gone[row] = [g for g in self.gone[row] if g.until > self.now - self._remembered_seconds]
+            self.gone[row] += [Gone(float(since), self.now) for since in had if since <= self.now]
             self.alive[row, gone] = False
             self.ready_at[row, gone] = np.inf
 
