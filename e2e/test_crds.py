@@ -542,6 +542,20 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "list that in spec.filters",
     ),
     (
+        "an allowance of nothing",
+        "NodeCapacity",
+        {"overProvision": {"enabled": True, "max": 0}},
+        "spec.overProvision",
+        "raise it",
+    ),
+    (
+        "a season in days",
+        "PredictiveHPA",
+        {**HPA, "prediction": {"season": {"length": "1d"}}},
+        "spec.prediction.season.length",
+        "write it like 24h",
+    ),
+    (
         "less history than a season",
         "PredictiveHPA",
         {**HPA, "prediction": {"season": {"length": "168h"}}},
@@ -567,6 +581,7 @@ def test_a_bad_object_is_refused_and_its_field_named(
     assert "(server dry run)" not in refusal
     assert field in refusal
     assert advice in refusal
+    assert ("historyLength" in refusal) == ("historyLength" in field)  # whose rule reads two fields, or neither
 
 
 def _samples() -> Iterator[Any]:

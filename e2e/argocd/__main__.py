@@ -149,7 +149,10 @@ def soak(cluster: Cluster, argo: ArgoCD, names: tuple[str, ...]) -> list[str]:
         cluster.kubectl("delete", "pcb", "pin-me", "-n", "default")
         cluster.kubectl("delete", "pod", "pin-me", "-n", "default", "--wait=false")
         done = cluster.get("job", "burn", "-n", "default").get("status", {}).get("succeeded", 0)
-        say(f"soak: {done} of 60 pods of the Job have ended; web has been scaled {' to '.join(map(str, scaled))}")
+        say(
+            f"soak: {done} of 60 pods of the Job have ended, as many as {room(cluster)} let in; "
+            f"web has been scaled {' to '.join(map(str, scaled))}"
+        )
         if done == 60:
             cluster.kubectl("delete", "job", "burn", "-n", "default")
     cluster.kubectl("delete", "job", "burn", "-n", "default", "--ignore-not-found")
@@ -162,6 +165,13 @@ def soak(cluster: Cluster, argo: ArgoCD, names: tuple[str, ...]) -> list[str]:
         decided = (cluster.get("phpa", "web", "-n", "default").get("status") or {}).get("lastDecision")
         wrong.append(f"web was not scaled: {decided}")
     return wrong
+
+
+def room(cluster: Cluster) -> str:
+    """What the node says that it can take."""
+    status = cluster.get("ncap", "n1").get("status") or {}
+    cpu = next((r["usage"] for r in status.get("resources") or () if r["name"] == "cpu"), 0.0)
+    return f"node n1 ({status.get('podCount')} pods, CPU {100 * cpu:.0f} %, {status.get('capacity', 0):.1f} more)"
 
 
 def operation_of(cluster: Cluster, name: str) -> str:
