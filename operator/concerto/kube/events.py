@@ -30,6 +30,7 @@ class EventSettings:
     Attributes:
         rate_per_second: writes, at most.
         busy_rate_per_second: the same, while whoever records says to be busy with what matters more.
+        burst_seconds: writes of so much time go out together: waking up for each costs as much as writing it.
         concurrency: writes in flight, at most.
         queue_length: events waiting to be written, at most.
         remembered: series that a repetition can still join, at most; about 2 KiB each.
@@ -39,6 +40,7 @@ class EventSettings:
 
     rate_per_second: float = 400.0
     busy_rate_per_second: float = 40.0
+    burst_seconds: float = 0.02
     concurrency: int = 8
     queue_length: int = 10_000
     remembered: int = 4096
@@ -175,8 +177,10 @@ class EventRecorder:
                 rate = self._settings.rate_per_second
                 if self._busy() and not self._draining:
                     rate = self._settings.busy_rate_per_second
-                next_write = max(next_write + 1.0 / rate, time.monotonic())
-                await asyncio.sleep(next_write - time.monotonic())
+                now = time.monotonic()
+                next_write = max(next_write, now) + 1.0 / rate
+                if next_write - now > self._settings.burst_seconds:
+                    await asyncio.sleep(next_write - now)
                 _, series = (self._creations or self._counts).popitem(last=False)
                 task = asyncio.create_task(self._write(series, slots))
                 self._in_flight.add(task)
