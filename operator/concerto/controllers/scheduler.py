@@ -48,6 +48,7 @@ class SchedulerSettings:
         concurrent_bindings: bindings in flight at most.
         most_waiting_bindings: stored decisions that wait for their binding, beyond which no new cycle starts.
         housekeeping_seconds: how often batches are released.
+        telling_seconds: how often it is looked for what has been waited for too long.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         farewell_seconds: how long bindings under way get when it ends.
         avoid_unprepared_factor: how long no pinned pod is sent to a node whose agent did not get ready for one, as a
@@ -58,6 +59,7 @@ class SchedulerSettings:
     concurrent_bindings: int = 48
     most_waiting_bindings: int = 250
     housekeeping_seconds: float = 0.5
+    telling_seconds: float = 5.0
     binding_timeout_seconds: float = 4.0
     farewell_seconds: float = 2.0
     avoid_unprepared_factor: float = 3.0
@@ -265,6 +267,8 @@ class Scheduler:
                 self._forget_batch(old["metadata"]["name"])
             return
         metadata = new["metadata"]
+        if metadata["name"] in self._stored:
+            return  # one of ours: what it holds never changes, and `discard` asks for its version where that matters
         try:
             assignments = tuple(Assignment.from_raw(a) for a in new["spec"].get("assignments") or ())
         except Exception:
@@ -511,10 +515,13 @@ class Scheduler:
     async def _keep_house(self) -> None:
         """Delete the batches that nothing is waited for any more; say what has been waited for too long."""
         wait = self._settings.housekeeping_seconds
+        tell_at = 0.0
         while True:
             await asyncio.sleep(wait)
-            self._tell_overdue()
-            self._tell_silent()
+            if self._clock() >= tell_at:
+                self._tell_overdue()
+                self._tell_silent()
+                tell_at = self._clock() + self._settings.telling_seconds
             self._adopt_late()
             self._helped(self.snapshot.forgive_cpus(self._clock()))
             released = self.snapshot.ledger.releasable()
