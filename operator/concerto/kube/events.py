@@ -40,7 +40,7 @@ class EventSettings:
 
     rate_per_second: float = 400.0
     busy_rate_per_second: float = 40.0
-    burst_seconds: float = 0.02
+    burst_seconds: float = 0.1
     concurrency: int = 8
     queue_length: int = 10_000
     remembered: int = 4096
