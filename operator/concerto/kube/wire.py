@@ -1,7 +1,7 @@
 """HTTP/1.1 for requests whose answers end: one at a time on each of a few kept connections.
 
-Why not aiohttp, which carries our watches? A pod placed is two requests, its binding and its event, and aiohttp spends
-100 µs of CPU on each where this spends 30 (both on one uvloop, TLS included): a fifth of all that the scheduler used.
+Why not aiohttp, which carries our watches? A pod placed is two requests, its binding and its event, and aiohttp takes
+two to three times the CPU for each (e2e/bench/test_bench_requests.py): a fifth of all that the scheduler used.
 Known to it are the answers of an API server and of what may stand before one: by length, in chunks, or to the end of
 the connection. No redirects, no compression (none is asked for), no proxies.
 """
