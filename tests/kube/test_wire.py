@@ -105,6 +105,9 @@ BROKEN = {
     "half of its chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n",
     "a chunk that is longer than it says": OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nfine\r\n0\r\n\r\n",
     "chunks of no number": OK + b"Transfer-Encoding: chunked\r\n\r\nfine\r\n\r\n",
+    "less than nothing in chunks": OK + b"Transfer-Encoding: chunked\r\n\r\n-4\r\nfine\r\n0\r\n\r\n",
+    "less than nothing": OK + b"Content-Length: -1\r\n\r\nfine",
+    "a coding that was not asked for": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "no HTTP": b"SSH-2.0-OpenSSH\r\n\r\n",
     "a status that is none": b"HTTP/1.1 fine\r\n\r\n",
 }
@@ -172,6 +175,15 @@ async def test_a_server_that_is_not_there_gets_nothing() -> None:
         gone = server.wire
     with pytest.raises(NotSent):
         await gone.request("POST", "/x", {}, b"{}", timeout_seconds=5)
+
+
+async def test_nothing_is_opened_after_the_end() -> None:
+    async with serving(FINE) as server:
+        await server.ask()
+        server.wire.close()
+        with pytest.raises(NotSent, match="closed"):
+            await server.ask()
+        assert server.connections == 1
 
 
 async def test_the_request_says_what_it_must() -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 _HEAD_MOST_BYTES = 64 * 1024
 _PRINTABLE = re.compile(r"[!-~]+").fullmatch
 _ON_ONE_LINE = re.compile(r"[ -~]*").fullmatch
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+").fullmatch
 _NO_BODY = (204, 304)
 
 
@@ -82,9 +83,11 @@ class Wire:
         self._keep_seconds = keep_seconds
         self._idle: deque[tuple[float, _Connection]] = deque()  # the last used is the last
         self._open: set[_Connection] = set()
+        self._closed = False
 
     def close(self) -> None:
-        """Break all connections; requests in progress are lost."""
+        """Break all connections, and open no more; requests in progress are lost."""
+        self._closed = True
         for connection in list(self._open):
             connection.transport.abort()
 
@@ -128,8 +131,7 @@ class Wire:
                 raise NotSent("no connection in time") from error
             raise Lost(f"no answer within {timeout_seconds:g} s") from error
         except (OSError, ValueError) as error:
-            # Of what is raised before there is a connection, `_connect` has made its own
-            raise Lost(str(error) or type(error).__name__) from error
+            raise (NotSent if connection is None else Lost)(str(error) or type(error).__name__) from error
         finally:
             if connection is not None:
                 self._keep(connection)
@@ -138,11 +140,13 @@ class Wire:
     def _kept(self) -> _Connection | None:
         while self._idle:
             _, connection = self._idle.pop()
-            if connection.reusable:
+            if connection.reusable and not connection.transport.is_closing():
                 return connection
         return None
 
     async def _connect(self) -> _Connection:
+        if self._closed:
+            raise NotSent("this side is closed")
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 _, connection = await asyncio.get_running_loop().create_connection(
@@ -217,13 +221,15 @@ class _Connection(asyncio.Protocol):
         status = 100
         while status < 200:
             version, status, headers = _head(await self._until(b"\r\n\r\n"))
-        lasts = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
+        lasts = version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
         if status in _NO_BODY:
             payload = b""
-        elif headers.get("transfer-encoding", "").lower() == "chunked":
+        elif coding := headers.get("transfer-encoding"):
+            if coding.lower() != "chunked":
+                raise ValueError(f"an answer in {coding!r}")
             payload = await self._chunks(largest_bytes)
         elif "content-length" in headers:
-            length = int(headers["content-length"])
+            length = _number(headers["content-length"], 10)
             _limit(length, largest_bytes)
             payload = await self._exactly(length)
         else:
@@ -237,7 +243,7 @@ class _Connection(asyncio.Protocol):
 
     async def _chunks(self, largest_bytes: int | None) -> bytes:
         pieces, size = [], 0
-        while length := int((await self._until(b"\r\n")).split(b";")[0], 16):
+        while length := _number((await self._until(b"\r\n")).split(b";")[0].decode("latin-1"), 16):
             size += length
             _limit(size, largest_bytes)
             pieces.append(await self._exactly(length))
@@ -288,6 +294,12 @@ def _head(raw: bytes) -> tuple[str, int, dict[str, str]]:
         raise ValueError(f"not HTTP: {first[:80]!r}")
     fields = (line.partition(":") for line in lines)
     return version, int(status), {name.lower(): value.strip() for name, _, value in fields}
+
+
+def _number(text: str, base: int) -> int:
+    if not _HEXADECIMAL(text.strip()):  # or a sign would do
+        raise ValueError(f"not a length: {text[:80]!r}")
+    return int(text, base)
 
 
 def _limit(size: int, largest_bytes: int | None) -> None:
