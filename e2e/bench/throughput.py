@@ -40,6 +40,8 @@ class Throughput:
         first_seconds: from its start to the first pod bound (start-up, reading the cluster).
         pods_per_second: over all of ``seconds``.
         cpu_ms_per_pod: CPU time of the scheduler's process until all events were out, start-up included.
+        start_cpu_ms_per_pod: of that, until the first pod was bound: start-up, reading the cluster.
+        trail_cpu_ms_per_pod: of that, after the last pod was bound: events.
         rss_mib: resident memory at the end.
         events_trail_seconds: from the last binding to the last Scheduled event.
         left_behind: in-flight reservations once nodes had been given time to count the pods (0 where there are none).
@@ -52,6 +54,8 @@ class Throughput:
     first_seconds: float
     pods_per_second: float
     cpu_ms_per_pod: float
+    start_cpu_ms_per_pod: float
+    trail_cpu_ms_per_pod: float
     rss_mib: float
     events_trail_seconds: float
     left_behind: int = 0
@@ -144,15 +148,15 @@ async def measure(
         await asyncio.sleep(3)  # watches and garbage of the creation settle
         began = time.monotonic()
         pid = start()
-        first = None
+        first, first_cpu = None, 0.0
         try:
             while await any_unbound(session, namespace):
                 if first is None and await any_bound(session, namespace):
-                    first = time.monotonic() - began
+                    first, first_cpu = time.monotonic() - began, cpu_seconds(pid)
                 if time.monotonic() - began > 300:
                     raise TimeoutError(f"{name}: pods are left unbound after 300 s")
                 await asyncio.sleep(0.05)
-            bound = time.monotonic()
+            bound, bound_cpu = time.monotonic(), cpu_seconds(pid)
             written = -1
             while written < pods and time.monotonic() - bound < 60:
                 written = await scheduled_events(session, namespace)
@@ -170,12 +174,14 @@ async def measure(
         seconds = bound - began
         await remove(session, namespace)
     result = Throughput(
-        name, nodes, pods, seconds, first or seconds, pods / seconds, 1000 * cpu / pods, rss, trail, left
-    )
+        name, nodes, pods, seconds, first or seconds, pods / seconds,
+        1000 * cpu / pods, 1000 * first_cpu / pods, 1000 * (cpu - bound_cpu) / pods, rss, trail, left,
+    )  # fmt: skip
     say(
         f"  {name:<15} {result.pods_per_second:6.0f} pods/s "
         f"({seconds:.1f} s, first after {result.first_seconds:.1f} s), "
-        f"{result.cpu_ms_per_pod:.2f} ms CPU/pod, {rss:.0f} MiB, events {trail:.1f} s behind"
+        f"{result.cpu_ms_per_pod:.2f} ms CPU/pod ({result.start_cpu_ms_per_pod:.2f} before the first, "
+        f"{result.trail_cpu_ms_per_pod:.2f} after the last), {rss:.0f} MiB, events {trail:.1f} s behind"
     )
     return result
 
