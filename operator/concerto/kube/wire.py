@@ -18,8 +18,6 @@ from typing import cast
 from urllib.parse import urlsplit
 
 _HEAD_MOST_BYTES = 64 * 1024
-_PRINTABLE = re.compile(r"[!-~]+").fullmatch
-_ON_ONE_LINE = re.compile(r"[ -~]*").fullmatch
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+").fullmatch
 _NO_BODY = (204, 304)
 
@@ -117,7 +115,7 @@ class Wire:
             TooLarge: the answer is.
             ValueError: the target or a header has characters that it can't have.
         """
-        if not _PRINTABLE(target):
+        if not _one_line(target) or " " in target:
             raise ValueError(f"a path has characters that it can't have: {target!r}")
         length = f"Content-Length: {len(body)}\r\n" if body is not None else ""
         head = f"{method} {self._prefix}{target} HTTP/1.1\r\n{self._common}{_lines(headers)}{length}\r\n"
@@ -275,9 +273,13 @@ class _Connection(asyncio.Protocol):
         await self._more
 
 
+def _one_line(text: str) -> bool:
+    return text.isascii() and "\r" not in text and "\n" not in text and "\0" not in text
+
+
 def _lines(headers: Mapping[str, str]) -> str:
     for name, value in headers.items():
-        if not _ON_ONE_LINE(value):
+        if not _one_line(value):
             raise ValueError(f"header {name} has characters that it can't have")  # not which: it may be a token
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
