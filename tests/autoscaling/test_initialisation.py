@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
@@ -54,6 +56,12 @@ def test_pods_that_come_back_with_their_node_have_not_taken_days_to_start():
     back = [PodView(f"q{i}", created_at=0.0, ready_since=30 * 86400.0 + i, revision="a") for i in range(5)]
     assert learned(pods(30, 30, 30, 30, 30), back).typical(SETTINGS) == 30
     assert Initialisation((1e9,) * 5).typical(SETTINGS) == SETTINGS.longest_seconds
+
+
+def test_a_pod_that_was_seen_to_become_ready_before_does_not_count_again():
+    again = [replace(pod, first_ready=pod.created_at + 30) for pod in pods(900, 900, 900)]
+    assert learned(again).seconds == ()
+    assert learned([replace(pod, first_ready=pod.ready_since) for pod in pods(31, 32)]).seconds == (31, 32)
 
 
 def test_pods_that_take_twenty_minutes_are_learned():

@@ -10,7 +10,7 @@ from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import combine, decide
 from concerto.autoscaling.pods import ContainerView, Gone, MetricError, PodView, Sample
 from concerto.autoscaling.replicas import resource_utilization_replicas
-from concerto.autoscaling.settings import Bounds
+from concerto.autoscaling.settings import Bounds, ControllerSettings
 
 LOAD, REQUEST, PERCENT = 5000, 1000, 50
 """Thousandths of a core, of a pod, and the target: ten replicas."""
@@ -64,7 +64,14 @@ class Rollout:
             ready = pod.ready_at() <= now
             since = pod.ready_at() if ready else pod.created
             views.append(
-                PodView(pod.name, ready=str(ready), ready_since=since, started_at=pod.created, containers=CONTAINERS)
+                PodView(
+                    pod.name,
+                    ready=str(ready),
+                    ready_since=since,
+                    started_at=pod.created,
+                    containers=CONTAINERS,
+                    first_ready=since if ready and pod.new else None,
+                )
             )
             values = [v for t, v in self.used.get(pod.name, {}).items() if at - self.window < t <= at]
             if len(values) * STEP >= self.window:
@@ -72,11 +79,20 @@ class Rollout:
         return views, samples
 
 
-@pytest.mark.parametrize("startup", [5.0, 40.0, 200.0])
+# Seconds to start, and whether starts are recognised that take longer than the five minutes of autoscaling/v2
+@pytest.mark.parametrize(
+    ("startup", "start_up_aware"), [(5.0, False), (40.0, False), (200.0, False), (40.0, True), (400.0, True)]
+)
 @pytest.mark.parametrize(("surge", "unavailable"), [(3, 0), (10, 0), (3, 2), (0, 3)])
 @pytest.mark.parametrize(("age", "window"), [(0.0, 10.0), (15.0, 30.0), (30.0, 60.0)])
-def test_a_rolling_update_does_not_ratchet(startup, surge, unavailable, age, window):
-    rollout, bounds, memory, replicas = Rollout(startup, surge, unavailable, age, window), Bounds(100), Memory(), 10
+def test_a_rolling_update_does_not_ratchet(startup, surge, unavailable, age, window, start_up_aware):
+    settings = ControllerSettings(first_readiness=start_up_aware)
+    rollout, bounds, memory, replicas = (
+        Rollout(startup, surge, unavailable, age, window),
+        Bounds(100, controller=settings),
+        Memory(),
+        10,
+    )
     highest, demands = replicas, []
     for tick in range(3000 // STEP):
         now = float(tick * STEP)

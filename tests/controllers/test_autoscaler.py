@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from concerto.api.conditions import Condition
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selector_text import parse_selector
+from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
 from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.history import Ring
@@ -335,3 +336,27 @@ def test_a_pod_that_is_deleted_has_shared_the_load_until_then():
     for each in ("b", "c"):
         index.on_change(pod(each), None)
     assert index.gone("n", selector) == []
+
+
+FIRST = {
+    "it becomes ready": ([("False", 5), ("True", 400)], 400),
+    "it has no condition before": ([(None, 0), ("True", 400)], 400),
+    "it is not ready again since": ([("False", 5), ("True", 400), ("False", 900)], 400),
+    "it is ready a second time": ([("False", 5), ("True", 400), ("False", 900), ("True", 950)], 400),
+    "it was ready when the operator came": ([("True", 400), ("False", 900), ("True", 950)], None),
+    "it was ready before the operator came": ([("False", 900), ("True", 950)], None),
+}
+
+
+@pytest.mark.parametrize(("seen", "first"), FIRST.values(), ids=FIRST)
+def test_when_a_pod_became_ready_for_the_first_time_is_remembered(seen, first):
+    index, old = PodIndex(), None
+    for ready, after in seen:
+        condition = {"type": "Ready", "status": ready, "lastTransitionTime": format_timestamp(NOW + after)}
+        meta = {"namespace": "n", "name": "p", "labels": {"app": "web"}, "creationTimestamp": STAMP}
+        status = {"phase": "Running", "startTime": STAMP, "conditions": [condition] if ready else []}
+        new = {"metadata": meta, "status": status}
+        index.on_change(old, new)
+        old = new
+    (view,) = index.select("n", parse_selector("app=web"))
+    assert view.first_ready == (None if first is None else NOW + first)

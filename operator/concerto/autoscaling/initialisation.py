@@ -62,11 +62,16 @@ class Initialisation:
     def learn(self, pods: Iterable[PodView], settings: InitialisationSettings) -> Initialisation:
         """With the pods that became ready since.
 
-        A pod that is ready for the second time looks as if it had taken long: it is left out if that is longer than
-        any start, and else an outlier, or, if all do that, the truth about when pods can take load.
+        A pod that is ready for the second time looks as if it had taken long. It is left out where the first was seen,
+        or where that is longer than any start; else it is an outlier, or, if all do that, the truth about when pods can
+        take load.
         """
         news = sorted(
-            (pod for pod in pods if pod.is_ready and pod.ready_since > self.learned_until),
+            (
+                pod
+                for pod in pods
+                if pod.is_ready and pod.ready_since > self.learned_until and pod.first_ready in (None, pod.ready_since)
+            ),
             key=lambda pod: pod.ready_since,
         )
         known = self

@@ -46,6 +46,7 @@ class PodView:
         node: where it runs; empty before it is bound.
         host: IP address of that node, as its kubelet says.
         scheduler: who is to place it.
+        first_ready: when it became Ready for the first time, seconds; None where nobody was watching.
         deleting_since: when its deletion was asked for, seconds; from then on it gets no new load.
     """
 
@@ -63,6 +64,7 @@ class PodView:
     node: str = ""
     host: str = ""
     scheduler: str = ""
+    first_ready: float | None = None
     deleting_since: float = 0.0
 
     @property
@@ -118,6 +120,8 @@ def _still_starting(pod: PodView, sample: Sample, now: float, settings: Controll
     if pod.started_at + settings.cpu_initialization_seconds > now:
         # The whole window of the sample must lie after the last change of readiness, else it holds start-up work.
         return pod.ready == "False" or sample.timestamp < pod.ready_since + sample.window
+    if settings.first_readiness and pod.first_ready is not None and sample.timestamp < pod.first_ready + sample.window:
+        return True
     never_became_ready = pod.started_at + settings.initial_readiness_delay_seconds > pod.ready_since
     return pod.ready == "False" and never_became_ready
 

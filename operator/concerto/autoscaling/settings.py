@@ -18,6 +18,8 @@ class ControllerSettings:
         downscale_stabilization_seconds: how long a higher recommendation holds replicas up.
         cpu_initialization_seconds: how long after its start a pod's CPU samples may be start-up work.
         initial_readiness_delay_seconds: readiness changes this soon after the start count as never ready.
+        first_readiness: not one of theirs: a sample that reaches back before its pod was first seen to become Ready is
+            start-up work, however long that took.
     """
 
     sync_seconds: float = 15.0
@@ -25,6 +27,7 @@ class ControllerSettings:
     downscale_stabilization_seconds: float = 300.0
     cpu_initialization_seconds: float = 300.0
     initial_readiness_delay_seconds: float = 30.0
+    first_readiness: bool = False
 
 
 @dataclass(frozen=True)

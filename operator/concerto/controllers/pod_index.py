@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from concerto.api.selectors import LabelSelector
@@ -11,6 +12,8 @@ from concerto.autoscaling.pod_reader import read_pod
 from concerto.autoscaling.pods import Gone, PodView
 
 Key = tuple[str, str]
+_INITIAL_SECONDS = 30.0
+"""As initialReadinessDelay of autoscaling/v2: a pod that is not Ready since so soon after its start never was."""
 _GONE_SECONDS, _GONE_MOST = 300.0, 10_000
 """Pods that are gone are remembered for so long after, and so many of a namespace: longer than readings are old."""
 
@@ -36,6 +39,8 @@ class PodIndex:
             labels = meta.get("labels") or {}
             namespace, name = meta["namespace"], meta["name"]
             view = read_pod(new)
+            if before is not None:
+                view = replace(view, first_ready=_first_ready(before, view))
             self._views[namespace, name] = (labels, view)
             if before is not None and before.is_ready and view.deleting and not before.deleting:
                 self._leaves(namespace, labels, Gone(before.ready_since, view.deleting_since))
@@ -108,6 +113,15 @@ class SelectorIndex:
                     if key not in found and self._selectors[key].matches(each):
                         found.add(key)
         return sorted(found)
+
+
+def _first_ready(before: PodView, now: PodView) -> float | None:
+    """When it became Ready for the first time, if that was seen."""
+    if before.first_ready is not None or not now.is_ready or before.is_ready:
+        return before.first_ready
+    # Not Ready since its very start, as far as its condition tells
+    never = before.ready is None or before.ready_since - (before.started_at or before.created_at) < _INITIAL_SECONDS
+    return now.ready_since if never else None
 
 
 def exact_pair(selector: LabelSelector) -> tuple[str, str] | None:

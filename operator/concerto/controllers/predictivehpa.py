@@ -423,7 +423,7 @@ class PredictiveHPAController:
             return controller
         typical = entry.state.initialisation.typical(self.settings.initialisation)
         longest = max(controller.cpu_initialization_seconds, 2 * typical)
-        return replace(controller, cpu_initialization_seconds=longest)
+        return replace(controller, cpu_initialization_seconds=longest, first_readiness=True)
 
     # Predict
 
