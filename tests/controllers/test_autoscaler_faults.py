@@ -519,67 +519,53 @@ async def test_a_scale_that_is_refused_is_not_said_to_be_done():
         assert world.condition("web", "AbleToScale") == ("False", "FailedUpdateScale")
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["seen", "while the operator was away"])
-async def test_what_one_target_needed_is_not_what_another_needs(restarted):
-    world, clock = World(), Clock()
+async def changed(world: World, old: dict[str, Any], new: dict[str, Any], *, restarted: bool) -> dict[str, Any]:
+    """The status of an object that asks for nine replicas; then it is changed, by then for a load of two."""
+
+    async def look(autoscaler: PredictiveHPAController, times: int) -> None:
+        clock.now += 30
+        autoscaler._start_due()
+        await world.seen("web", times)
+        await asyncio.gather(*autoscaler._tasks)
+
+    clock = Clock()
     world.metrics = {"requests": load("9")}
-    old = phpa("web")
     async with autoscaling(world, clock) as autoscaler:
         autoscaler.on_object(None, old)
-        autoscaler._start_due()
-        status = await world.seen("web")
-        await asyncio.gather(*autoscaler._tasks)
-        assert world.scaled == {"web": 4}
-        assert status["history"]
-        world.metrics = {"requests": load("2")}
-        new = old | {"spec": old["spec"] | {"scaleTargetRef": phpa("other")["spec"]["scaleTargetRef"]}}
+        await look(autoscaler, 1)
+        status = world.statuses["web"]
         new = {**new, "metadata": {**new["metadata"], "generation": 2}, "status": status}
-        clock.now += 30
+        world.metrics = {"requests": load("2")}
         if not restarted:
             autoscaler.on_object(old, new)
-            autoscaler._start_due()
-            await world.seen("web", 2)
-            await asyncio.gather(*autoscaler._tasks)
-    if restarted:
-        async with autoscaling(world, clock) as another:
-            another.on_object(None, new)
-            clock.now += 30
-            another._start_due()
-            await world.seen("web", 2)
-            await asyncio.gather(*another._tasks)
+            await look(autoscaler, 2)
+            return status
+    async with autoscaling(world, clock) as another:
+        another.on_object(None, new)
+        await look(another, 2)
+    return status
+
+
+RESTARTED = pytest.mark.parametrize("restarted", [False, True], ids=["seen", "while the operator was away"])
+
+
+@RESTARTED
+async def test_what_one_target_needed_is_not_what_another_needs(restarted):
+    world, old = World(), phpa("web")
+    other = old | {"spec": old["spec"] | {"scaleTargetRef": phpa("other")["spec"]["scaleTargetRef"]}}
+    status = await changed(world, old, other, restarted=restarted)
+    assert status["history"]
     assert world.scaled == {"web": 4}, "the other has its two, and they are enough"
     assert all(ring["values"] == [2000] for ring in world.statuses["web"]["history"])
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["seen", "while the operator was away"])
+@RESTARTED
 @pytest.mark.parametrize("mode", ["Off", "Auto"])
 async def test_what_a_preview_would_have_done_is_not_done_when_it_is_none_any_more(mode, restarted):
-    world, clock = World(), Clock()
-    world.metrics = {"requests": load("9")}
-    preview = phpa("web", mode="Preview")
-    async with autoscaling(world, clock) as autoscaler:
-        autoscaler.on_object(None, preview)
-        autoscaler._start_due()
-        status = await world.seen("web")
-        await asyncio.gather(*autoscaler._tasks)
-        assert status["lastDecision"]["message"].startswith("Would scale from 2 to 4")
-        assert [r["replicas"] for r in status["recommendations"]] == [2, 9]
-        world.metrics = {"requests": load("2")}
-        live = phpa("web", mode=mode)
-        live = {**live, "metadata": {**live["metadata"], "generation": 2}, "status": status}
-        if not restarted:
-            clock.now += 15
-            autoscaler.on_object(preview, live)
-            autoscaler._start_due()
-            await world.seen("web", 2)
-            await asyncio.gather(*autoscaler._tasks)
-    if restarted:
-        async with autoscaling(world, clock) as another:
-            another.on_object(None, live)
-            clock.now += 30
-            another._start_due()
-            await world.seen("web", 2)
-            await asyncio.gather(*another._tasks)
+    world = World()
+    status = await changed(world, phpa("web", mode="Preview"), phpa("web", mode=mode), restarted=restarted)
+    assert status["lastDecision"]["message"].startswith("Would scale from 2 to 4")
+    assert [r["replicas"] for r in status["recommendations"]] == [2, 9]
     assert world.scaled == {}
     assert world.statuses["web"]["lastDecision"]["message"].startswith("Kept 2 replicas: the metrics of now ask for 2")
 
