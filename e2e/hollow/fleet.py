@@ -209,6 +209,8 @@ class Fleet:
             await self.agents.create(node)
         else:
             await create_for(self._session, NODE_CAPACITIES, node)
+            # What is said but once is not to be taken for silence while something is measured
+            await self._session.patch(NODE_CAPACITIES.path(name=node.name), {"spec": {"heartbeat": "5m"}})
             path = NODE_CAPACITIES.path(name=node.name, subresource="status")
             await self._session.patch(path, {"status": self._idle})
         node.alive = True
