@@ -145,7 +145,8 @@ def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespac
     lines = explained(concerto_cluster, namespace, "why")
     assert lines[0] == f"Pod {namespace}/why, on {where}, schedulerName every-score"
     assert lines[1].strip().startswith(f"Successfully assigned {namespace}/why to {where}")
-    table = [line.split() for line in lines[3:]]
+    assert lines[3] == "Were it placed now (*: where it is):"
+    table = [line.split() for line in lines[4:]]
     assert table[0] == [
         "NODE",
         "BASIS",
