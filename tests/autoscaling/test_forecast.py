@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.autoscaling.forecast import ForecastSettings, critical_fractile, forecast
+from concerto.autoscaling.forecast import ForecastSettings, Past, critical_fractile, forecast
 from concerto.autoscaling.forecasters import Onset, Seasons, holt, line, linear, noise, seasonal_peak
 
 SETTINGS = ForecastSettings()
@@ -41,10 +43,62 @@ def test_missing_samples_leave_lines_and_levels_where_they_were():
     assert holt(y[None], 0.4, 0.15, 0.97).level[0, -1] == pytest.approx(39, abs=1.5)
 
 
-def test_before_errors_were_seen_more_is_asked_for_and_less_as_they_stay_away():
-    new, old = (of(np.full(samples, 4.0), horizon=300.0) for samples in (6, 240))
-    assert new.upper[0] >= 4.0 + SETTINGS.surprise * 2.0
-    assert old.upper[0] == pytest.approx(4.0)
+def days(load):
+    return Past(np.atleast_2d(np.asarray(load, dtype=float)), 300.0)
+
+
+ROOM = SETTINGS.surprise * (300.0 / SETTINGS.surprise_seconds) ** 0.15 * 4.0**0.25
+"""What a load of four replicas may grow by within 300 s as long as nothing else is known."""
+
+
+HISTORIES = {
+    "without any history there is all the room": (None, 1.0),
+    "nor does an hour of calm say much": (days([np.nan] * 850 + [4.0] * 14), 1.0 - 13 / 72 / 2),
+    "days without a rise leave half of it": (days(np.full(864, 4.0)), 0.5),
+    "days that once in a while rose by as much keep it": (days(np.tile([4.0] * 17 + [8.5], 48)), 1.0),
+    "days that rose by less keep what they needed": (days(np.tile([4.0] * 17 + [6.5], 48)), 2.5 / ROOM),
+    "as much of a small load is more of it": (days(np.tile([1.0] * 17 + [2.9], 48)), 1.9 / ROOM * 4.0**0.25),
+    "an empty history is none": (days(np.full(864, np.nan)), 1.0),
+    "and so is one that is shorter than the horizon": (days([4.0]), 1.0),
+}
+
+
+@pytest.mark.parametrize(("past", "share"), HISTORIES.values(), ids=HISTORIES)
+def test_a_load_has_room_for_surprises_until_days_have_shown_how_it_rises(past, share):
+    got = of(np.full(60, 4.0), horizon=300.0, past=past)
+    assert got.upper[0] == pytest.approx(4.0 + share * ROOM, rel=0.01)
+
+
+def test_rises_are_looked_for_within_each_objects_own_horizon():
+    slow = np.tile(np.r_[np.full(12, 4.0), 4.0 + np.arange(1, 7)], 48)
+    rows, past = np.full((2, 60), 4.0), Past(np.stack([slow, slow]), 300.0)
+    near, far = forecast(rows, np.array([300.0, 1500.0]), replace(SETTINGS, risen_least=0.0), past=past).upper - 4.0
+    assert near == pytest.approx(1.0, rel=0.01)
+    assert far > 2 * near
+
+
+def test_a_load_that_falls_for_certain_needs_less_room():
+    falling, level = noisy(np.linspace(8, 4, 40)), noisy(np.full(40, 4.0))
+    room = [got.upper[0] - got.expected[0] for got in (of(falling, horizon=300.0), of(level, horizon=300.0))]
+    assert room[0] < 0.6 * room[1]
+
+
+def test_a_rise_that_is_over_is_drawn_out_no_further():
+    rising = np.r_[np.full(40, 2.0), np.linspace(2, 9, 16)]
+    turned = np.r_[rising, np.linspace(8.5, 5, 8)]
+    assert of(noisy(rising), horizon=300.0).expected[0] > 11.0
+    assert of(noisy(turned), horizon=300.0).expected[0] < 6.0
+
+
+def test_what_was_missed_of_a_burst_does_not_stay_with_the_small_load_it_leaves_behind():
+    burst = np.r_[np.full(60, 0.5), np.full(30, 8.0), np.full(40, 0.5)]
+    small = of(noisy(burst), horizon=300.0)
+    assert small.upper[0] < 0.5 + 1.2 * ROOM * (0.5 / 4.0) ** 0.25
+
+
+def test_room_for_what_was_never_seen_takes_no_models_say():
+    rising = noisy(np.linspace(3, 6, 24), seed=3)
+    assert of(rising, horizon=300.0).earned[0]
 
 
 def test_growth_that_is_forecast_is_a_part_of_the_growth_that_is_feared():

@@ -27,6 +27,9 @@ from concerto.autoscaling.forecasters import (
     seasonal_peak,
 )
 
+_SMALL = 0.25
+"""Replicas: loads below are taken for this one where errors or rises are set in relation to the load."""
+
 
 @dataclass(frozen=True)
 class ForecastSettings:
@@ -40,15 +43,25 @@ class ForecastSettings:
         surplus_seconds: a surplus pod is paid for at least so long, however soon it is ready.
         half_life: samples after which an error counts half when models are compared ...
         margin_half_life: ... and when the margin is taken from them.
-        surprise: times the root of the load, in replicas, by which it is expected to grow before any error has been
-            seen (as staffing has it; forecast growth is a part of that) ...
-        surprise_samples: ... and how many seen errors that expectation weighs as much as.
+        surprise: replicas by which a load of one replica is expected to grow within `surprise_seconds` before any error
+            has been seen; forecast growth is a part of that ...
+        surprise_powers: ... it grows with these powers of the load (a small one can more easily double) and of the
+            horizon ...
+        surprise_samples: ... and weighs as much as so many seen errors.
+        falling: share of it that is left while load falls for certain ...
+        falling_errors: ... by so many standard errors, over the first of the linear windows.
+        risen: quantile of the rises in the long history that stands in for `surprise` where it is less ...
+        risen_least: ... down to this share of it ...
+        risen_samples: ... and wholly so once the history holds so many.
         long_window: samples of the one line whose level may lie above what is seen now.
         least_samples: fewer are a warm-up.
         recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
         noise_window: samples that the noise of one is taken from.
         onset_windows: samples of the lines that a sudden rise is looked for with ...
         onset_errors: ... and standard errors that are taken off what they promise.
+        turn_windows: samples of the lines that show that a rise is over ...
+        turn_errors: ... and standard errors by which they have to fall.
+        plausible: no forecast is above so many times the highest known demand, and one replica.
     """
 
     step_seconds: float = 15.0
@@ -58,15 +71,37 @@ class ForecastSettings:
     surplus_seconds: float = 60.0
     half_life: float = 40.0
     margin_half_life: float = 40.0
-    surprise: float = 1.3
-    surprise_samples: float = 6.0
+    surprise: float = 2.5
+    surprise_seconds: float = 135.0
+    surprise_powers: tuple[float, float] = (0.25, 0.15)
+    surprise_samples: float = 12.0
+    falling: float = 0.25
+    falling_errors: float = 2.5
+    risen: float = 0.95
+    risen_least: float = 0.5
+    risen_samples: int = 72
     long_window: int = 160
     least_samples: int = 4
     recent: int = 4
     noise_window: int = 60
     onset_windows: tuple[int, ...] = (3, 4, 6, 8)
     onset_errors: float = 1.0
-    plausible: float = 2.5
+    turn_windows: tuple[int, ...] = (4, 6, 8)
+    turn_errors: float = 1.5
+    plausible: float = 2.0
+
+
+@dataclass(frozen=True)
+class Past:
+    """Demand of the last days, coarsely.
+
+    Attributes:
+        values: objects x buckets, in replicas, the newest last; NaN where nothing is known.
+        step_seconds: length of a bucket.
+    """
+
+    values: Floats
+    step_seconds: float
 
 
 @dataclass(frozen=True)
@@ -100,8 +135,8 @@ class Forecasts:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A model's peaks: at each sample for the backtest's horizon, now for the real one; its level now; and which way
-    it pointed.
+    """A model's peaks: at each sample for the backtest's horizon, now for the real one; its level and which way it
+    pointed at each sample.
     """
 
     name: str
@@ -124,6 +159,7 @@ def forecast(
     models: Sequence[str] = ("Linear", "Holt"),
     highest: Floats | None = None,
     seasons: Sequence[Seasons] = (),
+    past: Past | None = None,
     now: float = 0.0,
 ) -> Forecasts:
     """Forecast many objects at once.
@@ -135,6 +171,7 @@ def forecast(
         models: which of Linear, Holt and Seasonal to choose from.
         highest: highest demand known from before the series, one per object.
         seasons: one for each period that may repeat; without any, Seasonal is no candidate.
+        past: the long history, for how fast such loads have risen.
         now: time of the newest sample, seconds, for ``seasons``.
     """
     count, length = series.shape
@@ -143,27 +180,35 @@ def forecast(
     # Early on the history is shorter than the horizon: judge by a nearer one rather than not at all.
     span = np.where(known.any(axis=1), length - np.argmax(known, axis=1), 0)
     tested = np.clip(np.round(np.minimum(steps, np.maximum(2, span // 2))), 1, None).astype(int)
-    fractile = critical_fractile(np.maximum(horizon_seconds, settings.surplus_seconds), settings.shortage_seconds)
+    paid_seconds = np.maximum(horizon_seconds, settings.surplus_seconds)
+    fractile = critical_fractile(paid_seconds, settings.shortage_seconds)
 
     spread = noise(series, settings.noise_window)
     candidates = list(_candidates(series, spread, steps, tested, settings, models, seasons, now))
     if not candidates:
         # Seasonal alone, before a season is over: a warm-up, not an error
         silent = np.full(series.shape, np.nan)
-        candidates = [_Candidate(models[0], silent, silent[:, -1], silent[:, -1], np.zeros(series.shape, dtype=bool))]
+        candidates = [_Candidate(models[0], silent, silent[:, -1], silent, np.zeros(series.shape, dtype=bool))]
     actual = _ahead(series, tested)
     age = np.arange(length)[::-1]
     weights, recency = 0.5 ** (age / settings.half_life), 0.5 ** (age / settings.margin_half_life)
     stretch = np.sqrt(steps / tested)
+    surprise = _surprise(series, spread, horizon_seconds, paid_seconds, past, settings)
 
     uppers, losses, errors = [], [], []
     for candidate in candidates:
         error = actual - candidate.past
-        level, rise = np.maximum(candidate.level, 0.0), np.maximum(candidate.now - candidate.level, 0.0)
-        surprise = np.maximum(settings.surprise * np.sqrt(level) - rise, 0.0)
-        margin = _margin(error, candidate.rising, fractile, recency, np.nan_to_num(surprise), settings.surprise_samples)
+        level, rise = np.maximum(candidate.level[:, -1], 0.0), np.maximum(candidate.now - candidate.level[:, -1], 0.0)
+        feared = np.maximum(surprise * level ** settings.surprise_powers[0] - rise, 0.0)
+        with np.errstate(invalid="ignore"):
+            # A burst's errors do not stay with the small load that it leaves behind
+            scale = np.minimum(np.fmax(level, _SMALL)[:, None] / np.fmax(candidate.level, _SMALL), 1.0)
+        seen, margin = _margins(
+            error * scale, candidate.rising, fractile, recency, np.nan_to_num(feared), settings.surprise_samples
+        )
         uppers.append(candidate.now + margin * stretch)
-        losses.append(_pinball(error - margin[:, None], fractile, weights))
+        # What was never seen says nothing of the model
+        losses.append(_pinball(error - seen[:, None], fractile, weights))
         errors.append(error)
     unchanged = actual - series
     best = np.argmin(np.nan_to_num(np.array(losses), nan=np.inf), axis=0)
@@ -205,6 +250,7 @@ def _candidates(
     onset = Onset(tuple(line(series, w) for w in settings.onset_windows), spread, recent, settings.onset_errors)
     ahead = tested[:, None].astype(float)
     sudden_past, sudden = onset.peak(ahead), onset.peak(steps, -1)
+    most = np.minimum.reduce([line(series, w).most(spread, settings.turn_errors) for w in settings.turn_windows])
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
         trends += [("Linear", linear(series, window).at_most(recent)) for window in settings.linear_windows]
@@ -214,12 +260,14 @@ def _candidates(
         trends.append(("Holt", holt(series, *settings.holt).at_most(recent)))
     for name, trend in trends:
         past, now_ = _at_least(trend.peak(ahead), sudden_past), _at_least(trend.peak(steps, -1), sudden)
-        yield _Candidate(name, past, now_, trend.level[:, -1], trend.slope > 0)
+        if trend.reach < settings.long_window:
+            past, now_ = np.minimum(past, most), np.minimum(now_, most[:, -1])
+        yield _Candidate(name, past, now_, trend.level, trend.slope > 0)
     for season in seasons if "Seasonal" in models else ():
         at: Floats = now - settings.step_seconds * np.arange(series.shape[1], dtype=float)[::-1]
         past = seasonal_peak(recent, at, ahead * settings.step_seconds, season)
         now_ = seasonal_peak(recent[:, -1:], at[-1:], steps[:, None] * settings.step_seconds, season)[:, 0]
-        yield _Candidate("Seasonal", past, now_, recent[:, -1], past > recent)
+        yield _Candidate("Seasonal", past, now_, recent, past > recent)
 
 
 def _most_now(series: Floats, spread: Floats, samples: int) -> Floats:
@@ -246,30 +294,75 @@ def _ahead(series: Floats, steps: NDArray[np.int64]) -> Floats:
     return np.where(known, found, np.nan)
 
 
-def _margin(
+def _surprise(
+    series: Floats,
+    spread: Floats,
+    horizon_seconds: Floats,
+    paid_seconds: Floats,
+    past: Past | None,
+    settings: ForecastSettings,
+) -> Floats:
+    """Replicas that a load of one may grow by within the horizon without anything having told of it; per object."""
+    power, by_horizon = settings.surprise_powers
+    surprise = settings.surprise * (paid_seconds / settings.surprise_seconds) ** by_horizon
+    left = np.full(len(surprise), settings.falling)
+    if past is not None:
+        known, risen = _risen(past, horizon_seconds, power, settings.risen)
+        share = np.minimum(known / settings.risen_samples, 1.0)
+        surprise += share * np.nan_to_num(np.clip(risen, settings.risen_least * surprise, surprise) - surprise)
+        left += share * (1.0 - settings.falling)  # what was learned comes from falls, too
+    falls = line(series, settings.linear_windows[0]).surely_falls(spread, settings.falling_errors)[:, -1]
+    return np.asarray(np.where(falls, left * surprise, surprise))
+
+
+def _risen(past: Past, horizon_seconds: Floats, power: float, quantile: float) -> tuple[Floats, Floats]:
+    """How many rises within the horizon the long history holds, and that quantile of them for a load of one replica.
+
+    A rise within a part of a bucket is taken for the root of that part, as in a random walk. NaN without any.
+    """
+    values = past.values
+    buckets = np.maximum(np.ceil(horizon_seconds / past.step_seconds), 1).astype(int)
+    count, found = np.zeros(len(values)), np.full(len(values), np.nan)
+    for ahead in np.unique(buckets[buckets < values.shape[1]]):
+        rows = np.flatnonzero(buckets == ahead)
+        base = values[rows, :-ahead]
+        highest = np.fmax.reduce([values[rows, i : i + base.shape[1]] for i in range(1, ahead + 1)])
+        rise = np.sort(np.maximum(highest - base, 0.0) / np.fmax(base, _SMALL) ** power, axis=1)  # NaN is sorted last
+        known = np.isfinite(rise).sum(axis=1)
+        last = np.maximum(np.ceil(quantile * known).astype(int) - 1, 0)
+        part = np.sqrt(np.minimum(horizon_seconds[rows] / (ahead * past.step_seconds), 1.0))
+        count[rows], found[rows] = known, rise[np.arange(len(rows)), last] * part
+    return count, found
+
+
+def _margins(
     error: Floats,
     rising: NDArray[np.bool_],
     fractile: Floats,
     weights: Floats,
     prior: Floats,
     prior_weight: float,
-) -> Floats:
+) -> tuple[Floats, Floats]:
     """The weighted fractile of the errors made while the model pointed the way it points now; never below zero.
 
     Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors say
-    little about the rare ones: ``prior``, an error of each object, stands beside them until there are many.
+    little about the rare ones: ``prior``, an error of each object, stands beside them until there are many. First
+    without, then with it.
     """
     alike = np.where(rising == rising[:, -1:], error, np.nan)
     enough = np.isfinite(alike).sum(axis=1, keepdims=True) >= 4
-    chosen = np.where(enough, alike, error)
-    chosen = np.column_stack([chosen, prior])
+    chosen = np.column_stack([np.where(enough, alike, error), prior])
     order = np.argsort(chosen, axis=1)
     ranked = np.take_along_axis(chosen, order, axis=1)
-    weighed = np.where(np.isfinite(chosen), np.append(weights, prior_weight), 0.0)
-    share = np.cumsum(np.take_along_axis(weighed, order, axis=1), axis=1)
-    index = (share < fractile[:, None] * share[:, -1:]).sum(axis=1)
-    value = ranked[np.arange(len(ranked)), np.minimum(index, ranked.shape[1] - 1)]
-    return np.asarray(np.maximum(np.nan_to_num(value), 0.0))
+    rows = np.arange(len(ranked))
+    found = []
+    for weight in (0.0, prior_weight):
+        weighed = np.where(np.isfinite(chosen), np.append(weights, weight), 0.0)
+        share = np.cumsum(np.take_along_axis(weighed, order, axis=1), axis=1)
+        index = (share < fractile[:, None] * share[:, -1:]).sum(axis=1)
+        value = ranked[rows, np.minimum(index, ranked.shape[1] - 1)]
+        found.append(np.asarray(np.maximum(np.nan_to_num(value), 0.0)))
+    return found[0], found[1]
 
 
 def _pinball(error: Floats, fractile: Floats, weights: Floats) -> Floats:

@@ -67,6 +67,18 @@ class Line:
         level = np.fmin(self.level[:, index], most[:, index])
         return np.asarray(level + np.maximum(self.slope[:, index], 0.0) * ahead - errors * noise[:, index] * error)
 
+    def surely_falls(self, noise: Floats, errors: float) -> NDArray[np.bool_]:
+        """Where the slope is below zero by more than ``errors`` standard errors, and no sample is missing."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            steepest = self.slope + errors * noise / np.sqrt(self.spread)
+        return np.asarray((steepest < 0.0) & (self.count >= self.window))
+
+    def most(self, noise: Floats, errors: float) -> Floats:
+        """Upper end of where it stands while it `surely_falls`: then nothing rises from there. Infinite elsewhere."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            top = self.level + errors * noise * np.sqrt(1.0 / self.count + self.behind**2 / self.spread)
+        return np.where(self.surely_falls(noise, errors), np.maximum(top, 0.0), np.inf)
+
 
 def line(series: Floats, window: int) -> Line:
     """Through the last ``window`` steps; missing samples weigh nothing."""

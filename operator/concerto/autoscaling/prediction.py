@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from concerto.autoscaling.decision import Floor
-from concerto.autoscaling.forecast import Forecasts, ForecastSettings, forecast
-from concerto.autoscaling.forecasters import Seasons
+from concerto.autoscaling.forecast import Forecasts, ForecastSettings, Past, forecast
+from concerto.autoscaling.forecasters import Floats, Seasons
 from concerto.autoscaling.history import Ring, as_matrix
 from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds
@@ -22,7 +22,8 @@ PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
 UNLIKELY = 3.0
 """Tolerances above the target that are borne where demand is as high as the forecast's upper end."""
 
-MODELS = ("Linear", "Holt", "Seasonal")
+MODELS = ("Linear", "Seasonal")
+"""What Auto chooses from. Holt follows a turn later than the lines do, and was chosen just before one too often."""
 
 
 @dataclass(frozen=True)
@@ -147,24 +148,26 @@ def _together(subjects: list[Subject], now: float, settings: ForecastSettings, s
     step, width = first.fine.step, first.fine.length
     series = np.vstack([s.fine.until(s.observed_at, width) for s in subjects])
     ahead = np.array([now - s.observed_at + s.horizon_seconds for s in subjects])
+    past = as_matrix([s.coarse for s in subjects], now, first.coarse.length)
     found = forecast(
         series,
         ahead,
         replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds),
         models=first.models,
         highest=np.array([max(s.coarse.highest(), s.least_demand) for s in subjects]),
-        seasons=_seasons(subjects, now) if "Seasonal" in first.models else (),
+        seasons=_seasons(subjects, past, now) if "Seasonal" in first.models else (),
+        past=Past(past, first.coarse.step),
         # Who is far behind has expired, and must not turn the others' clock back
         now=max(s.observed_at for s in subjects),
     )
     return [_outlook(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
 
 
-def _seasons(subjects: list[Subject], now: float) -> list[Seasons]:
+def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]:
     first = subjects[0].coarse
     if first.length < 2:  # nothing lies between the middles of one
         return []
-    values = as_matrix([s.coarse for s in subjects], now, first.length)
+    values = past.copy()
     first_at = (int(now // first.step) - first.length + 1) * first.step
     for row, subject in enumerate(subjects):
         if subject.season_start is not None:
