@@ -18,7 +18,7 @@ GROUPS = {
     "events": ("events.py",),
     "watch events into the snapshot": ("Reflector._watch", "Reflector._take"),
     "deciding (cycles)": ("Scheduler._decide",),
-    "answers, TLS and sockets": ("wire.py", "aiohttp", "ssl", "asyncio", "uvloop"),
+    "answers, TLS and sockets": ("aiohttp", "ssl", "asyncio", "uvloop"),
 }
 OTHER = "event loop, TLS and system calls"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from concerto.kube.errors import (
     Unreachable,
     api_error,
 )
-from concerto.kube.wire import Lost, NotSent, TooLarge, Wire
 
 Object = dict[str, Any]
 Lines = list[bytes]
@@ -48,7 +46,6 @@ class SessionSettings:
         first_backoff_seconds: mean wait before the second attempt; doubles each time.
         longest_backoff_seconds: no wait is longer, be it our own or what ``Retry-After`` asks for.
         page_size: objects asked for at a time when listing.
-        keep_seconds: how long a connection that is not used is kept; API servers end them after 90 s.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -57,7 +54,6 @@ class SessionSettings:
     first_backoff_seconds: float = 0.1
     longest_backoff_seconds: float = 10.0
     page_size: int = 500
-    keep_seconds: float = 60.0
 
 
 class Session:
@@ -73,13 +69,10 @@ class Session:
     it raises ``OutcomeUnknown``.
     """
 
-    def __init__(
-        self, config: ClusterConfig, client: aiohttp.ClientSession, wire: Wire, settings: SessionSettings
-    ) -> None:
+    def __init__(self, config: ClusterConfig, client: aiohttp.ClientSession, settings: SessionSettings) -> None:
         self.config = config
         self.settings = settings
-        self._client = client  # for watches
-        self._wire = wire  # for all else
+        self._client = client
         self._tokens = TokenSource(config)
 
     @classmethod
@@ -90,29 +83,20 @@ class Session:
             ConfigError: the TLS material cannot be used.
         """
         settings = settings or SessionSettings()
-        tls = config.ssl_context()
-        # Compression costs the API server more than a cluster's own network saves
-        headers = {"User-Agent": _user_agent(), "Accept": _JSON, "Accept-Encoding": "identity"}
-        client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, limit=0),
-            headers=headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
         # No limit on connections: a request that waits for one inside the pool would use up its own timeout there,
         # and then look as if it had been sent. Callers bound their concurrency.
-        wire = Wire(
-            config.server,
-            tls if isinstance(tls, ssl.SSLContext) else None,
-            config.tls_server_name,
-            headers,
-            settings.connect_timeout_seconds,
-            settings.keep_seconds,
+        connector = aiohttp.TCPConnector(ssl=config.ssl_context(), limit=0, keepalive_timeout=60)
+        client = aiohttp.ClientSession(
+            connector=connector,
+            # Compression costs the API server more than a cluster's own network saves
+            headers={"User-Agent": _user_agent(), "Accept": _JSON, "Accept-Encoding": "identity"},
+            skip_auto_headers=("Content-Type",),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
-        return cls(config, client, wire, settings)
+        return cls(config, client, settings)
 
     async def close(self) -> None:
-        """Give up all connections; requests and watches in progress end with an error."""
-        self._wire.close()
+        """Give up all connections; watches in progress end with an error."""
         await self._client.close()
 
     async def __aenter__(self) -> Self:
@@ -246,8 +230,12 @@ class Session:
             OutcomeUnknown: a POST may or may not have been carried out.
             Unreachable: no answer, after all attempts.
         """
-        target = str(URL(path, encoded=True).update_query(params)) if params else path
+        url = URL(self.config.server + path, encoded=True)
         data = json.dumps(body, separators=(",", ":")).encode() if body is not None else None
+        limit = aiohttp.ClientTimeout(
+            total=timeout_seconds or self.settings.request_timeout_seconds,
+            sock_connect=self.settings.connect_timeout_seconds,
+        )
         remaining = attempts or self.settings.attempts
         backoff = self.settings.first_backoff_seconds
         refused_tokens = 0
@@ -255,31 +243,34 @@ class Session:
             remaining -= 1
             token = self._tokens.token()
             try:
-                answer = await self._wire.request(
+                async with self._client.request(
                     method,
-                    target,
-                    _headers(token, content_type if data is not None else None),
-                    data,
-                    timeout_seconds=timeout_seconds or self.settings.request_timeout_seconds,
-                    largest_bytes=largest_bytes,
-                )
-            except NotSent as error:
-                failure: Exception = Unreachable(f"{method} {path}: {error}")
-                failure.__cause__ = error.__cause__
+                    url,
+                    params=params,
+                    data=data,
+                    headers=_headers(token, content_type if data is not None else None),
+                    timeout=limit,
+                    server_hostname=self.config.tls_server_name,
+                    allow_redirects=False,
+                ) as response:
+                    payload = await _payload(response, largest_bytes, f"{method} {path}")
+                    status, retry_after = response.status, _retry_after(response)
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                # never sent
+                failure: Exception = Unreachable(f"{method} {path}: {_words(error)}")
+                failure.__cause__ = error
                 pause = None
-            except Lost as error:
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 if method not in _SAFE_TO_REPEAT:
-                    raise OutcomeUnknown(f"{method} {path}: {error}") from error
-                failure = Unreachable(f"{method} {path}: {error}")
-                failure.__cause__ = error.__cause__
+                    raise OutcomeUnknown(f"{method} {path}: {_words(error)}") from error
+                failure = Unreachable(f"{method} {path}: {_words(error)}")
+                failure.__cause__ = error
                 pause = None
-            except TooLarge as error:
-                raise KubeError(f"{method} {path}: {error}") from error
             else:
-                if answer.status < 300:
-                    return _document(answer.payload, method, path)
-                refusal = _refusal(answer.status, answer.payload, answer.headers)
-                if answer.status == 401 and refused_tokens == 0 and self._tokens.refused(token):
+                if status < 300:
+                    return _document(payload, method, path)
+                refusal = _refusal(status, payload, retry_after)
+                if status == 401 and refused_tokens == 0 and self._tokens.refused(token):
                     refused_tokens += 1
                     remaining += 1
                     continue
@@ -347,7 +338,7 @@ class Session:
                 payload = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError):
             payload = b""  # the status says enough
-        return _refusal(response.status, payload, response.headers)
+        return _refusal(response.status, payload, _retry_after(response))
 
 
 async def _lines(content: aiohttp.StreamReader, path: str) -> AsyncIterator[Lines]:
@@ -377,6 +368,18 @@ def _user_agent() -> str:
         return "concerto"
 
 
+async def _payload(response: aiohttp.ClientResponse, largest: int | None, what: str) -> bytes:
+    if largest is None:
+        return await response.read()
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > largest:
+            raise KubeError(f"{what}: the answer is larger than {largest} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 def _headers(token: str | None, content_type: str | None) -> dict[str, str]:
     headers = {}
     if token:
@@ -396,7 +399,8 @@ def selectors(label_selector: str | None, field_selector: str | None) -> dict[st
     return {key: value for key, value in given.items() if value}
 
 
-def _retry_after(value: str | None) -> float | None:
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    value = response.headers.get("Retry-After")
     try:
         return max(0.0, float(value)) if value else None
     except ValueError:  # the date form, which no API server sends
@@ -411,8 +415,7 @@ def _document(payload: bytes, method: str, path: str) -> Object:
     return document if isinstance(document, dict) else {"value": document}
 
 
-def _refusal(status: int, payload: bytes, headers: Mapping[str, str]) -> ApiError:
-    retry_after = _retry_after(headers.get("retry-after"))
+def _refusal(status: int, payload: bytes, retry_after: float | None) -> ApiError:
     try:
         body = json.loads(payload)
     except ValueError:
