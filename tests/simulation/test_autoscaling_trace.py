@@ -202,3 +202,9 @@ def test_no_trace_at_all_is_said(tmp_path, capsys):
     said = capsys.readouterr().err
     for words in ("--trace-only needs a trace", "has no file *.csv in it", "nothing.csv is not there"):
         assert words in said
+
+
+def test_plots_without_the_library_for_them_are_refused_before_an_hour_is_computed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert command(tmp_path, "--plots") == 2
+    assert "needs matplotlib" in capsys.readouterr().err

@@ -6,6 +6,7 @@ Writes JSON to build/autoscaling and prints the tables.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import sys
@@ -74,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
         wrong.append("--trace-only needs a trace")
     if wrong:
         print(f"--trace: {wrong[0]}", file=sys.stderr)
+        return 2
+    if args.plots and importlib.util.find_spec("matplotlib") is None:
+        print("--plots needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
         return 2
     names = [p.name for p in all_policies()]
     wanted = set(args.policy or names) | {"HPA v2"}
