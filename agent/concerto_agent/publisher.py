@@ -21,7 +21,7 @@ from concerto.api.nodecapacity import (
     ResourceStatus,
     Window,
 )
-from concerto.api.subspacesnapshot import MODEL_DIGITS, SubspaceStatus
+from concerto.api.subspacesnapshot import SubspaceStatus, model_numbers
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.pipeline import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import decompose
@@ -281,8 +281,8 @@ def build_subspace(
         observed_at=observed_at,
         observed_generation=observed_generation,
         resources=tuple(settings.resources[i] for i in told),
-        sigma=tuple(round(float(s), MODEL_DIGITS) for s in sigma),
-        directions=tuple(tuple(round(float(x), MODEL_DIGITS) for x in column) for column in directions.T),
+        sigma=model_numbers(sigma),
+        directions=tuple(model_numbers(column) for column in directions.T),
         batches=int(report.batches[node]),
         conditions=tuple(
             merge_conditions(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.autoscaling.forecast import ForecastSettings, Past, critical_fractile, forecast
-from concerto.autoscaling.forecasters import Onset, Seasons, holt, line, linear, noise, seasonal_peak
+from concerto.autoscaling.forecasters import Onset, Seasons, holt, line, noise, seasonal_peak
 
 SETTINGS = ForecastSettings()
 
@@ -20,26 +20,28 @@ def test_a_line_is_found_exactly_as_the_seed_writes_it():
     x = np.arange(12.0)
     y = np.array([3, 5, 4, 6, 8, 7, 9, 9, 11, 10, 12, 13.0])
     slope = np.cov(x, y, bias=True)[0, 1] / np.var(x)
-    trend = linear(y[None], 12)
+    trend = line(y[None], 12).trend(y[None])
     assert trend.slope[0, -1] == pytest.approx(slope)
     assert trend.level[0, -1] == pytest.approx(y.mean() + slope * (x[-1] - x.mean()))
 
 
 def test_a_falling_line_promises_no_less_than_now():
-    trend = linear(np.linspace(9, 1, 20)[None], 20)
+    falling = np.linspace(9, 1, 20)[None]
+    trend = line(falling, 20).trend(falling)
     assert trend.slope[0, -1] < 0
     assert trend.peak(np.array([50.0]), -1)[0] == pytest.approx(1.0)
 
 
 def test_a_line_is_drawn_out_no_further_than_it_is_long():
-    trend = linear(np.arange(40.0)[None], 20)
+    rising = np.arange(40.0)[None]
+    trend = line(rising, 20).trend(rising)
     assert trend.peak(np.array([1000.0]), -1)[0] == pytest.approx(39 + 20)
 
 
 def test_missing_samples_leave_lines_and_levels_where_they_were():
     y = np.arange(40.0)
     y[[5, 17, 30, 31, 32]] = np.nan
-    assert linear(y[None], 20).slope[0, -1] == pytest.approx(1.0)
+    assert line(y[None], 20).trend(y[None]).slope[0, -1] == pytest.approx(1.0)
     assert holt(y[None], 0.4, 0.15, 0.97).level[0, -1] == pytest.approx(39, abs=1.5)
 
 
@@ -129,7 +131,7 @@ def test_a_rise_beyond_the_noise_shows_within_a_minute_and_noise_alone_is_none()
     sudden = np.r_[flat, 4.0 + np.arange(1, 6)]
     assert onset_of(flat) < 4.5
     assert onset_of(sudden) > 10.0
-    assert onset_of(sudden) > linear(sudden[None], 20).peak(np.array([8.0]), -1)[0]
+    assert onset_of(sudden) > line(sudden[None], 20).trend(sudden[None]).peak(np.array([8.0]), -1)[0]
 
 
 def test_a_level_is_not_capped_by_what_was_seen_before_readings_stopped_at_the_pods_limits():

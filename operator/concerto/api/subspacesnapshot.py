@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,8 +11,12 @@ from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 CLUSTER_NAME = "cluster"
 """The one object that the operator writes and every agent watches."""
 
-MODEL_DIGITS = 9
-"""Decimal places of the numbers in a status: far more than a model is exact to, and no more than can be read."""
+_DIGITS = 9
+
+
+def model_numbers(numbers: Iterable[float]) -> tuple[float, ...]:
+    """Numbers of a model as a status has them: more digits than it is exact to, and no more than can be read."""
+    return tuple(round(float(x), _DIGITS) for x in numbers)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the forecast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from concerto.autoscaling.forecasters import (
     Floats,
+    Line,
     Onset,
     Seasons,
     Trend,
     holt,
     line,
-    linear,
     noise,
     recent_mean,
     seasonal_peak,
@@ -184,7 +184,9 @@ def forecast(
     fractile = critical_fractile(paid_seconds, settings.shortage_seconds)
 
     spread = noise(series, settings.noise_window)
-    candidates = list(_candidates(series, spread, steps, tested, settings, models, seasons, now))
+    windows = {*settings.onset_windows, *settings.turn_windows, *settings.linear_windows, settings.long_window}
+    lines = {window: line(series, window) for window in windows}
+    candidates = list(_candidates(series, lines, spread, steps, tested, settings, models, seasons, now))
     if not candidates:
         # Seasonal alone, before a season is over: a warm-up, not an error
         silent = np.full(series.shape, np.nan)
@@ -193,7 +195,7 @@ def forecast(
     age = np.arange(length)[::-1]
     weights, recency = 0.5 ** (age / settings.half_life), 0.5 ** (age / settings.margin_half_life)
     stretch = np.sqrt(steps / tested)
-    surprise = _surprise(series, spread, horizon_seconds, paid_seconds, past, settings)
+    surprise = _surprise(lines, spread, horizon_seconds, paid_seconds, past, settings)
 
     uppers, losses, errors = [], [], []
     for candidate in candidates:
@@ -238,6 +240,7 @@ def forecast(
 
 def _candidates(
     series: Floats,
+    lines: Mapping[int, Line],
     spread: Floats,
     steps: Floats,
     tested: NDArray[np.int64],
@@ -247,15 +250,15 @@ def _candidates(
     now: float,
 ) -> Iterator[_Candidate]:
     recent = _most_now(series, spread, settings.recent)
-    onset = Onset(tuple(line(series, w) for w in settings.onset_windows), spread, recent, settings.onset_errors)
+    onset = Onset(tuple(lines[w] for w in settings.onset_windows), spread, recent, settings.onset_errors)
     ahead = tested[:, None].astype(float)
     sudden_past, sudden = onset.peak(ahead), onset.peak(steps, -1)
-    most = np.minimum.reduce([line(series, w).most(spread, settings.turn_errors) for w in settings.turn_windows])
+    most = np.minimum.reduce([lines[w].most(spread, settings.turn_errors) for w in settings.turn_windows])
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
-        trends += [("Linear", linear(series, window).at_most(recent)) for window in settings.linear_windows]
+        trends += [("Linear", lines[window].trend(series).at_most(recent)) for window in settings.linear_windows]
         # Load that jumps about is better met at its mean than followed
-        trends.append(("Linear", linear(series, settings.long_window, whole=True)))
+        trends.append(("Linear", lines[settings.long_window].trend(series, whole=True)))
     if "Holt" in models:
         trends.append(("Holt", holt(series, *settings.holt).at_most(recent)))
     for name, trend in trends:
@@ -295,7 +298,7 @@ def _ahead(series: Floats, steps: NDArray[np.int64]) -> Floats:
 
 
 def _surprise(
-    series: Floats,
+    lines: Mapping[int, Line],
     spread: Floats,
     horizon_seconds: Floats,
     paid_seconds: Floats,
@@ -311,7 +314,7 @@ def _surprise(
         share = np.minimum(known / settings.risen_samples, 1.0)
         surprise += share * np.nan_to_num(np.clip(risen, settings.risen_least * surprise, surprise) - surprise)
         left += share * (1.0 - settings.falling)  # what was learned comes from falls, too
-    falls = line(series, settings.linear_windows[0]).surely_falls(spread, settings.falling_errors)[:, -1]
+    falls = lines[settings.linear_windows[0]].surely_falls(spread, settings.falling_errors)[:, -1]
     return np.asarray(np.where(falls, left * surprise, surprise))
 
 

@@ -62,8 +62,7 @@ class Line:
     def least(self, steps: Floats, noise: Floats, most: Floats, errors: float, index: int | slice) -> Floats:
         """Lower end of where it leads within ``steps``: ``errors`` standard errors below; arguments as in `Onset`."""
         ahead = np.minimum(steps, self.window)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.sqrt(1.0 / self.count[:, index] + (ahead + self.behind[:, index]) ** 2 / self.spread[:, index])
+        error = self._standard_error(ahead, index)
         level = np.fmin(self.level[:, index], most[:, index])
         return np.asarray(level + np.maximum(self.slope[:, index], 0.0) * ahead - errors * noise[:, index] * error)
 
@@ -75,9 +74,24 @@ class Line:
 
     def most(self, noise: Floats, errors: float) -> Floats:
         """Upper end of where it stands while it `surely_falls`: then nothing rises from there. Infinite elsewhere."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            top = self.level + errors * noise * np.sqrt(1.0 / self.count + self.behind**2 / self.spread)
+        top = self.level + errors * noise * self._standard_error(0.0)
         return np.where(self.surely_falls(noise, errors), np.maximum(top, 0.0), np.inf)
+
+    def _standard_error(self, ahead: Floats | float, index: int | slice = slice(None)) -> Floats:
+        """Of where it stands so many steps from now, for noise of 1."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            far = (ahead + self.behind[:, index]) ** 2 / self.spread[:, index]
+            return np.asarray(np.sqrt(1.0 / self.count[:, index] + far))
+
+    def trend(self, series: Floats, *, whole: bool = False) -> Trend:
+        """With fewer than three samples there is a level (their mean), but no slope.
+
+        ``whole``: nothing is said where less than three quarters of the window are there.
+        """
+        level = np.where(self.count >= 3, self.level, recent_mean(series, self.window))
+        if whole:
+            level = np.where(self.count >= 0.75 * self.window, level, np.nan)
+        return Trend(level, np.nan_to_num(self.slope), float(self.window))
 
 
 def line(series: Floats, window: int) -> Line:
@@ -92,18 +106,6 @@ def line(series: Floats, window: int) -> Line:
         slope = np.where(n >= 3, (sxy - sx * sy / n) / spread, np.nan)
         level = sy / n + slope * behind
     return Line(level, slope, n, behind, spread, window)
-
-
-def linear(series: Floats, window: int, *, whole: bool = False) -> Trend:
-    """A `Line` as a trend. With fewer than three samples there is a level, but no slope.
-
-    ``whole``: nothing is said where less than three quarters of the window are there.
-    """
-    found = line(series, window)
-    level = np.where(found.count >= 3, found.level, recent_mean(series, window))
-    if whole:
-        level = np.where(found.count >= 0.75 * window, level, np.nan)
-    return Trend(level, np.nan_to_num(found.slope), float(window))
 
 
 def noise(series: Floats, window: int, least: int = 8) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from concerto.api.conditions import find_condition
 from concerto.api.quantities import milli
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import ContainerView, PodView
@@ -45,7 +46,7 @@ def read_pod(obj: Raw) -> PodView:
         ValueError: a quantity or a time is none.
     """
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
+    ready = find_condition(status.get("conditions"), "Ready")
     labels = meta.get("labels") or {}
     containers = [*spec.get("containers", ()), *(c for c in spec.get("initContainers", ()) if _restarts(c))]
     since = ready.get("lastTransitionTime") if ready else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.nodecapacity import MergeKind
-from concerto.api.subspacesnapshot import CLUSTER_NAME, MODEL_DIGITS, SubspaceSnapshot, SubspaceStatus
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus, model_numbers
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.controllers.clock import wall_timestamp
 from concerto.controllers.telemetry import Metrics
@@ -236,8 +236,8 @@ def build_cluster_status(
         observed_at=observed_at,
         observed_generation=generation,
         resources=resources,
-        sigma=tuple(round(float(s), MODEL_DIGITS) for s in current.sigma),
-        directions=tuple(tuple(round(float(x), MODEL_DIGITS) for x in column) for column in current.directions.T),
+        sigma=model_numbers(current.sigma),
+        directions=tuple(model_numbers(column) for column in current.directions.T),
         batches=batches,
         nodes=current.nodes,
         conditions=tuple(conditions),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from concerto.api.conditions import find_condition
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selectors import LabelSelector
 from concerto.api.timestamps import parse_timestamp
@@ -128,7 +129,7 @@ def _not_held(status: Mapping[str, Any]) -> str | None:
     """Why room is not held, in the words of whoever looks for it; None if it is."""
     if status.get("phase") != "Pending":
         return None
-    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    ready = find_condition(status.get("conditions"), "Ready") or {}
     return str(ready.get("message", "it is pending"))
 
 

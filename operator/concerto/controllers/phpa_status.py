@@ -198,9 +198,7 @@ def last_decision(
     }
     if floor is not None:
         new["predictedReplicas"] = floor
-    if old is not None and spoken(old) == new:
-        return dict(old)
-    return {"at": format_timestamp(now), **new}
+    return _since_new(old, new, now)
 
 
 def no_decision(old: Mapping[str, Any], wrong: Condition, *, now: float) -> dict[str, Any]:
@@ -212,8 +210,11 @@ def no_decision(old: Mapping[str, Any], wrong: Condition, *, now: float) -> dict
         "reactiveReplicas": replicas,
         "replicas": replicas,
     }
-    before = old.get("lastDecision")
-    return dict(before) if before is not None and spoken(before) == new else {"at": format_timestamp(now), **new}
+    return _since_new(old.get("lastDecision"), new, now)
+
+
+def _since_new(old: Mapping[str, Any] | None, new: Mapping[str, Any], now: float) -> dict[str, Any]:
+    return dict(old) if old is not None and spoken(old) == new else {"at": format_timestamp(now), **new}
 
 
 def target_digest(spec: PredictiveHPA) -> str:

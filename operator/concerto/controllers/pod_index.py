@@ -10,10 +10,9 @@ from typing import Any
 from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.pod_reader import read_pod
 from concerto.autoscaling.pods import Gone, PodView
+from concerto.autoscaling.settings import ControllerSettings
 
 Key = tuple[str, str]
-_INITIAL_SECONDS = 30.0
-"""As initialReadinessDelay of autoscaling/v2: a pod that is not Ready since so soon after its start never was."""
 _GONE_SECONDS, _GONE_MOST = 300.0, 10_000
 """Pods that are gone are remembered for so long after, and so many of a namespace: longer than readings are old."""
 
@@ -120,7 +119,8 @@ def _first_ready(before: PodView, now: PodView) -> float | None:
     if before.first_ready is not None or not now.is_ready or before.is_ready:
         return before.first_ready
     # Not Ready since its very start, as far as its condition tells
-    never = before.ready is None or before.ready_since - (before.started_at or before.created_at) < _INITIAL_SECONDS
+    age = before.ready_since - (before.started_at or before.created_at)
+    never = before.ready is None or age < ControllerSettings.initial_readiness_delay_seconds
     return now.ready_since if never else None
 
 

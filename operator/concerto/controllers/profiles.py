@@ -7,7 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.clock import wall_timestamp
 from concerto.controllers.load_sources import LoadProviders, ProviderState, Wanted
@@ -156,7 +156,7 @@ class ProfileController:
             if status != obj.get("status"):
                 patch = {"metadata": {"uid": known.uid}, "status": status}
                 await self._session.patch(SCHEDULING_PROFILES.path(name=known.name, subresource="status"), patch)
-            before = next((c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] == "Ready"), {})
+            before = find_condition((obj.get("status") or {}).get("conditions"), "Ready") or {}
             if ready.status == "False" and ready.message != before.get("message"):
                 self._recorder.record(obj, type="Warning", reason=ready.reason, action="Reading", note=ready.message)
             self._told[known.name] = state

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from concerto.api.conditions import Condition, merge_conditions
+from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.podreservation import ReservationKey, StandingReservation
 from concerto.api.timestamps import format_timestamp
 from concerto.controllers.clock import wall_timestamp
@@ -117,7 +117,7 @@ class ReservationController:
 
 
 def _ready(status: Object) -> Object:
-    return next((c for c in status.get("conditions") or () if c["type"] == "Ready"), {})
+    return dict(find_condition(status.get("conditions"), "Ready") or {})
 
 
 def build_standing_status(

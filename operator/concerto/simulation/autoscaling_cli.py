@@ -96,14 +96,15 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         # What cannot be read or written is told now, and not after an hour
-        for windows in read_traces(plan):
+        read = read_traces(plan)
+        for windows in read:
             print(described(windows))
         args.output.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         print(f"concerto evaluate-autoscaling: {error}", file=sys.stderr)
         return 2
     done = []
-    for cell in cells(plan, lambda: [p for p in all_policies() if p.name in wanted]):
+    for cell in cells(plan, lambda: [p for p in all_policies() if p.name in wanted], read):
         done.append(cell)
         print_cell(cell)
         if args.plots:

@@ -66,9 +66,13 @@ class Cell:
         return self.startup >= EXEMPT_SECONDS
 
 
-def cells(plan: Plan, policies: Callable[[], Sequence[Reactive]] = all_policies) -> Iterable[Cell]:
-    """Run everything, a cell at a time."""
-    for traffics, step in _traffics(plan):
+def cells(
+    plan: Plan,
+    policies: Callable[[], Sequence[Reactive]] = all_policies,
+    traces: Sequence[tuple[Traffic, ...]] | None = None,
+) -> Iterable[Cell]:
+    """Run everything, a cell at a time; ``traces``: the plan's, where they have been read already."""
+    for traffics, step in _traffics(plan, read_traces(plan) if traces is None else traces):
         for startup in plan.startups:
             cell = Cell(traffics[0].name, startup, step)
             for policy in policies():
@@ -77,10 +81,10 @@ def cells(plan: Plan, policies: Callable[[], Sequence[Reactive]] = all_policies)
             yield cell
 
 
-def _traffics(plan: Plan) -> Iterable[tuple[tuple[Traffic, ...], float]]:
+def _traffics(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> Iterable[tuple[tuple[Traffic, ...], float]]:
     for name in plan.patterns:
         yield (from_phases(name, PHASES[name]),) * plan.seeds, 0.0
-    for traffics in read_traces(plan):
+    for traffics in traces:
         yield traffics, float(np.median(np.diff(traffics[0].times)))
 
 
