@@ -19,10 +19,10 @@ from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings, ScoreSettings
 from concerto.scheduling.cycle import CycleResult, schedule
+from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.registry import SCORES as REGISTRY
-from concerto.scheduling.snapshot import Change, Snapshot
+from concerto.scheduling.state.cluster import Change, Snapshot
 from e2e.bench.test_bench_pinning import large_node
 
 pytestmark = pytest.mark.bench

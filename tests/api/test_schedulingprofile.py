@@ -16,8 +16,8 @@ from concerto.api.schedulingprofile import (
     ShapePoint,
     TargetLoadPackingArgs,
 )
+from concerto.scheduling.plugins.registry import FILTERS, SCORES
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.registry import FILTERS, SCORES
 from crd_schemas import stored_spec
 
 CRD = Path(__file__).parents[2] / "crds" / "schedulingprofiles.yaml"

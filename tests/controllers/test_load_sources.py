@@ -18,8 +18,8 @@ from concerto.controllers.load_sources.source import Answer, SourceError
 from concerto.controllers.load_sources.state import ProviderState, answered_state
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import EventRecorder
-from concerto.scheduling.provided import Joined, Series
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.provided_load import Joined, Series
 from kube.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 
 NOW = 1000.0

@@ -23,9 +23,9 @@ from concerto.controllers.reservations import build_standing_status
 from concerto.controllers.scheduler import ProfileCounts, scheduled_note
 from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
-from concerto.scheduling.ledger import StandingState
-from concerto.scheduling.registry import SCORES
-from concerto.scheduling.template import Ranked
+from concerto.scheduling.evaluation import Ranked
+from concerto.scheduling.plugins.registry import SCORES
+from concerto.scheduling.state.ledger import StandingState
 from crd_schemas import problems
 from scheduling.scheduling_builders import pod
 

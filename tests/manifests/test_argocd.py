@@ -20,7 +20,7 @@ from concerto.controllers.podcpubinding_status import build_binding_status
 from concerto.controllers.profiles import ProfileState, build_profile_status, ready_condition
 from concerto.controllers.reservations import build_standing_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
-from concerto.scheduling.ledger import StandingState
+from concerto.scheduling.state.ledger import StandingState
 from concerto_agent.publisher import build_conditions
 from concerto_agent.topology_publisher import _conditions as topology_conditions
 from crd_schemas import CRDS, REPOSITORY, documents

@@ -11,9 +11,9 @@ from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.scheduling.plugin import Filter, Query, Score
+from concerto.scheduling.framework import Filter, Query, Score
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 GI = 2**30
 NOW = 1000.0

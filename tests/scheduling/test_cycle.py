@@ -10,9 +10,9 @@ from concerto.api.podreservation import StandingReservation
 from concerto.api.schedulingprofile import NodeResourcesFitArgs, ProfileSettings, ScoreSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.plugins.registry import FILTERS
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.registry import FILTERS
-from concerto.scheduling.snapshot import Change
+from concerto.scheduling.state.cluster import Change
 
 
 def decide(cluster, heads, *profiles, limit=250, seed=0):

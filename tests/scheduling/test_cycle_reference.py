@@ -24,7 +24,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 STALE = 600.0
 PROFILES = {

@@ -13,7 +13,7 @@ from concerto.controllers.explain import (
     run,
     said_of,
 )
-from concerto.scheduling.explain import explain
+from concerto.scheduling.explanation import explain
 
 SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
 

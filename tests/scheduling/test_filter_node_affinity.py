@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.node_affinity import NodeAffinity
+from concerto.scheduling.plugins.node_affinity.filter import NodeAffinity
 
 NODES = [
     node("a", labels={"zone": "a", "size": "2"}),

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.node_name import NodeName
+from concerto.scheduling.plugins.node_name.filter import NodeName
 
 CLUSTER = snapshot([node("a"), node("b")])
 

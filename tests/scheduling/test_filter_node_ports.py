@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.node_ports import NodePorts
+from concerto.scheduling.plugins.node_ports.filter import NodePorts
 
 
 def ports(*items):

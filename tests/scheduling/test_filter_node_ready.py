@@ -1,6 +1,6 @@
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.node_ready import NodeReady
+from concerto.scheduling.plugins.node_ready.filter import NodeReady
 
 CLUSTER = snapshot([node("alive"), node("dead", ready=False)])
 

@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.node_resources import NodeResources
+from concerto.scheduling.plugins.node_resources.filter import NodeResources
 
 
 def cluster(allocatable=None, pods=()):

@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.node_unschedulable import NodeUnschedulable
+from concerto.scheduling.plugins.node_unschedulable.filter import NodeUnschedulable
 
 CLUSTER = snapshot([node("open"), node("cordoned", unschedulable=True)])
 CASES = {

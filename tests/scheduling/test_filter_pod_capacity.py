@@ -3,7 +3,7 @@ from scheduling_builders import NOW, capacity, node, passes, pod, query, reasons
 
 from concerto.api.podreservation import StandingReservation
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.filters.pod_capacity import PodCapacity
+from concerto.scheduling.plugins.measured_capacity.filter import PodCapacity
 
 CLUSTER = snapshot(
     [node(n) for n in ("room", "part", "full", "overfull", "unknown", "silent")],

@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.taint_toleration import TaintToleration
+from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
 
 CLUSTER = snapshot(
     [

@@ -1,6 +1,6 @@
 from scheduling_builders import node, passes, pod, query, reasons, snapshot
 
-from concerto.scheduling.filters.unsupported_constraints import UnsupportedConstraints
+from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -3,7 +3,7 @@ from scheduling_builders import capacity, pod
 
 from concerto.api.podreservation import Assignment, StandingReservation
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.ledger import Ledger
+from concerto.scheduling.state.ledger import Ledger
 
 NOW = 1000.0
 

@@ -24,7 +24,7 @@ from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.ledger import Ledger
+from concerto.scheduling.state.ledger import Ledger
 
 NODES = ("a", "b")
 SLOTS = {"a": 4, "b": 2}

@@ -9,7 +9,7 @@ from scheduling_builders import GI, NOW, capacity, load, node, pod, profile, que
 from concerto.api.schedulingprofile import LoadSettings, MetricProviderSettings, PrometheusSettings, ScoreSettings
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import schedule
-from concerto.scheduling.provided import Series
+from concerto.scheduling.state.provided_load import Series
 
 NAME = "packed"
 SETTINGS = LoadSettings(provider=NAME)

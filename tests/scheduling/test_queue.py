@@ -4,7 +4,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scheduling_builders import pod
 
 from concerto.scheduling.queue import Queue, QueueSettings
-from concerto.scheduling.snapshot import Change
+from concerto.scheduling.state.cluster import Change
 
 NOW = 1000.0
 

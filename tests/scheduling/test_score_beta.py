@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from concerto.scheduling.scores.beta import beta_cdf
+from concerto.scheduling.plugins.load.beta import beta_cdf
 
 # A load below a trillionth of a node is none: there the two differ, and nobody measures it
 LOADS = st.just(0.0) | st.floats(1e-12, 1)

@@ -6,8 +6,8 @@ from scheduling_builders import GI, NOW, capacity, node, pod, query, snapshot
 
 from concerto.api.podreservation import StandingReservation
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.plugin import rounded
-from concerto.scheduling.scores.capacity import Capacity, pods_by_requests
+from concerto.scheduling.framework import rounded
+from concerto.scheduling.plugins.measured_capacity.score import Capacity, pods_by_requests
 
 
 def scores(cluster, p=None, *, infeasible=(), **more):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scheduling_builders import GI, capacity, load, node, pod, query, scores, snapshot
 
 from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs as Args
-from concerto.scheduling.scores.load_variation_risk_balancing import (
+from concerto.scheduling.plugins.load.load_variation_risk_balancing import (
     LoadVariationRiskBalancing,
     kep_score,
     upstream_score,

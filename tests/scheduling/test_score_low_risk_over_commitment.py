@@ -6,7 +6,11 @@ from scheduling_builders import GI, capacity, load, node, pod, query, scores, sn
 from scipy import stats
 
 from concerto.api.schedulingprofile import LowRiskOverCommitmentArgs as Args
-from concerto.scheduling.scores.low_risk_over_commitment import LowRiskOverCommitment, risk_of_limits, risk_of_load
+from concerto.scheduling.plugins.load.low_risk_over_commitment import (
+    LowRiskOverCommitment,
+    risk_of_limits,
+    risk_of_load,
+)
 
 LIMITS = {
     "limits within what there is": (1000, 2000, 4000, 0.0),

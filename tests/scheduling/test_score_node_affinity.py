@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scheduling_builders import node, pod, query, scores, snapshot
 
-from concerto.scheduling.scores.node_affinity import NodeAffinity
+from concerto.scheduling.plugins.node_affinity.score import NodeAffinity
 
 
 def preferring(*preferences):

@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, pod, query, scores, snapshot
 
-from concerto.scheduling.scores.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
+from concerto.scheduling.plugins.node_resources.balanced_allocation_score import NodeResourcesBalancedAllocation
 
 # nodes' (cpu, memory), requests running on each, the pod's, scores: kube-scheduler's balanced_allocation_test
 CASES = {

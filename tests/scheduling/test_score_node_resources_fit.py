@@ -5,7 +5,7 @@ from scheduling_builders import node, pod, query, scores, snapshot
 
 from concerto.api.schedulingprofile import NodeResourcesFitArgs as Args
 from concerto.api.schedulingprofile import ShapePoint
-from concerto.scheduling.scores.node_resources_fit import NodeResourcesFit
+from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 
 GPU = "example.com/gpu"
 BOTH = (("cpu", 1), ("memory", 1))

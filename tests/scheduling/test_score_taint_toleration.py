@@ -1,7 +1,7 @@
 import pytest
 from scheduling_builders import node, pod, query, scores, snapshot
 
-from concerto.scheduling.scores.taint_toleration import TaintToleration
+from concerto.scheduling.plugins.taint_toleration.score import TaintToleration
 
 
 def tainted(**effects):

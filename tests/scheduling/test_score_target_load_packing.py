@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scheduling_builders import NOW, capacity, load, node, pod, query, scores, snapshot
 
 from concerto.api.schedulingprofile import LoadSettings, TargetLoadPackingArgs
-from concerto.scheduling.scores.target_load_packing import TargetLoadPacking, target_load_packing
+from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking, target_load_packing
 
 CURVE = {
     "the KEP's X": (25, 50, 75),

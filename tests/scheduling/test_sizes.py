@@ -11,9 +11,9 @@ from scheduling_builders import NOW, capacity, node, pod, profile, snapshot
 from concerto.api.podreservation import StandingReservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
-from concerto.scheduling.sizes import Sizes
-from concerto.scheduling.snapshot import Change
-from concerto.scheduling.standing import place
+from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.learned_sizes import Sizes
+from concerto.scheduling.state.reservations import place
 
 _CREATED = "1970-01-01T00:16:40Z"  # NOW
 WAIT = profile().settings.large_pod_wait_seconds

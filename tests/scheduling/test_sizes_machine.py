@@ -17,7 +17,7 @@ from scheduling_builders import NOW, capacity, node, pod
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 NAMES = ("a", "b", "c")
 UIDS = tuple(f"p{i}" for i in range(6))

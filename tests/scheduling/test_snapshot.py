@@ -4,7 +4,7 @@ from scheduling_builders import NOW, capacity, node, pod, snapshot
 
 from concerto.api.podreservation import Assignment
 from concerto.api.selectors import NodeSelector, Requirement
-from concerto.scheduling.snapshot import AVOIDED, BY_REQUESTS, MEASURED, PODS, Change, Snapshot
+from concerto.scheduling.state.cluster import AVOIDED, BY_REQUESTS, MEASURED, PODS, Change, Snapshot
 
 
 def assignment(name, to="n"):

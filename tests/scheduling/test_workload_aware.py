@@ -17,10 +17,10 @@ from concerto.pinning.allocator import Occupancy, allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.topology import TopologyIndex, to_mask
 from concerto.scheduling.cycle import query_for, schedule
-from concerto.scheduling.explain import explain
-from concerto.scheduling.filters.workload_aware import WorkloadAware
-from concerto.scheduling.scores.workload_aware import WorkloadAware as Score
-from concerto.scheduling.snapshot import Change
+from concerto.scheduling.explanation import explain
+from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
+from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
+from concerto.scheduling.state.cluster import Change
 from pinning.topologies import machine, topologies
 
 SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0

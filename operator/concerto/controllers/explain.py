@@ -35,9 +35,9 @@ from concerto.kube.resources import (
     PODS,
     SCHEDULING_PROFILES,
 )
-from concerto.scheduling.explain import NodeVerdict, explain
+from concerto.scheduling.explanation import NodeVerdict, explain
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 

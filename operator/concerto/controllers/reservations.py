@@ -17,8 +17,8 @@ from concerto.controllers.scheduler import Scheduler
 from concerto.kube import NotFound, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_RESERVATIONS
-from concerto.scheduling.ledger import StandingState
-from concerto.scheduling.standing import no_such_node, place
+from concerto.scheduling.state.ledger import StandingState
+from concerto.scheduling.state.reservations import no_such_node, place
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import CycleResult, Decision, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.snapshot import Change, Snapshot
+from concerto.scheduling.state.cluster import Change, Snapshot
 
 logger = logging.getLogger(__name__)
 

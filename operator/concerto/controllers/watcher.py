@@ -18,7 +18,7 @@ from aiohttp import web
 
 from concerto.api.nodecapacity import NodeCapacityStatus, Window
 from concerto.capacity.windows import WINDOW_SECONDS
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 Form = Literal["today", "kep"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.schedulingprofile import MetricProviderSettings
+from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
+from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.provided import RESOURCES
-from concerto.scheduling.scores.capacity import Capacity
-from concerto.scheduling.scores.target_load_packing import TargetLoadPacking
-from concerto.scheduling.snapshot import MEASURED, Snapshot
+from concerto.scheduling.state.cluster import MEASURED, Snapshot
+from concerto.scheduling.state.provided_load import RESOURCES
 
 MOST_TOLD = 10
 _FRESH_SECONDS = 60.0

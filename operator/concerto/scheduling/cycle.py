@@ -17,13 +17,13 @@ from concerto.api.cpulist import format_cpu_list
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin, ReservationKey
 from concerto.pinning.topology import bits
-from concerto.scheduling.cpus import Workload
-from concerto.scheduling.plugin import Query
+from concerto.scheduling.evaluation import Ranked, Template, reserved
+from concerto.scheduling.framework import Query
+from concerto.scheduling.plugins.measured_capacity.score import pods_by_requests
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose
-from concerto.scheduling.scores.capacity import pods_by_requests
-from concerto.scheduling.snapshot import MEASURED, Ints, Snapshot
-from concerto.scheduling.template import Ranked, Template, reserved
+from concerto.scheduling.state.cluster import MEASURED, Ints, Snapshot
+from concerto.scheduling.state.cpus import Workload
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""

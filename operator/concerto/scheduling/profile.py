@@ -8,11 +8,11 @@ from typing import Self
 
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.scheduling.cpus import Misfit, Workload, workload_of
-from concerto.scheduling.filters.workload_aware import WorkloadAware
-from concerto.scheduling.plugin import Filter, Score
-from concerto.scheduling.registry import FILTERS, SCORES
-from concerto.scheduling.scores.capacity import Capacity
+from concerto.scheduling.framework import Filter, Score
+from concerto.scheduling.plugins.measured_capacity.score import Capacity
+from concerto.scheduling.plugins.registry import FILTERS, SCORES
+from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
+from concerto.scheduling.state.cpus import Misfit, Workload, workload_of
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from itertools import islice
 
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle import MAX_DECISIONS
-from concerto.scheduling.sizes import kind_of
-from concerto.scheduling.snapshot import Change
+from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.learned_sizes import kind_of
 
 _Place = tuple[float, int, str]
 """Creation time, order of arrival, UID: a pod's place in its group."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from concerto.scheduling.plugin import Filter, Query
-from concerto.scheduling.snapshot import Change
+from concerto.scheduling.framework import Filter, Query
+from concerto.scheduling.state.cluster import Change
 
 
 @dataclass(frozen=True)

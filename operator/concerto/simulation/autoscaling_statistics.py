@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.scheduling.scores.beta import beta_cdf
+from concerto.scheduling.plugins.load.beta import beta_cdf
 from concerto.simulation.autoscaling import Result
 
 Floats = NDArray[np.float64]

@@ -26,7 +26,7 @@ from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs, ProfileSettings, ScoreSettings
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 Floats = NDArray[np.float64]
 

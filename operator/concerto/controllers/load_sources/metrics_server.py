@@ -9,7 +9,7 @@ from concerto.api.quantities import parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
 from concerto.controllers.load_sources.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
-from concerto.scheduling.provided import RESOURCES, Series
+from concerto.scheduling.state.provided_load import RESOURCES, Series
 
 NODE_METRICS = Resource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", False)
 _UNITS = {"cpu": 1000.0, "memory": 1.0}  # to millicores and bytes

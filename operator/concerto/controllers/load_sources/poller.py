@@ -18,7 +18,7 @@ from concerto.controllers.load_sources.source import Source, SourceError
 from concerto.controllers.load_sources.state import AGENTS, NOT_ASKED, ProviderState, answered_state, failed_state
 from concerto.controllers.telemetry import Metrics
 from concerto.kube import EventRecorder, Session
-from concerto.scheduling.snapshot import Snapshot
+from concerto.scheduling.state.cluster import Snapshot
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import aiohttp
 from concerto.api.schedulingprofile import PrometheusQuery, PrometheusSettings
 from concerto.controllers.load_sources.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
-from concerto.scheduling.provided import Series
+from concerto.scheduling.state.provided_load import Series
 
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
 _MOST_BYTES = 16 * 2**20

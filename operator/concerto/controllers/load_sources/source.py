@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from concerto.scheduling.provided import Series
+from concerto.scheduling.state.provided_load import Series
 
 _LONGEST_MESSAGE = 500
 

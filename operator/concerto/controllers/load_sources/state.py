@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from concerto.api.conditions import Condition
 from concerto.controllers.load_sources.source import Answer, SourceError
-from concerto.scheduling.provided import Joined
+from concerto.scheduling.state.provided_load import Joined
 
 ANSWERING = "Answering"
 AGENTS = Condition("ProviderReady", "True", "Agents", "The agents' windows are read.")

@@ -27,7 +27,7 @@ from concerto.capacity.windows import WindowStatistics
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.snapshot import Change, Snapshot
+from concerto.scheduling.state.cluster import Change, Snapshot
 from concerto.simulation.cluster import World
 from concerto.simulation.node_model import Change as PodChange
 from concerto.simulation.node_model import Readings, Transition

@@ -1,0 +1,80 @@
+"""Why there: what each filter and each score says of every node for one pod. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.scheduling.cycle import query_for
+from concerto.scheduling.evaluation import Template
+from concerto.scheduling.framework import Filter, Query
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Snapshot
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """One node.
+
+    Attributes:
+        node: its name.
+        refused_by: the first filter that refuses it; empty if it is feasible.
+        reason: why that filter does.
+        basis: Capacity, Requests or Avoided: what it takes part by.
+        total: its weighted score, 0 to 100; None if it is not feasible.
+        scores: by plugin; None where it abstains.
+    """
+
+    node: str
+    refused_by: str
+    reason: str
+    basis: str
+    total: float | None
+    scores: dict[str, float | None]
+
+
+def explain(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> list[NodeVerdict]:
+    """What a cycle would see now, best node first, then those that are refused, each by name.
+
+    Args:
+        snapshot: the cluster without the pod; only read.
+        pod: the pod, as if it waited.
+        profile: its profile.
+        now: seconds since the epoch.
+    """
+    reservation = snapshot.ledger.reservation_for(pod)
+    query = query_for(snapshot, pod, profile, reservation, now)
+    profile = profile.for_workload(query.workload)
+    template = Template(query, profile, reservation, ())
+    totals = template.totals()
+    rows = np.flatnonzero(snapshot.exists[: snapshot.size])
+    by_plugin = template.by_plugin(rows)
+    basis = {int(MEASURED): "Capacity", int(BY_REQUESTS): "Requests"}
+    verdicts = []
+    for i, row in enumerate(rows):
+        refused_by, reason = "", ""
+        if not template.feasible[row]:
+            refused_by, reason = _refusal(query, profile.filters, row)
+        elif totals[row] == -np.inf:
+            refused_by, reason = "Reservation", "a standing reservation holds a unit for the pod elsewhere"
+        verdicts.append(
+            NodeVerdict(
+                snapshot.names[row],
+                refused_by,
+                reason,
+                basis.get(int(query.basis[row]), "Avoided"),
+                None if refused_by else float(totals[row]),
+                {} if refused_by else {n: None if np.isnan(s[i]) else float(s[i]) for n, s in by_plugin.items()},
+            )
+        )
+    return sorted(verdicts, key=lambda v: (v.total is None, -(v.total or 0.0), v.node))
+
+
+def _refusal(query: Query, filters: tuple[Filter, ...], row: np.int64) -> tuple[str, str]:
+    rows = np.array([row])
+    for plugin in filters:
+        if not plugin.feasible(query, rows)[0]:
+            return plugin.name, ", ".join(plugin.reasons(query, rows))
+    return "", ""

@@ -1,0 +1,156 @@
+"""What filters and scores are.
+
+A plugin answers for many nodes at once, from columns: for all of them when a template's first pod is looked at, and for
+the few rows that have changed when its siblings are. So it must give a row the same answer whatever other rows it is
+asked about, except in ``Score.normalise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import CPUPolicy, LoadSettings, Statistic
+from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
+from concerto.scheduling.state.cpus import Misfit, Workload
+from concerto.scheduling.state.provided_load import RESOURCES
+
+
+@dataclass(frozen=True)
+class Query:
+    """One pending pod (or any of its like siblings) that a node is looked for.
+
+    Attributes:
+        pod: the pod.
+        snapshot: the cluster; plugins only read it.
+        basis: by row, what it takes part by: MEASURED, BY_REQUESTS or AVOIDED.
+        reserved: by row, units that a standing reservation holds for this pod.
+        admit_fraction: room that a node must have left to be given one more pod, in pods.
+        load: how nodes' load is told.
+        oldest: when a provider's metric must have been measured at least, seconds.
+        workload: what it asks of a node's CPUs; None for a pod that does not say what kind of workload it is.
+        cpu_policy: whether nodes with most or with least room for its kind are better.
+        millicores: CPU that it takes, if pods like it are no units of capacity; minus infinity if it has waited so long
+            that it goes wherever there is room; else 0.
+    """
+
+    pod: PodView
+    snapshot: Snapshot
+    basis: NDArray[np.int8]
+    reserved: Floats
+    admit_fraction: float
+    load: LoadSettings
+    oldest: float = -np.inf
+    workload: Workload | Misfit | None = None
+    cpu_policy: CPUPolicy = "Balanced"
+    millicores: float = 0.0
+
+    def names(self, rows: Rows) -> list[str]:
+        """The nodes' names."""
+        names = self.snapshot.names
+        return names[rows] if isinstance(rows, slice) else [names[row] for row in rows]
+
+    def available(self, rows: Rows) -> Floats:
+        """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
+        snapshot = self.snapshot
+        with_reserved = snapshot.available[: snapshot.size][rows] + self.reserved[rows]
+        startable: Floats = snapshot.startable[: snapshot.size][rows]
+        return np.minimum(with_reserved, startable)
+
+    def is_measured(self, rows: Rows) -> Bools:
+        """Which nodes take part by measured capacity."""
+        measured: Bools = self.basis[rows] == MEASURED
+        return measured
+
+    def is_by_requests(self, rows: Rows) -> Bools:
+        """Which nodes take part by requests, as their telemetry is missing or too old."""
+        by_requests: Bools = self.basis[rows] == BY_REQUESTS
+        return by_requests
+
+    def mean_load(self, resource: str, rows: Rows) -> Floats:
+        """The mean over the window (else the latest measurement) and what the window cannot contain yet, as fractions.
+
+        0 or more, in parts of the machine; NaN where telemetry is missing, unusable or too old.
+        """
+        mean = self._measured(resource, "average", rows)
+        mean = np.where(np.isnan(mean), self._measured(resource, "latest", rows), mean)
+        return mean + self.part(resource, self.snapshot.load.recent(resource, self.load, rows), rows)
+
+    def deviation(self, resource: str, rows: Rows) -> Floats:
+        """The standard deviation over the window, as a fraction of the machine; NaN as for `mean_load`."""
+        return self._measured(resource, "deviation", rows)
+
+    def _measured(self, resource: str, statistic: Statistic, rows: Rows) -> Floats:
+        measured = self.snapshot.load.measured(resource, statistic, self.load, rows, self.oldest)
+        return measured if self.load.provider else np.where(self.is_measured(rows), measured, np.nan)
+
+    def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
+        """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""
+        machine = self.snapshot.machine[RESOURCES.index(resource), : self.snapshot.size][rows]
+        parts: Floats = amount / np.maximum(machine, 1)
+        return np.where(machine > 0, parts, np.minimum(parts, 1.0))
+
+
+class Filter(Protocol):
+    """Says which nodes a pod may go to.
+
+    Attributes:
+        name: as in SchedulingProfile.
+        fixed: whether a placement on a node leaves the answer for all nodes as it was.
+        helped_by: changes after which a pod that it refused everywhere is worth another look.
+    """
+
+    name: ClassVar[str]
+    fixed: ClassVar[bool]
+    helped_by: ClassVar[Change]
+
+    def feasible(self, query: Query, rows: Rows) -> Bools:
+        """By row, whether it lets the node pass."""
+        ...
+
+    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+        """Why it refuses these rows, each of which it does refuse, and how many of them for that reason."""
+        ...
+
+
+class Score(Protocol):
+    """Says how good a feasible node is, from 0 to 100.
+
+    Attributes:
+        name: as in SchedulingProfile.
+        normalised: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
+        measured: whether it abstains for want of a metric; others do where they have nothing to say about the pod.
+    """
+
+    name: ClassVar[str]
+    normalised: ClassVar[bool]
+    measured: ClassVar[bool]
+
+    def score(self, query: Query, rows: Rows) -> Floats:
+        """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains."""
+        ...
+
+    def normalise(self, query: Query, scores: Floats) -> Floats:
+        """From the scores of all rows to 0 to 100; NaN, where it abstains or the pod can't go, stays NaN."""
+        ...
+
+
+class Local:
+    """Base of scores whose ``score`` is on the scale of 0 to 100 already, whatever the other nodes are like."""
+
+    normalised: ClassVar[bool] = False
+
+    def normalise(self, query: Query, scores: Floats) -> Floats:
+        """As they are."""
+        return scores
+
+
+def rounded(scores: Floats) -> Floats:
+    """To whole numbers, halves away from zero: as no score is negative, up (numpy's own rounding goes to even)."""
+    whole: Floats = np.floor(scores + 0.5)
+    return whole

@@ -1,0 +1,56 @@
+"""LoadVariationRiskBalancing: keep the mean load and its variation low together. Source: seed 001, and upstream's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs
+from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.provided_load import RESOURCES
+
+
+def kep_score(mean: Floats, deviation: Floats, request: Floats, margin: float) -> Floats:
+    """Seed 001, LoadVariationRiskBalancing steps 3 to 5: 100 * (1 - min(M + r + margin * V, 1)). All fractions."""
+    score: Floats = 100.0 * (1.0 - np.minimum(mean + request + margin * deviation, 1.0))
+    return score
+
+
+def upstream_score(mean: Floats, deviation: Floats, request: Floats, margin: float, sensitivity: float) -> Floats:
+    """Upstream's ``computeScore``: 100 * (1 - (mu + sigma) / 2).
+
+    mu is M + r; sigma is margin * V ** (1 / sensitivity), with sensitivity 0 it is 0 unless V is 1, and a negative
+    sensitivity leaves V as it is. M, V, mu and sigma are each clamped to [0, 1].
+    """
+    mu = np.clip(np.clip(mean, 0.0, 1.0) + request, 0.0, 1.0)
+    spread = np.clip(deviation, 0.0, 1.0)
+    if sensitivity > 0:
+        spread = spread ** (1.0 / sensitivity)
+    elif sensitivity == 0:
+        spread = np.where(spread < 1.0, spread * 0.0, spread)  # NaN stays NaN
+    score: Floats = 100.0 * (1.0 - (mu + np.clip(margin * spread, 0.0, 1.0)) / 2.0)
+    return score
+
+
+@dataclass(frozen=True)
+class LoadVariationRiskBalancing(Local):
+    """The worst of cpu and memory: the less of mean, variation and request together, the better."""
+
+    args: LoadVariationRiskBalancingArgs
+    name: ClassVar[str] = "LoadVariationRiskBalancing"
+    measured: ClassVar[bool] = True
+
+    def score(self, query: Query, rows: Rows) -> Floats:
+        """By row; abstains where the cpu or the memory is not measured."""
+        return rounded(np.minimum.reduce([self._one(query, resource, rows) for resource in RESOURCES]))
+
+    def _one(self, query: Query, resource: str, rows: Rows) -> Floats:
+        mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)
+        request = query.part(resource, query.pod.shape.requests.get(resource, 0), rows)
+        args = self.args
+        if args.formula == "KEP":
+            return kep_score(mean, deviation, request, args.safe_variance_margin)
+        return upstream_score(mean, deviation, request, args.safe_variance_margin, args.safe_variance_sensitivity)

@@ -1,0 +1,109 @@
+"""LowRiskOverCommitment: avoid nodes whose limits, or whose load, are likely to exceed what they can give.
+
+Source: upstream's plugin of that name; algorithms section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.api.schedulingprofile import LowRiskOverCommitmentArgs
+from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.plugins.load.beta import beta_cdf
+from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.provided_load import RESOURCES
+
+_MOST_VARIANCE = 0.99
+"""Part of the largest variance that a mean allows, up to which a beta distribution is fitted (upstream's)."""
+_STEADY = 1e-8
+"""Variance below which nothing varies: a deviation of a hundredth of a percent. Upstream says 0; a distribution that
+narrow is a step as well, but takes thousands of terms to compute."""
+
+_SAME = 1e-9
+"""How far apart sums of the same fractions come out; where nothing varies, load as requested is no risk."""
+
+
+def risk_of_limits(requests: Floats, limits: Floats, allocatable: Floats) -> Floats:
+    """How much of what may be used beyond the requests is not there: (L - C) / (L - R) where L > C, else 0."""
+    excess = np.maximum(limits - allocatable, 0.0)
+    return np.divide(excess, limits - requests, out=np.zeros_like(excess), where=(excess > 0) & (limits > requests))
+
+
+def risk_of_load(
+    mean: Floats, deviation: Floats, requested: Floats, limited: Floats, smoothing_window: float
+) -> Floats:
+    """How likely the load is above what was requested, by a beta distribution of that mean and deviation.
+
+    Args:
+        mean: of the load, as fractions; NaN stays NaN.
+        deviation: of the smoothed load.
+        requested: requests of the pods on the node, as fractions of it.
+        limited: limits of the pods on the node, as fractions; below 1 they bound the load.
+        smoothing_window: samples that were smoothed into one.
+    """
+    mu = np.clip(mean, 0.0, 1.0)
+    variance = np.minimum(deviation**2 * smoothing_window, _MOST_VARIANCE * mu * (1.0 - mu))
+    threshold = np.clip(requested, 0.0, 1.0)
+    with np.errstate(invalid="ignore"):
+        below = np.where((mu == 0.0) | (mu <= threshold + _SAME), 1.0, 0.0)  # nothing varies
+    fitted = variance > _STEADY
+    m, v = mu[fitted], variance[fitted]
+    k = m * (1.0 - m) / v - 1.0
+    alpha, beta = m * k, (1.0 - m) * k
+    bounded = limited < 1.0
+    possible = np.ones_like(mu)
+    conditioned = fitted & bounded
+    # Both in one call: for the few rows that a placement has changed, calls are what costs
+    n = len(m)
+    inside = bounded[fitted]
+    cdf = beta_cdf(
+        np.concatenate([threshold[fitted], np.clip(limited[conditioned], 0.0, 1.0)]),
+        np.concatenate([alpha, alpha[inside]]),
+        np.concatenate([beta, beta[inside]]),
+    )
+    below[fitted], possible[conditioned] = cdf[:n], cdf[n:]
+    below = np.divide(below, possible, out=below, where=possible > 0.0)
+    below = np.where(bounded & (limited <= 0.0), 1.0, np.clip(below, 0.0, 1.0))
+    return np.where(np.isnan(mean) | np.isnan(deviation), np.nan, 1.0 - below)
+
+
+@dataclass(frozen=True)
+class LowRiskOverCommitment(Local):
+    """100 less the greater risk of cpu and memory; 0 for a BestEffort pod, of which nothing is promised."""
+
+    args: LowRiskOverCommitmentArgs
+    name: ClassVar[str] = "LowRiskOverCommitment"
+    measured: ClassVar[bool] = True
+
+    def score(self, query: Query, rows: Rows) -> Floats:
+        """By row; abstains where the cpu or the memory is not measured."""
+        columns = [self._columns(query, resource, rows) for resource in RESOURCES]
+        requests, limits, allocatable, used, limited, mean, deviation = (np.concatenate(c) for c in zip(*columns))
+        there_is = np.maximum(allocatable, 1.0)
+        of_limits = risk_of_limits(np.minimum(requests, allocatable), limits, allocatable)
+        of_load = risk_of_load(
+            mean,
+            deviation,
+            np.minimum(used, allocatable) / there_is,
+            limited / there_is,
+            self.args.smoothing_window,
+        )
+        weight = self.args.limit_risk_weight
+        risk = (weight * of_limits + (1.0 - weight) * of_load).reshape(len(RESOURCES), -1).max(axis=0)
+        if query.pod.shape.qos == "BestEffort":
+            return np.where(np.isnan(risk), np.nan, 0.0)
+        return rounded(100.0 * (1.0 - risk))
+
+    def _columns(self, query: Query, resource: str, rows: Rows) -> tuple[Floats, ...]:
+        """Requests and limits with the pod, allocatable, requests and limits without it, mean and deviation."""
+        snapshot, shape = query.snapshot, query.pod.shape
+        allocatable = snapshot.allocatable(resource, rows).astype(np.float64)
+        used = snapshot.used(resource, rows).astype(np.float64)
+        limited = snapshot.limits[RESOURCES.index(resource), : snapshot.size][rows].astype(np.float64)
+        request = shape.requests.get(resource, 0)
+        limit = max(shape.limits.get(resource, 0), request)
+        mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)
+        return used + request, limited + limit, allocatable, used, limited, mean, deviation

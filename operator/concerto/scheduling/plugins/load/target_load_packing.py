@@ -1,0 +1,51 @@
+"""TargetLoadPacking: fill nodes up to a target utilisation, and spread what is above it. Source: seed 001."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.api.schedulingprofile import TargetLoadPackingArgs
+from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.load import predicted_cpu_millicores
+
+_SAME = 1e-9
+"""How far apart, in percent, sums of the same fractions come out."""
+
+
+def target_load_packing(utilisation: Floats, target: float) -> Floats:
+    """The score of a utilisation (seed 001, TargetLoadPacking steps 4 to 6, with the signs of its example).
+
+    Args:
+        utilisation: percent, with the pod; NaN stays NaN.
+        target: X, percent, between 1 and 99.
+
+    Returns:
+        (100 - X) * U / X + X up to X; X * (100 - U) / (100 - X) from there to 100; 0 above. Rounded.
+    """
+    with np.errstate(invalid="ignore"):
+        packed = (100.0 - target) * utilisation / target + target
+        spread = target * (100.0 - utilisation) / (100.0 - target)
+        scores = np.where(utilisation <= target, packed, np.where(utilisation <= 100.0, spread, 0.0))
+    return rounded(np.where(np.isnan(utilisation), np.nan, scores))
+
+
+@dataclass(frozen=True)
+class TargetLoadPacking(Local):
+    """Best where the cpu would just be used to the target with the pod, worst above 100 %."""
+
+    args: TargetLoadPackingArgs
+    name: ClassVar[str] = "TargetLoadPacking"
+    measured: ClassVar[bool] = True
+
+    def score(self, query: Query, rows: Rows) -> Floats:
+        """By row; abstains where the cpu is not measured."""
+        pod = query.part("cpu", predicted_cpu_millicores(query.pod, query.load), rows)
+        # At the target the score falls from 100 to the target: 0.1 + 0.2 must not be more than 0.3
+        target = float(self.args.target_utilization)
+        utilisation = 100.0 * (query.mean_load("cpu", rows) + pod)
+        utilisation = np.where(np.abs(utilisation - target) < _SAME, target, utilisation)
+        return target_load_packing(utilisation, target)

@@ -1,0 +1,25 @@
+"""NodeAffinity: the pod's node selector and required node affinity. Source: kube-scheduler's plugin of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from concerto.scheduling.framework import Query
+from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+
+
+class NodeAffinity:
+    """The node has the labels (or the name) that the pod asks for."""
+
+    name: ClassVar[str] = "NodeAffinity"
+    fixed: ClassVar[bool] = True
+    helped_by: ClassVar[Change] = Change.NODE
+
+    def feasible(self, query: Query, rows: Rows) -> Bools:
+        """Rows that the selector and one term of the affinity accept."""
+        return query.snapshot.selected(query.pod.shape.node_selector, rows)
+
+    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+        """One reason for all."""
+        return {"node(s) didn't match Pod's node affinity/selector": len(rows)}

@@ -1,0 +1,38 @@
+"""NodeResources: what the pod requests is left on the node. Source: kube-scheduler's NodeResourcesFit (filter)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.scheduling.framework import Query
+from concerto.scheduling.state.cluster import PODS, Bools, Change, Ints, Rows
+
+
+def _enough(query: Query, rows: Rows) -> Bools:
+    """By resource (the number of pods first, then what the pod requests) and row, whether that much is left."""
+    requests = query.pod.shape.requests
+    amounts = np.array([1, *requests.values()])
+    enough: Bools = query.snapshot.free((PODS, *requests), rows) >= amounts[:, None]
+    return enough
+
+
+class NodeResources:
+    """Allocatable less what pods on the node request is enough for the pod, and one more pod may run."""
+
+    name: ClassVar[str] = "NodeResources"
+    fixed: ClassVar[bool] = False
+    helped_by: ClassVar[Change] = Change.NODE | Change.ENDED
+
+    def feasible(self, query: Query, rows: Rows) -> Bools:
+        """Rows with enough of everything: each requested resource, extended ones too, and the number of pods."""
+        passed: Bools = np.logical_and.reduce(_enough(query, rows), axis=0)
+        return passed
+
+    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+        """A node counts under each resource that it lacks."""
+        lacking = np.count_nonzero(~_enough(query, rows), axis=1)
+        names = ["Too many pods", *(f"Insufficient {resource}" for resource in query.pod.shape.requests)]
+        return {name: int(count) for name, count in zip(names, lacking) if count}

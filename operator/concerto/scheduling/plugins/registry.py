@@ -1,0 +1,54 @@
+"""Every filter and score there is: a new one is a file, a line here, a value of the CRD's enum, and a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from concerto.api.schedulingprofile import ScoreSettings
+from concerto.scheduling.framework import Filter, Score
+from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
+from concerto.scheduling.plugins.load.low_risk_over_commitment import LowRiskOverCommitment
+from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
+from concerto.scheduling.plugins.measured_capacity.filter import PodCapacity
+from concerto.scheduling.plugins.measured_capacity.score import Capacity
+from concerto.scheduling.plugins.node_affinity.filter import NodeAffinity
+from concerto.scheduling.plugins.node_affinity.score import NodeAffinity as PreferredNodeAffinity
+from concerto.scheduling.plugins.node_name.filter import NodeName
+from concerto.scheduling.plugins.node_ports.filter import NodePorts
+from concerto.scheduling.plugins.node_ready.filter import NodeReady
+from concerto.scheduling.plugins.node_resources.balanced_allocation_score import NodeResourcesBalancedAllocation
+from concerto.scheduling.plugins.node_resources.filter import NodeResources
+from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
+from concerto.scheduling.plugins.node_unschedulable.filter import NodeUnschedulable
+from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
+from concerto.scheduling.plugins.taint_toleration.score import TaintToleration as PreferredTaintToleration
+from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
+from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
+from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as WorkloadAwareScore
+
+FILTERS: dict[str, type[Filter]] = {
+    f.name: f
+    for f in (
+        NodeName,
+        NodeUnschedulable,
+        NodeReady,
+        TaintToleration,
+        NodeAffinity,
+        NodeResources,
+        NodePorts,
+        UnsupportedConstraints,
+        PodCapacity,
+        WorkloadAware,
+    )
+}
+SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
+    Capacity.name: lambda _: Capacity(),
+    TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing),
+    LoadVariationRiskBalancing.name: lambda s: LoadVariationRiskBalancing(s.load_variation_risk_balancing),
+    LowRiskOverCommitment.name: lambda s: LowRiskOverCommitment(s.low_risk_over_commitment),
+    NodeResourcesFit.name: lambda s: NodeResourcesFit(s.node_resources_fit),
+    NodeResourcesBalancedAllocation.name: lambda _: NodeResourcesBalancedAllocation(),
+    PreferredNodeAffinity.name: lambda _: PreferredNodeAffinity(),
+    PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
+    WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
+}

@@ -1,0 +1,36 @@
+"""TaintToleration: a node's NoSchedule and NoExecute taints must be tolerated. Source: kube-scheduler's plugin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+from concerto.api.node import Taint
+from concerto.api.pod import PodShape
+from concerto.scheduling.framework import Query
+from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+
+
+def _untolerated(shape: PodShape, taints: tuple[Taint, ...]) -> Taint | None:
+    return next((t for t in taints if t.effect in ("NoSchedule", "NoExecute") and not shape.tolerates(t)), None)
+
+
+class TaintToleration:
+    """The pod tolerates each of the node's taints that keep pods away."""
+
+    name: ClassVar[str] = "TaintToleration"
+    fixed: ClassVar[bool] = True
+    helped_by: ClassVar[Change] = Change.NODE
+
+    def feasible(self, query: Query, rows: Rows) -> Bools:
+        """Rows without an untolerated taint."""
+        shape = query.pod.shape
+        return query.snapshot.by_taints(lambda taints: _untolerated(shape, taints) is None, rows)
+
+    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+        """A node counts under the first taint that is not tolerated."""
+        found: Counter[str] = Counter()
+        for taints, count in query.snapshot.taint_lists(rows):
+            found[f"node(s) had untolerated taint {_untolerated(query.pod.shape, taints)}"] += count
+        return found

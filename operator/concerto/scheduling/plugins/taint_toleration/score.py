@@ -1,0 +1,30 @@
+"""TaintToleration: nodes with taints that would rather be without the pod. Source: kube-scheduler's plugin."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.scheduling.framework import Query
+from concerto.scheduling.state.cluster import Floats, Rows
+
+
+class TaintToleration:
+    """The fewer PreferNoSchedule taints that the pod does not tolerate, the better: 100 for none, 0 for the most."""
+
+    name: ClassVar[str] = "TaintToleration"
+    normalised: ClassVar[bool] = True
+    measured: ClassVar[bool] = False
+
+    def score(self, query: Query, rows: Rows) -> Floats:
+        """Counts of untolerated taints."""
+        tolerates = query.pod.shape.tolerates
+        return query.snapshot.of_taints(
+            lambda taints: sum(t.effect == "PreferNoSchedule" and not tolerates(t) for t in taints), rows
+        )
+
+    def normalise(self, query: Query, scores: Floats) -> Floats:
+        """100 less the percentage of the greatest count, which is rounded down as kube-scheduler's integers are."""
+        greatest = np.fmax.reduce(scores, initial=0.0)
+        return 100.0 - np.floor(scores * 100.0 / greatest) if greatest > 0 else scores + 100.0

@@ -1,0 +1,51 @@
+"""WorkloadAware: a pod with a workload type finds CPUs of its own on the node. Source: 004 section 6.2.3 (Filter)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.scheduling.framework import Query
+from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.cpus import Misfit
+
+
+class WorkloadAware:
+    """The allocator finds CPUs for the pod's threads there. Pods without a workload type are never asked about."""
+
+    name: ClassVar[str] = "WorkloadAware"
+    fixed: ClassVar[bool] = False
+    helped_by: ClassVar[Change] = Change.NODE | Change.CPUS
+
+    def feasible(self, query: Query, rows: Rows) -> Bools:
+        """Rows whose CPUs are known and have room, and whose agents answer."""
+        names = query.names(rows)
+        asked, cpus = query.workload, query.snapshot.cpus
+        if asked is None:
+            return np.ones(len(names), dtype=np.bool_)
+        if isinstance(asked, Misfit):
+            return np.zeros(len(names), dtype=np.bool_)
+        return np.array(
+            [not cpus.is_avoided(name) and cpus.place(name, asked) is not None for name in names], dtype=np.bool_
+        )
+
+    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+        """What is wrong with the pod; or no topology, a silent agent, no room."""
+        asked, cpus = query.workload, query.snapshot.cpus
+        names = query.names(rows)
+        if isinstance(asked, Misfit):
+            return {asked.problem: len(names)}
+        assert asked is not None, "pods without a workload type are let pass everywhere"
+        threads = "a best-effort pod" if asked.kind == "best-effort" else f"{asked.threads} {asked.kind} threads"
+        found: Counter[str] = Counter()
+        for name in names:
+            if not cpus.is_known(name):
+                found["node(s) had no NodeCPUTopology"] += 1
+            elif cpus.is_avoided(name):
+                found["node(s) had an agent that did not get ready for a pod's CPUs in time"] += 1
+            else:
+                found[f"node(s) had too few free CPUs for {threads}"] += 1
+        return found

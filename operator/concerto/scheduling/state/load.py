@@ -1,0 +1,256 @@
+"""How loaded nodes are, for load-aware scores: what agents have measured, and what they cannot have measured yet.
+
+A mean over a window contains a pod only from the moment at which the pod began: one that is 60 s old is in a mean over
+5 minutes with a fifth of its use. Its predicted use is added with the share of the window that does not contain it
+(algorithms section 5), the whole of it while no agent has counted the pod. Everything is found again after a restart,
+since it comes from pods and NodeCapacities alone; a pod has one entry, by UID, that goes with its end.
+
+A profile may have its load from a metric provider instead (``provided.py``). Its metrics contain a pod from the moment
+at which the node's agent counted it, if there is an agent, and else from its start time: then nobody can say how long
+its image took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from concerto.api.nodecapacity import NodeCapacityStatus
+from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import LoadSettings, Statistic
+from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Floats, Ints, Joined, Provided, Rows, Series
+
+_WINDOWS = {"5m": 0, "10m": 1, "15m": 2}
+_COVERED = 3
+_LONGEST_SECONDS = 900.0
+_AGENT_LIVES_SECONDS = 90.0
+"""An agent heard so shortly before a provider's window ended would have counted a pod that the window contains."""
+_TERMS = 5  # of a prediction: known, requested, unsaid and best effort of the cpu; bytes of memory
+
+
+class Load:
+    """Windows of every node, and the pods that they do not wholly contain. Rows are the snapshot's.
+
+    Attributes:
+        rejected: metrics that were no numbers from 0 to 1, and so were taken as missing, since the start.
+    """
+
+    def __init__(self) -> None:
+        """No nodes yet."""
+        self.rejected = 0
+        self._windows: Floats = np.full((len(RESOURCES), len(_WINDOWS), 4, 0), np.nan)
+        self._ends: Floats = np.zeros(0)
+        self._observed: dict[int, frozenset[str]] = {}
+        self._slot_of: dict[str, int] = {}
+        self._uncounted: set[str] = set()  # agents report no UIDs of static and DaemonSet pods
+        self._free: list[int] = []
+        self._row: Ints = np.zeros(0, dtype=np.int64)
+        self._since: Floats = np.zeros(0)  # +inf: not begun, as far as is known
+        self._started: Floats = np.zeros(0)  # by its kubelet, else created
+        self._taken: Floats = np.zeros(0)  # by its kubelet; +inf: not yet
+        self._terms: Floats = np.zeros((_TERMS, 0))
+        self._recent: dict[LoadSettings, Floats] = {}
+        self._provided: dict[str, Provided] = {}
+
+    # --- what scores ask
+
+    def measured(
+        self, resource: str, statistic: Statistic, settings: LoadSettings, rows: Rows, oldest: float = -np.inf
+    ) -> Floats:
+        """Fractions of the machine, 0 to 1; NaN where nothing usable was published, or a provider's is older."""
+        if settings.provider:
+            return self._of(settings.provider).measured(resource, statistic, rows, oldest)
+        index, window = RESOURCES.index(resource), _WINDOWS[settings.window]
+        measured: Floats = self._windows[index, window, INDEX[statistic]][rows]
+        return measured
+
+    def recent(self, resource: str, settings: LoadSettings, rows: Rows) -> Floats:
+        """Predicted use of pods that the window does not wholly contain, less the part that it does.
+
+        In millicores for cpu, bytes for memory; at least 0.
+        """
+        if settings not in self._recent:
+            self._recent[settings] = self._sum_up(settings)
+        recent: Floats = self._recent[settings][RESOURCES.index(resource)][rows]
+        return recent
+
+    def heard(self, provider: str, rows: Rows) -> Floats:
+        """When a provider's usable metrics of nodes were measured, seconds; -inf without any."""
+        return self._of(provider).heard(rows)
+
+    # --- what the snapshot tells
+
+    def provide(
+        self, provider: str, answer: Sequence[Series], row_of: Mapping[str, int], machine: Ints, now: float
+    ) -> Joined:
+        """A provider has answered; see `Provided.take`."""
+        joined = self._of(provider).take(answer, row_of, machine, now)
+        self._recent = {s: r for s, r in self._recent.items() if s.provider != provider}
+        return joined
+
+    def forget_provider(self, provider: str) -> None:
+        """What it said counts no longer: it is gone, or asked for something else from now on."""
+        self._provided.pop(provider, None)
+        self._recent.clear()
+
+    def vacate(self, row: int) -> None:
+        """The row's node is gone."""
+        for provided in self._provided.values():
+            provided.vacate(row)
+
+    def grow(self, width: int) -> None:
+        """There are rows up to that number."""
+        before = self._windows.shape[-1]
+        self._windows = np.pad(self._windows, [(0, 0)] * 3 + [(0, width - before)], constant_values=np.nan)
+        self._ends = np.pad(self._ends, (0, width - before), constant_values=-np.inf)
+        for provided in self._provided.values():
+            provided.grow(width)
+        self._recent.clear()
+
+    def measure(self, row: int, status: NodeCapacityStatus | None, heard_at: float | None) -> None:
+        """A node's status, which came at that time (the end of its windows); None: there is none any more."""
+        windows = self._windows[..., row]
+        windows[...] = np.nan
+        for window in status.windows if status is not None else ():
+            if window.resource not in RESOURCES or window.window not in _WINDOWS:
+                continue
+            values = (window.average, window.standard_deviation, window.latest)
+            usable = [v if 0.0 <= v <= 1.0 else np.nan for v in values]  # NaN fails, too
+            self.rejected += sum(u != u for u in usable)
+            at = (RESOURCES.index(window.resource), _WINDOWS[window.window])
+            if window.covered_seconds > 0:
+                windows[at] = (*usable, window.covered_seconds)
+        self._ends[row] = -np.inf if heard_at is None else heard_at
+        self._see(row, status, heard_at)
+        self._recent.clear()
+
+    def place(self, pod: PodView, row: int) -> None:
+        """The pod is on that node, bound or assumed."""
+        slot = self._slot_of.get(pod.uid)
+        if slot is None:
+            slot = self._slot_of[pod.uid] = self._free.pop() if self._free else self._more()
+        self._row[slot] = row
+        self._terms[:, slot] = (*pod.shape.predicted_cpu, pod.requests.get("memory", 0))
+        if not pod.counted:
+            self._uncounted.add(pod.uid)
+        self._since[slot] = np.inf
+        self._started[slot] = pod.created if pod.started is None else pod.started
+        self._taken[slot] = np.inf if pod.started is None else pod.started
+        if self._is_seen(pod, row):
+            self._since[slot] = self._started[slot]
+        for settings, recent in self._recent.items():
+            share = self._share(np.array([slot]), settings)[..., 0]
+            recent[:, row] += _predict(self._terms[:, slot], settings) * (1.0 - share)
+
+    def begin(self, pod: PodView) -> None:
+        """The pod, which is on its node already, may have been taken over by the kubelet since."""
+        slot = self._slot_of.get(pod.uid)
+        if slot is None or pod.started is None or self._taken[slot] == pod.started:
+            return
+        self._started[slot] = self._taken[slot] = pod.started
+        if pod.uid in self._uncounted:
+            self._since[slot] = pod.started
+        if pod.uid in self._uncounted or self._provided:
+            self._recent.clear()
+
+    def lift(self, uid: str) -> None:
+        """The pod is not on its node any more."""
+        slot = self._slot_of.pop(uid, None)
+        if slot is None:
+            return
+        self._uncounted.discard(uid)
+        self._free.append(slot)
+        self._terms[:, slot] = 0.0
+        self._recent.clear()
+
+    # --- inside
+
+    def _of(self, provider: str) -> Provided:
+        if provider not in self._provided:
+            self._provided[provider] = Provided(self._windows.shape[-1])
+        return self._provided[provider]
+
+    def _is_seen(self, pod: PodView, row: int) -> bool:
+        """Whether its use is being measured."""
+        return pod.uid in self._observed.get(row, ()) or (not pod.counted and pod.started is not None)
+
+    def _see(self, row: int, status: NodeCapacityStatus | None, heard_at: float | None) -> None:
+        """Pods begin for us with the first status that counts them; those counted by the first one, when they started.
+
+        A pod that pulled its image for ten minutes has begun just now, whatever its start time says.
+        """
+        before = self._observed.get(row)
+        now_seen: Iterable[str]
+        if status is None:
+            self._observed.pop(row, None)
+            return
+        observed = self._observed[row] = frozenset(status.observed_pod_uids)
+        now_seen = observed if before is None else observed - before
+        for uid in now_seen:
+            slot = self._slot_of.get(uid)
+            # An agent has no say about pods of other nodes
+            if slot is not None and self._row[slot] == row and self._since[slot] == np.inf:
+                self._since[slot] = self._started[slot] if before is None or heard_at is None else heard_at
+
+    def _sum_up(self, settings: LoadSettings) -> Floats:
+        """By resource and row, for pods whose share is not 1."""
+        self._forget_the_old()
+        rows = self._row
+        weights = 1.0 - self._share(slice(0, len(rows)), settings)
+        amounts = _predict(self._terms, settings) * weights
+        width = self._windows.shape[-1]
+        return np.array([np.bincount(rows, amount, width) for amount in amounts], dtype=np.float64)
+
+    def _share(self, slots: Rows, settings: LoadSettings) -> Floats:
+        """The part of its node's window that contains a pod, 0 to 1; the window is as long as what it covers.
+
+        By slot; of a provider by resource and slot.
+        """
+        rows, since = self._row[slots], self._since[slots]
+        if settings.provider:
+            ends, covered = self._of(settings.provider).span(rows)
+            would_tell = self._ends[rows] >= ends - _AGENT_LIVES_SECONDS
+            since = np.where(np.isinf(since) & ~would_tell, self._taken[slots], since)
+        else:
+            ends, covered = self._ends[rows], self._windows[0, _WINDOWS[settings.window], _COVERED][rows]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share: Floats = np.clip((ends - since) / covered, 0.0, 1.0)
+        return np.nan_to_num(share)
+
+    def _forget_the_old(self) -> None:
+        """Pods that every window contains: they need no entry, and a status never takes one out of a window again."""
+        if self._provided:
+            return  # whose windows may lag behind the agents'
+        with np.errstate(invalid="ignore"):
+            old = self._ends[self._row] - self._since >= _LONGEST_SECONDS
+        if np.count_nonzero(old) > len(old) // 2:
+            for uid in [u for u, slot in self._slot_of.items() if old[slot]]:
+                self.lift(uid)
+
+    def _more(self) -> int:
+        size = len(self._row)
+        more = max(256, size)
+        self._row = np.pad(self._row, (0, more))
+        self._since = np.pad(self._since, (0, more))
+        self._started = np.pad(self._started, (0, more))
+        self._taken = np.pad(self._taken, (0, more))
+        self._terms = np.pad(self._terms, [(0, 0), (0, more)])
+        self._free.extend(range(size + more - 1, size, -1))
+        return size
+
+
+def _predict(terms: Floats, settings: LoadSettings) -> Floats:
+    """Millicores and bytes from the terms of predictions; shape (2, ...) from (5, ...)."""
+    cpu = (
+        terms[0]
+        + terms[1] * settings.request_multiplier
+        + terms[2] * settings.default_cpu_millicores
+        + terms[3] * settings.best_effort_cpu_millicores
+    )
+    return np.stack([cpu, terms[4]])
+
+
+def predicted_cpu_millicores(pod: PodView, settings: LoadSettings) -> float:
+    """Cpu that the pod will use: limits, else requests times a factor, else a default (seed 001: B, its variants)."""
+    return float(_predict(np.array([*pod.shape.predicted_cpu, 0.0]), settings)[0])
