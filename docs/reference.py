@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from concerto.controllers.phpa_telemetry import ForecastMetrics
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.autoscaling.series import ForecastMetrics
+from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
 
 REPOSITORY = Path(__file__).resolve().parent.parent

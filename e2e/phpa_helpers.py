@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from concerto.controllers.metrics_sources import AgentMetrics
-from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.sources import AgentMetrics
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Session
 from e2e.clusters import Cluster
 from e2e.metrics_api.readings import PodReading

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from concerto.api.predictivehpa import PredictiveHPA
-from concerto.controllers.phpa_status import target_digest
+from concerto.controllers.autoscaling.status import target_digest
 from e2e.clusters import Cluster
 from e2e.clusters.local import free_ports
 from e2e.metrics_api import MetricsAPI, Readings

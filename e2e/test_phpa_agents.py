@@ -11,7 +11,7 @@ import pytest
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
 from concerto.autoscaling.pods import PodView
-from concerto.controllers.metrics_sources import AgentMetrics, AgentTokens
+from concerto.controllers.autoscaling.sources import AgentMetrics, AgentTokens
 from concerto.kube import Session
 from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies

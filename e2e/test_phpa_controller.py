@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.predictivehpa import PredictiveHPASettings
+from concerto.controllers.autoscaling.controller import PredictiveHPASettings
 from concerto.kube import Session
 from e2e import phpa_helpers
 from e2e.clusters import Cluster

@@ -21,9 +21,9 @@ from concerto.autoscaling.history import Ring
 from concerto.autoscaling.pods import ContainerView, PodView
 from concerto.autoscaling.prediction import Subject, predict
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.metrics_sources import AgentMetrics
-from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.sources import AgentMetrics
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from concerto_agent.certificate import make_certificate

@@ -13,8 +13,14 @@ from aiohttp import web
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample, group_pods
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings, AgentTokens, PodReadings, ResourceMetrics
-from concerto.controllers.metrics_sources.agents import Point, read_answer
+from concerto.controllers.autoscaling.sources import (
+    AgentMetrics,
+    AgentSettings,
+    AgentTokens,
+    PodReadings,
+    ResourceMetrics,
+)
+from concerto.controllers.autoscaling.sources.agents import Point, read_answer
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
 from kube.faulty_server import Answer, faulty, refuses, says

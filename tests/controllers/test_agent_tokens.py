@@ -6,7 +6,7 @@ import json
 
 from aiohttp import web
 
-from concerto.controllers.metrics_sources import AgentTokens
+from concerto.controllers.autoscaling.sources import AgentTokens
 from kube.faulty_server import faulty
 
 PATH = "POST /api/v1/namespaces/concerto-system/serviceaccounts/concerto-operator/token"

@@ -20,11 +20,13 @@ from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.prediction import Outlook
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
-from concerto.controllers.phpa_measure import load_of
-from concerto.controllers.phpa_reservation import OWNER_LABEL, build_reservation
-from concerto.controllers.phpa_spec import bounds_of, models_of
-from concerto.controllers.phpa_state import State, read_state, write_state
-from concerto.controllers.phpa_status import (
+from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation
+from concerto.controllers.autoscaling.measurements import load_of
+from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.autoscaling.series import ForecastMetrics
+from concerto.controllers.autoscaling.spec import bounds_of, models_of
+from concerto.controllers.autoscaling.state import State, read_state, write_state
+from concerto.controllers.autoscaling.status import (
     all_conditions,
     explain,
     forecast_status,
@@ -34,9 +36,7 @@ from concerto.controllers.phpa_status import (
     target_digest,
     why,
 )
-from concerto.controllers.phpa_telemetry import ForecastMetrics
-from concerto.controllers.pod_index import PodIndex, SelectorIndex
-from concerto.controllers.targets import scale_of
+from concerto.controllers.autoscaling.targets import scale_of
 from concerto.kube import Resource
 from crd_schemas import problems
 

@@ -15,13 +15,13 @@ from prometheus_client import generate_latest
 from concerto.api.predictivehpa import ObjectReference, PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
-from concerto.controllers import predictivehpa
-from concerto.controllers.kinds import Kinds
-from concerto.controllers.phpa_reservation import build_reservation, reserve
-from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
-from concerto.controllers.targets import Targets
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.autoscaling import controller as predictivehpa
+from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
+from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.targets import Targets
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import Conflict, EventRecorder, KubeError, Unreachable
+from concerto.kube.discovery import Kinds
 from crd_schemas import problems
 from kube.faulty_server import Answer, Faulty, faulty, refuses, says
 
@@ -357,7 +357,7 @@ async def test_only_what_is_over_of_the_same_object_is_tidied_up():
 
 
 async def test_a_rise_does_not_wait_for_its_reservation_for_long(monkeypatch):
-    monkeypatch.setattr("concerto.controllers.phpa_reservation._LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("concerto.controllers.autoscaling.capacity_reservation._LONGEST_SECONDS", 0.05)
     never = asyncio.Event()
 
     async def hangs(_: web.Request) -> web.StreamResponse:
@@ -432,8 +432,8 @@ async def test_a_status_that_somebody_has_emptied_is_written_again():
 
 
 async def test_without_a_scheduler_room_is_not_said_to_be_held_and_what_nobody_gives_up_is_removed(monkeypatch):
-    monkeypatch.setattr("concerto.controllers.phpa_reservation._LOOK_SECONDS", 0.001)
-    monkeypatch.setattr("concerto.controllers.phpa_reservation._PATIENCE_SECONDS", 0.003)
+    monkeypatch.setattr("concerto.controllers.autoscaling.capacity_reservation._LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("concerto.controllers.autoscaling.capacity_reservation._PATIENCE_SECONDS", 0.003)
     spec = PredictiveHPA.from_raw(phpa("web"))
     made = build_reservation(spec, parse_selector("app=web"), count=1, horizon_seconds=60.0, now=NOW)
 

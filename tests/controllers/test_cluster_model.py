@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from concerto.controllers.cluster_model import ClusterModelPublisher, build_cluster_status
+from concerto.controllers.capacity.cluster_model import ClusterModelPublisher, build_cluster_status
 from concerto.controllers.operator import keep_running
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.metrics import Metrics
 from crd_schemas import problems
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from concerto.api.podreservation import Assignment, build_batch
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.controllers.batches import StoredBatch, discard, store
-from concerto.controllers.binder import BinderSettings, BindResult, bind
 from concerto.controllers.operator import missing_kinds, read_owners
-from concerto.controllers.scheduler import Scheduler
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
+from concerto.controllers.scheduling.placement_records import StoredBatch, discard, store
+from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.profile import Profile
 from kube.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
@@ -87,7 +87,7 @@ async def test_a_binding_ends_as_the_pod_says(sentence, script, result, most_pos
 async def test_a_batch_is_stored_or_refused_and_the_server_is_not_overrun(
     sentence, script, confirmed, most_posts, monkeypatch
 ):
-    monkeypatch.setattr("concerto.controllers.batches._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("concerto.controllers.scheduling.placement_records._RETRY_SECONDS", 0.01)
     async with faulty(script) as server:
         batches, refused = await store(server.session, "concerto-system", "b", assignments(4))
         assert sum(len(b.assignments) for b in batches) == confirmed, sentence

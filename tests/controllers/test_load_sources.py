@@ -11,12 +11,12 @@ import pytest
 
 from concerto.api.node import NodeView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.controllers.load_sources.metrics_server import MetricsServerSource, read_node_metrics
-from concerto.controllers.load_sources.poller import LoadProviders, Wanted, build_source
-from concerto.controllers.load_sources.prometheus import without_port
-from concerto.controllers.load_sources.source import Answer, SourceError
-from concerto.controllers.load_sources.state import ProviderState, answered_state
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.load_providers.metrics_server import MetricsServerSource, read_node_metrics
+from concerto.controllers.scheduling.load_providers.poller import LoadProviders, Wanted, build_source
+from concerto.controllers.scheduling.load_providers.prometheus import without_port
+from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
+from concerto.controllers.scheduling.load_providers.state import ProviderState, answered_state
 from concerto.kube import EventRecorder
 from concerto.scheduling.state.cluster import Snapshot
 from concerto.scheduling.state.provided_load import Joined, Series

@@ -9,8 +9,8 @@ import pytest
 
 from concerto.api.predictivehpa import ObjectReference
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.controllers.kinds import Kinds
-from concerto.controllers.metrics_sources import CustomMetrics, ResourceMetrics, answers, external_metric
+from concerto.controllers.autoscaling.sources import CustomMetrics, ResourceMetrics, answers, external_metric
+from concerto.kube.discovery import Kinds
 from kube.faulty_server import Answer, faulty, refuses, says
 
 NOW = 1_772_366_400.0
@@ -95,7 +95,7 @@ async def test_a_refusal_of_any_length_is_told_briefly(source):
 @pytest.mark.parametrize("source", EVERY)
 async def test_an_answer_without_end_is_not_taken_in(source, monkeypatch):
     for module in ("resource", "custom", "external"):
-        monkeypatch.setattr(f"concerto.controllers.metrics_sources.{module}.LARGEST_BYTES", 10_000)
+        monkeypatch.setattr(f"concerto.controllers.autoscaling.sources.{module}.LARGEST_BYTES", 10_000)
     with pytest.raises(MetricError, match="the answer is larger than 10000 bytes"):
         await ask(source, says(200, items(padding="x" * 20_000)))
     assert answers.LARGEST_BYTES > 2**20

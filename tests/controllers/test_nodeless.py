@@ -7,7 +7,7 @@ import json
 
 from aiohttp import web
 
-from concerto.controllers.nodeless import NodelessObjects, NodelessSettings
+from concerto.controllers.capacity.orphaned_objects import NodelessObjects, NodelessSettings
 from concerto.kube import Object
 from concerto.kube.events import EventRecorder
 from kube.faulty_server import faulty

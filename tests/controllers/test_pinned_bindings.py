@@ -10,7 +10,7 @@ import pytest
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin
-from concerto.controllers.pinned_bindings import PinnedBindings, PinningSettings, Unprepared, build_pod_cpu_binding
+from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings, Unprepared, build_pod_cpu_binding
 from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod
 from crd_schemas import problems

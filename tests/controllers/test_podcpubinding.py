@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from concerto.api.nodecputopology import Core, CPUTopology
-from concerto.controllers.podcpubinding import PodCPUBindingController
-from concerto.controllers.podcpubinding_status import build_binding_status, is_stale, news
+from concerto.controllers.pinning.status import build_binding_status, is_stale, news
+from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.kube import ApiError
 from concerto.kube.events import EventRecorder
 from concerto.pinning.validation import Verdict

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from concerto.api.nodecputopology import Core, CPUPools, CPUTopology
-from concerto.controllers.podcpubinding import PodCPUBindingController
-from concerto.controllers.reconciler import Reconciler
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.pinning.validation import PodCPUBindingController
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.reconciler import Reconciler
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_CPU_BINDINGS
 from kube.faulty_server import Faulty, faulty

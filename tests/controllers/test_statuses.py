@@ -9,18 +9,18 @@ import pytest
 
 from concerto.api.podreservation import Assignment, StandingReservation, build_batch
 from concerto.capacity.subspace import Subspace
-from concerto.controllers.binder import build_binding
-from concerto.controllers.cluster_model import build_cluster_status
-from concerto.controllers.load_sources.state import NOT_ASKED, ProviderState
-from concerto.controllers.profiles import (
+from concerto.controllers.capacity.cluster_model import build_cluster_status
+from concerto.controllers.scheduling.binder import build_binding
+from concerto.controllers.scheduling.load_providers.state import NOT_ASKED, ProviderState
+from concerto.controllers.scheduling.profiles import (
     ProfileState,
     build_profile_status,
     is_news,
     metrics_condition,
     ready_condition,
 )
-from concerto.controllers.reservations import build_standing_status
-from concerto.controllers.scheduler import ProfileCounts, scheduled_note
+from concerto.controllers.scheduling.reservations import build_standing_status
+from concerto.controllers.scheduling.scheduler import ProfileCounts, scheduled_note
 from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
 from concerto.scheduling.evaluation import Ranked

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from jsonschema import Draft4Validator
 
 from concerto.api.nodecapacity import Window
-from concerto.controllers.watcher import Watcher, WatcherSettings
+from concerto.controllers.capacity.load_watcher import Watcher, WatcherSettings
 from scheduling.scheduling_builders import NOW, capacity, node, snapshot
 
 WINDOWS = tuple(

@@ -10,7 +10,7 @@ import pytest
 from concerto.api.cpulist import HIGHEST, format_cpu_list
 from concerto.api.nodecputopology import Core, CPUPools, CPUTopology, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
-from concerto.controllers.podcpubinding_status import build_binding_status
+from concerto.controllers.pinning.status import build_binding_status
 from concerto.pinning.validation import BoundPod, judge_node
 from concerto_agent.topology import KubeletCPUs, TopologyReading
 from concerto_agent.topology_publisher import build_topology_status

@@ -13,12 +13,12 @@ from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.api.podreservation import StandingReservation
 from concerto.autoscaling.decision import failed
-from concerto.controllers.load_sources.source import SourceError
-from concerto.controllers.load_sources.state import ProviderState, failed_state
-from concerto.controllers.phpa_status import all_conditions
-from concerto.controllers.podcpubinding_status import build_binding_status
-from concerto.controllers.profiles import ProfileState, build_profile_status, ready_condition
-from concerto.controllers.reservations import build_standing_status
+from concerto.controllers.autoscaling.status import all_conditions
+from concerto.controllers.pinning.status import build_binding_status
+from concerto.controllers.scheduling.load_providers.source import SourceError
+from concerto.controllers.scheduling.load_providers.state import ProviderState, failed_state
+from concerto.controllers.scheduling.profiles import ProfileState, build_profile_status, ready_condition
+from concerto.controllers.scheduling.reservations import build_standing_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 from concerto.scheduling.state.ledger import StandingState
 from concerto_agent.publisher import build_conditions

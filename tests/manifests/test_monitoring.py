@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from concerto.autoscaling.prediction import Outlook
-from concerto.controllers.phpa_telemetry import ForecastMetrics
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.autoscaling.series import ForecastMetrics
+from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
 from crd_schemas import REPOSITORY, documents
 from programs import program

@@ -23,7 +23,7 @@ from concerto.api.pod import PodView
 from concerto.api.podreservation import StandingReservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.timestamps import parse_timestamp
-from concerto.controllers.load_sources import SourceError, build_source
+from concerto.controllers.scheduling.load_providers import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.resources import (
     EVENTS,

@@ -23,21 +23,21 @@ import uvloop
 from aiohttp import web
 
 from concerto.api.quantities import parse_duration
-from concerto.controllers.clock import SteadyClock
-from concerto.controllers.cluster_model import ClusterModelPublisher
-from concerto.controllers.load_sources import LoadProviders
-from concerto.controllers.metrics_sources import AgentMetrics, AgentSettings, AgentTokens
-from concerto.controllers.nodeless import NodelessObjects
-from concerto.controllers.phpa_flags import add_arguments as add_autoscaling_arguments
-from concerto.controllers.phpa_flags import settings_from as autoscaling_settings
-from concerto.controllers.podcpubinding import PodCPUBindingController
-from concerto.controllers.predictivehpa import PredictiveHPAController, PredictiveHPASettings
-from concerto.controllers.profiles import ProfileController
-from concerto.controllers.reconciler import Reconciler
-from concerto.controllers.reservations import ReservationController
-from concerto.controllers.scheduler import Scheduler, SchedulerSettings
-from concerto.controllers.telemetry import Health, Metrics, serve
-from concerto.controllers.watcher import Watcher
+from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
+from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
+from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
+from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
+from concerto.controllers.capacity.load_watcher import Watcher
+from concerto.controllers.capacity.orphaned_objects import NodelessObjects
+from concerto.controllers.pinning.validation import PodCPUBindingController
+from concerto.controllers.runtime.clock import SteadyClock
+from concerto.controllers.runtime.metrics import Health, Metrics, serve
+from concerto.controllers.runtime.reconciler import Reconciler
+from concerto.controllers.scheduling.load_providers import LoadProviders
+from concerto.controllers.scheduling.profiles import ProfileController
+from concerto.controllers.scheduling.reservations import ReservationController
+from concerto.controllers.scheduling.scheduler import Scheduler, SchedulerSettings
 from concerto.kube import ClusterConfig, ConfigError, Forbidden, KubeError, NotFound, Object, Reflector, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaderElection, LeaseSettings

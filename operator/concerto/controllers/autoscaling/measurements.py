@@ -20,8 +20,7 @@ from concerto.autoscaling.replicas import (
     value_replicas,
 )
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
-from concerto.controllers.kinds import Kinds
-from concerto.controllers.metrics_sources import (
+from concerto.controllers.autoscaling.sources import (
     AgentMetrics,
     CustomMetrics,
     PodReadings,
@@ -29,9 +28,10 @@ from concerto.controllers.metrics_sources import (
     ResourceMetrics,
     external_metric,
 )
-from concerto.controllers.metrics_sources.readings import Wanted
-from concerto.controllers.targets import Scale
+from concerto.controllers.autoscaling.sources.readings import Wanted
+from concerto.controllers.autoscaling.targets import Scale
 from concerto.kube import Session
+from concerto.kube.discovery import Kinds
 
 _CONCURRENCY, _OF_ONE_NAMESPACE = 256, 16
 """Questions to the custom and external metrics APIs at a time."""

@@ -11,9 +11,9 @@ from concerto.api.predictivehpa import ObjectReference
 from concerto.api.quantities import milli
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.controllers.kinds import Kinds
-from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, understanding
+from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, understanding
 from concerto.kube import KubeError, Session
+from concerto.kube.discovery import Kinds
 
 _GROUP = "/apis/custom.metrics.k8s.io"
 _DEFAULT_WINDOW_SECONDS = 60.0

@@ -19,7 +19,7 @@ from yarl import URL
 
 from concerto.api.nodecapacity import MetricsEndpoint
 from concerto.autoscaling.pods import PodView
-from concerto.controllers.metrics_sources.resource import PodUsage
+from concerto.controllers.autoscaling.sources.resource import PodUsage
 from concerto.kube import KubeError, Object
 
 _PATH = "/metrics/resource"

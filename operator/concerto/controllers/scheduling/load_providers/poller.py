@@ -12,11 +12,17 @@ from dataclasses import dataclass
 
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity.windows import WINDOW_SECONDS
-from concerto.controllers.load_sources.metrics_server import MetricsServerSource
-from concerto.controllers.load_sources.prometheus import PrometheusSource
-from concerto.controllers.load_sources.source import Source, SourceError
-from concerto.controllers.load_sources.state import AGENTS, NOT_ASKED, ProviderState, answered_state, failed_state
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.load_providers.metrics_server import MetricsServerSource
+from concerto.controllers.scheduling.load_providers.prometheus import PrometheusSource
+from concerto.controllers.scheduling.load_providers.source import Source, SourceError
+from concerto.controllers.scheduling.load_providers.state import (
+    AGENTS,
+    NOT_ASKED,
+    ProviderState,
+    answered_state,
+    failed_state,
+)
 from concerto.kube import EventRecorder, Session
 from concerto.scheduling.state.cluster import Snapshot
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.controllers.clock import wall_timestamp
-from concerto.controllers.load_sources import LoadProviders, ProviderState, Wanted
-from concerto.controllers.scheduler import ProfileCounts, Scheduler
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.load_providers import LoadProviders, ProviderState, Wanted
+from concerto.controllers.scheduling.scheduler import ProfileCounts, Scheduler
 from concerto.kube import KubeError, NotFound, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import SCHEDULING_PROFILES

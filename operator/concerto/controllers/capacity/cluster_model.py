@@ -17,8 +17,8 @@ from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.nodecapacity import MergeKind
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus, model_numbers
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
-from concerto.controllers.clock import wall_timestamp
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import Conflict, KubeError, NotFound, Object, Session
 from concerto.kube.resources import SUBSPACE_SNAPSHOTS
 

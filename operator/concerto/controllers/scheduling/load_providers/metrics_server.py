@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 
 from concerto.api.quantities import parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
-from concerto.controllers.load_sources.source import Answer, SourceError
+from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import RESOURCES, Series
 

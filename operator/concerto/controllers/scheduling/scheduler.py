@@ -21,11 +21,11 @@ from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView, trim_pod
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import WorkloadAwareSettings
-from concerto.controllers.batches import StoredBatch, discard, store
-from concerto.controllers.binder import BinderSettings, BindResult, bind
-from concerto.controllers.pinned_bindings import PinnedBindings, PinningSettings
-from concerto.controllers.telemetry import Metrics
-from concerto.controllers.unschedulable import UnschedulableReporter
+from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
+from concerto.controllers.scheduling.placement_records import StoredBatch, discard, store
+from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
 from concerto.kube import Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.coverage import Coverage, coverage

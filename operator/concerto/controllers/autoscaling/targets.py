@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from concerto.api.predictivehpa import ObjectReference, format_selector
-from concerto.controllers.kinds import Kinds
 from concerto.kube import Conflict, Forbidden, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
+from concerto.kube.discovery import Kinds
 
 _WATCHED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
 _NO_SUCH_PATH = "the server could not find the requested resource"

@@ -12,8 +12,8 @@ from typing import Any
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.podreservation import ReservationKey, StandingReservation
 from concerto.api.timestamps import format_timestamp
-from concerto.controllers.clock import wall_timestamp
-from concerto.controllers.scheduler import Scheduler
+from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube import NotFound, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_RESERVATIONS

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
-from concerto.controllers.clock import wall_timestamp
+from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS

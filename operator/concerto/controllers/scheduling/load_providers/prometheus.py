@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from concerto.api.schedulingprofile import PrometheusQuery, PrometheusSettings
-from concerto.controllers.load_sources.source import Answer, SourceError
+from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import Series
 

@@ -10,7 +10,7 @@ from typing import Any
 from concerto.api.quantities import milli, parse_duration
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, NOT_OF_THIS_FORM, understanding
+from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, NOT_OF_THIS_FORM, understanding
 from concerto.kube import Resource, Session
 
 _FORGOTTEN_SECONDS = 300.0

@@ -13,8 +13,7 @@ from concerto.api.conditions import find_condition
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import MIRROR
 from concerto.api.podcpubinding import FOREIGN_FINALIZERS, BindingKey, PodCPUBinding
-from concerto.controllers.clock import wall_timestamp
-from concerto.controllers.podcpubinding_status import (
+from concerto.controllers.pinning.status import (
     NOT_ANSWERED,
     build_binding_status,
     is_stale,
@@ -22,6 +21,7 @@ from concerto.controllers.podcpubinding_status import (
     own_part,
     read_answer,
 )
+from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.kube import Conflict, Invalid, KubeError, NotFound, Object, Session
 from concerto.kube.apply import build_status
 from concerto.kube.events import EventRecorder

@@ -20,7 +20,7 @@ from concerto.api.cpulist import parse_cpu_list
 from concerto.api.pod import PodView
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.podreservation import Assignment, Pin
-from concerto.controllers.podcpubinding_status import read_answer
+from concerto.controllers.pinning.status import read_answer
 from concerto.kube import ApiError, Conflict, KubeError, NotFound, Object, Session, TooManyRequests
 from concerto.kube.resources import POD_CPU_BINDINGS
 from concerto.pinning.classification import LABEL

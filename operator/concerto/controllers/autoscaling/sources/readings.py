@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from concerto.autoscaling.pods import MetricError, PodView
-from concerto.controllers.metrics_sources.agents import AgentMetrics, Found
-from concerto.controllers.metrics_sources.resource import PodUsage, ResourceMetrics
+from concerto.controllers.autoscaling.sources.agents import AgentMetrics, Found
+from concerto.controllers.autoscaling.sources.resource import PodUsage, ResourceMetrics
 
 Wanted = Literal["Auto", "Agents", "MetricsAPI"]
 Source = Literal["Agents", "MetricsAPI", "Mixed"]

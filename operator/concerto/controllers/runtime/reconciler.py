@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import KubeError, NotFound, Object, Resource, Session
 
 logger = logging.getLogger(__name__)

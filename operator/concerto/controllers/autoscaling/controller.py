@@ -39,13 +39,14 @@ from concerto.autoscaling.pod_reader import trim_pod
 from concerto.autoscaling.pods import Gone, PodView
 from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds, ControllerSettings
-from concerto.controllers.kinds import Kinds
-from concerto.controllers.metrics_sources import AgentMetrics
-from concerto.controllers.phpa_measure import Load, Look, Measured, Measurements, load_of
-from concerto.controllers.phpa_reservation import build_reservation, reserve
-from concerto.controllers.phpa_spec import bounds_of, models_of
-from concerto.controllers.phpa_state import State, read_state, write_events, write_state
-from concerto.controllers.phpa_status import (
+from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
+from concerto.controllers.autoscaling.measurements import Load, Look, Measured, Measurements, load_of
+from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.autoscaling.series import ForecastMetrics
+from concerto.controllers.autoscaling.sources import AgentMetrics
+from concerto.controllers.autoscaling.spec import bounds_of, models_of
+from concerto.controllers.autoscaling.state import State, read_state, write_events, write_state
+from concerto.controllers.autoscaling.status import (
     all_conditions,
     explain,
     forecast_status,
@@ -56,12 +57,11 @@ from concerto.controllers.phpa_status import (
     selector_status,
     target_digest,
 )
-from concerto.controllers.phpa_telemetry import ForecastMetrics
-from concerto.controllers.pod_index import PodIndex, SelectorIndex
-from concerto.controllers.rivals import HORIZONTAL_POD_AUTOSCALERS, Rivals, trim_hpa
-from concerto.controllers.targets import Scale, Targets
-from concerto.controllers.telemetry import Metrics
+from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, Rivals, trim_hpa
+from concerto.controllers.autoscaling.targets import Scale, Targets
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import EventRecorder, KubeError, NotFound, Object, Reflector, Session
+from concerto.kube.discovery import Kinds
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 
 logger = logging.getLogger(__name__)

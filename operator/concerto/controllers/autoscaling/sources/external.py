@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from concerto.api.quantities import milli
 from concerto.autoscaling.pods import MetricError
-from concerto.controllers.metrics_sources.answers import LARGEST_BYTES, understanding
+from concerto.controllers.autoscaling.sources.answers import LARGEST_BYTES, understanding
 from concerto.kube import Session
 
 _LARGEST = 2**63 - 1

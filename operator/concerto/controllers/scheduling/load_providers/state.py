@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from concerto.api.conditions import Condition
-from concerto.controllers.load_sources.source import Answer, SourceError
+from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.scheduling.state.provided_load import Joined
 
 ANSWERING = "Answering"

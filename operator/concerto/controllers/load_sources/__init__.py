@@ -1,7 +1,0 @@
-"""Where the load of nodes comes from if not from the agents: metrics.k8s.io, or Prometheus; asked in the background."""
-
-from concerto.controllers.load_sources.poller import LoadProviders, Wanted, build_source
-from concerto.controllers.load_sources.source import Answer, Source, SourceError
-from concerto.controllers.load_sources.state import ProviderState
-
-__all__ = ["Answer", "LoadProviders", "ProviderState", "Source", "SourceError", "Wanted", "build_source"]
