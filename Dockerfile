@@ -13,7 +13,7 @@ RUN ["/usr/bin/python3", "install.py", "wheels", "wheels/operator", "/out/operat
 COPY operator operator
 COPY agent agent
 RUN ["/usr/bin/python3", "install.py", "code", "/out/agent", "agent/concerto_agent", "operator/concerto/__init__.py", \
-     "operator/concerto/cli.py", "operator/concerto/api", "operator/concerto/capacity", "operator/concerto/kube"]
+     "operator/concerto/cli/main.py", "operator/concerto/api", "operator/concerto/capacity", "operator/concerto/kube"]
 RUN ["/usr/bin/python3", "install.py", "code", "/out/operator", "operator/concerto"]
 
 FROM ${BASE} AS runtime
@@ -22,7 +22,7 @@ WORKDIR /
 ENV PYTHONPATH=/opt/concerto PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # no name is looked up for it: the number is all that Kubernetes needs to see that it is not root
 USER 65532:65532
-ENTRYPOINT ["/usr/bin/python3", "-m", "concerto.cli"]
+ENTRYPOINT ["/usr/bin/python3", "-m", "concerto.cli.main"]
 
 FROM runtime AS agent
 COPY --from=build /out/agent /opt/concerto

@@ -241,7 +241,7 @@ def down() -> int:
         return 1
     state = json.loads(STATE.read_text())
     for pid in state["pids"]:
-        stop_pid(pid, "concerto.cli")
+        stop_pid(pid, "concerto.cli.main")
     if state["nodes"]:
         subprocess.run([sys.executable, "-m", "e2e.nodes", "down"], check=False)
     else:

@@ -23,7 +23,7 @@ Wrap = Callable[[Sequence[str]], Sequence[str]]
 
 def concerto_command(*arguments: str) -> list[str]:
     """The `concerto` of this very interpreter."""
-    return [sys.executable, "-m", "concerto.cli", *arguments]
+    return [sys.executable, "-m", "concerto.cli.main", *arguments]
 
 
 @dataclass

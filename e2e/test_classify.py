@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from concerto.api.cpulist import parse_cpu_list
-from concerto.classify import measure
-from concerto.cli import main
-from concerto.timed_runs import Cpuset, CpusetError
+from concerto.cli.classify import measure
+from concerto.cli.main import main
+from concerto.cli.timed_runs import Cpuset, CpusetError
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from concerto.cli import main
+from concerto.cli.main import main
 
 # The seed's table 8.1, as times with a vanilla one of 1: three rows of each class in it
 CSV = "workload,vanilla,packed,spread\ncanneal-2,100,78,159\nstream-4,1,1.44,0.94\nfreqmine-4,1,0.96,0.95\n"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from concerto.cli import main
+from concerto.cli.main import main
 
 
 def test_simulate_autoscale_is_the_autoscalers_own_command(capsys):
@@ -25,7 +25,9 @@ def test_simulate_itself_runs_scenarios(capsys):
 
 def test_who_reads_only_the_first_lines_sees_no_traceback():
     told = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m concerto.cli simulate --list | head -1"], capture_output=True, text=True
+        ["bash", "-c", f"{sys.executable} -m concerto.cli.main simulate --list | head -1"],
+        capture_output=True,
+        text=True,
     )
     assert (told.stdout.count("\n"), told.stderr) == (1, "")
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from concerto.cli import COMMANDS
+from concerto.cli.main import COMMANDS
 from crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
 FILE = r"(operator|agent|e2e|tests|manifests|docs|crds|concerto|concerto_agent)/[\w./*-]+"

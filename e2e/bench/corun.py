@@ -19,7 +19,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 
 from concerto.api.cpulist import format_cpu_list
-from concerto.timed_runs import Cpuset
+from concerto.cli.timed_runs import Cpuset
 from e2e.bench.__main__ import machine
 from e2e.system import REPOSITORY
 

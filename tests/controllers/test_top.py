@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from concerto.controllers.top import plot, read_dump, table
+from concerto.cli.top import plot, read_dump, table
 from scheduling.scheduling_builders import NOW, capacity, load
 
 CAPACITIES = [

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
-from concerto.controllers.top_cpus import draw, seats
+from concerto.cli.top_cpus import draw, seats
 from pinning.topologies import machine
 
 

@@ -4,7 +4,7 @@ import pytest
 from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.schedulingprofile import ScoreSettings
-from concerto.controllers.explain import (
+from concerto.cli.explain import (
     add_arguments,
     build_snapshot,
     find_profile,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from concerto.simulation.autoscaling_cli import add_arguments, run
+from concerto.cli.evaluate_autoscaling import add_arguments, run
 from concerto.simulation.autoscaling_traffic import MOST_RATE, PEAK_RATE, from_trace, read_trace
 
 EPOCH = 1_700_000_000

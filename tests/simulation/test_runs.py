@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from concerto.api.nodecapacity import CapacitySettings
-from concerto.simulation import cli, evaluate, latency, scenario
+from concerto.cli.main import simulate as cli
+from concerto.simulation import evaluate, latency, scenario
 from concerto.simulation.cluster import Fault, NodeSpec, Setup
 from concerto.simulation.experiments import Task, run_task, trade
 from concerto.simulation.node_model import PodLoad

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.controllers.top_cpus import draw, fetch
+from concerto.cli.top_cpus import draw, fetch
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.resources import NODE_CAPACITIES
 

@@ -21,14 +21,14 @@ class _Command:
 
 COMMANDS = {
     "operator": _Command("concerto.controllers.operator", "run the control plane: aggregation, scheduling"),
-    "explain": _Command("concerto.controllers.explain", "say why a pod is where it is, node by node"),
-    "top": _Command("concerto.controllers.top", "show what nodes can take and how loaded they are"),
+    "explain": _Command("concerto.cli.explain", "say why a pod is where it is, node by node"),
+    "top": _Command("concerto.cli.top", "show what nodes can take and how loaded they are"),
     "agent": _Command("concerto_agent.main", "measure this node and publish its capacity"),
-    "simulate": _Command("concerto.simulation.cli", "run a scenario on a virtual-time cluster"),
+    "simulate": _Command("concerto.cli.simulate", "run a scenario on a virtual-time cluster"),
     "evaluate-autoscaling": _Command(
-        "concerto.simulation.autoscaling_cli", "compare autoscaling policies over traffic patterns and start-up times"
+        "concerto.cli.evaluate_autoscaling", "compare autoscaling policies over traffic patterns and start-up times"
     ),
-    "classify": _Command("concerto.classify", "say which workload type a program is, from measured times"),
+    "classify": _Command("concerto.cli.classify", "say which workload type a program is, from measured times"),
 }
 
 TWO_WORDS = {("simulate", "autoscale"): "evaluate-autoscaling"}

@@ -11,6 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from concerto.api.cpulist import format_cpu_list
+from concerto.cli.timed_runs import Cpuset, CpusetError
 from concerto.pinning.allocator import Features, Occupancy, allocate
 from concerto.pinning.classification import (
     EXCLUSIVENESS_LABEL,
@@ -22,7 +23,6 @@ from concerto.pinning.classification import (
     classify,
 )
 from concerto.pinning.topology import TopologyIndex, bits
-from concerto.timed_runs import Cpuset, CpusetError
 from concerto_agent.topology import read_topology
 
 _CONFIGURATIONS = ("vanilla", "packed", "spread")
