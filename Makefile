@@ -46,7 +46,7 @@ bench: setup ## measure: scheduler against kube-scheduler, agent, operator; resu
 	@$(PY) -m e2e.bench
 
 evaluate: .venv/.installed ## simulate: the control law against its peers, with every fault, and forecasts against HPA v2; tables in docs/evaluation.md (1 h)
-	@$(PY) -m concerto.simulation.evaluate
+	@$(PY) -m concerto.simulation.scheduling.evaluate
 	@$(PY) -m concerto.cli.main evaluate-autoscaling --plots
 
 lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linter

@@ -17,14 +17,14 @@ from concerto.api.nodecapacity import CapacitySettings
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto.pinning.conflicts import Claim, shared_pool
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
-from concerto.simulation.autoscaling import Experiment, run
-from concerto.simulation.autoscaling_plant import PlantSettings
-from concerto.simulation.autoscaling_policies import all_policies
-from concerto.simulation.autoscaling_traffic import PHASES, from_phases
-from concerto.simulation.cluster import NodeSpec, Setup, World
-from concerto.simulation.node_model import PodLoad
-from concerto.simulation.policies.concerto import Concerto
-from concerto.simulation.workloads import Arrivals, JobSpec
+from concerto.simulation.autoscaling.plant import PlantSettings
+from concerto.simulation.autoscaling.policies import all_policies
+from concerto.simulation.autoscaling.run import Experiment, run
+from concerto.simulation.autoscaling.traffic import PHASES, from_phases
+from concerto.simulation.scheduling.cluster import NodeSpec, Setup, World
+from concerto.simulation.scheduling.node_model import PodLoad
+from concerto.simulation.scheduling.policies.concerto import Concerto
+from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 FIGURES = Path(__file__).resolve().parent / "figures"
 BLUE, ORANGE, GREEN, GREY = "#2563a8", "#d97706", "#2f855a", "#9aa5b1"

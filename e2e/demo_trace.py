@@ -19,11 +19,11 @@ import numpy as np
 import yaml
 
 from concerto.api.nodecapacity import CapacitySettings
-from concerto.simulation.cluster import NodeSpec, Setup
-from concerto.simulation.experiments import Task, run_task
-from concerto.simulation.node_model import PodLoad
-from concerto.simulation.recorder import Recorder
-from concerto.simulation.workloads import JobSpec
+from concerto.simulation.scheduling.cluster import NodeSpec, Setup
+from concerto.simulation.scheduling.experiments import Task, run_task
+from concerto.simulation.scheduling.node_model import PodLoad
+from concerto.simulation.scheduling.recorder import Recorder
+from concerto.simulation.scheduling.workloads import JobSpec
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from e2e.nodes import RealNode
 

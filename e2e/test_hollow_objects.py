@@ -10,7 +10,7 @@ from concerto.api.nodecapacity import AgentInfo, CapacitySettings
 from concerto.api.pod import PodView
 from concerto.capacity.pipeline import NodePipeline
 from concerto.kube import NotFound, Unreachable
-from concerto.simulation.node_model import MIB, PodLoad
+from concerto.simulation.scheduling.node_model import MIB, PodLoad
 from concerto_agent.publisher import Published, PublishSettings, should_publish
 from e2e.hollow.agents import Known, status_of
 from e2e.hollow.objects import FINITE_LOAD, SERVICE_LOAD, ContainerEnd, PodLife, pod_load, pod_status, refusal

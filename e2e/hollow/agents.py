@@ -19,7 +19,7 @@ from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto.kube import Conflict, Reflector, Resource, Session
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
-from concerto.simulation.node_model import NodeFleet, Readings
+from concerto.simulation.scheduling.node_model import NodeFleet, Readings
 from concerto_agent.publisher import (
     Published,
     PublishedSubspace,

@@ -1,6 +1,6 @@
 """Simulated nodes: one process plays the kubelets of hundreds or thousands of Node objects.
 
-Pods bound to them start, use CPU and memory and end as `concerto.simulation.node_model` says, in real time; the same
+Pods bound to them start, use CPU and memory and end as `concerto.simulation.scheduling.node_model` says, in real time; the same
 readings that real nodes would give go to the production maths (`e2e.hollow.agents`).
 """
 
@@ -23,7 +23,7 @@ from concerto.api.pod import PodView
 from concerto.api.quantities import resource_amount
 from concerto.kube import ClusterConfig, Conflict, NotFound, Reflector, Session
 from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS
-from concerto.simulation.node_model import Change, NodeFleet, NodeModelSettings, Transition
+from concerto.simulation.scheduling.node_model import Change, NodeFleet, NodeModelSettings, Transition
 from e2e.hollow import objects
 from e2e.hollow.agents import Agents, create_for, idle_status
 from e2e.hollow.objects import ContainerEnd, HollowNode, NodeShape, Object, PodLife

@@ -12,7 +12,7 @@ from typing import Any
 from concerto.api.pod import PodView
 from concerto.api.quantities import parse_quantity
 from concerto.api.timestamps import format_micro_timestamp, format_timestamp
-from concerto.simulation.node_model import PodLoad
+from concerto.simulation.scheduling.node_model import PodLoad
 
 Object = dict[str, Any]
 

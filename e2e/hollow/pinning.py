@@ -12,7 +12,7 @@ from concerto.api.nodecputopology import CPUPools, CPUTopology
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import Conflict, Reflector, Session, apply_status
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS
-from concerto.simulation.machines import regular
+from concerto.simulation.studies.machines import regular
 from e2e.hollow.objects import HollowNode, Object
 from e2e.hollow.writes import WriteQueue
 

@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 
 from concerto.autoscaling.settings import Bounds
-from concerto.simulation.autoscaling import Experiment, run
-from concerto.simulation.autoscaling_evaluation import Cell, Plan, cells, figures, verdict
-from concerto.simulation.autoscaling_plant import Plant, PlantSettings
-from concerto.simulation.autoscaling_policies import Forecasting, Perfect, Reactive, Static
-from concerto.simulation.autoscaling_statistics import holm, upper_tail
-from concerto.simulation.autoscaling_statistics import tested as student
-from concerto.simulation.autoscaling_traffic import PHASES, Traffic, from_phases, from_trace
+from concerto.simulation.autoscaling.evaluation import Cell, Plan, cells, figures, verdict
+from concerto.simulation.autoscaling.plant import Plant, PlantSettings
+from concerto.simulation.autoscaling.policies import Forecasting, Perfect, Reactive, Static
+from concerto.simulation.autoscaling.run import Experiment, run
+from concerto.simulation.autoscaling.statistics import holm, upper_tail
+from concerto.simulation.autoscaling.statistics import tested as student
+from concerto.simulation.autoscaling.traffic import PHASES, Traffic, from_phases, from_trace
 
 
 def constant(rate: float, minutes: float = 20.0) -> Traffic:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from concerto.cli.evaluate_autoscaling import add_arguments, run
-from concerto.simulation.autoscaling_traffic import MOST_RATE, PEAK_RATE, from_trace, read_trace
+from concerto.simulation.autoscaling.traffic import MOST_RATE, PEAK_RATE, from_trace, read_trace
 
 EPOCH = 1_700_000_000
 

@@ -6,7 +6,7 @@ import pytest
 
 from concerto.pinning.allocator import Features
 from concerto.pinning.topology import TopologyIndex
-from concerto.simulation.colocation import (
+from concerto.simulation.studies.colocation import (
     MIGRATION,
     SIBLING,
     Found,
@@ -21,7 +21,7 @@ from concerto.simulation.colocation import (
     times,
     unpinned,
 )
-from concerto.simulation.machines import regular
+from concerto.simulation.studies.machines import regular
 
 COMPUTES, STREAMS, TALKS = Program(0.0, 0.0, 0.0), Program(1.0, 0.0, 0.0), Program(0.0, 0.0, 0.5)
 FILLS = Program(0.5, 1.0, 0.0)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from concerto.simulation.load_study import POLICIES, StudySettings, bursts, main, read_trace, run
+from concerto.simulation.studies.load_study import POLICIES, StudySettings, bursts, main, read_trace, run
 
 SMALL = StudySettings(nodes=8, minutes=180, pods=64)
 

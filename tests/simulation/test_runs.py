@@ -11,12 +11,12 @@ import pytest
 
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.cli.main import simulate as cli
-from concerto.simulation import evaluate, latency, scenario
-from concerto.simulation.cluster import Fault, NodeSpec, Setup
-from concerto.simulation.experiments import Task, run_task, trade
-from concerto.simulation.node_model import PodLoad
-from concerto.simulation.policies import registry
-from concerto.simulation.workloads import PI_2000, SKLEARN, Arrivals, JobSpec
+from concerto.simulation.scheduling import evaluate, latency, scenario
+from concerto.simulation.scheduling.cluster import Fault, NodeSpec, Setup
+from concerto.simulation.scheduling.experiments import Task, run_task, trade
+from concerto.simulation.scheduling.node_model import PodLoad
+from concerto.simulation.scheduling.policies import registry
+from concerto.simulation.scheduling.workloads import PI_2000, SKLEARN, Arrivals, JobSpec
 
 SMALL = Setup((NodeSpec(count=4),), (JobSpec("pi", 60, PI_2000),))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from concerto.simulation import scenario
+from concerto.simulation.scheduling import scenario
 
 GOOD = """
 nodes:

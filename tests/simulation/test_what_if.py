@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.simulation import what_if
+from concerto.simulation.studies import what_if
 
 PROFILE = ProfileSettings("concerto")
 

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concerto.simulation.autoscaling_evaluation import Cell, Plan, Verdict, cells, figures, read_traces, verdict
-from concerto.simulation.autoscaling_policies import all_policies
-from concerto.simulation.autoscaling_traffic import PHASES, Traffic
-from concerto.simulation.experiments import machine
+from concerto.simulation.autoscaling.evaluation import Cell, Plan, Verdict, cells, figures, read_traces, verdict
+from concerto.simulation.autoscaling.policies import all_policies
+from concerto.simulation.autoscaling.traffic import PHASES, Traffic
+from concerto.simulation.scheduling.experiments import machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         done.append(cell)
         print_cell(cell)
         if args.plots:
-            from concerto.simulation.autoscaling_plots import plot_cell
+            from concerto.simulation.autoscaling.plots import plot_cell
 
             plot_cell(cell, args.output)
     verdicts = []

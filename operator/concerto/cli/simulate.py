@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from concerto.simulation import experiments, scenario
-from concerto.simulation.policies import registry
+from concerto.simulation.scheduling import experiments, scenario
+from concerto.simulation.scheduling.policies import registry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         return _refuse(f"--policy {unknown[0]}: expected one of {registry.EXPECTED}")
     if args.from_cluster or args.dump:
-        from concerto.simulation import what_if
+        from concerto.simulation.studies import what_if
 
         return what_if.run(args)
     if not args.scenario:
@@ -63,14 +63,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json == "-":
         print(json.dumps(document, indent=1))
     else:
-        from concerto.simulation import report
+        from concerto.simulation.scheduling import report
 
         report.print_table(document)
         if args.json:
             Path(args.json).parent.mkdir(parents=True, exist_ok=True)
             Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
     if args.plots:
-        from concerto.simulation import report
+        from concerto.simulation.scheduling import report
 
         for path in report.write_plots(Path(args.plots), wanted.name, outcomes):
             print(path)

@@ -17,8 +17,8 @@ from concerto.autoscaling.decision import Combined, Failure, Floor, carried_out,
 from concerto.autoscaling.pods import ContainerView, Gone, MetricError, PodView, Sample
 from concerto.autoscaling.replicas import Proposal, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds
-from concerto.simulation.autoscaling_plant import Floats, Plant, PlantSettings
-from concerto.simulation.autoscaling_traffic import Traffic
+from concerto.simulation.autoscaling.plant import Floats, Plant, PlantSettings
+from concerto.simulation.autoscaling.traffic import Traffic
 
 
 @dataclass(frozen=True)

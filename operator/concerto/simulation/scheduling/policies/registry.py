@@ -8,13 +8,13 @@ from collections.abc import Callable
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.api.quantities import milli
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.simulation.cluster import Policy
-from concerto.simulation.policies.concerto import SCHEDULER_NAME, Concerto
-from concerto.simulation.policies.kube_scheduler import KubeScheduler
-from concerto.simulation.policies.measured import Carico, Pronto, spazio
-from concerto.simulation.policies.oracle import Oracle
-from concerto.simulation.policies.random_choice import RandomChoice
-from concerto.simulation.policies.trimaran import load_variation_risk_balancing, target_load_packing
+from concerto.simulation.scheduling.cluster import Policy
+from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.policies.kube_scheduler import KubeScheduler
+from concerto.simulation.scheduling.policies.measured import Carico, Pronto, spazio
+from concerto.simulation.scheduling.policies.oracle import Oracle
+from concerto.simulation.scheduling.policies.random_choice import RandomChoice
+from concerto.simulation.scheduling.policies.trimaran import load_variation_risk_balancing, target_load_packing
 
 REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 """Millicores that `kube-sweep` gives every pod, one run each (evaluation section 1: 100m to 1500m)."""

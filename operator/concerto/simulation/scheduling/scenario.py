@@ -13,14 +13,14 @@ import yaml
 
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.api.quantities import milli, parse_quantity
-from concerto.simulation.cluster import ApiSettings, Fault, NodeSpec, Setup
-from concerto.simulation.node_model import NodeModelSettings, PodLoad
-from concerto.simulation.policies import registry
-from concerto.simulation.workloads import Arrivals, JobSpec
+from concerto.simulation.scheduling.cluster import ApiSettings, Fault, NodeSpec, Setup
+from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
+from concerto.simulation.scheduling.policies import registry
+from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 FAULTS = ("AgentDeath", "NodeLoss", "ApiOutage", "FrozenTelemetry", "IdleTelemetry", "FullTelemetry")
 PROCESSES = ("Burst", "Poisson", "Paced")
-BUILT_IN = "concerto.simulation.scenarios"
+BUILT_IN = "concerto.simulation.scheduling.scenarios"
 
 
 class ScenarioError(ValueError):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.scheduling.plugins.load.beta import beta_cdf
-from concerto.simulation.autoscaling import Result
+from concerto.simulation.autoscaling.run import Result
 
 Floats = NDArray[np.float64]
 

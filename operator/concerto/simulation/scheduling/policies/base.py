@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from concerto.simulation.cluster import World
-from concerto.simulation.node_model import Readings, Transition
-from concerto.simulation.workloads import SimPod
+from concerto.simulation.scheduling.cluster import World
+from concerto.simulation.scheduling.node_model import Readings, Transition
+from concerto.simulation.scheduling.workloads import SimPod
 
 
 class QueueingPolicy:

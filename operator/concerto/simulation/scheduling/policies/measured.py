@@ -13,11 +13,11 @@ from concerto.api.nodecapacity import (
     OverProvisionSettings,
     SignalSettings,
 )
-from concerto.simulation.cluster import World
-from concerto.simulation.node_model import Readings, Transition
-from concerto.simulation.policies.base import QueueingPolicy
-from concerto.simulation.policies.concerto import Agents
-from concerto.simulation.workloads import SimPod
+from concerto.simulation.scheduling.cluster import World
+from concerto.simulation.scheduling.node_model import Readings, Transition
+from concerto.simulation.scheduling.policies.base import QueueingPolicy
+from concerto.simulation.scheduling.policies.concerto import Agents
+from concerto.simulation.scheduling.workloads import SimPod
 
 
 class Told(QueueingPolicy):

@@ -23,10 +23,10 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.simulation.cluster import NodeSpec, Setup, World
-from concerto.simulation.node_model import NodeModelSettings, PodLoad
-from concerto.simulation.policies.concerto import SCHEDULER_NAME, Concerto
-from concerto.simulation.workloads import Arrivals, JobSpec
+from concerto.simulation.scheduling.cluster import NodeSpec, Setup, World
+from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
+from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 ARRIVALS_PER_SECOND = 2.0
 SETTLE_SECONDS = 60.0

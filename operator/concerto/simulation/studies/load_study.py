@@ -1,6 +1,6 @@
 """Load-aware scores against kube-scheduler's, where requests are wrong: a day of pods whose use varies.
 
-Run ``python -m concerto.simulation.load_study``. Pods come and go; what each uses follows a column of a trace of CPU
+Run ``python -m concerto.simulation.studies.load_study``. Pods come and go; what each uses follows a column of a trace of CPU
 use (``--trace``: a CSV with one column for each machine, percent, a row for each 5 minutes), or bursts. Each minute
 nodes tell their windows and waiting pods are placed by the production cycle, under profiles that differ in their scores
 alone. A node is hot while its pods want more than 80 % of its CPU.
@@ -199,7 +199,7 @@ def study(settings: StudySettings, demand: Floats, seeds: int) -> dict[str, Figu
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m concerto.simulation.load_study", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m concerto.simulation.studies.load_study", description=__doc__)
     parser.add_argument("--trace", type=Path, help="CSV of CPU percent by machine and 5 minutes; default: bursts")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--wrong-by", type=float, nargs="+", default=[1.0, 4.0])

@@ -16,8 +16,8 @@ from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.history import Ring, season_step
 from concerto.autoscaling.prediction import MODELS, HoldSettings, Outlook, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
-from concerto.simulation.autoscaling import Experiment, Sync
-from concerto.simulation.autoscaling_plant import Floats
+from concerto.simulation.autoscaling.plant import Floats
+from concerto.simulation.autoscaling.run import Experiment, Sync
 
 HISTORY_SECONDS = 72 * 3600.0
 FINE = Ring(15, 240)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from concerto.simulation.cluster import World
-from concerto.simulation.policies.base import QueueingPolicy
-from concerto.simulation.workloads import SimPod
+from concerto.simulation.scheduling.cluster import World
+from concerto.simulation.scheduling.policies.base import QueueingPolicy
+from concerto.simulation.scheduling.workloads import SimPod
 
 
 class RandomChoice(QueueingPolicy):

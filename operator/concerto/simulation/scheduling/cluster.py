@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from concerto.simulation.node_model import GIB, Change, NodeFleet, NodeModelSettings, Readings, Transition
-from concerto.simulation.recorder import Recorder
-from concerto.simulation.workloads import JobSpec, SimPod, first_name, make_pods, successor
+from concerto.simulation.scheduling.node_model import GIB, Change, NodeFleet, NodeModelSettings, Readings, Transition
+from concerto.simulation.scheduling.recorder import Recorder
+from concerto.simulation.scheduling.workloads import JobSpec, SimPod, first_name, make_pods, successor
 
 
 @dataclass(frozen=True)

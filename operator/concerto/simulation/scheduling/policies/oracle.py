@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from concerto.simulation.cluster import World
-from concerto.simulation.node_model import Change, Readings, Transition
-from concerto.simulation.policies.base import QueueingPolicy
-from concerto.simulation.workloads import SimPod
+from concerto.simulation.scheduling.cluster import World
+from concerto.simulation.scheduling.node_model import Change, Readings, Transition
+from concerto.simulation.scheduling.policies.base import QueueingPolicy
+from concerto.simulation.scheduling.workloads import SimPod
 
 
 class Oracle(QueueingPolicy):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from concerto.simulation.node_model import MIB, PodLoad
+from concerto.simulation.scheduling.node_model import MIB, PodLoad
 
 
 @dataclass(frozen=True)

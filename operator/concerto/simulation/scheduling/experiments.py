@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from concerto.api.nodecapacity import CapacitySettings
-from concerto.simulation import latency
-from concerto.simulation.cluster import Setup, World
-from concerto.simulation.policies import registry
-from concerto.simulation.recorder import Recorder
-from concerto.simulation.scenario import Scenario
+from concerto.simulation.scheduling import latency
+from concerto.simulation.scheduling.cluster import Setup, World
+from concerto.simulation.scheduling.policies import registry
+from concerto.simulation.scheduling.recorder import Recorder
+from concerto.simulation.scheduling.scenario import Scenario
 
 _TELL_SECONDS = 5.0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from concerto.simulation.experiments import Outcome
+from concerto.simulation.scheduling.experiments import Outcome
 
 
 def print_table(document: dict[str, Any]) -> None:

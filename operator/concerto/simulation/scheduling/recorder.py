@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.simulation.node_model import Change, NodeFleet, Readings, Transition
-from concerto.simulation.workloads import JobSpec, SimPod
+from concerto.simulation.scheduling.node_model import Change, NodeFleet, Readings, Transition
+from concerto.simulation.scheduling.workloads import JobSpec, SimPod
 
 Floats = NDArray[np.float64]
 

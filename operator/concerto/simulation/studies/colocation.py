@@ -1,6 +1,6 @@
 """Two programs side by side on one node of seed 004's: unpinned, packed, spread, and as WorkloadAware places them.
 
-Run ``python -m concerto.simulation.colocation``. The machine is node-4 of 004 (2 sockets x 5 cores x 2 threads). A
+Run ``python -m concerto.simulation.studies.colocation``. The machine is node-4 of 004 (2 sockets x 5 cores x 2 threads). A
 model of interference, whose formula is fixed here, says how long programs take; three numbers of each program are
 fitted to its six figures of table 8.1 (alone, packed and spread, with 2, 4 and 8 threads), and to nothing else. How
 well the model tells 004's classes is printed before anything is concluded from it. Placement is the production
@@ -34,7 +34,7 @@ from concerto.pinning.allocator import Features, Occupancy, WorkloadType, alloca
 from concerto.pinning.classification import WORKLOAD_TYPES, Class, Slowdowns, classify
 from concerto.pinning.conflicts import Claim
 from concerto.pinning.topology import TopologyIndex, bits
-from concerto.simulation.machines import regular
+from concerto.simulation.studies.machines import regular
 
 SIBLING = 1.6
 """What a thread's computing takes beside a busy sibling (two together do 1.25 times the work of one)."""
@@ -288,7 +288,7 @@ def render(found: Found) -> str:
 
 def main() -> int:
     """Evaluate, print, and write the JSON if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m concerto.simulation.colocation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m concerto.simulation.studies.colocation", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     arguments = parser.parse_args()
     found = evaluate()

@@ -28,10 +28,10 @@ from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.cluster import Change, Snapshot
-from concerto.simulation.cluster import World
-from concerto.simulation.node_model import Change as PodChange
-from concerto.simulation.node_model import Readings, Transition
-from concerto.simulation.workloads import JobSpec, SimPod
+from concerto.simulation.scheduling.cluster import World
+from concerto.simulation.scheduling.node_model import Change as PodChange
+from concerto.simulation.scheduling.node_model import Readings, Transition
+from concerto.simulation.scheduling.workloads import JobSpec, SimPod
 from concerto_agent.publisher import Published, PublishSettings, build_status, should_publish
 
 SCHEDULER_NAME = "concerto"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.simulation.autoscaling_trace import read_trace
+from concerto.simulation.autoscaling.trace import read_trace
 
 PEAK_RATE = 20.0
 """Requests per second at the top of every pattern (002 §5.4.2)."""

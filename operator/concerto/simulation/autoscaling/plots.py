@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from concerto.simulation.autoscaling_evaluation import Cell
+from concerto.simulation.autoscaling.evaluation import Cell
 
 SHOWN = ("HPA v2", "Auto", "perfect forecast")
 

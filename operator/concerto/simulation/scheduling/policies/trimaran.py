@@ -14,7 +14,7 @@ from concerto.api.schedulingprofile import (
     ScoreSettings,
     TargetLoadPackingArgs,
 )
-from concerto.simulation.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
 
 _FILTERS = tuple(name for name in DEFAULT_FILTERS if name not in ("PodCapacity", "WorkloadAware"))
 

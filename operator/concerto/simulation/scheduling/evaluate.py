@@ -1,4 +1,4 @@
-"""`python -m concerto.simulation.evaluate`: every figure of docs/evaluation.md that concerns scheduling, from seeds.
+"""`python -m concerto.simulation.scheduling.evaluate`: every figure of docs/evaluation.md that concerns scheduling, from seeds.
 
 Writes JSON to build/evaluation and the tables into docs/evaluation.md, between their markers.
 """
@@ -17,12 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings, SlotSettings
-from concerto.simulation import scenario
-from concerto.simulation.cluster import Setup
-from concerto.simulation.experiments import Outcome, Task, machine, medians, run_all, run_task, tasks_of, trade
-from concerto.simulation.node_model import PodLoad
-from concerto.simulation.policies.registry import REQUEST_SWEEP
-from concerto.simulation.workloads import JobSpec
+from concerto.simulation.scheduling import scenario
+from concerto.simulation.scheduling.cluster import Setup
+from concerto.simulation.scheduling.experiments import (
+    Outcome,
+    Task,
+    machine,
+    medians,
+    run_all,
+    run_task,
+    tasks_of,
+    trade,
+)
+from concerto.simulation.scheduling.node_model import PodLoad
+from concerto.simulation.scheduling.policies.registry import REQUEST_SWEEP
+from concerto.simulation.scheduling.workloads import JobSpec
 
 COMMAND = "make evaluate"
 GRID_WAITS = (0.3, 2.0, 5.0)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from concerto.simulation.autoscaling import Experiment, Result, run
-from concerto.simulation.autoscaling_plant import PlantSettings
-from concerto.simulation.autoscaling_policies import Reactive, all_policies
-from concerto.simulation.autoscaling_statistics import Floats, holm, tested, z_sum_differences
-from concerto.simulation.autoscaling_traffic import PHASES, Traffic, from_phases, from_trace
+from concerto.simulation.autoscaling.plant import PlantSettings
+from concerto.simulation.autoscaling.policies import Reactive, all_policies
+from concerto.simulation.autoscaling.run import Experiment, Result, run
+from concerto.simulation.autoscaling.statistics import Floats, holm, tested, z_sum_differences
+from concerto.simulation.autoscaling.traffic import PHASES, Traffic, from_phases, from_trace
 
 STARTUPS_SECONDS = (5.0, 30.0, 135.0, 300.0)
 EXEMPT_SECONDS = 30.0
