@@ -24,10 +24,10 @@ setup: .venv/.installed ## install Python and system packages that are missing (
 	@touch $@
 
 demo: setup $(if $(filter cluster,$(MODE)),image-packages) ## run the main job: nodes, agents, operator, and a Job of 60 pods placed by measured capacity (KEEP=1 leaves it running, MODE=cluster runs ours from images)
-	@KEEP=$(KEEP) $(PY) -m e2e.demo$(if $(filter cluster,$(MODE)),_cluster)
+	@KEEP=$(KEEP) $(PY) -m e2e.demo.__main__$(if $(filter cluster,$(MODE)),_cluster)
 
 demo-down: ## end what KEEP=1 make demo has left running
-	@$(PY) -m e2e.demo down
+	@$(PY) -m e2e.demo.__main__ down
 
 test: setup ## run every test this machine can run; says what it skips and why
 	@$(PYTEST)
@@ -40,7 +40,7 @@ e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (b
 	@SOAK=$(SOAK) $(PY) -m e2e.argocd
 
 e2e-cluster: setup image-packages ## install from images on real nodes, restart everything during a Job, remove it (3 min)
-	@E2E_CLUSTER=1 $(PY) -m pytest e2e/test_cluster_install.py
+	@E2E_CLUSTER=1 $(PY) -m pytest e2e/suites/test_cluster_install.py
 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
 	@$(PY) -m e2e.bench
@@ -61,8 +61,8 @@ image: .venv/.installed image-packages ## build the images of operator and agent
 image-packages:
 	@docker info >/dev/null 2>&1 || ./e2e/nodes/install-packages.sh e2e/image/packages.txt "images without a Docker engine"
 
-rights: setup ## write down afresh what the tokens of operator and agents may do (e2e/rights)
-	@$(PY) -m e2e.rights
+rights: setup ## write down afresh what the tokens of operator and agents may do (e2e/testbed/rights)
+	@$(PY) -m e2e.testbed.rights
 
 uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings first, so that nothing stays pinned (OVERLAY=... for your own)
 	@./manifests/uninstall.sh $(OVERLAY)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import pytest
 
 from concerto.kube import ClusterConfig
-from e2e.clusters import Cluster, LocalControlPlane, NoCluster, find_binaries, open_cluster
-from e2e.waiting import eventually
+from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, find_binaries, open_cluster
+from e2e.testbed.waiting import eventually
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")

@@ -1,4 +1,4 @@
-"""Programs of Debian packages that tests run. `make setup` installs the packages: e2e/nodes/packages.txt lists them."""
+"""Programs of Debian packages that tests run. `make setup` installs the packages: e2e/testbed/nodes/packages.txt lists them."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from e2e.clusters import Cluster, ClusterError
-from e2e.clusters.local import free_ports
-from e2e.clusters.process import Child, stop_all
+from e2e.testbed.clusters import Cluster, ClusterError
+from e2e.testbed.clusters.local import free_ports
+from e2e.testbed.clusters.process import Child, stop_all
 
 NAMESPACE = "argocd"
 CONCERTO_HEALTH = Path(__file__).resolve().parents[2] / "manifests" / "argocd" / "health"
@@ -59,7 +59,7 @@ class ArgoCD:
 
         Args:
             cluster: where Applications are, and what they apply to.
-            programs: see `e2e.clusters.binaries.find_or_build_argocd`.
+            programs: see `e2e.testbed.clusters.binaries.find_or_build_argocd`.
             work_dir: for its files and logs.
         """
         self._cluster = cluster

@@ -17,13 +17,13 @@ from typing import Any
 import yaml
 
 from e2e.argocd import NAMESPACE, AppState, ArgoCD, repository
-from e2e.clusters import Cluster, ClusterError, LocalControlPlane, find_binaries
-from e2e.clusters.binaries import find_or_build_argocd
-from e2e.images import BUSYBOX_IMAGE, build_image
-from e2e.nodes import RealNode, RealNodes
-from e2e.processes import operator_process
-from e2e.system import REPOSITORY, SAMPLES, agent_on
-from e2e.waiting import eventually
+from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane, find_binaries
+from e2e.testbed.clusters.binaries import find_or_build_argocd
+from e2e.testbed.images import BUSYBOX_IMAGE, build_image
+from e2e.testbed.nodes import RealNode, RealNodes
+from e2e.testbed.processes import operator_process
+from e2e.testbed.system import REPOSITORY, SAMPLES, agent_on
+from e2e.testbed.waiting import eventually
 
 SOAK_SECONDS = float(os.environ.get("SOAK") or 60)
 GOOD_WITHIN_SECONDS = 60.0

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from e2e.bench import throughput
-from e2e.clusters import LocalControlPlane, find_binaries
-from e2e.hollow.fleet import CONTROLLER_MANAGER_FLAGS
-from e2e.system import REPOSITORY, install
+from e2e.testbed.clusters import LocalControlPlane, find_binaries
+from e2e.testbed.hollow.fleet import CONTROLLER_MANAGER_FLAGS
+from e2e.testbed.system import REPOSITORY, install
 
 RESULTS = REPOSITORY / "build" / "bench.json"
 _began = time.monotonic()

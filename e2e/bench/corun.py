@@ -21,7 +21,7 @@ from multiprocessing.synchronize import Barrier
 from concerto.api.cpulist import format_cpu_list
 from concerto.cli.timed_runs import Cpuset
 from e2e.bench.__main__ import machine
-from e2e.system import REPOSITORY
+from e2e.testbed.system import REPOSITORY
 
 RESULTS = REPOSITORY / "build" / "corun.json"
 PROGRAM = (sys.executable, "-c", "n = 0\nfor i in range(10_000_000): n += i * i")

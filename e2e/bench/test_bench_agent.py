@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from concerto_agent.cgroups import Hierarchies
-from e2e.clusters import Cluster
-from e2e.clusters.local import free_ports
-from e2e.processes import Process, agent_process, cpu_seconds, rss_mib
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.clusters.local import free_ports
+from e2e.testbed.processes import Process, agent_process, cpu_seconds, rss_mib
 
 pytestmark = pytest.mark.bench
 

@@ -28,10 +28,10 @@ from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
-from e2e.clusters import Cluster
-from e2e.metrics_api import MetricsAPI, Readings
-from e2e.metrics_api.readings import PodReading
-from e2e.phpa_helpers import Shown
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.metrics_api import MetricsAPI, Readings
+from e2e.testbed.metrics_api.readings import PodReading
+from e2e.testbed.phpa_helpers import Shown
 
 pytestmark = pytest.mark.bench
 

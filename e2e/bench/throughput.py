@@ -19,10 +19,10 @@ from concerto.api.timestamps import parse_timestamp
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import NAMESPACES, POD_RESERVATIONS, PODS
 from e2e.bench.profile import Profiler
-from e2e.clusters import LocalControlPlane
-from e2e.processes import NAMESPACE, cpu_seconds, operator_process, rss_mib
-from e2e.recorder import Recorder
-from e2e.system import hollow_nodes
+from e2e.testbed.clusters import LocalControlPlane
+from e2e.testbed.processes import NAMESPACE, cpu_seconds, operator_process, rss_mib
+from e2e.testbed.recorder import Recorder
+from e2e.testbed.system import hollow_nodes
 
 Say = Callable[[str], None]
 _CREATIONS_IN_FLIGHT = 16

@@ -1,4 +1,4 @@
-"""What the removal leaves to kubectl, whatever a cluster serves; on a real cluster: e2e/test_uninstall.py."""
+"""What the removal leaves to kubectl, whatever a cluster serves; on a real cluster: e2e/suites/test_uninstall.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What nodes do with pods: processor sharing, pressure, start-up, spikes, memory and its exhaustion.
 
-The plant of every experiment, and of the simulated nodes in e2e/hollow. Exact between events: runnable threads share
+The plant of every experiment, and of the simulated nodes in e2e/testbed/hollow. Exact between events: runnable threads share
 the cores equally, so one number per node and CPU limit (service attained by a thread) tells when each pod finishes,
 and an event costs O(log pods on the node). Telemetry counters are arrays over nodes.
 

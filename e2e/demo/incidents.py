@@ -1,0 +1,338 @@
+"""`python -m e2e.demo.incidents`: brings five incidents about on simulated nodes, and writes docs/debugging.md of it.
+
+With --print nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
+from e2e.testbed.metrics_api import MetricsAPI
+from e2e.testbed.processes import operator_process
+from e2e.testbed.scripted_load import ScriptedLoad
+from e2e.testbed.system import REPOSITORY, hollow_nodes, install
+from e2e.testbed.waiting import eventually
+
+PAGE = REPOSITORY / "docs" / "debugging.md"
+# pods' first seconds count, so that nobody has to wait for half a minute of them
+FAST = [f"--autoscaling-{what}=1s" for what in ("sync-period", "cpu-initialization-period", "initial-readiness-delay")]
+IMAGE = "registry.example.com/app:1"
+
+HEAD = """# Debugging
+
+<!-- Written by `python -m e2e.demo.incidents` (about 3 minutes): edit e2e/demo/incidents.py, not this page. -->
+
+Five incidents, with what `kubectl` prints in a real run on simulated nodes: a real API server, the real operator, and
+nodes whose pods and measurements are simulated by the production maths. Three questions lead to nearly everything:
+
+1. `kubectl describe` the object that is not as it should be: its condition Ready has the sentence, its events the
+   story.
+2. `concerto explain pod NAMESPACE/NAME`: what every filter and score says of every node, now.
+3. `kubectl get ncap`: what the nodes say they can take, and since when they have said nothing.
+"""
+
+
+def say(text: str) -> None:
+    """Progress, apart from the page."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Page:
+    """Markdown that grows: prose as given, and commands with what they print."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._parts = [HEAD]
+        programs = [str(cluster.kubectl_path.parent), str(Path(sys.executable).parent)]
+        self._environment = {
+            **os.environ,
+            "PATH": ":".join([*programs, os.environ["PATH"]]),
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "KUBECACHEDIR": str(cluster.work_dir / "kubectl-cache"),
+            "COLUMNS": "120",
+        }
+
+    def write(self, text: str) -> None:
+        """A paragraph, or a heading."""
+        self._parts.append(text.strip("\n"))
+
+    def run(self, command: str) -> str:
+        """A shell command as a person would type it, with what it printed; returns that."""
+        done = subprocess.run(["sh", "-c", command], env=self._environment, capture_output=True, text=True)
+        printed = (done.stdout + done.stderr).rstrip()
+        shown = re.sub(r"[ \t]+$", "", printed, flags=re.MULTILINE)
+        self._parts.append(f"```console\n$ {command}\n{shown}\n```")
+        return printed
+
+    def text(self) -> str:
+        """The page."""
+        return "\n\n".join(self._parts) + "\n"
+
+
+def condition(cluster: Cluster, kind: str, name: str, type_: str) -> dict[str, Any]:
+    """A condition of an object of the namespace default, or of none; empty if it has none of that type."""
+    status = cluster.get(kind, name, "-n", "default").get("status") or {}
+    return next((c for c in status.get("conditions") or () if c["type"] == type_), {})
+
+
+def has_event(cluster: Cluster, name: str, reason: str) -> bool:
+    """Whether something was said of the object."""
+    events = cluster.get("events", "-A", "--field-selector", f"involvedObject.name={name}")["items"]
+    return any(event["reason"] == reason for event in events)
+
+
+def is_full(cluster: Cluster) -> bool:
+    """Whether all nodes are busy and can't take two more pods."""
+    statuses = [item.get("status") or {} for item in cluster.get("ncap")["items"]]
+    return all(s.get("capacity", 9) < 2 and s["resources"][0].get("usage", 0) > 0.6 for s in statuses)
+
+
+def pod_spec(**more: Any) -> dict[str, Any]:
+    """The spec of a pod of one container."""
+    return {"containers": [{"name": "app", "image": IMAGE}]} | more
+
+
+def workload(kind: str, name: str, spec: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A Job or a Deployment."""
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    body = {"template": template, **more}
+    if kind == "Deployment":
+        body["selector"] = {"matchLabels": {"app": name}}
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {
+        "apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": body,
+    }  # fmt: skip
+
+
+def concerto(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    """An object of one of our kinds."""
+    metadata = {"name": name} | ({} if kind == "SchedulingProfile" else {"namespace": "default"})
+    return {"apiVersion": "concerto.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def no_capacity(cluster: Cluster, page: Page) -> None:
+    """More pods than the nodes can take."""
+    page.write("""
+## 1. Pods stay Pending: no capacity
+
+A Job of 400 pods that burn CPU and request nothing. Most of them wait:
+""")
+    spec = pod_spec(schedulerName="concerto", restartPolicy="Never")
+    cluster.apply(workload("Job", "burn", spec, completions=400, parallelism=400))
+
+    def waiting() -> str | None:
+        pods = cluster.get("pods", "-n", "default", "-l", "app=burn", "--field-selector", "spec.nodeName=")["items"]
+        # the last in the queue
+        told = [
+            (p["metadata"]["creationTimestamp"], p["metadata"]["name"]) for p in pods if p["status"].get("conditions")
+        ]
+        return max(told)[1] if told else None
+
+    eventually("full nodes", lambda: is_full(cluster))
+    pod = eventually("a pod that waits and says why", waiting)
+    page.run("kubectl get ncap")
+    page.run("concerto top")
+    page.run(f"kubectl describe pod {pod} | sed -n '/^Conditions/,/^Volumes/p;/^Events/,$p'")
+    page.run(f"concerto explain pod default/{pod}")
+    page.write("""
+CAPACITY is what the agents told; pods that are placed and not counted yet have it already. What is left is less than a
+pod on every node: this is what the cluster can do, and no request would change it. The pods are placed as
+others end. If it is to go faster: more nodes. If one node alone has capacity 0 while its CPU is low, look at its COST
+(`kubectl get ncap -o wide`) and at [the control law](capacity-control.md).
+""")
+    cluster.kubectl("delete", "job", "burn", "-n", "default", "--wait=true")
+
+
+def stale_agent(cluster: Cluster, page: Page, fleet: subprocess.Popen[str]) -> None:
+    """An agent that hangs."""
+    page.write("""
+## 2. A node is passed over: its agent is silent
+
+The agent of node `quiet-0000` hangs. Three heartbeats later:
+""")
+    # heartbeats of a second, so that nobody has to wait for three of thirty
+    patch = {"spec": {"heartbeat": "1s"}}
+    fleet.send_signal(signal.SIGSTOP)
+    cluster.kubectl("patch", "ncap", "quiet-0000", "--type=merge", "-p", json.dumps(patch))
+    eventually("the event AgentSilent", lambda: has_event(cluster, "quiet-0000", "AgentSilent"))
+    page.run("kubectl get ncap")
+    page.run("kubectl describe ncap quiet-0000 | sed -n '/^Events/,$p'")
+    page.run("kubectl describe ncap quiet-0000 | sed -n '/^  Conditions/,/^  Observed At/p'")
+    page.write("""
+The agent's conditions are as old as its numbers: SEEN tells their age. Until they are `spec.staleAfter` old (10
+minutes by default), what was placed since is taken off them; then `spec.metricsPolicy` decides: the node counts by its
+pods' requests (`FallbackToRequests`), or takes no part (`Avoid`). The remedy is the agent's: `kubectl -n
+concerto-system get pods -o wide -l app.kubernetes.io/name=concerto-agent`, and the log of the one on that node. It is
+back when SEEN is young again.
+""")
+    fleet.send_signal(signal.SIGCONT)
+
+
+def conflict_of_bindings(cluster: Cluster, page: Page) -> None:
+    """Two bindings of the same core."""
+    page.write("""
+## 3. A pod is not pinned: two bindings want the same core
+
+Two pods on a node, and a binding each; the second one asks for a core that the first holds exclusively.
+""")
+    for name in ("first", "second"):
+        spec = pod_spec(schedulerName="concerto", nodeSelector={"kubernetes.io/hostname": "node-0000"})
+        metadata = {"name": name, "namespace": "default", "labels": {"app": name}}
+        cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    cluster.wait("--for=condition=PodScheduled", "pod/first", "pod/second", "-n", "default")
+    binding = {"cpuSet": [{"cpuID": 1}], "exclusivenessLevel": "Core"}
+    cluster.apply(concerto("PodCPUBinding", "first", podName="first", **binding))
+    eventually("the first is valid", lambda: condition(cluster, "pcb", "first", "Validated").get("status") == "True")
+    time.sleep(1.1)  # the older one is the one of an earlier second
+    cluster.apply(concerto("PodCPUBinding", "second", podName="second", **binding))
+    eventually("the conflict is told", lambda: has_event(cluster, "second", "CPUSetAllocationFailed"))
+    page.run("kubectl get pcb")
+    page.run("kubectl describe pcb second | sed -n '/^Status/,$p'")
+    page.write("""
+The sentence names the node, the CPUs and the binding that holds them; `status.conflictsWith` names it for programs.
+Edit either, or delete the other: the younger one is looked at again at once. CPUs of a node and who holds them:
+`kubectl describe ncpu node-0000`; the rules are in [cpu-pinning](cpu-pinning.md).
+""")
+    cluster.kubectl("delete", "pcb", "second", "-n", "default")
+
+
+def unforeseeable() -> Callable[[int], int]:
+    """A load that no forecast can know: another one each quarter of a minute, shared by the pods there are."""
+    chance, total, until = random.Random(7), 200, 0.0
+
+    def millicores(pods: int) -> int:
+        nonlocal total, until
+        if time.monotonic() >= until:
+            total, until = chance.choice((40, 120, 240, 380)), time.monotonic() + 15
+        return total // pods
+
+    return millicores
+
+
+def forecast_off(cluster: Cluster, page: Page) -> None:
+    """A load that can't be foreseen."""
+    page.write("""
+## 4. More pods than the load needs: a forecast is off
+
+A PredictiveHPA over a load that is another one each quarter of a minute, for no reason that can be known:
+""")
+
+    def is_off() -> bool:
+        status = cluster.get("phpa", "web", "-n", "default").get("status") or {}
+        forecast = status.get("forecast") or {}
+        error = (forecast.get("backtest") or {}).get("errorPercent", 0)
+        decided = (status.get("lastDecision") or {}).get("reason")
+        return bool(error >= 40 and decided == "Forecast")
+
+    eventually("the forecast is off, and decides", is_off, 240)
+    page.run("kubectl get phpa web")
+    page.run("kubectl describe phpa web | sed -n '/^  Conditions/,/^  Current Metrics/p'")
+    page.run("kubectl get phpa web -o jsonpath='{.status.lastDecision.message}'")
+    page.run("kubectl get phpa web -o jsonpath='{.status.forecast.backtest}'")
+    page.run("kubectl describe phpa web | sed -n '/^Events/,$p'")
+    page.write("""
+`backtest` compares what the forecast would have said with what came (ERROR%), and with the assumption that nothing
+changes (`persistenceErrorPercent`). Whether it has a say is decided by a measure to which a replica too few is worse
+than one too many, so a forecast may have one whose error is the greater of the two. A load that jumps about is
+expensive to foresee: the margin is the past errors'.
+While the forecast is no better than no change it loses its say by itself (Forecasting=False, NotBetterThanNoChange),
+and the object is a HorizontalPodAutoscaler. To take its say away: `spec.prediction.mode: Preview`, which goes on
+saying what it would do. To pay less for what is seldom needed: a smaller `spec.prediction.shortage`. To let it see a
+whole period of the load: `spec.prediction.historyLength`. See [autoscaling](autoscaling.md).
+""")
+
+
+def wrong_profile(cluster: Cluster, page: Page) -> None:
+    """A name nobody serves, and a name two profiles claim."""
+    page.write("""
+## 5. A pod stays Pending and nobody says why: wrong profile
+
+The pod below has `schedulerName: concert`.
+""")
+    metadata = {"name": "lost", "namespace": "default"}
+    spec = pod_spec(schedulerName="concert")
+    cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    cluster.apply(concerto("SchedulingProfile", "copy", schedulerName="concerto"))
+    eventually("the copy is refused", lambda: condition(cluster, "sprof", "copy", "Ready").get("status") == "False")
+    page.run(
+        "kubectl get pod lost -o custom-columns=NAME:.metadata.name,SCHEDULER:.spec.schedulerName,STATUS:.status.phase"
+    )
+    page.run("kubectl describe pod lost | sed -n '/^Events/,$p'")
+    page.run("concerto explain pod default/lost")
+    page.run("kubectl get sprof")
+    page.write("""
+No events at all mean that nobody takes the pod for his: no profile has its schedulerName. (A name cannot be edited in
+a pod; correct the template and let its owner make the pod anew.) Here a second profile was applied, too, whose
+schedulerName is taken:
+""")
+    page.run("kubectl describe sprof copy | sed -n '/^Status/,$p'")
+    cluster.kubectl("delete", "sprof", "copy")
+    cluster.kubectl("delete", "pod", "lost", "-n", "default", "--wait=false")
+
+
+@contextmanager
+def stage() -> Iterator[tuple[Cluster, subprocess.Popen[str]]]:
+    """Two nodes, and a third whose agent can be made to hang; the operator; metrics that we make up."""
+    with ExitStack() as stack:
+        # A node whose kubelet hangs with its agent is not given up while we look
+        patient = ("--node-monitor-grace-period=600s",)
+        cluster = stack.enter_context(LocalControlPlane(find_binaries(say), controller_manager_flags=patient))
+        install(cluster)
+        stack.enter_context(hollow_nodes(cluster, 2, "--prefix", "node", "--machine", "1x4x1"))
+        fleet = stack.enter_context(hollow_nodes(cluster, 1, "--prefix", "quiet", "--machine", "1x4x1"))
+        api = stack.enter_context(MetricsAPI(cluster, cluster.work_dir))
+        operator = operator_process(cluster, cluster.logs, extra=FAST).start()
+        stack.callback(operator.stop)
+        operator.wait_ready()
+        # The forecast needs a history, which it collects meanwhile
+        requests = {"containers": [{"name": "app", "image": IMAGE, "resources": {"requests": {"cpu": "100m"}}}]}
+        utilization = {"type": "Utilization", "averageUtilization": 50}
+        cluster.apply(
+            workload("Deployment", "web", pod_spec(schedulerName="concerto") | requests),
+            concerto(
+                "PredictiveHPA",
+                "web",
+                scaleTargetRef={"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                maxReplicas=8,
+                metrics=[{"type": "Resource", "resource": {"name": "cpu", "target": utilization}}],
+                prediction={"mode": "Auto", "horizon": "5s"},
+            ),
+        )
+        stack.enter_context(ScriptedLoad(cluster, api, "app=web", unforeseeable()))
+        yield cluster, fleet
+
+
+def main() -> int:
+    """Run all five; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.demo.incidents", description=__doc__)
+    parser.add_argument("--print", action="store_true", help="print the page instead of writing it")
+    arguments = parser.parse_args()
+    with stage() as (cluster, fleet):
+        page = Page(cluster)
+        for number, incident in enumerate(
+            (no_capacity, partial(stale_agent, fleet=fleet), conflict_of_bindings, forecast_off, wrong_profile), start=1
+        ):
+            say(f"incident {number} of 5")
+            incident(cluster, page)
+    if arguments.print:
+        print(page.text())
+    else:
+        PAGE.write_text(page.text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

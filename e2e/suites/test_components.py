@@ -1,0 +1,111 @@
+"""What one leaves out of manifests/components is not missed: the base's rights are enough for what the base runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.clusters.local import free_ports
+from e2e.testbed.processes import Process, concerto_command
+from e2e.testbed.system import REPOSITORY
+from e2e.testbed.waiting import eventually
+
+BASE = REPOSITORY / "manifests" / "base"
+COMPONENTS = tuple(sorted(path.name for path in (REPOSITORY / "manifests" / "components").iterdir()))
+
+
+@pytest.fixture
+def account(concerto_cluster: Cluster, namespace: str):
+    """A service account with the rights that manifests/base gives the operator, in a namespace of its own."""
+    name = "bare-operator"
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    objects = [
+        o for o in yaml.safe_load_all((BASE / "operator-rbac.yaml").read_text()) if o["kind"] != "ServiceAccount"
+    ]
+    for obj in objects:
+        obj["metadata"]["name"] = f"{namespace}-{obj['metadata']['name']}"
+        if "namespace" in obj["metadata"]:
+            obj["metadata"]["namespace"] = namespace
+        if "roleRef" in obj:
+            obj["roleRef"]["name"] = f"{namespace}-{obj['roleRef']['name']}"
+            obj["subjects"] = [subject]
+    concerto_cluster.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}, *objects
+    )
+    yield name
+    for obj in objects:
+        if "namespace" not in obj["metadata"]:
+            concerto_cluster.kubectl("delete", obj["kind"], obj["metadata"]["name"])
+
+
+def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_cluster, namespace, account, tmp_path):
+    kubeconfig = concerto_cluster.token_kubeconfig(namespace, account)
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    command = concerto_command(
+        "operator", "--kubeconfig", str(kubeconfig), "--namespace", namespace, "--bind", health,
+        "--controllers", "scheduling", "--deployment", "concerto-operator",
+    )  # fmt: skip
+    operator = Process("operator", command, tmp_path / "operator.log", health).start()
+    try:
+        operator.wait_ready()
+        eventually(operator.log.read_text, lambda: "concerto_leader 1.0" in operator.get("/metrics"))
+        renewals: set[str] = set()
+
+        def renewed() -> bool:
+            lease = concerto_cluster.get("lease", "concerto-operator", "-n", namespace)
+            renewals.add(lease["spec"]["renewTime"])
+            return len(renewals) > 2
+
+        # what is done at an interval of seconds has been done at least once
+        eventually("it has renewed its Lease, and again", renewed)
+        assert operator.is_running()
+    finally:
+        operator.stop()
+    said = operator.log.read_text()
+    assert [line for line in said.splitlines() if "ERROR" in line or "orbidden" in line or "CRITICAL" in line] == []
+    # it is no pod of that Deployment, which is not there
+    assert "nothing owns the Lease" in said
+
+
+def rendered(cluster: Cluster, folder: Path, components: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The base with some components, as kustomize makes it of an overlay of one's own."""
+    up = "../" * (len(folder.parts) - 1) + str(REPOSITORY / "manifests").lstrip("/")
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"{up}/base"],
+        "components": [f"{up}/components/{name}" for name in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return [o for o in yaml.safe_load_all(cluster.kubectl("kustomize", str(folder))) if o]
+
+
+def test_each_component_alone_and_all_together_are_whole_and_the_api_server_takes_them(concerto_cluster, tmp_path):
+    chosen = [*((name,) for name in COMPONENTS), COMPONENTS]
+    seen: dict[str, str] = {}
+    for components in chosen:
+        objects = rendered(concerto_cluster, tmp_path, components)
+        there = {(o["kind"], o["metadata"]["name"]) for o in objects}
+        for obj in objects:
+            if "roleRef" in obj:
+                assert (obj["roleRef"]["kind"], obj["roleRef"]["name"]) in there, components
+                assert all((s["kind"], s["name"]) in there for s in obj["subjects"]), components
+            if obj["kind"] in ("Deployment", "DaemonSet"):
+                flags = " ".join(obj["spec"]["template"]["spec"]["containers"][0]["args"])
+                assert ("pinning" in flags) == ("pinning" in components)
+                told = "--controllers=autoscaling" in flags or "--pod-metrics-bind" in flags
+                assert told == ("autoscaling" in components)
+            # the kinds of the Prometheus operator are not served here; CRDs are tried elsewhere
+            if obj["kind"] not in ("PodMonitor", "PrometheusRule", "CustomResourceDefinition"):
+                seen[yaml.safe_dump(obj)] = obj["kind"]
+    # each object once, however many of them hold it
+    said = concerto_cluster.kubectl(
+        "apply", "--server-side", "--force-conflicts", "--field-manager=e2e", "--dry-run=server", "-f", "-",
+        stdin="---\n".join(seen),
+    )  # fmt: skip
+    assert len(said.splitlines()) == len(seen)
+    assert {"Deployment", "DaemonSet", "NetworkPolicy", "ResourceQuota", "Service"} <= set(seen.values())

@@ -1,0 +1,57 @@
+"""The demo ends what it started, whoever interrupts it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.demo.__main__ import __main__ as demo
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "STATE", tmp_path / "state.json")
+    return tmp_path / "state.json"
+
+
+def test_a_second_demo_does_not_forget_the_first(state, capsys):
+    state.write_text("{}")
+    assert demo.demo() == 1
+    assert "make demo-down" in capsys.readouterr().out
+    assert state.exists()
+
+
+def test_demo_down_leaves_processes_alone_that_only_have_the_number_of_one_of_ours(state, tmp_path):
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        state.write_text(json.dumps({"pids": [stranger.pid], "nodes": None, "work_dir": str(tmp_path / "gone")}))
+        assert demo.down() == 0
+        assert stranger.poll() is None
+        assert not state.exists()
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file that is somebody else's")
+def test_demo_down_does_not_trust_a_file_of_somebody_else(state):
+    state.write_text(json.dumps({"pids": [], "nodes": None, "work_dir": "/"}))
+    os.chown(state, 65534, 65534)
+    assert demo.down() == 1
+    assert Path("/").exists()
+
+
+def test_an_interruption_is_told_in_a_line(monkeypatch, capsys):
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "demo", interrupted)
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
+    assert demo.main() == 130
+    assert "interrupted" in capsys.readouterr().out

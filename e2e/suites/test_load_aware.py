@@ -1,0 +1,314 @@
+"""Load-aware scheduling on a real API server with 200 simulated nodes: with metrics, with some, and with none.
+
+What the agents do not say is then asked of Debian's Prometheus, until that stops to answer, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from e2e.suites.test_scheduling import condition, events, node_of, pod
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.processes import Process, concerto_command, operator_process
+from e2e.testbed.prometheus import Prometheus, Target, prometheus_available
+from e2e.testbed.system import hollow_nodes
+from e2e.testbed.waiting import eventually
+from e2e.testbed.watcher_client import Load, WatcherClient
+
+NODES = 200
+PREFIX = "load"
+SCORES = [
+    {"name": "Capacity"},
+    {"name": "TargetLoadPacking", "targetLoadPacking": {"targetUtilization": 50}},
+    {"name": "LoadVariationRiskBalancing", "loadVariationRiskBalancing": {"formula": "Upstream"}},
+    {"name": "LowRiskOverCommitment"},
+    {"name": "NodeResourcesFit", "nodeResourcesFit": {"strategy": "MostAllocated"}},
+    {"name": "NodeResourcesBalancedAllocation"},
+    {"name": "NodeAffinity"},
+    {"name": "TaintToleration"},
+]
+WINDOWS = [
+    {"resource": r, "window": w, "average": 0.2, "standardDeviation": 0.05, "latest": 0.25, "coveredSeconds": 300}
+    for r in ("cpu", "memory")
+    for w in ("5m", "10m", "15m")
+]
+RESOURCES = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}}
+
+
+@pytest.fixture(scope="module")
+def operator(concerto_cluster: Cluster) -> Iterator[Process]:
+    """An operator with a profile of every score, and one of load-aware scores alone."""
+    profiles = [profile("every-score", SCORES), profile("load-only", SCORES[1:3])]
+    concerto_cluster.apply(*profiles)
+    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-load").start()
+    try:
+        process.wait_ready()
+        yield process
+    finally:
+        process.stop()
+        concerto_cluster.kubectl("delete", "sprof", "every-score", "load-only", "by-prometheus", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def nodes(concerto_cluster: Cluster, operator: Process) -> Iterator[None]:
+    """200 nodes that stay Ready; what their agents say is written here, so that they can fall silent one by one."""
+    # Windows are told of once; the test is over long before they are stale
+    with hollow_nodes(concerto_cluster, NODES, "--api-only", "--prefix", PREFIX):
+        # those of other tests' nodes go, too, sooner or later
+        eventually("there are these alone", lambda: len(concerto_cluster.get("ncap")["items"]) == NODES)
+        listed = concerto_cluster.get("ncap")
+        for capacity in listed["items"]:
+            capacity["status"] |= {"observedAt": now(), "windows": WINDOWS}
+        concerto_cluster.kubectl(
+            "replace", "--subresource=status", "-f", "-", stdin=json.dumps(listed), timeout_seconds=120
+        )
+        yield
+        concerto_cluster.kubectl("delete", "ncap", "--all", "--wait=false", timeout_seconds=120)
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def profile(name: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SchedulingProfile",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": name, "scores": scores},
+    }
+
+
+def place(cluster: Cluster, namespace: str, name: str, scheduler: str) -> str:
+    """Create a pod and return what its Scheduled event says."""
+    containers = [{"name": "c", "image": "none.invalid/none", "resources": RESOURCES}]
+    cluster.apply(pod(namespace, name, schedulerName=scheduler, containers=containers))
+    eventually(f"{name} is bound", lambda: node_of(cluster, namespace, name))
+    return str(eventually("the event", lambda: events(cluster, namespace, name, "Scheduled"))[0])
+
+
+def test_a_client_written_from_the_published_form_reads_every_node(operator, nodes):
+    client = WatcherClient(f"http://{operator.health}")
+
+    def everybody() -> Any:
+        metrics = client.all() if healthy(operator) else None
+        return metrics if metrics and len(metrics.loads) == NODES else None
+
+    metrics = eventually(f"metrics of {NODES} nodes", everybody)
+    assert metrics.duration == "15m"
+    assert metrics.end - metrics.start == 900
+    assert abs(metrics.end - time.time()) < 60
+    for load in metrics.loads.values():
+        assert set(load) == {"CPU", "Memory"}
+        assert load["CPU"] == Load(20.0, 5.0, 25.0)
+    name = sorted(metrics.loads)[0]
+    one = client.host(name)
+    assert one is not None and set(one.loads) == {name}
+    assert client.host("nobody") is None
+
+
+def healthy(operator: Process) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{operator.health}/watcher/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_every_score_has_a_say_and_the_event_says_what_each_gave(concerto_cluster, operator, nodes, namespace):
+    said = place(concerto_cluster, namespace, "every", "every-score")
+    best = said.split("Best nodes: ")[1].split("; ")
+    assert len(best) == 3
+    assert len(said) <= 1024
+    told = {name for name, _ in re.findall(r"(\w+) (\d+)", best[0].split("(")[1])}
+    assert told == {s["name"] for s in SCORES} - {"NodeAffinity"}  # the pod prefers no node
+    assert best[0].startswith(node_of(concerto_cluster, namespace, "every"))
+
+
+def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespace):
+    place(concerto_cluster, namespace, "why", "every-score")
+    where = node_of(concerto_cluster, namespace, "why")
+    lines = explained(concerto_cluster, namespace, "why")
+    assert lines[0] == f"Pod {namespace}/why, on {where}, schedulerName every-score"
+    assert lines[1].strip().startswith(f"Successfully assigned {namespace}/why to {where}")
+    assert lines[3] == "Were it placed now (*: where it is):"
+    table = [line.split() for line in lines[4:]]
+    assert table[0] == [
+        "NODE",
+        "BASIS",
+        "TOTAL",
+        *(s["name"] for s in SCORES),
+    ]
+    assert {row[0].rstrip("*") for row in table[1:]} == {
+        n["metadata"]["name"] for n in concerto_cluster.get("nodes")["items"]
+    }
+    assert [row[0] for row in table if row[0].endswith("*")] == [f"{where}*"]
+
+
+def explained(cluster: Cluster, namespace: str, name: str) -> list[str]:
+    """What `concerto explain` prints."""
+    command = concerto_command("explain", "pod", f"{namespace}/{name}", "--kubeconfig", str(cluster.kubeconfig))
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, namespace):
+    assert "no score had a metric" not in place(concerto_cluster, namespace, "before", "load-only")
+    capacities = sorted(c["metadata"]["name"] for c in concerto_cluster.get("ncap")["items"])
+    assert len(capacities) == NODES
+    for name in capacities[:3]:
+        concerto_cluster.kubectl("delete", "ncap", name)
+        place(concerto_cluster, namespace, f"after-{name}", "load-only")
+
+    def told_of_three() -> bool:
+        some = metrics_condition(concerto_cluster, "SomeMissing")
+        return some is not None and "of 3 of " in some["message"]
+
+    eventually("metrics of three nodes are missing", told_of_three)
+    concerto_cluster.kubectl("delete", "ncap", "--all", "--wait=false", timeout_seconds=120)
+    eventually("requests decide", lambda: "no score had a metric" in place_again(concerto_cluster, namespace))
+    eventually("no metrics are left", lambda: metrics_condition(concerto_cluster, "AllMissing"))
+    assert not healthy(operator)
+
+
+def place_again(cluster: Cluster, namespace: str, scheduler: str = "load-only") -> str:
+    return place(cluster, namespace, f"again-{time.monotonic_ns()}", scheduler)
+
+
+def metrics_condition(
+    cluster: Cluster, reason: str, name: str = "load-only", kind: str = "MetricsComplete"
+) -> dict[str, Any] | None:
+    found = condition(cluster.get("sprof", name), kind)
+    return found if found and found["reason"] == reason else None
+
+
+@contextlib.contextmanager
+def exporter(loads: dict[str, float]) -> Iterator[str]:
+    """What one could read off many nodes: their loads, for Prometheus to scrape; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            lines = [f'node_load_ratio{{node="{name}"}} {load}\n' for name, load in loads.items()]
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write("".join(lines).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Not said."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator, nodes, namespace, tmp_path):
+    """By now no agent is left. One node is nearly as busy as the profile wants nodes to be, all others are too busy."""
+    available, reason = prometheus_available()
+    if not available:
+        pytest.skip(reason)
+    cluster = concerto_cluster
+    names = sorted(
+        n["metadata"]["name"] for n in cluster.get("nodes")["items"] if n["metadata"]["name"].startswith(PREFIX)
+    )
+    loads = dict.fromkeys(names, 0.9) | {names[7]: 0.3, "elsewhere": 0.1}
+    wanted = profile("by-prometheus", SCORES[1:2])
+    wanted["spec"] |= {
+        "staleAfter": "6s",
+        "metricProvider": {"type": "Prometheus", "interval": "1s", "timeout": "500ms"},
+    }
+    with exporter(loads) as address, Prometheus(tmp_path, [Target(address, {})]) as prometheus:
+        query = {"cpu": {"latest": "node_load_ratio"}}
+        wanted["spec"]["metricProvider"]["prometheus"] = {"address": prometheus.url, "queries": query}
+        eventually("it has scraped", lambda: len(prometheus.query("node_load_ratio")) == NODES + 1)
+        cluster.apply(wanted)
+
+        def known() -> Any:
+            metrics = cluster.get("sprof", "by-prometheus").get("status", {}).get("metrics", {})
+            return metrics if metrics.get("fresh") == NODES else None
+
+        metrics = eventually("the load of every node is known", known)
+        assert (metrics["provider"], metrics["unmatched"], metrics["unmatchedCount"]) == (
+            "Prometheus",
+            ["elsewhere"],
+            1,
+        )
+
+        def placed() -> str:
+            name = f"packed-{time.monotonic_ns()}"
+            return name if f"to {names[7]}" in place(cluster, namespace, name, "by-prometheus") else ""
+
+        # On a busy machine several answers in a row may time out, until what they said is too old
+        packed = eventually("the node that is nearly as busy is taken", placed)
+
+        def scores() -> dict[str, str] | None:
+            rows = [line.split() for line in explained(cluster, namespace, packed) if PREFIX in line]
+            found = {row[0]: row[3] for row in rows}
+            return found if found[f"{names[7]}*"].isdecimal() else None
+
+        table = eventually("each node has its score", scores)
+        (score,) = {table[name] for name in names[:7]}
+        assert 0 < int(score) < int(table[f"{names[7]}*"])
+        os.kill(prometheus.pid, signal.SIGSTOP)
+        try:
+            eventually("timeouts", lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"))
+            assert "Successfully assigned" in place_again(cluster, namespace, "by-prometheus")
+            eventually(
+                "requests decide", lambda: "no score had a metric" in place_again(cluster, namespace, "by-prometheus")
+            )
+            eventually("no metrics are left", lambda: metrics_condition(cluster, "AllMissing", "by-prometheus"))
+        finally:
+            os.kill(prometheus.pid, signal.SIGCONT)
+        eventually("an answer", lambda: metrics_condition(cluster, "Answering", "by-prometheus", "ProviderReady"))
+        eventually(
+            "metrics decide", lambda: "no score had a metric" not in place_again(cluster, namespace, "by-prometheus")
+        )
+    text = operator.get("/metrics")
+    assert re.search(r'provider_polls_total\{profile="by-prometheus",result="Timeout"\} [1-9]', text)
+
+    def told() -> bool:
+        found = cluster.get("events", "--field-selector", "involvedObject.name=by-prometheus")["items"]
+        reasons = {e["reason"] for e in found if e["reason"] != "MetricProviderFailed" or "Timeout: " in e["message"]}
+        return reasons == {"MetricProviderFailed", "MetricProviderRecovered"}
+
+    eventually("events tell of the timeout and of its end", told)
+
+
+def test_what_was_decided_without_metrics_is_counted(concerto_cluster, operator, nodes, namespace):
+    assert "no score had a metric" in place_again(concerto_cluster, namespace)
+
+    def counted() -> Any:
+        status = concerto_cluster.get("sprof", "load-only")["status"]
+        return status if status["fallbacks"] else None
+
+    # Counts alone are written twice a minute at most; one such write may fail
+    status = eventually("the status counts it", counted)
+    assert {a["plugin"] for a in status["abstentions"]} == {"TargetLoadPacking", "LoadVariationRiskBalancing"}
+    assert re.search(r'concerto_score_abstentions_total\{plugin="TargetLoadPacking"\} [1-9]', operator.get("/metrics"))
+
+
+def test_an_edit_is_in_use_without_a_restart_and_the_status_says_which(concerto_cluster, operator, namespace):
+    concerto_cluster.apply(profile("load-only", [SCORES[0], SCORES[4]]))
+    generation = concerto_cluster.get("sprof", "load-only")["metadata"]["generation"]
+    eventually(
+        "seen", lambda: concerto_cluster.get("sprof", "load-only")["status"].get("observedGeneration") == generation
+    )
+    assert "NodeResourcesFit" in place(concerto_cluster, namespace, "edited", "load-only")

@@ -1,0 +1,69 @@
+"""Plays simulated nodes until told to stop: ``python -m e2e.testbed.hollow --nodes 100 --kubeconfig FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import signal
+from pathlib import Path
+
+from concerto.api.quantities import whole
+from concerto.kube import ClusterConfig
+from e2e.testbed.hollow.fleet import HollowSettings, open_fleet
+from e2e.testbed.hollow.objects import NodeShape
+from e2e.testbed.hollow.pinning import MachineShape
+
+_PR_SET_PDEATHSIG = 1
+
+
+async def play(config: ClusterConfig, settings: HollowSettings, *, keep: bool) -> None:
+    """Runs a fleet until SIGINT or SIGTERM, and removes it unless it is to be kept."""
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    async with open_fleet(config, settings, keep=keep):
+        print(f"{settings.count} simulated nodes are ready", flush=True)
+        await told.wait()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.testbed.hollow", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--kubeconfig", type=Path, help="an administrator's; $KUBECONFIG and so on by default")
+    parser.add_argument("--prefix", default="hollow", help="of the nodes' names")
+    parser.add_argument("--cores", type=int, default=4)
+    parser.add_argument("--memory", default="8Gi")
+    parser.add_argument("--max-pods", type=int, default=110)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lease-seconds", type=float, help="how often each Lease is renewed")
+    parser.add_argument("--keep", action="store_true", help="leave the objects behind at the end")
+    parser.add_argument("--api-only", action="store_true", help="mere objects: pods bound to them are left alone")
+    parser.add_argument(
+        "--machine",
+        metavar="SxCxT",
+        help="publish CPUs: so many sockets, cores of each, threads of each; answer bindings",
+    )
+    parser.add_argument("--mute", action="store_true", help="with --machine: leave bindings unanswered")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
+    arguments = parser.parse_args()
+    if arguments.with_parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    machine = arguments.machine
+    settings = HollowSettings(
+        count=arguments.nodes,
+        prefix=arguments.prefix,
+        shape=NodeShape(arguments.cores, whole(arguments.memory), arguments.max_pods),
+        seed=arguments.seed,
+        lease_seconds=arguments.lease_seconds,
+        api_only=arguments.api_only,
+        machine=MachineShape(*map(int, machine.split("x")), answers=not arguments.mute) if machine else None,
+    )
+    asyncio.run(play(ClusterConfig.load(arguments.kubeconfig), settings, keep=arguments.keep))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""The agents of simulated nodes: the production maths over all of them at once, published by the agent's own rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
+from concerto.capacity.readings import cpu, non_pod_cpu
+from concerto.capacity.subspace import Subspace
+from concerto.capacity.windows import WindowStatistics
+from concerto.kube import Conflict, Reflector, Resource, Session
+from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
+from concerto.simulation.scheduling.node_model import NodeFleet, Readings
+from concerto_agent.publisher import (
+    Published,
+    PublishedSubspace,
+    PublishSettings,
+    build_conditions,
+    build_status,
+    build_subspace,
+    should_publish,
+    should_publish_subspace,
+)
+from concerto_agent.writer import NodeMissing, Writer, build_object
+from e2e.testbed.hollow.objects import HollowNode, Object
+from e2e.testbed.hollow.writes import WriteQueue
+
+
+@dataclass
+class _Agent:
+    """What one node's agent remembers.
+
+    Attributes:
+        started: when each counted pod's cgroup appeared, monotonic seconds, by UID.
+        generation: of the NodeCapacity's spec.
+        published: what has been said of the node.
+        subspace: what has been said of its model.
+    """
+
+    started: dict[str, float] = field(default_factory=dict)
+    generation: int = 1
+    published: Published | None = None
+    subspace: PublishedSubspace | None = None
+
+
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+_SLOW_LOOK_SECONDS = 5
+# Statuses are rounded: what is compared here may differ from what they say by this much.
+_ROUNDING = 1e-3
+
+
+class Known:
+    """What has been published of each node, as arrays: enough to see that there is surely no news."""
+
+    def __init__(self, nodes: int, resources: int) -> None:
+        self.capacity = np.full(nodes, np.nan)
+        self.usage = np.full((nodes, resources), np.nan)
+        self.due = np.full(nodes, -np.inf)
+        self.pods_changed = np.zeros(nodes, dtype=bool)
+
+    def said(self, node: int, report: CapacityReport, due: float) -> None:
+        """A status of the node has gone out."""
+        self.capacity[node], self.usage[node] = report.capacity[node], report.usage[node]
+        self.due[node], self.pods_changed[node] = due, False
+
+    def may_be_news(self, report: CapacityReport, settings: PublishSettings, now: float) -> Bools:
+        """(N,) False where `should_publish` would surely say no, windows apart; an unknown number may be news."""
+        capacity = np.abs(report.capacity - self.capacity) + _ROUNDING
+        deadband = np.maximum(settings.capacity_pods, settings.capacity_share * self.capacity)
+        usage = np.abs(report.usage - self.usage) + _ROUNDING
+        quiet = (capacity < deadband) & (usage < settings.usage).all(axis=1) & (now < self.due) & ~self.pods_changed
+        # Its conditions change while a node warms up.
+        return ~quiet | (report.batches <= WARMUP_BATCHES)
+
+
+def _spread(windows: Mapping[str, WindowStatistics], nodes: Ints, count: int) -> dict[str, WindowStatistics]:
+    """Statistics of some nodes in rows of all, as `build_status` wants them."""
+
+    def rows(some: np.ndarray) -> np.ndarray:
+        full = np.zeros((count, some.shape[1]), dtype=some.dtype)
+        full[nodes] = some
+        return full
+
+    return {
+        name: WindowStatistics(rows(w.average), rows(w.standard_deviation), rows(w.latest), rows(w.covered_seconds))
+        for name, w in windows.items()
+    }
+
+
+class Agents:
+    """One agent for each node of a fleet."""
+
+    def __init__(
+        self,
+        session: Session,
+        nodes: Sequence[HollowNode],
+        writes: WriteQueue,
+        *,
+        max_pods: int,
+        rng: np.random.Generator,
+        wall: Callable[[float], float],
+        capacity: CapacitySettings | None = None,
+        publish: PublishSettings | None = None,
+    ) -> None:
+        """Nothing measured yet.
+
+        Args:
+            session: the way to the API server.
+            nodes: whose agents these are.
+            writes: what they publish goes through it.
+            max_pods: pods that each kubelet takes.
+            rng: source of chance for the heartbeats' jitter.
+            wall: turns monotonic seconds into seconds since the epoch.
+            capacity: how all nodes are measured; they do not look at each NodeCapacity's spec.
+            publish: deadbands.
+        """
+        self.settings = capacity or CapacitySettings()
+        if self.settings.resources != ("cpu", "memory"):
+            raise ValueError(f"simulated nodes have cpu and memory to measure, not {self.settings.resources}")
+        self._session = session
+        self._nodes = nodes
+        self._writes = writes
+        self._rng = rng
+        self._wall = wall
+        self._publish = publish or PublishSettings()
+        self._pipeline = NodePipeline(self.settings, len(nodes), allocatable_pods=max_pods)
+        self._agents = [_Agent() for _ in nodes]
+        self._known = Known(len(nodes), len(self.settings.resources))
+        self._info = AgentInfo("hollow", f"hollow-{rng.integers(2**32):08x}", "Machine", "Inotify")
+        self._cluster: Subspace | None = None
+        self._reflector = Reflector(
+            session, SUBSPACE_SNAPSHOTS, field_selector=f"metadata.name={CLUSTER_NAME}", on_change=self._on_cluster
+        )
+
+    async def create(self, node: HollowNode) -> None:
+        """Makes the node's objects, empty, as its agent would: owned by the Node."""
+        made = await create_for(self._session, NODE_CAPACITIES, node)
+        self._agents[node.index].generation = made["metadata"]["generation"]
+        await create_for(self._session, SUBSPACE_SNAPSHOTS, node)
+
+    async def run(self) -> None:
+        """Follows the cluster's model until cancelled."""
+        await self._reflector.run()
+
+    def _on_cluster(self, old: Object | None, new: Object | None) -> None:
+        status = SubspaceSnapshot.from_raw(new).status if new is not None else None
+        self._cluster = (
+            None
+            if status is None
+            else Subspace(
+                np.array(status.directions).T, np.array(status.sigma), status.nodes or 1, resources=status.resources
+            )
+        )
+
+    def pod_started(self, node: int, uid: str, at: float) -> None:
+        """The cgroup of a pod that counts has appeared."""
+        started = self._agents[node].started
+        if uid not in started:  # a container that is started again keeps its pod's cgroup
+            started[uid] = at
+            self._known.pods_changed[node] = True
+            self._pipeline.pod_started(node, at)
+
+    def pod_ended(self, node: int, uid: str, at: float) -> None:
+        """The cgroup of a pod is gone."""
+        started = self._agents[node].started.pop(uid, None)
+        if started is not None:
+            self._known.pods_changed[node] = True
+            self._pipeline.pod_ended(node, started, at, uid)
+
+    def sample(self, readings: Readings, now: float, model: NodeFleet) -> None:
+        """Takes one reading of every node, and once a batch says what is worth saying."""
+        y, non_pod = usage(readings, self.settings)
+        alive = np.array([node.alive for node in self._nodes])
+        valid = np.repeat(alive[:, None], y.shape[1], axis=1)
+        utilisation = np.stack([readings.utilisation, readings.memory], axis=1)
+        if self._pipeline.sample(now, y, valid=valid, non_pod=non_pod, utilisation=utilisation):
+            for node, agent in enumerate(self._agents):
+                if len(agent.started) > 1:  # one alone is not above the others
+                    self._pipeline.pods_used(node, model.pods_used(node, agent.started, now))
+            self._say(self._pipeline.fold(now, self._cluster), now)
+
+    def _say(self, report: CapacityReport, now: float) -> None:
+        """Has the agents' own rules decide what is worth a write."""
+        nodes = self._worth_a_look(report, now)
+        if not len(nodes):
+            return
+        windows = _spread(self._pipeline.windows(now, nodes), nodes, len(self._nodes))
+        observed_at = self._wall(report.now)
+        for index in map(int, nodes):
+            node, agent = self._nodes[index], self._agents[index]
+            status = status_of(
+                report,
+                index,
+                self.settings,
+                windows=windows,
+                agent=self._info,
+                pod_uids=tuple(agent.started),
+                generation=agent.generation,
+                published=agent.published,
+                observed_at=observed_at,
+            )
+            if should_publish(agent.published, status, report.now, self._publish, now):
+                jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
+                due = now + self.settings.heartbeat_seconds * jitter
+                agent.published = Published(status, report.now, now, due)
+                self._known.said(index, report, due)
+                self._write(NODE_CAPACITIES, node, status.to_raw())
+            if agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
+                continue
+            model = build_subspace(
+                report,
+                index,
+                self.settings,
+                observed_at=observed_at,
+                observed_generation=1,
+                before=agent.subspace.status.conditions if agent.subspace else (),
+                now=observed_at,
+            )
+            if should_publish_subspace(agent.subspace, model, self._publish, now):
+                agent.subspace = PublishedSubspace(model, now)
+                self._write(SUBSPACE_SNAPSHOTS, node, model.to_raw())
+
+    def _worth_a_look(self, report: CapacityReport, now: float) -> Ints:
+        """Nodes for which it pays to build a status and ask: an agent has one to look at each second, this has all.
+
+        All that moves fast is compared as arrays. What moves slowly, windows and models, is looked at for a share of
+        the nodes each second, so that every node's turn comes within `_SLOW_LOOK_SECONDS`.
+        """
+        slow = (np.arange(len(self._nodes)) - int(now)) % _SLOW_LOOK_SECONDS == 0
+        return np.flatnonzero(report.fresh & (slow | self._known.may_be_news(report, self._publish, now)))
+
+    def _write(self, resource: Resource, node: HollowNode, status: dict[str, Any]) -> None:
+        writer = Writer(self._session, node.name)
+
+        async def write() -> None:
+            with suppress(NodeMissing):  # somebody has deleted the Node: there is nothing to say any more
+                await writer.write_status(resource, status)
+
+        self._writes.put((resource.plural, node.name), write)
+
+
+def status_of(
+    report: CapacityReport,
+    node: int,
+    settings: CapacitySettings,
+    *,
+    windows: Mapping[str, WindowStatistics],
+    agent: AgentInfo,
+    pod_uids: Sequence[str],
+    generation: int,
+    published: Published | None,
+    observed_at: float,
+) -> NodeCapacityStatus:
+    """What the agent of a node on which all is well has to say; see `build_status` for the arguments."""
+    return build_status(
+        report,
+        node,
+        settings,
+        windows=windows,
+        agent=agent,
+        pod_uids=pod_uids,
+        observed_at=observed_at,
+        observed_generation=generation,
+        conditions=build_conditions(
+            batches=int(report.batches[node]),
+            fresh=True,
+            silent_seconds=0.0,
+            problems=(),
+            pods_known=True,
+            another=None,
+            refused_spec=None,
+        ),
+        before=published.status.conditions if published else (),
+        now=observed_at,
+    )
+
+
+def usage(readings: Readings, settings: CapacitySettings) -> tuple[np.ndarray, np.ndarray]:
+    """Y and its non-pod part, (N, 2) each, of the readings of N nodes."""
+    y_cpu = cpu(readings.utilisation, readings.pressure, settings.cpu_formula)
+    pods = np.clip(readings.utilisation - readings.system_cpu, 0.0, 1.0)
+    other_cpu = non_pod_cpu(y_cpu, readings.utilisation, pods)
+    return (
+        np.stack([y_cpu, readings.memory], axis=1),
+        np.stack([other_cpu, np.minimum(readings.system_memory, readings.memory)], axis=1),
+    )
+
+
+async def create_for(session: Session, resource: Resource, node: HollowNode) -> Object:
+    """The agent's object of the node, empty, made if it is not there."""
+    body = build_object(resource, {"metadata": {"name": node.name, "uid": node.uid}})
+    try:
+        return await session.create(resource.path(), body)
+    except Conflict:
+        return await session.get(resource.path(name=node.name))
+
+
+def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -> NodeCapacityStatus:
+    """What the agent of an idle node says, but that it can take all the pods it may by number: it is said only once."""
+    pipeline = NodePipeline(settings, 1, allocatable_pods=max_pods)
+    y, non_pod = usage(readings, settings)
+    report, now = None, 0.0
+    while now < 60.0:
+        now += 0.1
+        if pipeline.sample(now, y[:1], non_pod=non_pod[:1]):
+            report = pipeline.fold(now)
+    assert report is not None
+    status = status_of(
+        report,
+        0,
+        settings,
+        windows=pipeline.windows(now),
+        agent=AgentInfo("hollow", "hollow-idle", "Machine", "Inotify"),
+        pod_uids=(),
+        generation=1,
+        published=None,
+        observed_at=time.time(),
+    )
+    return replace(status, capacity=float(max_pods))

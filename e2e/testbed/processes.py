@@ -1,0 +1,165 @@
+"""Operator and agents as child processes with their own service account tokens, never as an administrator."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.testbed.clusters import Cluster, ClusterError
+from e2e.testbed.clusters.local import free_ports
+from e2e.testbed.clusters.process import Child
+from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
+
+NAMESPACE = "concerto-system"
+Wrap = Callable[[Sequence[str]], Sequence[str]]
+
+
+def concerto_command(*arguments: str) -> list[str]:
+    """The `concerto` of this very interpreter."""
+    return [sys.executable, "-m", "concerto.cli.main", *arguments]
+
+
+@dataclass
+class Process:
+    """One of our components as a process that can be killed and started again.
+
+    Attributes:
+        name: for messages and its log.
+        command: what to run.
+        log: its output, over all its starts.
+        health: address of its health endpoint, if it has one.
+        kept: it is started again when it ends by itself, as a kubelet would: an operator that loses its Lease, say, as
+            happens to short ones on a busy machine.
+    """
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    health: str | None = None
+    kept: bool = False
+    child: Child | None = field(default=None, repr=False)
+    _changing: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def start(self, *, outlives_us: bool = False) -> Process:
+        """Start it (again); unless ``outlives_us`` it ends with this process."""
+        self.child = Child(self.name, self.command, self.log, outlives_us=outlives_us)
+        if self.kept:
+            threading.Thread(target=self._keep, args=(self.child,), daemon=True).start()
+        return self
+
+    def _keep(self, child: Child) -> None:
+        child.process.wait()
+        time.sleep(1)  # what can't begin at all is not to keep the machine busy
+        with self._changing:
+            if self.child is child and not child.told_to_end:
+                self.start()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        with self._changing:
+            if self.child is not None:
+                self.child.kill()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end, which may take a busy agent a while: it undoes what it did."""
+        with self._changing:
+            if self.child is not None:
+                self.child.stop(PATIENCE_SECONDS)
+
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self.child is not None and self.child.is_running()
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self.child is not None, f"{self.name} was not started"
+        return self.child.pid
+
+    def get(self, path: str, timeout_seconds: float = 10.0) -> str:
+        """What its HTTP endpoint answers.
+
+        Raises:
+            OSError: nothing, or an error.
+        """
+        with urllib.request.urlopen(f"http://{self.health}{path}", timeout=timeout_seconds) as answer:
+            return str(answer.read().decode())
+
+    def wait_ready(self) -> None:
+        """Return once /readyz says yes.
+
+        Raises:
+            ClusterError: it ended; with its last words.
+            AssertionError: it did not become ready; with what it said.
+        """
+        said = ""
+
+        def ready() -> bool:
+            nonlocal said
+            if not self.is_running() and not self.kept:
+                assert self.child is not None
+                raise ClusterError(f"{self.name} ended; {self.log}:\n{self.child.last_words()}")
+            try:
+                self.get("/readyz")
+                return True
+            except urllib.error.HTTPError as error:
+                said = error.read().decode()
+            except OSError as error:
+                said = str(error)
+            return False
+
+        eventually(lambda: f"{self.name} is ready: {said}; see {self.log}", ready)
+
+
+# Shorter than in production: who is killed has a successor soon
+QUICK_LEASE = (
+    "--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms",
+)  # fmt: skip
+
+
+def operator_process(
+    cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = (), *, kept: bool = False
+) -> Process:
+    """An operator with the rights of its service account; not started. ``kept``: see `Process`."""
+    kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-operator")
+    health = f"127.0.0.1:{free_ports(1)[0]}"
+    flags = ["--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--bind", health]
+    command = concerto_command("operator", *flags, "--autoscaling-ask-agents", *extra)
+    return Process(name, command, logs / f"{name}.log", health, kept)
+
+
+def agent_process(
+    cluster: Cluster, logs: Path, node: str, extra: Sequence[str] = (), wrap: Wrap = lambda command: command
+) -> Process:
+    """An agent whose token is bound to its Node object; not started.
+
+    Args:
+        cluster: where.
+        logs: folder of its log.
+        node: the node it measures, whose Node object exists.
+        extra: further arguments.
+        wrap: makes the command run elsewhere (in the node's cgroup, say).
+    """
+    kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-agent", bound_node=node)
+    # It runs on this machine, wherever its node has its network
+    flags = ["--kubeconfig", str(kubeconfig), "--node-name", node, "--pod-metrics-bind", "127.0.0.1:0"]
+    command = concerto_command("agent", *flags, *extra)
+    return Process(f"agent-{node}", wrap(command), logs / f"agent-{node}.log")
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
