@@ -24,10 +24,10 @@ setup: .venv/.installed ## install Python and system packages that are missing (
 	@touch $@
 
 demo: setup $(if $(filter cluster,$(MODE)),image-packages) ## run the main job: nodes, agents, operator, and a Job of 60 pods placed by measured capacity (KEEP=1 leaves it running, MODE=cluster runs ours from images)
-	@KEEP=$(KEEP) $(PY) -m e2e.demo.__main__$(if $(filter cluster,$(MODE)),_cluster)
+	@KEEP=$(KEEP) $(PY) -m e2e.demo$(if $(filter cluster,$(MODE)),.cluster)
 
 demo-down: ## end what KEEP=1 make demo has left running
-	@$(PY) -m e2e.demo.__main__ down
+	@$(PY) -m e2e.demo down
 
 test: setup ## run every test this machine can run; says what it skips and why
 	@$(PYTEST)

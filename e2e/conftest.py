@@ -9,16 +9,15 @@ import sys
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from concerto.kube import ClusterConfig
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, find_binaries, open_cluster
 from e2e.testbed.waiting import eventually
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 # What a test that asks for one of these fixtures needs

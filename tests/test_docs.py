@@ -8,7 +8,7 @@ import re
 import pytest
 
 from concerto.cli.main import COMMANDS
-from crd_schemas import CRDS, REPOSITORY, fields, structural_schema
+from support.crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
 FILE = r"(operator|agent|e2e|tests|manifests|docs|crds|concerto|concerto_agent)/[\w./*-]+"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]

@@ -12,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, ClusterError
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.clusters.process import Child, stop_all
 
 NAMESPACE = "argocd"
-CONCERTO_HEALTH = Path(__file__).resolve().parents[2] / "manifests" / "argocd" / "health"
+CONCERTO_HEALTH = REPOSITORY / "manifests" / "argocd" / "health"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.metrics_api import MetricsAPI, Readings
 from e2e.testbed.metrics_api.readings import PodReading
@@ -39,7 +39,7 @@ OBJECTS = 1000
 SYNC_SECONDS = 15.0
 ROUNDS = 3
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
-OUTPUT = Path(__file__).resolve().parents[2] / "build" / "bench-phpa.json"
+OUTPUT = REPOSITORY / "build" / "bench-phpa.json"
 
 
 def full_subjects() -> list[Subject]:

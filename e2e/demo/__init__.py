@@ -1,0 +1,1 @@
+"""`make demo`: the main job on real parts, and what draws pictures of it."""

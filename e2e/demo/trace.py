@@ -25,9 +25,9 @@ from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.recorder import Recorder
 from concerto.simulation.scheduling.workloads import JobSpec
 from concerto_agent.cgroups import Cgroup, Hierarchies
+from e2e.testbed import REPOSITORY
 from e2e.testbed.nodes import RealNode
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 TRACE = REPOSITORY / "build" / "demo-trace.json"
 PICTURE = REPOSITORY / "build" / "demo-pods-per-node.png"
 SAMPLE = REPOSITORY / "manifests" / "samples" / "burn.yaml"

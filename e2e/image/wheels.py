@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from e2e.image.tree import PYTHON
+from e2e.testbed import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
 LOCK = REPOSITORY / "requirements.lock"
 EXTRAS = {"agent": "", "operator": "operator"}
 """What of the project's optional dependencies an image has, by target."""

@@ -1,0 +1,1 @@
+"""End-to-end tests: they need an API server, or nodes, too."""

@@ -6,18 +6,17 @@ import copy
 import json
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 API_VERSION = "concerto.dev/v1alpha1"
 NAMESPACED = {"PodReservation", "PodCPUBinding", "PredictiveHPA"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.demo.__main__ import __main__ as demo
+from e2e.demo import __main__ as demo
 
 
 @pytest.fixture(autouse=True)

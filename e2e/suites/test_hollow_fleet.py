@@ -5,13 +5,13 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS, Resource
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.hollow import Fleet, HollowSettings, NodeShape, open_fleet
 from e2e.testbed.waiting import eventually_async
@@ -240,7 +240,7 @@ async def test_the_command_line_plays_until_told_to_stop(session: Session, clust
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "e2e.testbed.hollow", "--nodes", "3", "--prefix", namespace, "--with-parent"),
         *("--kubeconfig", cluster.kubeconfig),
-        cwd=Path(__file__).parents[1],
+        cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None

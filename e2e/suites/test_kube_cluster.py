@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, Unusable, binaries
 from e2e.testbed.clusters.binaries import find_installed, find_or_build
 from e2e.testbed.clusters.local import stop_left
 from e2e.testbed.waiting import eventually, eventually_async
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def programs(directory: Path, **said: str) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
 from e2e.testbed.nodes import RealNodes, cleanup_stale, real_nodes_available
@@ -18,8 +19,6 @@ from e2e.testbed.nodes.cgroups import Machine
 from e2e.testbed.nodes.cleanup import claim, leftovers
 from e2e.testbed.nodes.config import Slot
 from e2e.testbed.waiting import eventually
-
-REPOSITORY = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.realnode
 

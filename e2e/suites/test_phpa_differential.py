@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.controller import PredictiveHPASettings
 from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.clusters.binaries import Unusable, find_installed, find_or_build
 from e2e.testbed.metrics_api import MetricsAPI, Readings
@@ -69,7 +69,7 @@ def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
         "--kube-api-burst=2000",
     ]
     with LocalControlPlane(binaries, controller_manager_flags=flags) as started:
-        crd = Path(__file__).resolve().parent.parent / "crds" / "predictivehpas.yaml"
+        crd = REPOSITORY / "crds" / "predictivehpas.yaml"
         started.kubectl("apply", "-f", str(crd))
         group = ("get", "--raw", "/apis/concerto.dev/v1alpha1")
         eventually("the kind is served", lambda: '"predictivehpas"' in started.kubectl(*group, check=False))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,9 +21,7 @@ from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import CpusetFiles, write_file
 from concerto_agent.cpusets import Claim, KubeletRule
 from concerto_agent.pinner import NodeCpusets, PinningSettings
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "agent"))
-from cgroupfs_model import CgroupfsModel, NodeModel
+from support.cgroupfs_model import CgroupfsModel, NodeModel
 
 SETTINGS = PinningSettings()
 

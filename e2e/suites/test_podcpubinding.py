@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +20,7 @@ from e2e.testbed.agent_helpers import condition
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
 from e2e.testbed.waiting import eventually
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "pinning"))
-from topologies import machine
+from support.topologies import machine
 
 Object = dict[str, Any]
 FINALIZER = "cslab.ece.ntua.gr/pod-cpu-binding-finalizer"

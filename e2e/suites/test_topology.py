@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import support.sysfs_trees as trees
 from e2e.testbed.agent_helpers import Object, condition, pod_spec
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
@@ -18,9 +18,6 @@ from e2e.testbed.nodes import RealNodes, real_nodes_available
 from e2e.testbed.processes import NAMESPACE, Process, agent_process
 from e2e.testbed.system import agent_on
 from e2e.testbed.waiting import eventually
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "agent"))
-import sysfs_trees as trees
 
 
 def ncpu(cluster: Cluster, name: str) -> Object | None:

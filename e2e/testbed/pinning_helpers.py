@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from concerto.api.cpulist import format_cpu_list
+from e2e.testbed import REPOSITORY
 from e2e.testbed.agent_helpers import Object, condition, pod_spec
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
@@ -21,7 +22,6 @@ from e2e.testbed.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.testbed.processes import Process, agent_process
 from e2e.testbed.waiting import eventually
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 GROUP = "/apis/concerto.dev/v1alpha1"
 # What its own program says first: no other process is asked, and nothing is started before
 FIRST_INSTRUCTION = (

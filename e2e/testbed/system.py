@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
 from e2e.testbed.nodes import RealNode, RealNodes, real_nodes_available
 from e2e.testbed.processes import Process, agent_process, operator_process
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 OVERLAY = REPOSITORY / "manifests" / "overlays" / "local"
 SAMPLES = REPOSITORY / "manifests" / "samples"
 

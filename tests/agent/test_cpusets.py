@@ -7,7 +7,6 @@ import json
 import os
 
 import pytest
-from cgroupfs_model import CgroupfsModel, NodeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,8 @@ from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan, resolve
 from concerto_agent.inotify import Inotify
 from concerto_agent.pinner import NodeCpusets, PinningSettings
-from crd_schemas import problems
+from support.cgroupfs_model import CgroupfsModel, NodeModel
+from support.crd_schemas import problems
 
 FOUR = CPUTopology(tuple(Core(0, n, frozenset({n, n + 2})) for n in range(2)), {0: frozenset(range(4))})
 SETTINGS = PinningSettings()

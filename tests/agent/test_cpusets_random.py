@@ -13,7 +13,6 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from cgroupfs_model import CgroupfsModel, NodeModel
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import Core, CPUPools, CPUTopology, NodeCPUTopology
@@ -22,6 +21,7 @@ from concerto.pinning.validation import BoundPod, Verdict, judge_node
 from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, resolve
 from concerto_agent.pinner import NodeCpusets, PinningSettings
+from support.cgroupfs_model import CgroupfsModel, NodeModel
 
 LEVELS = ("None", "CPU", "Core", "Socket", "NUMA")
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from node_trees import UIDS, Machine, write
 
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.capacity.subspace import Subspace, second_moment
 from concerto_agent.measurement import Measured, Measurement, align
 from concerto_agent.podmeta import trim_pod
 from concerto_agent.sampler import SamplerSettings
+from support.node_trees import UIDS, Machine, write
 
 A, B = UIDS
 WALL = 1_800_000_000.0

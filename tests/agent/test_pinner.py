@@ -7,12 +7,12 @@ import json
 
 import pytest
 from aiohttp import web
-from cgroupfs_model import CgroupfsModel, NodeModel
-from sysfs_trees import build, smt
 
 from concerto_agent.pinner import Pinner, PinningSettings
 from concerto_agent.sampler import SamplerSettings
-from kube.faulty_server import faulty, hangs_up, refuses
+from support.cgroupfs_model import CgroupfsModel, NodeModel
+from support.faulty_server import faulty, hangs_up, refuses
+from support.sysfs_trees import build, smt
 
 NOW = "2026-03-01T12:00:00Z"
 

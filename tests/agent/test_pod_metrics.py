@@ -9,7 +9,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from node_trees import STATIC_UID, UIDS, Machine, pod_paths
 from prometheus_client.parser import text_string_to_metric_families
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
@@ -19,7 +18,8 @@ from concerto_agent.door import DoorSettings
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import PATH, Callers, Verdict, serve
 from concerto_agent.podmeta import trim_pod
-from kube.faulty_server import Answer, faulty, says
+from support.faulty_server import Answer, faulty, says
+from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
 
 APP, SIDE, SANDBOX = ("a" * 64, "b" * 64, "c" * 64)
 NAMES = {"cgroupfs": "{}", "systemd": "cri-containerd-{}.scope"}

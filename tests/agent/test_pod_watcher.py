@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from node_trees import STATIC_UID, UIDS, Machine, pod_paths
 
 from concerto_agent.cgroups import Hierarchies, is_qos_directory, pod_uid
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_ISDIR, IN_Q_OVERFLOW, Event, Inotify
 from concerto_agent.pods import PodWatcher
+from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
 
 A, B = UIDS
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_trees import STATIC_UID, UIDS
 
 from concerto_agent.podmeta import PodCensus, counts, trim_pod
+from support.node_trees import STATIC_UID, UIDS
 
 A, B = UIDS
 WALL = 1_800_000_000.0

@@ -8,8 +8,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from cgroupfs_model import CgroupfsModel, NodeModel
-from sysfs_trees import build, smt
 
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto_agent.cpuset_files import CpusetFiles
@@ -17,6 +15,8 @@ from concerto_agent.cpusets import Claim, KubeletRule
 from concerto_agent.pinner import NodeCpusets, PinningSettings, release
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas, spec_limits
 from concerto_agent.sampler import SamplerSettings
+from support.cgroupfs_model import CgroupfsModel, NodeModel
+from support.sysfs_trees import build, smt
 
 ID = "a" * 64
 POD = "kubepods/burstable/podu"

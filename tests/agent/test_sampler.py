@@ -8,11 +8,11 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node_trees import UIDS, Machine, pod_paths, write
 
 from concerto.api.nodecapacity import CapacitySettings, Gauge
 from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_number, parse_pressure
 from concerto_agent.sampler import Rate, Sample, Sampler, SamplerSettings
+from support.node_trees import UIDS, Machine, pod_paths, write
 
 GIB = 2**30
 MEMORY_TOTAL = 24684092

@@ -1,16 +1,16 @@
 from pathlib import Path
 
 import pytest
-import sysfs_trees as trees
-from node_trees import write
 
+import support.sysfs_trees as trees
 from concerto.api.cpulist import format_cpu_list
 from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto_agent.topology import KubeletCPUs, fingerprint, read_kubelet, read_topology
 from concerto_agent.topology_publisher import build_topology_status
 from concerto_agent.writer import build_object
-from crd_schemas import problems
+from support.crd_schemas import problems
+from support.node_trees import write
 
 # machine: (sockets, cores, CPUs, memory nodes), CPUs of the first core, shared caches
 SHAPES = {

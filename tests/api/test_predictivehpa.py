@@ -3,7 +3,7 @@ import pytest
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA, format_selector
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import parse_timestamp
-from crd_schemas import problems
+from support.crd_schemas import problems
 
 
 def phpa(**spec):

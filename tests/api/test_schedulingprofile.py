@@ -18,7 +18,7 @@ from concerto.api.schedulingprofile import (
 )
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
 from concerto.scheduling.profile import Profile
-from crd_schemas import stored_spec
+from support.crd_schemas import stored_spec
 
 CRD = Path(__file__).parents[2] / "crds" / "schedulingprofiles.yaml"
 

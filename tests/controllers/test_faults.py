@@ -16,7 +16,7 @@ from concerto.controllers.scheduling.placement_records import StoredBatch, disca
 from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.profile import Profile
-from kube.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
+from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 
 QUICK = BinderSettings(timeout_seconds=1.0, first_backoff_seconds=0.001, longest_backoff_seconds=0.01)
 NOW = "2026-03-01T12:00:00Z"

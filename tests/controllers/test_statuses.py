@@ -26,8 +26,8 @@ from concerto.scheduling.cycle import Decision
 from concerto.scheduling.evaluation import Ranked
 from concerto.scheduling.plugins.registry import SCORES
 from concerto.scheduling.state.ledger import StandingState
-from crd_schemas import problems
-from scheduling.scheduling_builders import pod
+from support.crd_schemas import problems
+from support.scheduling_builders import pod
 
 NOW = "2026-03-01T12:00:00Z"
 META = {"name": "x", "namespace": "default", "uid": "u1", "generation": 2, "creationTimestamp": NOW}

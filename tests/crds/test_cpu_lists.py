@@ -14,7 +14,7 @@ from concerto.controllers.pinning.status import build_binding_status
 from concerto.pinning.validation import BoundPod, judge_node
 from concerto_agent.topology import KubeletCPUs, TopologyReading
 from concerto_agent.topology_publisher import build_topology_status
-from crd_schemas import CRDS, problems, structural_schema
+from support.crd_schemas import CRDS, problems, structural_schema
 
 _CHARACTERS = 6
 """A number takes five at most, and a comma: see tests/api/test_cpulist.py."""

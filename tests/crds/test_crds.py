@@ -18,7 +18,7 @@ from concerto.api.podreservation import Assignment, build_batch
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import SubspaceSnapshot, SubspaceStatus
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
-from crd_schemas import CRDS, REPOSITORY, documents, fields, problems, stored_spec, structural_schema
+from support.crd_schemas import CRDS, REPOSITORY, documents, fields, problems, stored_spec, structural_schema
 
 KINDS = sorted(CRDS)
 SAMPLES = [

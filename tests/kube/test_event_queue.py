@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from faulty_server import faulty, hangs_up, refuses, says
 
 from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
 from concerto.kube.events import build_event, build_reference
+from support.faulty_server import faulty, hangs_up, refuses, says
 
 
 def pod(name: str, namespace: str = "ns") -> Object:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from faulty_server import faulty, refuses, resets, says, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource
 from concerto.kube.reflector import StorageWentBack
 from concerto.kube.session import _lines
+from support.faulty_server import faulty, refuses, resets, says, streams
 
 THINGS = Resource("", "v1", "things", "Thing", True)
 QUICK = ReflectorSettings(first_backoff_seconds=0.001, longest_backoff_seconds=0.01)

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from faulty_server import faulty, hangs_up, refuses, resets, says
 
 from concerto.kube import (
     ApiError,
@@ -16,6 +15,7 @@ from concerto.kube import (
     TooManyRequests,
     Unreachable,
 )
+from support.faulty_server import faulty, hangs_up, refuses, resets, says
 
 FINE = says(200, {"fine": True})
 

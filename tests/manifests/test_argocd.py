@@ -23,9 +23,9 @@ from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unp
 from concerto.scheduling.state.ledger import StandingState
 from concerto_agent.publisher import build_conditions
 from concerto_agent.topology_publisher import _conditions as topology_conditions
-from crd_schemas import CRDS, REPOSITORY, documents
-from pinning.topologies import machine
-from programs import program
+from support.crd_schemas import CRDS, REPOSITORY, documents
+from support.programs import program
+from support.topologies import machine
 
 MANIFESTS = REPOSITORY / "manifests"
 ARGOCD = MANIFESTS / "argocd"

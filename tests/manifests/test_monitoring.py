@@ -17,8 +17,8 @@ from concerto.autoscaling.prediction import Outlook
 from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
-from crd_schemas import REPOSITORY, documents
-from programs import program
+from support.crd_schemas import REPOSITORY, documents
+from support.programs import program
 
 MONITORING = REPOSITORY / "manifests" / "components" / "monitoring"
 RULES = [rule for group in documents(MONITORING / "rules.yaml")[0]["spec"]["groups"] for rule in group["rules"]]

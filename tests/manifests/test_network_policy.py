@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from crd_schemas import REPOSITORY, documents
+from support.crd_schemas import REPOSITORY, documents
 
 MANIFESTS = REPOSITORY / "manifests"
 POLICIES = documents(MANIFESTS / "components" / "network-policy" / "policies.yaml")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crd_schemas import REPOSITORY
+from support.crd_schemas import REPOSITORY
 
 # Says what a cluster would, by the files beside it; what is to be deleted goes to one of them
 KUBECTL = """#!/bin/sh

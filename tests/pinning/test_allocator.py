@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from topologies import machine, occupancies
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from concerto.pinning.allocator import Features, Occupancy, allocatable, allocate, default_level, normalise, score
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
+from support.topologies import machine, occupancies
 
 SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
 SUB_NUMA = machine(2, 8, 2, numa_per_socket=2)

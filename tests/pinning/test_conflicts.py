@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from topologies import machine, topologies
 
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
+from support.topologies import machine, topologies
 
 SEED = TopologyIndex.build(machine(2, 5, 2))  # CPU n and n+10 share a core; 0-4 and 10-14 a socket
 LEVELS = ["None", "CPU", "Core", "Socket", "NUMA"]

@@ -5,7 +5,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from topologies import machine, topologies
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import CPUPools, CPUTopology, NodeCPUTopology
@@ -13,6 +12,7 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.pinning.conflicts import Claim, conflict
 from concerto.pinning.topology import TopologyIndex, to_mask
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
+from support.topologies import machine, topologies
 
 SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
 LEVELS = ["None", "CPU", "Core", "Socket", "NUMA"]

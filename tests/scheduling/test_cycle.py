@@ -4,7 +4,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 from concerto.api.podreservation import StandingReservation
 from concerto.api.schedulingprofile import NodeResourcesFitArgs, ProfileSettings, ScoreSettings
@@ -13,6 +12,7 @@ from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.registry import FILTERS
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import Change
+from support.scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
 
 
 def decide(cluster, heads, *profiles, limit=250, seed=0):

@@ -14,7 +14,6 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from scheduling_builders import GI, capacity, node, pod
 
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import NodeCapacity
@@ -25,6 +24,7 @@ from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import Snapshot
+from support.scheduling_builders import GI, capacity, node, pod
 
 STALE = 600.0
 PROFILES = {

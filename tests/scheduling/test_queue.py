@@ -1,10 +1,10 @@
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from scheduling_builders import pod
 
 from concerto.scheduling.queue import Queue, QueueSettings
 from concerto.scheduling.state.cluster import Change
+from support.scheduling_builders import pod
 
 NOW = 1000.0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from concerto.api.nodecapacity import CapacitySettings
-from concerto.cli.main import simulate as cli
+from concerto.cli import simulate as cli
 from concerto.simulation.scheduling import evaluate, latency, scenario
 from concerto.simulation.scheduling.cluster import Fault, NodeSpec, Setup
 from concerto.simulation.scheduling.experiments import Task, run_task, trade

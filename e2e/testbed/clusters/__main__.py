@@ -7,11 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters.cluster import ClusterError
 from e2e.testbed.clusters.local import LocalControlPlane, stop_left
 from e2e.testbed.clusters.providers import NoCluster, find_binaries
 
-DEFAULT_DIRECTORY = Path(__file__).resolve().parent.parent.parent / "build" / "cluster"
+DEFAULT_DIRECTORY = REPOSITORY / "build" / "cluster"
 
 
 def main() -> int:

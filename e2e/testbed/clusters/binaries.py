@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from e2e.testbed import REPOSITORY
+
 KUBERNETES_VERSION = "1.35.4"
 ETCD_VERSION = "3.6.16"
 METRICS_SERVER_VERSION = "0.9.0"
@@ -27,7 +29,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 KUBERNETES_COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
 _VERSION_OF_KUBERNETES = "k8s.io/component-base/version"
-_SOURCES = Path(__file__).resolve().parent.parent / "build"
+_SOURCES = REPOSITORY / "e2e" / "build"
 _TELL_EVERY_SECONDS = 15.0
 
 Say = Callable[[str], None]

@@ -1,7 +1,7 @@
 """Simulated nodes: one process plays the kubelets of hundreds or thousands of Node objects.
 
-Pods bound to them start, use CPU and memory and end as `concerto.simulation.scheduling.node_model` says, in real time; the same
-readings that real nodes would give go to the production maths (`e2e.testbed.hollow.agents`).
+Pods bound to them start, use CPU and memory and end as `concerto.simulation.scheduling.node_model` says, in real
+time; the same readings that real nodes would give go to the production maths (`e2e.testbed.hollow.agents`).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters.local import LocalControlPlane
 from e2e.testbed.nodes.cgroups import Machine
 from e2e.testbed.nodes.cleanup import cleanup_stale
@@ -237,7 +238,7 @@ class RealNodes:
         }
         self._supervisor = subprocess.Popen(
             [sys.executable, "-m", "e2e.testbed.nodes.supervisor"],
-            cwd=Path(__file__).parents[2],
+            cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(self.logs / "nodes-supervisor.log").open("w"),

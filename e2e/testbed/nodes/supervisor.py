@@ -1,9 +1,10 @@
 """The process that owns a run of real nodes, and outlives whoever asked for them just long enough to remove them.
 
-Started by `e2e.testbed.nodes.RealNodes` in a session of its own. It reads one JSON object a line from stdin, first the plan,
-then commands, and answers each with one line. End of file means that the asker is gone (killed or done): everything
-is removed. After ``{"do": "detach"}`` end of file is ignored and SIGTERM ends the run. Should this process itself be
-killed, the kernel kills its nodes (parent-death signal), and the next run's `cleanup_stale` removes the rest.
+Started by `e2e.testbed.nodes.RealNodes` in a session of its own. It reads one JSON object a line from stdin, first the
+plan, then commands, and answers each with one line. End of file means that the asker is gone (killed or done):
+everything is removed. After ``{"do": "detach"}`` end of file is ignored and SIGTERM ends the run. Should this process
+itself be killed, the kernel kills its nodes (parent-death signal), and the next run's `cleanup_stale` removes the
+rest.
 """
 
 from __future__ import annotations

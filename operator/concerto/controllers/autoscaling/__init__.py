@@ -1,0 +1,1 @@
+"""Reconciles PredictiveHPAs."""

@@ -1,0 +1,1 @@
+"""Merges what agents publish, reports orphaned objects, and serves the load-watcher API."""

@@ -1,0 +1,1 @@
+"""Validates PodCPUBindings, and prepares CPUs before a pod is bound."""

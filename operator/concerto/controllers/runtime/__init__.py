@@ -1,0 +1,1 @@
+"""What every controller runs on: work queues, metrics, health, and the clock."""

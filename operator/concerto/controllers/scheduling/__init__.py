@@ -1,0 +1,1 @@
+"""The scheduling loop, placement records, bindings, profiles and reservations."""

@@ -1,0 +1,1 @@
+"""Filters and scores, one folder for each feature; registry.py lists them."""

@@ -1,0 +1,1 @@
+"""The cluster as scheduling sees it, kept between cycles."""

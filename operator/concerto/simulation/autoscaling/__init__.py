@@ -1,0 +1,1 @@
+"""Simulates autoscaling: traffic, plant, policies, evaluation."""

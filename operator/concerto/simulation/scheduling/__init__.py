@@ -1,0 +1,1 @@
+"""Simulates scheduling: virtual-time cluster, scenarios, policies, evaluation."""

@@ -1,4 +1,4 @@
-"""`python -m concerto.simulation.scheduling.evaluate`: every figure of docs/evaluation.md that concerns scheduling, from seeds.
+"""`python -m concerto.simulation.scheduling.evaluate`: every figure on scheduling in docs/evaluation.md, from seeds.
 
 Writes JSON to build/evaluation and the tables into docs/evaluation.md, between their markers.
 """

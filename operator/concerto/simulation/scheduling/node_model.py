@@ -1,8 +1,8 @@
 """What nodes do with pods: processor sharing, pressure, start-up, spikes, memory and its exhaustion.
 
-The plant of every experiment, and of the simulated nodes in e2e/testbed/hollow. Exact between events: runnable threads share
-the cores equally, so one number per node and CPU limit (service attained by a thread) tells when each pod finishes,
-and an event costs O(log pods on the node). Telemetry counters are arrays over nodes.
+The plant of every experiment, and of the simulated nodes in e2e/testbed/hollow. Exact between events: runnable threads
+share the cores equally, so one number per node and CPU limit (service attained by a thread) tells when each pod
+finishes, and an event costs O(log pods on the node). Telemetry counters are arrays over nodes.
 
 Source: evaluation of 000 §5 (workloads), 000 §2.3.10 (start-up up to 4 s when full), PSI as measured on Linux: with C
 CPUs and R runnable threads `some` is clip((R - C)/C, 0, 1), and a thread throttled by its own quota counts, too.

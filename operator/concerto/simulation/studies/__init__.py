@@ -1,0 +1,1 @@
+"""Studies of co-location, of load-aware scores, and of a real cluster's pods."""

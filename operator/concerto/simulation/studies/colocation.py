@@ -1,10 +1,10 @@
 """Two programs side by side on one node of seed 004's: unpinned, packed, spread, and as WorkloadAware places them.
 
-Run ``python -m concerto.simulation.studies.colocation``. The machine is node-4 of 004 (2 sockets x 5 cores x 2 threads). A
-model of interference, whose formula is fixed here, says how long programs take; three numbers of each program are
-fitted to its six figures of table 8.1 (alone, packed and spread, with 2, 4 and 8 threads), and to nothing else. How
-well the model tells 004's classes is printed before anything is concluded from it. Placement is the production
-allocator's.
+Run ``python -m concerto.simulation.studies.colocation``. The machine is node-4 of 004 (2 sockets x 5 cores x 2
+threads). A model of interference, whose formula is fixed here, says how long programs take; three numbers of each
+program are fitted to its six figures of table 8.1 (alone, packed and spread, with 2, 4 and 8 threads), and to nothing
+else. How well the model tells 004's classes is printed before anything is concluded from it. Placement is the
+production allocator's.
 
 Time of a thread, in units of one that nothing disturbs::
 

@@ -1,9 +1,9 @@
 """Load-aware scores against kube-scheduler's, where requests are wrong: a day of pods whose use varies.
 
-Run ``python -m concerto.simulation.studies.load_study``. Pods come and go; what each uses follows a column of a trace of CPU
-use (``--trace``: a CSV with one column for each machine, percent, a row for each 5 minutes), or bursts. Each minute
-nodes tell their windows and waiting pods are placed by the production cycle, under profiles that differ in their scores
-alone. A node is hot while its pods want more than 80 % of its CPU.
+Run ``python -m concerto.simulation.studies.load_study``. Pods come and go; what each uses follows a column of a trace
+of CPU use (``--trace``: a CSV with one column for each machine, percent, a row for each 5 minutes), or bursts. Each
+minute nodes tell their windows and waiting pods are placed by the production cycle, under profiles that differ in
+their scores alone. A node is hot while its pods want more than 80 % of its CPU.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Scores by measured load: Trimaran's."""

@@ -1,0 +1,1 @@
+"""Filter and score by measured capacity."""

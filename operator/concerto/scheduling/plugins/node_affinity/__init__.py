@@ -1,0 +1,1 @@
+"""Required and preferred node affinity."""

@@ -1,0 +1,1 @@
+"""The node that a pod names itself."""

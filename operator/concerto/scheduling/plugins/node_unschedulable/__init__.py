@@ -1,0 +1,1 @@
+"""Cordoned nodes."""

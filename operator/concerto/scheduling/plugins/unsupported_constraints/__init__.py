@@ -1,0 +1,1 @@
+"""Constraints that are not supported yet."""

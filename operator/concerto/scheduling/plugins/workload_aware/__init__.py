@@ -1,0 +1,1 @@
+"""CPUs of their own for pods with a workload type."""

@@ -1,0 +1,73 @@
+"""`concerto top`: the table and the plot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from concerto.cli.top import plot, read_dump, table
+from support.scheduling_builders import NOW, capacity, load
+
+CAPACITIES = [
+    capacity("b", 2.25, observed=("x", "y"), windows=load((0.5, 0.125), (0.25, 0.0))),
+    capacity("a", None),
+    capacity("c", 0.0, at=NOW - 90),
+]
+
+
+def test_the_table_has_a_line_for_each_node():
+    assert table(CAPACITIES, "5m", NOW + 5).splitlines() == [
+        "NODE  CAN TAKE  PODS  CPU       MEMORY   HEARD",
+        "a     -         -     -         -        never",
+        "b     2.2       2     50% ± 12  25% ± 0  5s ago",
+        "c     0.0       0     -         -        95s ago",
+    ]
+    assert "50%" not in table(CAPACITIES, "15m", NOW)
+
+
+@pytest.mark.parametrize("before", [[], CAPACITIES], ids=["now", "before and now"])
+def test_the_plot_is_written(tmp_path, before):
+    path = tmp_path / "plots" / "mu-sigma.svg"
+    plot(path, "5m", CAPACITIES, before)
+    text = path.read_text()
+    assert text.lstrip().startswith("<?xml")
+
+
+def test_a_dump_is_read_again(tmp_path):
+    raw = {
+        "kind": "NodeCapacity",
+        "metadata": {"name": "b", "uid": "u", "resourceVersion": "7", "generation": 1},
+        "spec": {},
+        "status": CAPACITIES[0].status.to_raw(),
+    }
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps({"items": [raw]}))
+    (read,) = read_dump(path)
+    assert read.status.windows == CAPACITIES[0].status.windows
+
+
+DUMPS = {
+    "no JSON": "NAME  CAPACITY",
+    "a list": "[1]",
+    "no items": "{}",
+    "other objects": '{"items": [{"kind": "Pod", "metadata": {"name": "x"}, "spec": {}}]}',
+    "half an object": '{"items": [{"kind": "NodeCapacity"}]}',
+}
+
+
+@pytest.mark.parametrize("text", DUMPS.values(), ids=DUMPS)
+def test_a_dump_of_something_else_is_refused_with_a_sentence(tmp_path, text):
+    path = tmp_path / "before.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"before\.json is not what `kubectl get ncap -o json` prints"):
+        read_dump(path)
+
+
+def test_the_plot_has_the_name_that_was_asked_for_or_an_error(tmp_path):
+    plot(tmp_path / "mu-sigma", "5m", CAPACITIES, [])
+    assert (tmp_path / "mu-sigma").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="xyz"):
+        plot(tmp_path / "mu-sigma.xyz", "5m", CAPACITIES, [])
+    with pytest.raises(IsADirectoryError):
+        plot(tmp_path, "5m", CAPACITIES, [])

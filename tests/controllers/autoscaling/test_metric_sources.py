@@ -1,0 +1,130 @@
+"""Metrics APIs that answer anything: whoever asked hears of it in words, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from concerto.api.predictivehpa import ObjectReference
+from concerto.autoscaling.pods import MetricError, Sample
+from concerto.controllers.autoscaling.sources import CustomMetrics, ResourceMetrics, answers, external_metric
+from concerto.kube.discovery import Kinds
+from support.faulty_server import Answer, faulty, refuses, says
+
+NOW = 1_772_366_400.0
+STAMP = "2026-03-01T12:00:00Z"
+NAMESPACE = ObjectReference("Namespace", "n", "v1")
+USAGE = [{"name": "app", "usage": {"cpu": "5"}}]
+ITEM = {
+    "metadata": {"name": "p"},
+    "describedObject": {"name": "p"},
+    "timestamp": STAMP,
+    "window": "30s",
+    "windowSeconds": 30,
+    "value": "5",
+    "containers": USAGE,
+}
+
+
+def items(**changed: Any) -> dict[str, Any]:
+    return {"items": [ITEM | changed]}
+
+
+async def ask(source: str, answer: Answer) -> Any:
+    group = [] if source in ("resource", "external") else [says(200, {"preferredVersion": {"version": "v1beta2"}})]
+    async with faulty([*group, answer]) as server:
+        session, clock = server.session, lambda: NOW
+        custom = CustomMetrics(session, Kinds(session, clock), timeout_seconds=20)
+        match source:
+            case "resource":
+                found = await ResourceMetrics(session, clock, timeout_seconds=20).usage("n")
+                return {name: usage.sample("cpu", None) for name, usage in found.items()}
+            case "pods":
+                return await custom.of_pods("n", "m", "app=web", "", now=NOW)
+            case "object":
+                return await custom.of_object("n", "m", NAMESPACE, "")
+        return await external_metric(session, "n", "m", "", timeout_seconds=20)
+
+
+EVERY = ("resource", "pods", "object", "external")
+SELECTED = ("resource", "pods")
+GARBAGE: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "no JSON": ("<html>", EVERY),
+    "a list": ("[1]", EVERY),
+    "null": ("null", EVERY),
+    "nested without end": ("[" * 200_000, EVERY),
+    "items that are a word": ({"items": "abc"}, EVERY),
+    "items that are numbers": ({"items": [1]}, EVERY),
+    "items that are null": ({"items": [None]}, EVERY),
+    "no object": ({"items": [{}]}, EVERY),
+    "a name that is a list": (items(metadata={"name": []}, describedObject={"name": []}), SELECTED),
+    "a time that is a number": (items(timestamp=5), SELECTED),
+    "a time that is a word": (items(timestamp="yesterday"), SELECTED),
+    "a window beyond all numbers": (items(window="x", windowSeconds=10**400), SELECTED),
+    "a window without end": (items(windowSeconds="Infinity"), ("pods",)),
+    "a window that is no number": (items(windowSeconds="NaN"), ("pods",)),
+    "a window below nothing": (items(windowSeconds=-5), ("pods",)),
+    "a value that is no number": (items(value="NaN", containers=[{"name": "a", "usage": {"cpu": "NaN"}}]), EVERY),
+    "a value that is an object": (items(value={}, containers=[{"name": "a", "usage": {"cpu": {}}}]), EVERY),
+    "no value": (items(value=None, containers=[{"name": "a", "usage": {"cpu": None}}]), EVERY),
+    "containers that are a number": (items(containers=5), ("resource",)),
+    "an error page": ("<p>" * 100_000, EVERY),
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "source"),
+    [(body, source) for body, sources in GARBAGE.values() for source in sources],
+    ids=[f"{sentence}-{source}" for sentence, (_, sources) in GARBAGE.items() for source in sources],
+)
+async def test_garbage_is_an_error_in_words(body, source):
+    with pytest.raises(MetricError) as told:
+        await ask(source, says(200, body if isinstance(body, str) else json.dumps(body)))
+    assert 10 < len(str(told.value)) < 1000
+
+
+@pytest.mark.parametrize("source", EVERY)
+async def test_a_refusal_of_any_length_is_told_briefly(source):
+    with pytest.raises(MetricError, match=r"unable to fetch metrics from .* metrics API") as told:
+        await ask(source, refuses(400, "BadRequest", message="m" * 100_000))
+    assert len(str(told.value)) < 1000
+
+
+@pytest.mark.parametrize("source", EVERY)
+async def test_an_answer_without_end_is_not_taken_in(source, monkeypatch):
+    for module in ("resource", "custom", "external"):
+        monkeypatch.setattr(f"concerto.controllers.autoscaling.sources.{module}.LARGEST_BYTES", 10_000)
+    with pytest.raises(MetricError, match="the answer is larger than 10000 bytes"):
+        await ask(source, says(200, items(padding="x" * 20_000)))
+    assert answers.LARGEST_BYTES > 2**20
+
+
+@pytest.mark.parametrize("stamp", [None, STAMP])
+async def test_readings_that_do_not_say_when_they_were_taken_count_as_for_hpa(stamp):
+    """An adapter that leaves the time out sends null."""
+    said = items(timestamp=stamp)
+    assert await ask("pods", says(200, said)) == {"p": Sample(5000, NOW, 30.0)}
+    assert await ask("object", says(200, said)) == await ask("external", says(200, said)) == 5000
+
+
+async def test_namespaces_that_nobody_asks_about_any_more_are_forgotten():
+    now = [NOW]
+    async with faulty([says(200, items())]) as server:
+        source = ResourceMetrics(server.session, lambda: now[0], timeout_seconds=20)
+        for number in range(100):
+            await source.usage(f"n{number}")
+            now[0] += 60
+        assert len(source._kept) <= 6
+
+
+async def test_a_clock_that_is_set_back_does_not_make_an_old_answer_fresh():
+    now = [NOW]
+    async with faulty([says(200, items())]) as server:
+        source = ResourceMetrics(server.session, lambda: now[0], timeout_seconds=20)
+        await source.usage("n")
+        await source.usage("n")
+        now[0] -= 3600
+        await source.usage("n")
+        assert len(server.seen) == 2

@@ -1,0 +1,89 @@
+"""The cluster's model from what agents publish, also from what no agent of ours would."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from concerto.controllers.capacity.cluster_model import ClusterModelPublisher, build_cluster_status
+from concerto.controllers.operator import keep_running
+from concerto.controllers.runtime.metrics import Metrics
+from support.crd_schemas import problems
+
+
+def snapshot(name: str, resources: list[str], sigma: list[float], directions: list[list[float]]) -> dict[str, object]:
+    return {
+        "apiVersion": "concerto.dev/v1alpha1",
+        "kind": "SubspaceSnapshot",
+        "metadata": {"name": name, "resourceVersion": "1"},
+        "spec": {},
+        "status": {
+            "observedAt": "2026-03-01T12:00:00Z",
+            "resources": resources,
+            "sigma": sigma,
+            "directions": directions,
+            "batches": 1,
+        },
+    }
+
+
+def publisher() -> ClusterModelPublisher:
+    return ClusterModelPublisher(None, Metrics(), lambda: 0.0)  # type: ignore[arg-type]
+
+
+def written(model: ClusterModelPublisher) -> dict[str, object]:
+    return build_cluster_status(
+        model._model.subspace(), model._resources, observed_at=1.5, batches=1, generation=1, conditions=[]
+    )
+
+
+HONEST = snapshot("n1", ["cpu", "memory"], [0.5, 0.1], [[1.0, 0.0], [0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("resources", "sigma", "directions"),
+    [
+        ([], [], []),
+        (["cpu", "memory"], [], []),
+        (["cpu", "memory"], [1e200], [[1.0, 0.0]]),
+        (["cpu", "memory"], [0.5], [[1.0]]),
+        (["cpu", "cpu"], [0.5], [[1.0, 0.0]]),
+        (["cpu", "memory"], ["?"], [[1.0, 0.0]]),
+        (["x"], [0.0], [[0.0]]),
+    ],
+)
+@pytest.mark.parametrize("first", ["honest", "odd"])
+def test_an_odd_model_neither_ends_nor_spoils_the_merge(resources, sigma, directions, first):
+    model = publisher()
+    odd = snapshot("odd", resources, sigma, directions)
+    for obj in (HONEST, odd) if first == "honest" else (odd, HONEST):
+        model.on_snapshot(None, obj)
+        model._model.subspace()
+    model.on_snapshot(odd, None)
+    model.on_snapshot(HONEST, HONEST)
+    assert model._model.subspace().sigma[0] == pytest.approx(0.5)
+    assert np.isfinite(written(model)["sigma"]).all()
+
+
+def test_more_resources_than_a_status_can_hold_leave_out_the_rare_ones():
+    model = publisher()
+    model.on_snapshot(None, HONEST)
+    for node in ("n2", "n3"):
+        model.on_snapshot(None, snapshot(node, ["memory", "io", "cpu"], [0.5], [[0.6, 0.0, 0.8]]))
+    model.on_snapshot(None, snapshot("odd", [f"gauge{i}" for i in range(8)], [0.5], [[1.0] + [0.0] * 7]))
+    status = written(model)
+    assert status["resources"][:3] == ["cpu", "memory", "gauge0"]
+    assert "io" in status["resources"]
+    assert problems({**HONEST, "metadata": {"name": "cluster"}, "status": status}) == []
+
+
+async def test_what_pods_can_be_placed_without_is_started_again():
+    runs = []
+
+    async def run() -> None:
+        runs.append(1)
+        if len(runs) < 3:
+            raise IndexError("ours")
+
+    await keep_running("thing", run, pause_seconds=0.001)
+    assert len(runs) == 3

@@ -1,0 +1,263 @@
+"""Bindings of pods that get CPUs of their own: what the API server may answer, and what the agent may say or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+
+import pytest
+
+from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment, Pin
+from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings, Unprepared, build_pod_cpu_binding
+from concerto.pinning.classification import LABEL
+from concerto.pinning.validation import BoundPod
+from support.crd_schemas import problems
+from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
+
+QUICK = PinningSettings(
+    timeout_seconds=1.0, first_backoff_seconds=0.001, longest_backoff_seconds=0.01, sweep_seconds=0.01
+)
+POD = PodView.from_raw({
+    "metadata": {"namespace": "team", "name": "p", "uid": "uid-p", "labels": {LABEL: "io-bound"}},
+    "spec": {"containers": [{"name": "c"}]},
+})  # fmt: skip
+ASSIGNMENT = Assignment("team", "p", "uid-p", "n1", "Requests", "", 1.0, pin=Pin("0,2", "0", "CPU", "p"))
+BODY = build_pod_cpu_binding(POD, ASSIGNMENT, "cycle-1")
+
+
+def binding(batch: str = "cycle-1", owner: str = "uid-p", uid: str = "b", **status: object) -> dict[str, object]:
+    """The operator's binding as the API server has it."""
+    obj = copy.deepcopy(build_pod_cpu_binding(POD, ASSIGNMENT, batch))
+    obj["metadata"] |= {"uid": uid, "generation": 1, "resourceVersion": "1"}
+    obj["metadata"]["ownerReferences"][0]["uid"] = owner
+    return obj | {"status": status} if status else obj
+
+
+def theirs() -> dict[str, object]:
+    obj = binding()
+    del obj["metadata"]["labels"], obj["metadata"]["ownerReferences"]
+    return obj
+
+
+def condition(kind: str, status: str, message: str = "", generation: int = 1) -> dict[str, object]:
+    reason = "Held" if status == "True" else "SharedPoolNotShrunk"
+    return {"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": generation}
+
+
+VALID = {
+    "observedGeneration": 1, "resourceStatus": "Validated", "nodeName": "n1", "podUID": "uid-p", "cpus": "0,2",
+    "mems": "0",
+}  # fmt: skip
+PREPARED = VALID | {
+    "applied": {"podUID": "uid-p"},
+    "conditions": [condition("Validated", "True"), condition("Prepared", "True")],
+}
+
+
+def pins(server: Faulty, bound: set[str] | None = None) -> PinnedBindings:
+    made = PinnedBindings(server.session, (bound or set()).__contains__, QUICK, lambda: True)
+    made.begin(ASSIGNMENT, "cycle-1")
+    return made
+
+
+def count(server: Faulty, method: str) -> int:
+    return sum(line.startswith(method) for line in server.seen)
+
+
+def test_what_is_written_is_a_binding_that_goes_with_the_pod():
+    assert problems(BODY) == []
+    assert BODY["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p"}]
+    assert BODY["spec"] == {"podName": "p", "cpuSet": [{"cpuID": 0}, {"cpuID": 2}], "exclusivenessLevel": "CPU"}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "script", "problem", "posts"),
+    [
+        ("made", [says(201)], None, 1),
+        ("lost, and done", [resets, says(200, binding())], None, 1),
+        ("lost, and not done", [hangs_up, refuses(404, "NotFound"), says(201)], None, 2),
+        ("429", [refuses(429, "TooManyRequests"), says(201)], None, 2),
+        (
+            "of an attempt before: never taken for ours",
+            [refuses(409, "AlreadyExists"), says(200, binding("cycle-0")), says(200), says(201)],
+            None,
+            2,
+        ),
+        (
+            "of a pod that had the name before",
+            [refuses(409, "AlreadyExists"), says(200, binding(owner="old")), says(200), says(201)],
+            None,
+            2,
+        ),
+        ("somebody else's", [refuses(409, "AlreadyExists"), says(200, theirs())], "team/p is in the way", 1),
+        ("no right", [refuses(403, "Forbidden")], "was rejected: Forbidden!", 1),
+        ("never", [refuses(503, "ServiceUnavailable")], "did not take the PodCPUBinding in time", 0),
+    ],
+)
+async def test_the_binding_is_there_before_anything_else(sentence, script, problem, posts):
+    async with faulty(script) as server:
+        made = pins(server)
+        asked = asyncio.create_task(made.prepare(POD, 0.5))
+        await server.asked(len(script))
+        made.on_binding(None, binding(**PREPARED))
+        said = await asked
+        assert (None if said is None else problem in said.message) is (None if problem is None else True), sentence
+        assert count(server, "POST") == posts or posts == 0
+        assert count(server, "DELETE") == int("before" in sentence), "what is left of the past"
+
+
+REFUSAL = VALID | {"resourceStatus": "CPUSetAllocationFailed"}
+HEARD = {
+    "ready": (PREPARED, None),
+    "validated only": (VALID | {"conditions": [condition("Validated", "True")]}, "is its agent running"),
+    "of another generation": (PREPARED | {"observedGeneration": 0}, "was it edited?"),
+    "of another pod": (PREPARED | {"applied": {"podUID": "old"}}, "is its agent running"),
+    "of another node": (PREPARED | {"nodeName": "n2"}, "was it edited?"),
+    "edited by somebody": (PREPARED | {"cpus": "7"}, "was it edited?"),
+    "not validated yet": ({}, "was it edited?"),
+    "the agent can't yet": (
+        PREPARED | {"conditions": [condition("Validated", "True"), condition("Prepared", "False", "x is in the way.")]},
+        "within 0.05 s: x is in the way. The pod is placed again",
+    ),
+    "refused": (
+        REFUSAL | {"conditions": [condition("Validated", "False", "CPUs [0] are held.")]},
+        "CPUs [0] are held.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "problem"), HEARD.values(), ids=HEARD)
+async def test_a_pod_may_be_bound_once_the_agent_says_so_of_it_and_these_cpus(status, problem):
+    async with faulty([says(201)]) as server:
+        made = pins(server)
+        asked = asyncio.create_task(made.prepare(POD, 0.05 if problem and "[0]" not in problem else 20))
+        await server.asked(1)
+        made.on_binding(None, binding(**status))
+        said = await asked
+        assert said is None if problem is None else problem in said.message
+        agents = problem is not None and "[0]" not in problem and "edited" not in problem
+        assert said is None or said.silent is agents, "only an agent that does not answer is avoided"
+
+
+OVER = {
+    "the pod is gone": (lambda made: made.on_pod("uid-p", ""), "It is gone."),
+    "bound elsewhere": (lambda made: made.on_pod("uid-p", "n2"), "bound to n2 by somebody else"),
+    "bound there": (lambda made: made.on_pod("uid-p", "n1"), "bound by somebody else"),
+    "its binding was deleted": (lambda made: made.on_binding(binding(), None), "Its PodCPUBinding was deleted."),
+}
+
+
+@pytest.mark.parametrize(("happens", "problem"), OVER.values(), ids=OVER)
+async def test_waiting_ends_when_there_is_nothing_to_wait_for(happens, problem):
+    async with faulty([says(201)]) as server:
+        made = pins(server)
+        made.on_binding(None, binding(**VALID))
+        asked = asyncio.create_task(made.prepare(POD, 20))
+        await server.asked(1)
+        happens(made)
+        said = await asked
+        assert isinstance(said, Unprepared) and problem in said.message and not said.silent
+
+
+async def test_a_binding_that_somebody_takes_for_his_own_is_not_the_agents_fault():
+    async with faulty([says(201)]) as server:
+        made = pins(server)
+        made.on_binding(None, binding(**VALID | {"conditions": [condition("Validated", "True")]}))
+        asked = asyncio.create_task(made.prepare(POD, 0.05))
+        await server.asked(1)
+        made.on_binding(binding(**VALID), theirs())
+        said = await asked
+        assert said is not None and not said.silent
+
+
+async def test_the_deletion_of_an_earlier_attempts_binding_ends_nothing():
+    async with faulty([says(201)]) as server:
+        made = pins(server)
+        made.on_binding(None, binding("cycle-0"))
+        asked = asyncio.create_task(made.prepare(POD, 20))
+        await server.asked(1)
+        made.on_binding(binding("cycle-0"), None)
+        made.on_binding(None, binding(**PREPARED))
+        assert await asked is None
+
+
+async def test_where_a_pod_is_to_go_is_told_until_it_is_seen_there_or_given_back():
+    async with faulty([refuses(404, "NotFound")]) as server:
+        made = pins(server)
+        assert made.assigned(("team", "p")) == BoundPod("uid-p", "n1")
+        made.confirm("uid-p")
+        assert made.assigned(("team", "p")) is not None, "the pod itself has not said so yet"
+        made.on_pod("uid-p", "n1")
+        assert made.assigned(("team", "p")) is None
+        made.begin(ASSIGNMENT, "cycle-2")
+        await made.release("uid-p")
+        assert made.assigned(("team", "p")) is None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "script", "deletes"),
+    [
+        ("there", [says(200, binding()), says(200)], 1),
+        ("gone already", [refuses(404, "NotFound")], 0),
+        ("of another pod by now", [says(200, binding(owner="new"))], 0),
+        ("somebody else's", [says(200, theirs())], 0),
+        ("unreachable for a while", [refuses(403, "Forbidden")] * 3 + [says(200, binding()), says(200)], 1),
+        ("replaced meanwhile", [says(200, binding()), refuses(409, "Conflict")], 1),
+    ],
+)
+async def test_a_binding_is_given_up_for_certain_and_no_other(sentence, script, deletes):
+    async with faulty(script) as server:
+        await pins(server).release("uid-p")
+        assert count(server, "DELETE") == deletes, sentence
+
+
+async def test_bindings_that_nobody_needs_are_deleted_and_others_are_not():
+    async with faulty([says(200)]) as server:
+        made = pins(server, bound={"uid-bound"})
+        names = {"in-flight": "uid-p", "bound": "uid-bound", "ended": "uid-gone", "orphan": "uid-waits"}
+        for name, owner in names.items():
+            obj = binding(owner=owner, uid=name)
+            obj["metadata"]["name"] = name
+            made.on_binding(None, obj)
+        made.on_binding(None, theirs())
+        running = asyncio.create_task(made.run())
+        await server.asked(2)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert {line.rpartition("/")[2] for line in server.seen} == {"ended", "orphan"}
+
+
+async def test_a_binding_that_names_another_namespaces_pod_as_its_owner_does_not_stand_in_for_that_pods():
+    bound = {"uid-p"}
+    async with faulty([says(200)]) as server:
+        made = pins(server, bound)
+        made.on_pod("uid-p", "n1")
+        ours, fake = binding(), binding(uid="fake")
+        fake["metadata"]["namespace"] = "other"
+        for obj in (ours, fake):
+            made.on_binding(None, obj)
+        made.on_binding(fake, None)
+        made.on_binding(None, fake)
+        running = asyncio.create_task(made.run())
+        bound.clear()
+        made.on_pod("uid-p", "")
+        await server.asked(2)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert {line.split("/")[5] for line in server.seen} == {"team", "other"}
+
+
+async def test_a_process_that_no_longer_leads_writes_nothing():
+    async with faulty([says(201)]) as server:
+        made = PinnedBindings(server.session, lambda uid: False, QUICK, lambda: False)
+        made.begin(ASSIGNMENT, "cycle-1")
+        made.on_binding(None, binding(owner="uid-gone"))
+        for work in (made.prepare(POD, 20), made.release("uid-p"), made.run()):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await work
+        assert server.seen == []

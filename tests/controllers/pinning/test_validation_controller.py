@@ -1,0 +1,257 @@
+"""The operator's part of a PodCPUBinding's status fits the CRD and says what the node's agent has brought about."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from aiohttp import web
+
+from concerto.api.nodecputopology import Core, CPUTopology
+from concerto.controllers.pinning.status import build_binding_status, is_stale, news
+from concerto.controllers.pinning.validation import PodCPUBindingController
+from concerto.kube import ApiError
+from concerto.kube.events import EventRecorder
+from concerto.pinning.validation import Verdict
+from support.crd_schemas import problems
+from support.faulty_server import Answer, faulty
+
+NOW = "2026-03-01T12:00:00Z"
+OBJECT = {
+    "apiVersion": "concerto.dev/v1alpha1",
+    "kind": "PodCPUBinding",
+    "metadata": {"name": "b", "namespace": "default", "uid": "u", "generation": 3, "creationTimestamp": NOW},
+    "spec": {"podName": "p", "cpuSet": [{"cpuID": 0}], "exclusivenessLevel": "Core"},
+}
+VALID = Verdict("Validated", "Validated", "CPU binding is validated: ...", "n", "pod-uid", "0", "0")
+GRANTED = {"podUID": "pod-uid", "cpus": "0", "mems": "0", "at": NOW}
+
+
+def said(kind: str, status: str, reason: str, generation: int = 3) -> dict[str, object]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": f"{reason}.",
+        "observedGeneration": generation,
+        "lastTransitionTime": NOW,
+    }
+
+
+PREPARED = said("Prepared", "True", "Held")
+APPLIED = said("Applied", "True", "Applied")
+
+
+def with_agent(applied: dict[str, str] | None, *conditions: dict[str, object]) -> dict[str, object]:
+    status = {"conditions": list(conditions)} | ({} if applied is None else {"applied": applied})
+    return OBJECT | {"status": status}
+
+
+# object, verdict, resourceStatus, reason of Ready, conditions
+WAITING = {"Ready": "False", "Validated": "True", "Reconciling": "True", "Stalled": "False"}
+STUCK = {"Ready": "False", "Validated": "True", "Reconciling": "False", "Stalled": "True"}
+DONE = {"Ready": "True", "Validated": "True", "Reconciling": "False", "Stalled": "False"}
+LOST = {"Ready": "False", "Validated": "False", "Reconciling": "True", "Stalled": "False"}
+STATUSES = {
+    "valid, and the agent has said nothing yet": (OBJECT, VALID, "Validated", "NotApplied", WAITING),
+    "valid, and what holds the agent up is told": (
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Waiting")),
+        VALID,
+        "CPUSetAllocationFailed",
+        "Waiting",
+        STUCK,
+    ),
+    "valid, and held before the pod is there": (
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "Unknown", "NoContainers")),
+        VALID,
+        "Validated",
+        "Prepared",
+        WAITING,
+    ),
+    "applied as it was granted": (with_agent(GRANTED, PREPARED, APPLIED), VALID, "Applied", "Applied", DONE),
+    "applied with the memory that kubelet gives, or that there is": (
+        with_agent(GRANTED | {"mems": "0-1"}, PREPARED, APPLIED),
+        VALID,
+        "Applied",
+        "Applied",
+        DONE,
+    ),
+    "applied on other CPUs than were granted": (
+        with_agent(GRANTED | {"cpus": "1"}, PREPARED, APPLIED),
+        VALID,
+        "CPUSetAllocationFailed",
+        "NotAsGranted",
+        STUCK,
+    ),
+    "applied, but an edit since has not been": (
+        with_agent(GRANTED, said("Prepared", "True", "Held", 2), said("Applied", "True", "Applied", 2)),
+        VALID,
+        "Validated",
+        "NotApplied",
+        WAITING,
+    ),
+    "applied, but for the pod that had the name before": (
+        with_agent(GRANTED | {"podUID": "another"}, PREPARED, APPLIED),
+        VALID,
+        "Validated",
+        "NotApplied",
+        WAITING,
+    ),
+    "refused by the kernel": (
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Refused")),
+        VALID,
+        "CPUSetAllocationFailed",
+        "Refused",
+        STUCK,
+    ),
+    "of a pod that kubelet rules": (
+        with_agent({"podUID": "pod-uid"}, said("Prepared", "False", "KubeletConflict")),
+        VALID,
+        "CPUSetAllocationFailed",
+        "KubeletConflict",
+        STUCK,
+    ),
+    "lost to another": (
+        OBJECT,
+        Verdict("CPUSetAllocationFailed", "Conflict", "Held.", "n", "pod-uid", loses_to=("default", "other")),
+        "CPUSetAllocationFailed",
+        "Conflict",
+        LOST,
+    ),
+    "without a pod": (OBJECT, Verdict("PodNotFound", "PodNotFound", "No pod."), "PodNotFound", "PodNotFound", LOST),
+    "of CPUs that are not there": (
+        OBJECT,
+        Verdict("InvalidCPUSet", "CPUsNotFound", "No CPUs.", "n", "pod-uid"),
+        "InvalidCPUSet",
+        "CPUsNotFound",
+        {"Ready": "False", "Validated": "False", "Reconciling": "False", "Stalled": "True"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("obj", "verdict", "reached", "reason", "conditions"), STATUSES.values(), ids=STATUSES)
+def test_a_status_fits_the_crd_and_says_what_is_so(obj, verdict, reached, reason, conditions):
+    status = build_binding_status(obj, verdict, NOW)
+    assert problems(obj | {"status": status}) == []
+    assert status["resourceStatus"] == reached
+    assert {c["type"]: c["status"] for c in status["conditions"]} == conditions
+    assert next(c["reason"] for c in status["conditions"] if c["type"] == "Ready") == reason
+    assert status["observedGeneration"] == 3
+    assert ("conflictsWith" in status) == (verdict.loses_to is not None)
+
+
+def test_an_agent_that_does_not_answer_in_time_is_said_not_to_pin():
+    status = build_binding_status(OBJECT, VALID, NOW, patient=False)
+    assert {c["type"]: c["status"] for c in status["conditions"]} == STUCK
+    assert next(c["reason"] for c in status["conditions"] if c["type"] == "Stalled") == "AgentNotSupported"
+    assert status["resourceStatus"] == "Validated", "the CPUs are held against others all the same"
+
+
+def test_a_status_that_is_built_again_is_the_same_and_keeps_its_times():
+    first = build_binding_status(OBJECT, VALID, NOW)
+    assert build_binding_status(OBJECT | {"status": first}, VALID, "2026-03-01T13:00:00Z") == first
+
+
+def test_what_an_agent_said_of_another_pod_is_stale_and_what_it_said_of_this_one_is_not():
+    assert is_stale(with_agent(GRANTED, PREPARED, APPLIED), Verdict("PodNotFound", "PodNotFound", "No pod."))
+    assert not is_stale(with_agent(GRANTED, PREPARED, APPLIED), VALID)
+    assert not is_stale(OBJECT, VALID)
+
+
+def test_events_tell_of_validation_and_application_once_each_with_the_sets_of_the_listing():
+    validated = build_binding_status(OBJECT, VALID, NOW)
+    applied = build_binding_status(with_agent(GRANTED, PREPARED, APPLIED), VALID, NOW)
+    first, second = news({}, validated), news(validated, applied)
+    assert first is not None and (first.type, first.reason, first.note) == ("Normal", "Validated", VALID.message)
+    assert second is not None and (second.type, second.reason) == ("Normal", "Applied")
+    assert second.note == "Applied CPUSet [0], MemSet [0]"
+    assert news(applied, validated) is None, "an agent that starts anew is no news"
+    assert news(validated, validated) is None
+    refused = build_binding_status(
+        with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Refused")), VALID, NOW
+    )
+    told = news(applied, refused)
+    assert told is not None and (told.type, told.reason, told.note) == ("Warning", "CPUSetAllocationFailed", "Refused.")
+
+
+FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
+TOPOLOGY = {"metadata": {"name": "n", "uid": "t"}, "spec": {"nodeName": "n"}, "status": {"topology": FOUR.to_raw()}}
+
+
+def binding(name: str, cpu: int) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "default", "uid": name, "generation": 1, "creationTimestamp": NOW}
+    return OBJECT | {"metadata": metadata, "spec": {"podName": name, "cpuSet": [{"cpuID": cpu}]}}
+
+
+def pod(name: str, node: str, **annotations: str) -> dict[str, object]:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": node}}
+
+
+def takes(statuses: dict[str, str], refused: str = "") -> Answer:
+    """A server that keeps each binding's ``resourceStatus``, and takes no status of one."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        name = request.path.split("/")[-2]
+        if name == refused:
+            return web.json_response({"kind": "Status", "code": 500, "reason": "InternalError"}, status=500)
+        body = json.loads(await request.read())
+        statuses[name] = body["status"]["resourceStatus"]
+        return web.json_response(binding(name, 0) | {"status": body["status"]})
+
+    return answer
+
+
+async def test_a_status_that_can_not_be_written_keeps_no_other_binding_of_the_node_waiting():
+    statuses: dict[str, str] = {}
+    marked: list[str] = []
+    async with faulty([takes(statuses, refused="a")]) as server:
+        pods = {("default", name): pod(name, "n") for name in "abc"}
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        made.mark = lambda namespace, name: marked.append(name)
+        for number, name in enumerate("cb"):
+            await made.reconcile(("default", name), binding(name, number))
+        with pytest.raises(ApiError):
+            await made.reconcile(("default", "a"), binding("a", 2))
+        assert statuses == {"c": "Validated", "b": "Validated"} and not marked
+        del statuses["c"]
+        await made.reconcile(("default", "c"), binding("c", 3))
+        assert statuses == {"b": "Validated", "c": "Validated"}
+        assert marked == ["a"], "it is tried again by itself"
+
+
+async def test_bindings_are_judged_with_those_of_the_node_that_the_pod_is_on_now():
+    statuses: dict[str, str] = {}
+    async with faulty([takes(statuses)]) as server:
+        pods = {("default", "a"): pod("a", "n"), ("default", "b"): pod("b", "")}
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY})
+        exclusive = {"spec": {"podName": "b", "cpuSet": [{"cpuID": 0}], "exclusivenessLevel": "CPU"}}
+        await made.reconcile(("default", "a"), binding("a", 0))
+        await made.reconcile(("default", "b"), binding("b", 0) | exclusive)
+        assert statuses == {"a": "Validated", "b": "Pending"}
+        old, pods["default", "b"] = pods["default", "b"], pod("b", "n")
+        made.on_pod(old, pods["default", "b"])
+        await made.reconcile(("default", "a"), binding("a", 0))
+        assert statuses == {"a": "Validated", "b": "CPUSetAllocationFailed"}
+        made.on_pod(pods.pop(("default", "a")), None)
+        await made.reconcile(("default", "b"), binding("b", 0) | exclusive)
+        assert statuses["b"] == "Validated", "whose pod is gone holds nothing"
+        pods["default", "a"] = pod("a", "n", **{"kubernetes.io/config.mirror": ""})
+        made.on_pod(None, pods["default", "a"])
+        await made.reconcile(("default", "a"), binding("a", 0))
+        assert statuses == {"a": "Failed", "b": "Validated"}, "a static pod holds nothing either"
+
+
+@pytest.mark.parametrize(
+    ("patience_seconds", "again"), [(1000.0, True), (0.0, False)], ids=["expected to answer", "told that it does not"]
+)
+async def test_an_agent_that_is_silent_is_waited_for_until_that_is_said_and_then_no_more(patience_seconds, again):
+    async with faulty([takes({})]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        pods = {("default", "a"): pod("a", "n")}
+        made = PodCPUBindingController(
+            server.session, recorder, pods, {("", "n"): TOPOLOGY}, patience_seconds=patience_seconds
+        )
+        assert (await made.reconcile(("default", "a"), binding("a", 0)) is not None) == again

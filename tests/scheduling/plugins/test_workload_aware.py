@@ -1,0 +1,279 @@
+"""WorkloadAware: which nodes have CPUs for a pod, how good they are, and that what is assumed is not given twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from concerto.api.cpulist import parse_cpu_list
+from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
+from concerto.api.schedulingprofile import ScoreSettings, WorkloadAwareSettings
+from concerto.pinning.allocator import Occupancy, allocate
+from concerto.pinning.conflicts import Claim, conflict, shared_pool
+from concerto.pinning.topology import TopologyIndex, to_mask
+from concerto.scheduling.cycle import query_for, schedule
+from concerto.scheduling.explanation import explain
+from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
+from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
+from concerto.scheduling.state.cluster import Change
+from support.scheduling_builders import NOW, capacity, node, pod, profile, reasons, scores, snapshot
+from support.topologies import machine, topologies
+
+SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
+TYPE, EXCLUSIVENESS = "concerto.dev/workload-type", "concerto.dev/exclusiveness"
+
+
+def cluster(*names: str, **machines):
+    """Nodes of the seed's shape, and others of theirs; each can take 50 pods."""
+    shapes = dict.fromkeys(names, SEED) | machines
+    made = snapshot([node(n, allocatable={"cpu": 20_000}) for n in shapes], (), [capacity(n, 50.0) for n in shapes])
+    for name, shape in shapes.items():
+        made.set_topology(NodeCPUTopology(name, shape, CPUPools()))
+    return made
+
+
+def pinned(name: str, kind: str = "cpu-bound", cpu: str | None = "2", **over):
+    labels = {TYPE: kind} | over.pop("labels", {})
+    return pod(name, labels=labels, requests={"cpu": cpu} if cpu else None, **over)
+
+
+def binding(name: str, on: str, cpus: str, level: str = "CPU", **metadata):
+    return {
+        "metadata": {"namespace": "default", "name": name} | metadata,
+        "spec": {"podName": name, "exclusivenessLevel": level},
+        "status": {"nodeName": on, "cpus": cpus, "resourceStatus": "Validated"},
+    }
+
+
+def by(policy: str = "Balanced", *features: str, **more):
+    return profile(workload_aware=WorkloadAwareSettings(policy, frozenset(features)), **more)
+
+
+def decide(made, pods, using=None):
+    return schedule(made, pods, {"concerto": using or by()}, now=NOW, generator=np.random.default_rng(0))
+
+
+def given_cpus(result):
+    return {d.pod.name: (d.assignment.node, d.assignment.pin.cpus) for d in result.decisions}
+
+
+def told(result):
+    return {u.pod.name: u.diagnosis.message for u in result.unschedulable}
+
+
+# pod, profile, cpus, mems, level
+KINDS = {
+    "cpu-bound": (pinned("p", cpu="3"), by(), ("0-2", "0", "CPU")),
+    "cpu-bound, a part of a CPU more": (pinned("p", cpu="2100m"), by(), ("0-2", "0", "CPU")),
+    "cpu-bound on physical cores": (pinned("p", cpu="3"), by("Balanced", "PhysicalCores"), ("0-2", "0", "Core")),
+    "memory-bound": (pinned("p", "memory-bound"), by(), ("0,5", "0-1", "CPU")),
+    "memory-bound with sockets of its own": (
+        pinned("p", "memory-bound"), by("Balanced", "MemoryBoundExclusiveSockets"), ("5-6", "1", "Socket"),
+    ),
+    "io-bound": (pinned("p", "io-bound"), by(), ("0,10", "0", "CPU")),
+    "best-effort": (pinned("p", "best-effort", "8"), by(), ("0", "0", "CPU")),
+    "best-effort without a request": (pinned("p", "best-effort", None), by(), ("0", "0", "CPU")),
+    "best-effort, shared": (pinned("p", "best-effort"), by("Balanced", "BestEffortSharedCPUs"), ("0", "0", "None")),
+    "an exclusiveness of its own": (pinned("p", labels={EXCLUSIVENESS: "NUMA"}), by(), ("0-1", "0", "NUMA")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asking", "using", "expected"), KINDS.values(), ids=KINDS)
+def test_a_pod_gets_cpus_as_its_type_and_the_profile_say(asking, using, expected):
+    (decision,) = decide(cluster("a"), [asking], using).decisions
+    pin = decision.assignment.pin
+    assert (pin.cpus, pin.mems, pin.level, pin.binding) == (*expected, "p")
+
+
+def test_pods_of_one_cycle_see_what_those_before_them_hold_and_those_after_it_what_was_held():
+    made = cluster("a")
+    first = decide(made, [pinned("p0", cpu="4"), pinned("p1", cpu="4"), pinned("q", "io-bound")])
+    assert given_cpus(first) == {"p0": ("a", "0-3"), "p1": ("a", "5-8"), "q": ("a", "4,14")}
+    assert given_cpus(decide(made, [pinned("p2", cpu="4")])) == {"p2": ("a", "9-12")}
+    assert told(decide(made, [pinned("p3", cpu="6")])) == {
+        "p3": "0/1 nodes are available: 1 node(s) had too few free CPUs for 6 cpu-bound threads."
+    }
+
+
+def test_a_pod_without_a_type_shares_what_is_left_and_is_asked_nothing():
+    result = decide(cluster("a"), [pod("p"), pinned("q")])
+    assert [d.assignment.pin is None for d in result.decisions] == [True, False]
+    alone = by().for_workload(None)
+    assert "WorkloadAware" not in [f.name for f in alone.filters]
+    assert [f.name for f in by().for_workload(by().workload(pinned("q"))).filters][-1] == "WorkloadAware"
+
+
+def test_where_the_profile_does_not_list_the_filter_labels_mean_nothing():
+    using = profile(filters=("UnsupportedConstraints",))
+    assert [d.assignment.pin for d in decide(cluster("a"), [pinned("p")], using).decisions] == [None]
+
+
+WRONG = {
+    "an unknown type": (
+        pinned("p", "gpu-bound"),
+        "node(s) can't tell what label concerto.dev/workload-type=gpu-bound means (known: cpu-bound, memory-bound, "
+        "io-bound, best-effort)",
+    ),
+    "an unknown exclusiveness": (
+        pinned("p", labels={EXCLUSIVENESS: "Rack"}),
+        "node(s) can't tell what label concerto.dev/exclusiveness=Rack means (None, CPU, Core, Socket, NUMA)",
+    ),
+    "no request": (
+        pinned("p", "io-bound", None),
+        "node(s) can't tell how many CPUs the pod is to have (io-bound goes with a cpu request)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("asking", "problem"), WRONG.values(), ids=WRONG)
+def test_what_can_not_be_meant_is_said_and_the_pod_waits(asking, problem):
+    assert told(decide(cluster("a", "b"), [asking])) == {"p": f"0/2 nodes are available: 2 {problem}."}
+
+
+def test_why_nodes_are_refused_and_what_helps():
+    made = cluster("full", "slow", "free")
+    made.set_node(node("blind"))
+    made.set_binding(binding("other", "full", "0-19"))
+    made.avoid_cpus("slow", NOW + 30)
+    query = query_for(made, pinned("p"), by(), None, NOW)
+    assert reasons(WorkloadAware(), query) == {
+        "node(s) had too few free CPUs for 2 cpu-bound threads": 1,
+        "node(s) had an agent that did not get ready for a pod's CPUs in time": 1,
+        "node(s) had no NodeCPUTopology": 1,
+    }
+    assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
+    assert made.forgive_cpus(NOW + 29) == Change.NOTHING
+    assert made.forgive_cpus(NOW + 30) == Change.CPUS == WorkloadAware.helped_by & ~Change.NODE
+    assert made.remove_binding(("default", "other")) == Change.CPUS
+    assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
+
+
+def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
+    made = cluster("empty", "half")
+    made.set_binding(binding("other", "half", "0-4", "Core"))
+    assert scores(Score(), query_for(made, pinned("p"), by(), None, NOW)) == {"empty": 100, "half": pytest.approx(50)}
+    filled = by("MaximumUtilization")
+    assert scores(Score(), query_for(made, pinned("p"), filled, None, NOW)) == {"empty": 0, "half": pytest.approx(50)}
+    assert scores(Score(), query_for(made, pod("p"), by(), None, NOW)) == {}
+    for policy, node_ in (("Balanced", "empty"), ("MaximumUtilization", "half")):
+        using = by(policy, scores=(ScoreSettings("WorkloadAware"),))
+        assert given_cpus(decide(cluster_like(made), [pinned("p")], using))["p"][0] == node_
+
+
+def cluster_like(made):
+    """The same nodes anew: deciding changes a snapshot."""
+    again = cluster(*made.row_of)
+    again.set_binding(binding("other", "half", "0-4", "Core"))
+    return again
+
+
+def test_cpus_are_held_from_the_decision_on_until_the_pod_is_gone_whatever_comes_first():
+    made = cluster("a", a=machine(1, 3, 1))
+    waiting = pinned("p")
+    (decision,) = decide(made, [waiting]).decisions
+    free = by().workload(pinned("q", cpu="1"))
+
+    def is_free():
+        return made.cpus.place("a", free) is not None
+
+    assert not is_free()
+    # The binding of an attempt before this one goes late: what is assumed now is not touched by it
+    made.set_binding(binding("p", "a", "0-1"))
+    made.remove_binding(("default", "p"))
+    assert not is_free()
+    made.set_binding(binding("p", "a", "0-1"))
+    made.confirm(waiting.uid)
+    made.set_pod(replace(waiting, node_name="a"), NOW)
+    assert not is_free()
+    made.remove_pod(waiting.uid)
+    assert not is_free(), "its binding holds them as long as it is there"
+    assert made.set_binding(binding("p", "a", "0-1", deletionTimestamp="2026-03-01T12:00:00Z")) == Change.CPUS
+    assert is_free()
+    assert decision.assignment.pin.cpus == "0-1"
+
+
+def test_a_decision_that_is_taken_back_gives_its_cpus_back():
+    made = cluster("a", a=machine(1, 3, 1))
+    waiting = pinned("p")
+    decide(made, [waiting])
+    assert made.forget(waiting.uid) & Change.CPUS
+    assert given_cpus(decide(made, [pinned("q")])) == {"q": ("a", "0-1")}
+
+
+def test_a_binding_that_holds_nothing_or_moves_is_followed():
+    made = cluster("a", "b")
+    small = by().workload(pinned("q", "io-bound", "2"))
+    made.set_binding(binding("x", "a", "0,10"))
+    assert made.cpus.place("a", small).cpus == to_mask({1, 11})
+    assert made.set_binding(binding("x", "b", "0,10")) == Change.CPUS
+    assert (made.cpus.place("a", small).cpus, made.cpus.place("b", small).cpus) == (to_mask({0, 10}), to_mask({1, 11}))
+    lost = binding("x", "b", "0,10")
+    del lost["status"]["cpus"]
+    assert made.set_binding(lost) == Change.CPUS
+    assert made.cpus.place("b", small).cpus == to_mask({0, 10})
+
+
+def test_a_topology_that_changes_or_goes_is_followed():
+    made = cluster("a")
+    asking = by().workload(pinned("p", cpu="1"))
+    reserved = NodeCPUTopology("a", SEED, CPUPools(reserved=frozenset({0}), kubelet_exclusive=frozenset({1})))
+    assert made.set_topology(reserved) == Change.CPUS
+    assert made.set_topology(reserved) == Change.NOTHING
+    assert made.cpus.place("a", asking).cpus == to_mask({2})
+    made.set_topology(NodeCPUTopology("a", None, CPUPools()))
+    assert made.cpus.place("a", asking) is None
+    assert made.set_topology(NodeCPUTopology("a", SEED, CPUPools())) == Change.CPUS
+    made.remove_topology("a")
+    assert not made.cpus.is_known("a")
+
+
+@st.composite
+def asking(draw: st.DrawFn) -> tuple[str, str, dict[str, str]]:
+    kind = draw(st.sampled_from(["cpu-bound", "memory-bound", "io-bound", "best-effort"]))
+    level = draw(st.sampled_from([None, None, None, "CPU", "Core", "Socket", "NUMA"]))
+    return kind, str(draw(st.integers(1, 6))), {EXCLUSIVENESS: level} if level else {}
+
+
+FEATURES = st.sets(st.sampled_from(["PhysicalCores", "MemoryBoundExclusiveSockets", "BestEffortSharedCPUs"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(topologies(), min_size=1, max_size=3), st.lists(st.lists(asking(), max_size=5), max_size=4), FEATURES)
+def test_over_any_nodes_and_cycles_no_exclusive_cpu_is_given_twice_and_the_shared_pool_is_never_empty(
+    shapes, cycles, features
+):
+    def run():
+        made = cluster(**{f"n{i}": shape for i, shape in enumerate(shapes)})
+        using = by("Balanced", *features, scores=(ScoreSettings("WorkloadAware"),))
+        indices = {f"n{i}": TopologyIndex.build(shape) for i, shape in enumerate(shapes)}
+        live, held = {}, {name: {} for name in indices}
+        for number, wanted in enumerate(cycles):
+            pods = [pinned(f"p{number}-{i}", k, cpu, labels=labels) for i, (k, cpu, labels) in enumerate(wanted)]
+            for decision in decide(made, pods, using).decisions:
+                a, index = decision.assignment, indices[decision.assignment.node]
+                asked, beside = using.workload(decision.pod), held[a.node]
+                # Whatever was cached: what the allocator, whose quality is tested elsewhere, says of the node as it is
+                now = Occupancy(index, claims=tuple(beside.values()))
+                placement = allocate(now, asked.kind, asked.threads, asked.features, asked.level)
+                cpus = to_mask(parse_cpu_list(a.pin.cpus))
+                assert (cpus, a.pin.level) == (placement.cpus, placement.level)
+                claim = Claim(cpus, a.pin.level, a.pin.level == "None" and asked.kind == "best-effort")
+                assert not any(conflict(index, claim, other) for other in beside.values())
+                beside[a.name], live[a.name] = claim, decision
+                assert shared_pool(index, 0, beside.values())
+            if live:  # one is taken back, the others' bindings hold their CPUs from now on
+                name, first = next(iter(live.items()))
+                if made.forget(first.pod.uid):
+                    del live[name], held[first.assignment.node][name]
+            for decision in list(live.values())[::2]:
+                a = decision.assignment
+                best = {"labels": dict(decision.pod.labels)}
+                made.set_binding(binding(a.name, a.node, a.pin.cpus, a.pin.level, **best))
+                made.confirm(a.uid)
+        return {name: d.assignment for name, d in live.items()}
+
+    assert run() == run()

@@ -1,0 +1,227 @@
+"""What is measured, and what the windows cannot contain yet."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.nodecapacity import Window
+from concerto.api.pod import PodView, trim_pod
+from concerto.api.podreservation import Assignment
+from concerto.api.schedulingprofile import LoadSettings
+from support.scheduling_builders import NOW, capacity, load, node, pod, raw_pod, snapshot
+
+SETTINGS = LoadSettings()
+FULL = load((0.5, 0.1), (0.25, 0.0))
+
+
+def at(seconds: float) -> str:
+    """Seconds before NOW as a timestamp."""
+    minutes, rest = divmod(int(NOW - seconds), 60)
+    return f"1970-01-01T00:{minutes:02d}:{rest:02d}Z"
+
+
+def placed(name="p", *, age=None, on="n", **over):
+    """A pod that its kubelet took over `age` seconds before NOW; predicted use 300m and 100 bytes."""
+    status = {} if age is None else {"startTime": at(age)}
+    over = {"created": at(900)} | over
+    return pod(name, requests={"cpu": "200m", "memory": "100"}, nodeName=on, status=status, **over)
+
+
+def recent(cluster, name="n", settings=SETTINGS):
+    rows = np.array([cluster.row_of[name]])
+    return [float(cluster.load.recent(r, settings, rows)[0]) for r in ("cpu", "memory")]
+
+
+AGES = {
+    "not taken over by its kubelet yet": (None, False, 300, 1.0),
+    "taken over, but not counted by the agent: it pulls its image": (250, False, 300, 1.0),
+    "a minute old: a fifth of the window has it": (60, True, 300, 0.8),
+    "half the window": (150, True, 300, 0.5),
+    "as old as the window": (300, True, 300, 0.0),
+    "older": (900, True, 300, 0.0),
+    "a window that covers a minute has a minute old pod whole": (60, True, 60, 0.0),
+    "a clock ahead of ours": (-30, True, 300, 1.0),
+}
+
+
+@pytest.mark.parametrize(("age", "seen", "covered", "part"), AGES.values(), ids=AGES)
+@pytest.mark.parametrize("pod_first", [True, False])
+def test_what_the_window_does_not_contain_is_added(age, seen, covered, part, pod_first):
+    status = capacity("n", observed=("uid-p",) if seen else (), windows=load((0.5, 0.1), (0.2, 0.0), covered))
+    cluster = snapshot([node("n")], [placed(age=age)] if pod_first else [], [])
+    cluster.set_capacity(status, NOW)
+    if not pod_first:
+        cluster.set_pod(placed(age=age), NOW)
+    assert recent(cluster) == pytest.approx([300 * part, 100 * part])
+
+
+def test_a_pod_whose_image_took_long_begins_when_the_agent_counts_it():
+    cluster = snapshot([node("n")], [placed(age=600)], [capacity("n", windows=FULL)])
+    assert recent(cluster)[0] == 300
+    for version, seconds, part in ((2, 1, 1.0), (3, 61, 0.8), (4, 301, 0.0)):
+        cluster.set_capacity(
+            capacity("n", observed=("uid-p",), windows=FULL, version=version, at=NOW + seconds), NOW + seconds
+        )
+        assert recent(cluster)[0] == pytest.approx(300 * part)
+
+
+def test_an_agent_has_no_say_about_pods_of_other_nodes():
+    cluster = snapshot([node("n"), node("m")], [placed(age=60)], [capacity("n", windows=FULL)])
+    for version in (1, 2):
+        observed = ("uid-p",) if version == 2 else ()
+        cluster.set_capacity(capacity("m", observed=observed, windows=FULL, version=version, at=NOW + version), NOW)
+    cluster.set_capacity(capacity("n", windows=FULL, version=2, at=NOW + 300), NOW + 300)
+    assert recent(cluster) == [300, 100]
+
+
+def test_a_decision_counts_at_once_and_once():
+    cluster = snapshot([node("n")], (), [capacity("n", windows=FULL)])
+    assert recent(cluster) == [0, 0]
+    waiting = replace(placed(), node_name="")
+    assignment = Assignment("default", "p", "uid-p", "n", "Capacity", "1", 5.0)
+    assert cluster.assume(waiting, assignment, NOW)
+    assert recent(cluster) == [300, 100]
+    cluster.confirm("uid-p")
+    cluster.set_pod(placed(), NOW)
+    cluster.set_pod(placed(age=0), NOW)
+    assert recent(cluster) == [300, 100]
+    other = replace(waiting, uid="uid-q", name="q")
+    assert cluster.assume(other, replace(assignment, uid="uid-q", name="q"), NOW)
+    assert recent(cluster) == [600, 200]
+    cluster.forget("uid-q")
+    assert recent(cluster) == [300, 100]
+
+
+@pytest.mark.parametrize("end", ["Succeeded", "gone"])
+def test_a_pod_that_ended_drops_out(end):
+    cluster = snapshot([node("n")], [placed(age=60)], [capacity("n", observed=("uid-p",), windows=FULL)])
+    assert recent(cluster)[0] == pytest.approx(240)
+    cluster.remove_pod("uid-p") if end == "gone" else cluster.set_pod(placed(age=60, phase=end), NOW)
+    assert recent(cluster) == [0, 0]
+
+
+@pytest.mark.parametrize("created", [900, 60], ids=["long after they were created", "in the second of their creation"])
+def test_pods_of_a_daemon_set_begin_when_they_start_as_no_agent_reports_them(created):
+    cluster = snapshot([node("n")], [placed(owner="DaemonSet", created=at(created))], [capacity("n", windows=FULL)])
+    assert recent(cluster)[0] == 300
+    cluster.set_pod(placed(age=60, owner="DaemonSet", created=at(created)), NOW)
+    assert recent(cluster)[0] == pytest.approx(240)
+
+
+def test_limits_that_are_resized_alone_are_predicted_by_at_once():
+    def limited(cpu):
+        resources = {"requests": {"cpu": "200m", "memory": "100"}, "limits": {"cpu": cpu, "memory": "100"}}
+        return pod("p", nodeName="n", containers=[{"name": "main", "resources": resources}])
+
+    cluster = snapshot([node("n")], [limited("500m")], [capacity("n", windows=FULL)])
+    assert recent(cluster) == [500, 100]
+    cluster.set_pod(limited("2"), NOW)
+    assert recent(cluster) == [2000, 100]
+    assert cluster.limits[:, cluster.row_of["n"]].tolist() == [2000, 100]
+    cluster.remove_pod("uid-p")
+    assert cluster.limits[:, cluster.row_of["n"]].tolist() == [0, 0]
+
+
+def test_another_profiles_settings_give_other_sums():
+    cluster = snapshot([node("n")], [placed(), pod("q", nodeName="n")], [capacity("n", windows=FULL)])
+    assert recent(cluster) == [301, 100]
+    assert recent(cluster, settings=LoadSettings(request_multiplier=1.0, best_effort_cpu_millicores=9.0)) == [209, 100]
+
+
+def test_reflected_pods_keep_what_says_when_they_started():
+    trimmed = trim_pod(raw_pod("p", nodeName="n", status={"startTime": at(60)}))
+    assert PodView.from_raw(trimmed).started == NOW - 60
+
+
+def test_old_pods_leave_nothing_behind():
+    uids = tuple(f"uid-p{i}" for i in range(600))
+    cluster = snapshot(
+        [node("n"), node("m")],
+        [placed(f"p{i}", age=900) for i in range(600)],
+        [capacity("n", observed=uids, windows=FULL), capacity("m", windows=FULL)],
+    )
+    assert recent(cluster) == [0, 0]
+    cluster.set_pod(placed("late", on="m"), NOW)
+    assert recent(cluster, "m") == [300, 100]
+    for uid in uids:
+        cluster.remove_pod(uid)
+    assert (recent(cluster), recent(cluster, "m")) == ([0, 0], [300, 100])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from("nm"), st.sampled_from(["place", "end", "see"])), max_size=40)
+)
+def test_what_was_built_up_event_by_event_is_what_a_restart_finds(events):
+    """The rebuilt sums differ only for pods that were seen to begin late, of which there are none here."""
+    cluster = snapshot([node("n"), node("m")], (), [capacity(n, windows=FULL) for n in "nm"])
+    alive: dict[str, str] = {}
+    seen: dict[str, set[str]] = {"n": set(), "m": set()}
+    version = 1
+    for index, on, what in events:
+        uid = f"uid-p{index}"
+        if what == "place" and uid not in alive:
+            if cluster.ledger.has_ended(uid):
+                continue
+            alive[uid] = on
+            cluster.set_pod(placed(f"p{index}", age=0, on=on), NOW)
+        elif what == "end" and uid in alive:
+            seen[alive.pop(uid)].discard(uid)
+            cluster.remove_pod(uid)
+        elif what == "see" and uid in alive:
+            seen[alive[uid]].add(uid)
+            version += 1
+            on = alive[uid]
+            cluster.set_capacity(
+                capacity(on, observed=tuple(sorted(seen[on])), windows=FULL, version=version, at=NOW + version / 1e3),
+                NOW,
+            )
+        recent(cluster)  # what is kept between events must not go stale
+    fresh = snapshot(
+        [node("n"), node("m")],
+        [placed(uid[4:], age=0, on=on) for uid, on in alive.items()],
+        [capacity(n, observed=tuple(sorted(seen[n])), windows=FULL) for n in "nm"],
+    )
+    for name in "nm":
+        assert recent(cluster, name) == pytest.approx(recent(fresh, name))
+
+
+BAD = {
+    "not a number": (float("nan"), 0.1, 0.2, [np.nan, 0.1, 0.2], 1),
+    "negative": (-0.1, 0.1, 0.2, [np.nan, 0.1, 0.2], 1),
+    "over 100 %": (0.5, 0.1, 1.1, [0.5, 0.1, np.nan], 1),
+    "all of them": (float("inf"), -1.0, 2.0, [np.nan] * 3, 3),
+    "good": (0.0, 0.0, 1.0, [0.0, 0.0, 1.0], 0),
+}
+
+
+@pytest.mark.parametrize(("average", "deviation", "latest", "read", "rejected"), BAD.values(), ids=BAD)
+def test_a_metric_that_cannot_be_is_missing_and_counted(average, deviation, latest, read, rejected):
+    windows = (Window("cpu", "5m", average, deviation, latest, 300),)
+    cluster = snapshot([node("n")], (), [capacity("n", windows=windows)])
+    measured = [cluster.load.measured("cpu", s, SETTINGS, np.array([0]))[0] for s in ("average", "deviation", "latest")]
+    np.testing.assert_array_equal(measured, read)
+    assert cluster.load.rejected == rejected
+
+
+def test_a_window_that_covers_nothing_and_other_resources_are_not_read():
+    windows = (Window("cpu", "5m", 0.0, 0.0, 0.0, 0), Window("io", "5m", 0.5, 0.0, 0.5, 300))
+    cluster = snapshot([node("n")], (), [capacity("n", windows=windows)])
+    assert np.isnan(cluster.load.measured("cpu", "average", SETTINGS, np.array([0]))).all()
+
+
+def test_each_window_is_read_by_its_name_and_goes_with_its_node_capacity():
+    windows = tuple(Window("memory", w, mean, 0.0, mean, 300) for w, mean in (("5m", 0.1), ("10m", 0.2), ("15m", 0.3)))
+    cluster = snapshot([node("n")], (), [capacity("n", windows=windows)])
+
+    def averages():
+        return [
+            float(cluster.load.measured("memory", "average", LoadSettings(window=w), np.array([0]))[0])
+            for w in ("5m", "10m", "15m")
+        ]
+
+    assert averages() == [0.1, 0.2, 0.3]
+    cluster.remove_capacity("n")
+    assert np.isnan(averages()).all()

@@ -1,0 +1,185 @@
+"""The snapshot's account of large pods against a naive one, after any events in any order.
+
+Nodes, their capacities and pods come, change and go, decisions are assumed, confirmed and taken back, and agents name
+pods as large, rightly or not. After each event, what every node's pods take is counted again from what is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from concerto.api.nodecapacity import NodeCapacity
+from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment
+from concerto.scheduling.state.cluster import Snapshot
+from support.scheduling_builders import NOW, capacity, node, pod
+
+NAMES = ("a", "b", "c")
+UIDS = tuple(f"p{i}" for i in range(6))
+MINUTE = 60.0
+CPUS = {"a": 1000, "b": 4000, "c": 64000}
+
+
+class SnapshotMachine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.snapshot = Snapshot()
+        self.version = 0
+        self.now = NOW
+        self.nodes: set[str] = set()
+        self.told: dict[str, NodeCapacity] = {}
+        self.placed: dict[str, str] = {}  # node by pod that has not ended
+        self.bound: set[str] = set()
+        self.ended: set[str] = set()
+        self.claims: dict[str, tuple[float, float | None]] = {}  # share, and when it was first counted
+
+    # --- nodes
+
+    @rule(name=st.sampled_from(NAMES))
+    def node_comes(self, name):
+        self.snapshot.set_node(node(name, allocatable={"cpu": CPUS[name]}))
+        self.nodes.add(name)
+
+    @rule(name=st.sampled_from(NAMES))
+    def node_goes(self, name):
+        self.snapshot.remove_node(name)
+        self.nodes.discard(name)
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        observed=st.sets(st.sampled_from(UIDS)),
+        large=st.dictionaries(st.sampled_from(UIDS), st.sampled_from([0.3, 1.0]), max_size=3),
+        share=st.sampled_from([None, 0.0, 0.1, 0.4]),
+        spare=st.sampled_from([0.0, 0.5, 1.0]),
+        later=st.sampled_from([0.0, MINUTE / 2, MINUTE]),
+    )
+    def agent_speaks(self, name, observed, large, share, spare, later):
+        self.now += later
+        self.version += 1
+        status = capacity(
+            name, 5.0, tuple(observed), version=self.version, at=self.now, large=large, pod_share=share,
+            spare_share=spare,
+        )  # fmt: skip
+        self.snapshot.set_capacity(status, self.now)
+        self.told[name] = status
+        for uid in [uid for uid in self.claims if self.placed[uid] == name and uid in observed | large.keys()]:
+            kept, since = self.claims[uid]
+            since = self.now if since is None else since
+            if uid in large or self.now - since >= MINUTE:
+                del self.claims[uid]
+            else:
+                self.claims[uid] = (kept, since)
+
+    @rule(name=st.sampled_from(NAMES))
+    def capacity_goes(self, name):
+        self.snapshot.remove_capacity(name)
+        self.told.pop(name, None)
+
+    # --- pods
+
+    @precondition(lambda self: self.nodes)
+    @rule(uid=st.sampled_from(UIDS), millicores=st.sampled_from([0.0, 900.0, 3900.0]), data=st.data())
+    def assume(self, uid, millicores, data):
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        made = Assignment("default", uid, uid, name, "Capacity", "1", 1.0)
+        done = self.snapshot.assume(self.view(uid), made, self.now, millicores)
+        assert done == (uid not in self.placed and uid not in self.ended)
+        if done:
+            self.placed[uid] = name
+            if millicores:
+                self.claims[uid] = (min(1.0, millicores / CPUS[name]), None)
+
+    @precondition(lambda self: self.placed)
+    @rule(data=st.data())
+    def confirm(self, data):
+        uid = data.draw(st.sampled_from(sorted(self.placed)))
+        self.snapshot.confirm(uid)
+        self.bound.add(uid)
+
+    @rule(uid=st.sampled_from(UIDS))
+    def forget(self, uid):
+        self.snapshot.forget(uid)
+        if uid not in self.bound:
+            self.leave(uid)
+
+    @rule(uid=st.sampled_from(UIDS), name=st.sampled_from(NAMES), resized=st.booleans())
+    def seen_bound(self, uid, name, resized):
+        view = self.view(uid, name)
+        before = self.snapshot._placed.get(uid)
+        self.snapshot.set_pod(replace(view, requests={"cpu": 500}) if resized else view, self.now)
+        if uid in self.ended:
+            return
+        as_before = before is not None and dict(before.requests) == ({"cpu": 500} if resized else {})
+        if self.placed.get(uid) != name or not as_before:
+            self.claims.pop(uid, None)
+        self.placed[uid] = name
+        self.bound.add(uid)
+
+    @precondition(lambda self: self.placed)
+    @rule(data=st.data())
+    def ends(self, data):
+        uid = data.draw(st.sampled_from(sorted(self.placed)))
+        self.snapshot.set_pod(replace(self.view(uid, self.placed[uid]), phase="Succeeded"), self.now)
+        self.leave(uid)
+        self.ended.add(uid)
+
+    @precondition(lambda self: self.placed)
+    @rule(data=st.data())
+    def goes(self, data):
+        uid = data.draw(st.sampled_from(sorted(self.placed)))
+        self.snapshot.remove_pod(uid)
+        self.leave(uid)
+        self.ended.add(uid)
+
+    def view(self, uid: str, name: str = "") -> PodView:
+        return pod(uid, uid=uid, labels={"kind": (uid[-1:] < "3" and "x") or "y"}, nodeName=name)
+
+    def leave(self, uid: str) -> None:
+        self.placed.pop(uid, None)
+        self.claims.pop(uid, None)
+        self.bound.discard(uid)
+
+    # --- what must hold
+
+    @invariant()
+    def every_node_s_account_is_what_is_there(self):
+        made = self.snapshot
+        assert made._claims.keys() == self.claims.keys()
+        assert sorted(uid for uids in made._claims_on.values() for uid in uids) == sorted(self.claims)
+        for name, row in made.row_of.items():
+            here = {uid for uid, on in self.placed.items() if on == name}
+            claims = here & self.claims.keys()
+            claimed = sum(self.claims[uid][0] for uid in claims)
+            status = self.told[name].status if name in self.told else None
+            named = set() if status is None else status.large_pods.keys()
+            units = len(here - claims - named)
+            assert made._live[row] == len(here)
+            assert made._units[row] == units
+            assert made._claimed[row] == pytest.approx(claimed)
+            if status is None:
+                assert made.taken(slice(0, made.size))[row] != made.taken(slice(0, made.size))[row]  # NaN
+                continue
+            share = status.pod_share
+            others = max(0.0, claimed / share - len(claims)) if share and claims else 0.0
+            assert made.available[row] == pytest.approx(made.ledger.available(name) - others)
+            if share is not None:
+                taken = 1.0 - status.spare_share + claimed + units * share
+                assert made.taken(slice(0, made.size))[row] == pytest.approx(taken)
+
+    @invariant()
+    def what_is_known_of_pods_is_of_those_that_are_there(self):
+        sizes = self.snapshot.sizes
+        assert sizes._placed.keys() == self.placed.keys()
+        assert sizes._most.keys() <= self.placed.keys()
+        assert sizes._said.keys() <= self.told.keys()
+        assert all(kind.large >= 0.0 and kind.ordinary >= 0.0 for kind in sizes._kinds.values())
+        assert not self.snapshot.kept.any()
+
+
+TestSnapshot = SnapshotMachine.TestCase
+TestSnapshot.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

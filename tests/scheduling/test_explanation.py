@@ -1,0 +1,136 @@
+import argparse
+
+import pytest
+
+from concerto.api.schedulingprofile import ScoreSettings
+from concerto.cli.explain import (
+    add_arguments,
+    build_snapshot,
+    find_profile,
+    is_by_allocation,
+    render,
+    run,
+    said_of,
+)
+from concerto.scheduling.explanation import explain
+from support.scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
+
+SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
+
+
+def cluster():
+    nodes = [
+        node("a", allocatable={"memory": 10**9}),
+        node("b", allocatable={"memory": 10**9}),
+        node("cordoned", unschedulable=True),
+        node("full"),
+    ]
+    return snapshot(nodes, (), [capacity("a", windows=load((0.0, 0.0))), capacity("b"), capacity("full", 0.0)])
+
+
+def test_every_node_is_told_of_best_first():
+    waiting = pod("p", requests={"cpu": "400m", "memory": "0"})
+    verdicts = explain(cluster(), waiting, profile(scores=SCORES), NOW)
+    assert [(v.node, v.refused_by, v.reason) for v in verdicts] == [
+        ("a", "", ""),
+        ("b", "", ""),
+        ("cordoned", "NodeUnschedulable", "node(s) were unschedulable"),
+        ("full", "PodCapacity", "Insufficient measured capacity"),
+    ]
+    # a: 15 % of the cpu is predicted -> 62.5; 90 % of cpu and all of memory are left -> 95
+    assert verdicts[0].scores == {"TargetLoadPacking": 63, "NodeResourcesFit": 95}
+    assert verdicts[1].scores == {"TargetLoadPacking": None, "NodeResourcesFit": 95}
+    assert verdicts[0].total == verdicts[1].total == (63 + 2 * 95) / 3
+
+
+def test_the_table_marks_the_pods_node_and_shows_abstentions_and_refusals():
+    running = pod("p", requests={"cpu": "400m", "memory": "0"}, nodeName="a")
+    verdicts = explain(cluster(), pod("p", requests={"cpu": "400m", "memory": "0"}), profile(scores=SCORES), NOW)
+    assert render(running, ["Successfully assigned default/p to a"], verdicts) == "\n".join(
+        [
+            "Pod default/p, on a, schedulerName concerto",
+            "  Successfully assigned default/p to a",
+            "",
+            "Were it placed now (*: where it is):",
+            "NODE      BASIS     TOTAL  TargetLoadPacking  NodeResourcesFit",
+            "a*        Capacity  84.3   63                 95",
+            "b         Capacity  84.3   -                  95",
+            "cordoned  Requests  -                                           NodeUnschedulable: "
+            "node(s) were unschedulable",
+            "full      Capacity  -                                           PodCapacity: "
+            "Insufficient measured capacity",
+        ]
+    )
+
+
+def test_an_empty_cluster_and_the_older_of_two_profiles():
+    assert explain(build_snapshot([], [], [], [], NOW), pod("p"), profile(), NOW) == []
+
+    def stored(name, created, score):
+        return {
+            "metadata": {"name": name, "creationTimestamp": created},
+            "spec": {"schedulerName": "x", "scores": [{"name": score}]},
+        }
+
+    both = [
+        stored("young", "2026-03-02T00:00:00Z", "Capacity"),
+        stored("old", "2026-03-01T00:00:00Z", "NodeResourcesFit"),
+    ]
+    assert [s.name for s, _ in find_profile(both, "x").scores] == ["NodeResourcesFit"]
+
+
+STATES = {
+    "waiting": ({}, "waiting"),
+    "on a node": ({"nodeName": "a"}, "on a"),
+    "ended there": ({"nodeName": "a", "phase": "Succeeded"}, "ended on a"),
+    "ended before it was anywhere": ({"phase": "Failed"}, "ended"),
+}
+
+
+@pytest.mark.parametrize(("over", "state"), STATES.values(), ids=STATES)
+def test_the_first_line_says_how_the_pod_is(over, state):
+    assert render(pod("p", **over), [], []).splitlines()[0] == f"Pod default/p, {state}, schedulerName concerto"
+
+
+def event(reason, note, second, **more):
+    return {"reason": reason, "note": note, "eventTime": f"2026-03-01T12:00:{second:02d}.000000Z", **more}
+
+
+def test_what_was_said_comes_in_order_and_of_a_placed_pod_no_attempt_before():
+    again = {"series": {"count": 2, "lastObservedTime": "2026-03-01T12:00:30.000000Z"}}
+    told = [
+        event("FailedScheduling", "full", 1, **again),
+        event("Scheduled", "to a", 40),
+        event("FailedScheduling", "tainted", 20),
+        event("Pulled", "image", 41),
+    ]
+    assert said_of(pod("p", nodeName="a"), told) == ["to a"]
+    assert said_of(pod("p"), told) == ["tainted", "full", "to a"]
+
+
+def test_what_an_event_says_stays_a_line_and_moves_no_cursor():
+    lines = render(pod("p"), ["\x1b[2Jassigned\nNODE  TOTAL"], []).splitlines()
+    assert lines[1:3] == ["  \N{REPLACEMENT CHARACTER}[2Jassigned\N{REPLACEMENT CHARACTER}NODE  TOTAL", ""]
+
+
+@pytest.mark.parametrize("name", ["/", "ns/", "/p", "a/b/c", "../p", "ns/p?x=y", ""])
+def test_what_is_no_name_of_a_pod_is_not_asked_for(name, capsys):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert run(parser.parse_args(["pod", name, "--kubeconfig", "/nowhere"])) == 2
+    assert "give NAMESPACE/NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("windows", "scores", "expected"),
+    [
+        (load((0.5, 0.1)), SCORES, False),
+        ((), SCORES, True),
+        ((), SCORES[-1:], False),
+    ],
+    ids=["measured", "not measured", "no score by load"],
+)
+def test_requests_stand_in_for_load_where_no_node_is_measured(windows, scores, expected):
+    nodes = snapshot([node("a"), node("b")], (), [capacity("a", windows=windows)])
+    chosen = profile(scores=scores)
+    assert is_by_allocation(chosen, explain(nodes, pod("p", requests={"cpu": "100m"}), chosen, NOW)) is expected
