@@ -14,7 +14,7 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
 setup: .venv/.installed ## install Python and system packages that are missing (1-2 min the first time)
-	@./e2e/nodes/install-packages.sh
+	@./e2e/testbed/nodes/install-packages.sh
 
 .venv/.installed: requirements.lock pyproject.toml
 	@echo "setup: Python packages into .venv, pinned by requirements.lock (about 1 min)"
@@ -36,7 +36,7 @@ e2e: setup ## run only what needs an API server or nodes
 	@$(PYTEST) e2e
 
 e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (built once, 10 min; SOAK=600 soaks 10 minutes)
-	@./e2e/nodes/install-packages.sh e2e/argocd/packages.txt
+	@./e2e/testbed/nodes/install-packages.sh e2e/argocd/packages.txt
 	@SOAK=$(SOAK) $(PY) -m e2e.argocd
 
 e2e-cluster: setup image-packages ## install from images on real nodes, restart everything during a Job, remove it (3 min)
@@ -59,7 +59,7 @@ image: .venv/.installed image-packages ## build the images of operator and agent
 	@$(PY) -m e2e.image
 
 image-packages:
-	@docker info >/dev/null 2>&1 || ./e2e/nodes/install-packages.sh e2e/image/packages.txt "images without a Docker engine"
+	@docker info >/dev/null 2>&1 || ./e2e/testbed/nodes/install-packages.sh e2e/image/packages.txt "images without a Docker engine"
 
 rights: setup ## write down afresh what the tokens of operator and agents may do (e2e/testbed/rights)
 	@$(PY) -m e2e.testbed.rights

@@ -32,9 +32,9 @@ def programs(directory: Path, **said: str) -> Path:
 
 GOOD = {
     "etcd": "etcd Version: 3.5.13",
-    "kube_apiserver": "Kubernetes v1.32.0",
-    "kube_controller_manager": "Kubernetes v1.32.0",
-    "kubectl": "Client Version: v1.32.0",
+    "kube_apiserver": "Kubernetes v1.34.0",
+    "kube_controller_manager": "Kubernetes v1.34.0",
+    "kubectl": "Client Version: v1.34.0",
 }
 
 
@@ -43,11 +43,11 @@ def test_installed_programs_are_taken_if_they_will_do(tmp_path: Path) -> None:
     both = {"KUBEBUILDER_ASSETS": str(assets), "PATH": str(path)}
     assert find_installed(both).directory == assets
     assert find_installed({"PATH": str(path)}).directory == path
-    assert find_installed(both).kubernetes == (1, 32, 0)
+    assert find_installed(both).kubernetes == (1, 34, 0)
 
 
 REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
-    "an API server that is too old": ({"kube_apiserver": "Kubernetes v1.31.9"}, "1.31.9, older than 1.32"),
+    "an API server that is too old": ({"kube_apiserver": "Kubernetes v1.33.9"}, "1.33.9, older than 1.34"),
     "an etcd that is too old": ({"etcd": "etcd Version: 3.4.30"}, "etcd 3.4.30, older than 3.5.13"),
     "no controller manager, as in envtest's bundle": ({"kube_controller_manager": None}, "no kube-controller-manager"),
     "a program that does not say its version": ({"etcd": "hello"}, "does not say its version"),
@@ -139,15 +139,34 @@ def test_a_toolchain_that_is_too_old_is_refused(toolchain: dict[str, str], monke
         find_or_build(lambda text: None, {**toolchain, "PATH": ""})
 
 
-def test_the_pinned_modules_are_the_versions_we_name() -> None:
-    modules = REPOSITORY / "e2e" / "build"
-    assert f"k8s.io/kubernetes v{binaries.KUBERNETES_VERSION}\n" in (modules / "kubernetes" / "go.mod").read_text()
-    assert f"go.etcd.io/etcd/server/v3 v{binaries.ETCD_VERSION}\n" in (modules / "etcd" / "go.mod").read_text()
+@pytest.mark.parametrize(("kubernetes", "etcd"), binaries.RELEASES.items())
+def test_the_pinned_modules_are_the_versions_we_name(kubernetes: str, etcd: str) -> None:
+    modules = REPOSITORY / "e2e" / "build" / binaries.modules_of(kubernetes)
+    assert f"k8s.io/kubernetes v{kubernetes}\n" in (modules / "kubernetes" / "go.mod").read_text()
+    assert f"go.etcd.io/etcd/server/v3 v{etcd}\n" in (modules / "etcd" / "go.mod").read_text()
+
+
+def test_another_release_can_be_chosen(tmp_path: Path, toolchain: dict[str, str]) -> None:
+    default, other = list(binaries.RELEASES)[:2]
+    found = find_or_build(lambda text: None, toolchain)
+    chosen = find_or_build(lambda text: None, {**toolchain, "KUBERNETES_VERSION": other})
+    assert ".".join(map(str, found.kubernetes)) == default
+    assert ".".join(map(str, chosen.kubernetes)) == other
+    assert chosen.directory != found.directory
+
+
+def test_a_chosen_release_is_not_replaced_by_another(tmp_path: Path) -> None:
+    assets = programs(tmp_path, **GOOD)
+    environment = {"KUBEBUILDER_ASSETS": str(assets), "PATH": ""}
+    with pytest.raises(Unusable, match=r"has kube-apiserver 1\.34\.0, not KUBERNETES_VERSION=1\.35\.4"):
+        find_installed({**environment, "KUBERNETES_VERSION": "1.35.4"})
+    with pytest.raises(Unusable, match=r"KUBERNETES_VERSION=1\.20\.0 cannot be built; set it to one of 1\.37"):
+        find_or_build(lambda text: None, {"KUBERNETES_VERSION": "1.20.0"})
 
 
 def test_a_cluster_has_all_that_tests_build_on(cluster: Cluster, namespace: str) -> None:
     version = json.loads(cluster.kubectl("get", "--raw", "/version"))
-    assert (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 32)
+    assert (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 34)
     # a controller manager: the namespace has its service account and the authority's certificate
     cluster.wait("--for=create", "-n", namespace, "configmap/kube-root-ca.crt")
     # admission: a pod gets its token mounted

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from e2e.testbed import REPOSITORY
 
-KUBERNETES_VERSION = "1.35.4"
-ETCD_VERSION = "3.6.16"
+# The releases that can be built, each with its etcd. The first is the default; $KUBERNETES_VERSION names another.
+RELEASES = {"1.37.2": "3.7.3", "1.35.4": "3.6.16"}
 METRICS_SERVER_VERSION = "0.9.0"
 ARGOCD_VERSION = "3.2.11"
 KUSTOMIZE_VERSION = "5.7.1"
-# The first with what the CustomResourceDefinitions need. Older etcds lack what a consistent watch cache asks of them.
-OLDEST_KUBERNETES = (1, 32)
+# The oldest that the docs promise. Older etcds lack what a consistent watch cache asks of them.
+OLDEST_KUBERNETES = (1, 34)
 OLDEST_ETCD = (3, 5, 13)
 OLDEST_GO = (1, 26)
 
@@ -93,7 +93,7 @@ def find_installed(environment: Mapping[str, str] = os.environ) -> Binaries:
     reasons = []
     if assets := environment.get("KUBEBUILDER_ASSETS"):
         try:
-            return _examined(Path(assets), f"KUBEBUILDER_ASSETS={assets}")
+            return _examined(Path(assets), f"KUBEBUILDER_ASSETS={assets}", environment)
         except Unusable as error:
             reasons.append(str(error))
     else:
@@ -105,13 +105,13 @@ def find_installed(environment: Mapping[str, str] = os.environ) -> Binaries:
         # All from one place: a kubectl elsewhere on PATH may well be a wrapper of another version
         directory = Path(server).parent
         try:
-            return _examined(directory, f"{directory} (on PATH)")
+            return _examined(directory, f"{directory} (on PATH)", environment)
         except Unusable as error:
             reasons.append(str(error))
     raise Unusable("; ".join(reasons))
 
 
-def _examined(directory: Path, origin: str) -> Binaries:
+def _examined(directory: Path, origin: str, environment: Mapping[str, str]) -> Binaries:
     missing = [name for name in CONTROL_PLANE if not os.access(directory / name, os.X_OK)]
     if missing:
         # envtest's bundle is of this kind: without a controller manager there are no service accounts and no jobs
@@ -119,6 +119,8 @@ def _examined(directory: Path, origin: str) -> Binaries:
     kubernetes = _version(directory / "kube-apiserver")
     if kubernetes < OLDEST_KUBERNETES:
         raise Unusable(f"{origin} has kube-apiserver {_dotted(kubernetes)}, older than {_dotted(OLDEST_KUBERNETES)}")
+    if (wanted := environment.get("KUBERNETES_VERSION")) and _parsed(wanted) != kubernetes:
+        raise Unusable(f"{origin} has kube-apiserver {_dotted(kubernetes)}, not KUBERNETES_VERSION={wanted}")
     etcd = _version(directory / "etcd")
     if etcd < OLDEST_ETCD:
         raise Unusable(f"{origin} has etcd {_dotted(etcd)}, older than {_dotted(OLDEST_ETCD)}")
@@ -141,8 +143,30 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where built programs of a control plane are kept, outside of the repository."""
-    return _cache_root(environment) / f"k8s-v{KUBERNETES_VERSION}-etcd-v{ETCD_VERSION}"
+    """Where built programs of a control plane are kept, outside of the repository.
+
+    Raises:
+        Unusable: $KUBERNETES_VERSION names no release that can be built.
+    """
+    kubernetes, etcd = chosen_release(environment)
+    return _cache_root(environment) / f"k8s-v{kubernetes}-etcd-v{etcd}"
+
+
+def chosen_release(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Versions of Kubernetes and etcd to build: the default ones, or those of $KUBERNETES_VERSION.
+
+    Raises:
+        Unusable: $KUBERNETES_VERSION names no release that can be built.
+    """
+    kubernetes = environment.get("KUBERNETES_VERSION") or next(iter(RELEASES))
+    if kubernetes not in RELEASES:
+        raise Unusable(f"KUBERNETES_VERSION={kubernetes} cannot be built; set it to one of {', '.join(RELEASES)}")
+    return kubernetes, RELEASES[kubernetes]
+
+
+def modules_of(kubernetes: str) -> str:
+    """Folder below e2e/build with the go.mod files of a release."""
+    return f"kubernetes-{kubernetes.rpartition('.')[0]}"
 
 
 def _cache_root(environment: Mapping[str, str]) -> Path:
@@ -155,20 +179,22 @@ def find_or_build(say: Say, environment: Mapping[str, str] = os.environ) -> Bina
     Raises:
         Unusable: they are not there and there is no Go toolchain that could build them, or it failed.
     """
-    cache = cache_directory(environment)
-    major, minor, _ = KUBERNETES_VERSION.split(".")
+    kubernetes, etcd = chosen_release(environment)
+    cache, modules = cache_directory(environment), modules_of(kubernetes)
+    major, minor, _ = kubernetes.split(".")
     version = {
-        "gitVersion": f"v{KUBERNETES_VERSION}",
+        "gitVersion": f"v{kubernetes}",
         "gitMajor": major,
         "gitMinor": minor,
         "gitTreeState": "clean",
     }
     stamps = {f"{_VERSION_OF_KUBERNETES}.{key}": value for key, value in version.items()}
-    builds = [_Build(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", stamps) for name in KUBERNETES_COMMANDS]
-    builds.append(_Build("etcd", "etcd", "."))
-    what = f"Kubernetes {KUBERNETES_VERSION} and etcd {ETCD_VERSION}, about 10 minutes"
+    source = f"{modules}/kubernetes"
+    builds = [_Build(name, source, f"k8s.io/kubernetes/cmd/{name}", stamps) for name in KUBERNETES_COMMANDS]
+    builds.append(_Build("etcd", f"{modules}/etcd", "."))
+    what = f"Kubernetes {kubernetes} and etcd {etcd}, about 10 minutes"
     _build_missing(builds, cache, what, say, environment)
-    return Binaries(cache, f"built from source, {cache}", _parsed(KUBERNETES_VERSION), _parsed(ETCD_VERSION))
+    return Binaries(cache, f"built from source, {cache}", _parsed(kubernetes), _parsed(etcd))
 
 
 def find_or_build_metrics_server(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
@@ -231,7 +257,7 @@ def _build_missing(builds: Sequence[_Build], cache: Path, what: str, say: Say, e
 
 
 def _parsed(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def _toolchain(environment: Mapping[str, str]) -> str:

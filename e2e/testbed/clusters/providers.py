@@ -14,16 +14,17 @@ from e2e.testbed.clusters.binaries import Binaries, Say, Unusable, cache_directo
 from e2e.testbed.clusters.cluster import Cluster
 from e2e.testbed.clusters.local import LocalControlPlane
 
-# pytest-kind's own default is too old for Kubernetes 1.32
+# pytest-kind's own default is too old for Kubernetes 1.34
 KIND_VERSION = "v0.31.0"
 KIND_IMAGE = "kindest/node:v1.35.0@sha256:452d707d4862f52530247495d180205e029056831160e22870e37e3f6c1ac31f"
 
 REMEDIES = """Any one of these would do:
-  --kubeconfig FILE            a cluster that the tests may do anything to (Kubernetes 1.32 or newer)
+  --kubeconfig FILE            a cluster that the tests may do anything to (Kubernetes 1.34 or newer)
   a Docker engine              that answers `docker info`; pytest-kind then makes a cluster
-  KUBEBUILDER_ASSETS or PATH   with etcd (3.5.13 or newer), and kube-apiserver (1.32 or newer), kube-controller-manager
+  KUBEBUILDER_ASSETS or PATH   with etcd (3.5.13 or newer), and kube-apiserver (1.34 or newer), kube-controller-manager
                                and kubectl in one folder
-  Go (1.26 or newer)           builds them once, from their modules, into a cache"""
+  Go (1.26 or newer)           builds them once, from their modules, into a cache (KUBERNETES_VERSION=1.35.4
+                               chooses another release than the default)"""
 
 
 class NoCluster(Exception):

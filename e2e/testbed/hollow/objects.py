@@ -122,7 +122,7 @@ def build_node(name: str, address: str, fleet: str, shape: NodeShape, now: float
                 "containerRuntimeVersion": "hollow://1",
                 "kernelVersion": "",
                 "kubeProxyVersion": "",
-                "kubeletVersion": "v1.35.4",
+                "kubeletVersion": "v1.37.2",
                 "machineID": name,
                 "operatingSystem": "linux",
                 "osImage": "Concerto simulated node",
