@@ -11,7 +11,7 @@ from concerto.cli.main import COMMANDS
 from support.crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
 FILE = r"(operator|agent|e2e|tests|manifests|docs|crds|concerto|concerto_agent)/[\w./*-]+"
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
 def test_the_reference_is_what_the_crds_say():
@@ -80,3 +80,19 @@ def test_files_that_a_page_names_are_there(page):
     roots = [REPOSITORY, REPOSITORY / "operator", REPOSITORY / "agent"]
     named = [span for span in spans(page) if re.fullmatch(FILE, span)]
     assert [span for span in named if not any(any(root.glob(span)) for root in roots)] == []
+
+
+def test_code_cites_sections_and_sources_that_the_references_have():
+    page = (REPOSITORY / "docs" / "references.md").read_text()
+    headings = set(re.findall(r"^#+ (.+)$", page, re.MULTILINE))
+    sections, sources = set(), set()
+    for path in (
+        path for folder in ("operator", "agent", "e2e", "tests") for path in (REPOSITORY / folder).rglob("*.py")
+    ):
+        text = re.sub(r"\s*\n\s*#?\s*", " ", path.read_text())
+        sections |= {(path.name, name) for name in re.findall(r'docs/references\.md, "([^"\[]+)"', text)}
+        sources |= {
+            (path.name, name)
+            for name in re.findall(r"Source: ([A-Z]\w+), [^.(\"]*[^(\"]{0,40}\(docs/references\.md", text)
+        }
+    assert {(file, name) for file, name in sections | sources if name not in headings} == set()
