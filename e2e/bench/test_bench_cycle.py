@@ -17,7 +17,8 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import ProfileSettings, ScoreSettings
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.cycle import CycleResult, schedule
 from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile

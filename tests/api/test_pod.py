@@ -3,7 +3,9 @@ import json
 import pytest
 
 from concerto.api.node import Taint
-from concerto.api.pod import HostPort, PodView, Toleration, trim_pod
+from concerto.api.pod import PodView
+from concerto.api.pod_constraints import HostPort, Toleration
+from concerto.api.pod_trimming import trim_pod
 
 MI = 2**20
 

@@ -3,15 +3,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from concerto.api.schedulingprofile import (
-    LoadSettings,
+from concerto.api.metric_provider import MetricProviderSettings, PrometheusQuery, PrometheusSettings
+from concerto.api.schedulingprofile import LoadSettings, ProfileSettings
+from concerto.api.score_arguments import (
     LoadVariationRiskBalancingArgs,
     LowRiskOverCommitmentArgs,
-    MetricProviderSettings,
     NodeResourcesFitArgs,
-    ProfileSettings,
-    PrometheusQuery,
-    PrometheusSettings,
     ScoreSettings,
     ShapePoint,
     TargetLoadPackingArgs,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from concerto.api.podreservation import StandingReservation
-from concerto.api.schedulingprofile import NodeResourcesFitArgs, ProfileSettings, ScoreSettings
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.registry import FILTERS

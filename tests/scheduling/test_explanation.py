@@ -2,7 +2,7 @@ import argparse
 
 import pytest
 
-from concerto.api.schedulingprofile import ScoreSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.cli.explain import (
     add_arguments,
     build_snapshot,

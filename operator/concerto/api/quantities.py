@@ -7,8 +7,10 @@ Concerto's objects use them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
+from typing import Any
 
 _SUFFIXES = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
@@ -69,6 +71,15 @@ def whole(value: str | int | float) -> int:
 def resource_amount(resource: str, value: str | int | float) -> int:
     """A quantity of a resource, as `counted`."""
     return counted(resource, parse_quantity(value))
+
+
+def number_of(raw: Mapping[str, Any], key: str, default: float) -> float:
+    """The quantity at ``key`` as a float, or the default.
+
+    Raises:
+        ValueError: it is not a quantity.
+    """
+    return float(parse_quantity(raw[key])) if key in raw else default
 
 
 @lru_cache(maxsize=1024)

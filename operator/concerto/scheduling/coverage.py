@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from concerto.api.schedulingprofile import MetricProviderSettings
+from concerto.api.metric_provider import MetricProviderSettings
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
 from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.profile import Profile

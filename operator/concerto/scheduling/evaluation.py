@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.podreservation import ReservationKey
-from concerto.api.schedulingprofile import NodeResourcesFitArgs
+from concerto.api.score_arguments import NodeResourcesFitArgs
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from concerto.scheduling.profile import Profile

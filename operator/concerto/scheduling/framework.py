@@ -14,8 +14,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import CPUPolicy, LoadSettings, Statistic
+from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
 from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
 from concerto.scheduling.state.cpus import Misfit, Workload
 from concerto.scheduling.state.provided_load import RESOURCES

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs as Args
+from concerto.api.score_arguments import LoadVariationRiskBalancingArgs as Args
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import (
     LoadVariationRiskBalancing,
     kep_score,

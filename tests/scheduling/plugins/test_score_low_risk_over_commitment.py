@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from concerto.api.schedulingprofile import LowRiskOverCommitmentArgs as Args
+from concerto.api.score_arguments import LowRiskOverCommitmentArgs as Args
 from concerto.scheduling.plugins.load.low_risk_over_commitment import (
     LowRiskOverCommitment,
     risk_of_limits,

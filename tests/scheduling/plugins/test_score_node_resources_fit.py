@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.schedulingprofile import NodeResourcesFitArgs as Args
-from concerto.api.schedulingprofile import ShapePoint
+from concerto.api.score_arguments import NodeResourcesFitArgs as Args
+from concerto.api.score_arguments import ShapePoint
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from support.scheduling_builders import node, pod, query, scores, snapshot
 

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.schedulingprofile import LoadSettings, TargetLoadPackingArgs
+from concerto.api.schedulingprofile import LoadSettings
+from concerto.api.score_arguments import TargetLoadPackingArgs
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking, target_load_packing
 from support.scheduling_builders import NOW, capacity, load, node, pod, query, scores, snapshot
 

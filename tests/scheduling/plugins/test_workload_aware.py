@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
-from concerto.api.schedulingprofile import ScoreSettings, WorkloadAwareSettings
+from concerto.api.schedulingprofile import WorkloadAwareSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.pinning.allocator import Occupancy, allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.topology import TopologyIndex, to_mask

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.nodecapacity import Window
-from concerto.api.pod import PodView, trim_pod
+from concerto.api.pod import PodView
+from concerto.api.pod_trimming import trim_pod
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import LoadSettings
 from support.scheduling_builders import NOW, capacity, load, node, pod, raw_pod, snapshot

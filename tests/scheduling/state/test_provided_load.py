@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.schedulingprofile import LoadSettings, MetricProviderSettings, PrometheusSettings, ScoreSettings
+from concerto.api.metric_provider import MetricProviderSettings, PrometheusSettings
+from concerto.api.schedulingprofile import LoadSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.provided_load import Series

@@ -18,7 +18,8 @@ import numpy as np
 from concerto.api.node import NodeView, trim_node
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.api.pod import PodView, trim_pod
+from concerto.api.pod import PodView
+from concerto.api.pod_trimming import trim_pod
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from concerto.api.schedulingprofile import ScoreSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.framework import Filter, Score
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
 from concerto.scheduling.plugins.load.low_risk_over_commitment import LowRiskOverCommitment

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.api.pod import AntiAffinityTerm, HostPort, PodShape, PodView
+from concerto.api.pod import PodView
+from concerto.api.pod_constraints import AntiAffinityTerm, HostPort
+from concerto.api.pod_shape import PodShape
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
 from concerto.api.schedulingprofile import MetricsPolicy

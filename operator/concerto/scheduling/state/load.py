@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from concerto.api.metric_provider import Statistic
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import LoadSettings, Statistic
+from concerto.api.schedulingprofile import LoadSettings
 from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Floats, Ints, Joined, Provided, Rows, Series
 
 _WINDOWS = {"5m": 0, "10m": 1, "15m": 2}
@@ -26,7 +27,7 @@ _COVERED = 3
 _LONGEST_SECONDS = 900.0
 _AGENT_LIVES_SECONDS = 90.0
 """An agent heard so shortly before a provider's window ended would have counted a pod that the window contains."""
-_TERMS = 5  # of a prediction: known, requested, unsaid and best effort of the cpu; bytes of memory
+_TERMS = 5  # of a prediction: known, requested, unspecified and best effort of the cpu; bytes of memory
 
 
 class Load:

@@ -16,7 +16,7 @@ from heapq import nsmallest
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.schedulingprofile import STATISTICS, Statistic
+from concerto.api.metric_provider import STATISTICS, Statistic
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

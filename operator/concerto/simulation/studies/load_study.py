@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs, ProfileSettings, ScoreSettings
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.score_arguments import LoadVariationRiskBalancingArgs, ScoreSettings
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import Snapshot

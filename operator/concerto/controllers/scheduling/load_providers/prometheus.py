@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from concerto.api.schedulingprofile import PrometheusQuery, PrometheusSettings
+from concerto.api.metric_provider import PrometheusQuery, PrometheusSettings
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import Series

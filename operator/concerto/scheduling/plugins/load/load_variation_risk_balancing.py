@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.api.schedulingprofile import LoadVariationRiskBalancingArgs
+from concerto.api.score_arguments import LoadVariationRiskBalancingArgs
 from concerto.scheduling.framework import Local, Query, rounded
 from concerto.scheduling.state.cluster import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.api.schedulingprofile import LowRiskOverCommitmentArgs
+from concerto.api.score_arguments import LowRiskOverCommitmentArgs
 from concerto.scheduling.framework import Local, Query, rounded
 from concerto.scheduling.plugins.load.beta import beta_cdf
 from concerto.scheduling.state.cluster import Floats, Rows

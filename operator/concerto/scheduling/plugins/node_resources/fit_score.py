@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.api.schedulingprofile import NodeResourcesFitArgs, ShapePoint
+from concerto.api.score_arguments import NodeResourcesFitArgs, ShapePoint
 from concerto.scheduling.framework import Local, Query, rounded
 from concerto.scheduling.state.cluster import Floats, Ints, Rows
 

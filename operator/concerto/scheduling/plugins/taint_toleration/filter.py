@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from concerto.api.node import Taint
-from concerto.api.pod import PodShape
+from concerto.api.pod_shape import PodShape
 from concerto.scheduling.framework import Query
 from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
 

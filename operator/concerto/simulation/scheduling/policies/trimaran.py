@@ -7,13 +7,8 @@ without measured capacity.
 from __future__ import annotations
 
 from concerto.api.nodecapacity import CapacitySettings
-from concerto.api.schedulingprofile import (
-    DEFAULT_FILTERS,
-    LoadVariationRiskBalancingArgs,
-    ProfileSettings,
-    ScoreSettings,
-    TargetLoadPackingArgs,
-)
+from concerto.api.schedulingprofile import DEFAULT_FILTERS, ProfileSettings
+from concerto.api.score_arguments import LoadVariationRiskBalancingArgs, ScoreSettings, TargetLoadPackingArgs
 from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
 
 _FILTERS = tuple(name for name in DEFAULT_FILTERS if name not in ("PodCapacity", "WorkloadAware"))

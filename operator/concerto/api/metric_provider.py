@@ -1,0 +1,125 @@
+"""``spec.metricProvider`` of a SchedulingProfile: who measures the load of nodes.
+
+The defaults are those of the CRD (crds/schedulingprofiles.yaml).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from concerto.api.quantities import parse_duration
+
+ProviderType = Literal["Agents", "KubernetesMetricsServer", "Prometheus"]
+Statistic = Literal["average", "deviation", "latest"]
+
+STATISTICS: dict[str, Statistic] = {"average": "average", "standardDeviation": "deviation", "latest": "latest"}
+"""The statistics that a query can return, by their names in objects."""
+
+
+@dataclass(frozen=True)
+class PrometheusQuery:
+    """A query whose answer has one series for each node.
+
+    Attributes:
+        resource: ``cpu`` or ``memory``.
+        statistic: the statistic that it returns.
+        expression: PromQL; its values are shares of the machine, 0 to 1.
+    """
+
+    resource: str
+    statistic: Statistic
+    expression: str
+
+    @property
+    def name(self) -> str:
+        """Its path under ``queries``, such as ``cpu.average``."""
+        return f"{self.resource}.{next(k for k, v in STATISTICS.items() if v == self.statistic)}"
+
+
+@dataclass(frozen=True)
+class PrometheusSettings:
+    """``spec.metricProvider.prometheus``.
+
+    Attributes:
+        address: URL below which Prometheus serves its API.
+        queries: the queries.
+        node_label: label of the series that holds the node's name.
+        headers: (name, value) of additional request headers.
+        secret_name: Secret in the operator's namespace with credentials and CA.
+        authorization: (``Bearer`` or ``Basic``, key in the Secret); None for requests without credentials.
+        ca_key: key in the Secret with the trusted CA certificates; empty for those of the system.
+        insecure_skip_verify: whether the server's certificate is not verified.
+    """
+
+    address: str
+    queries: tuple[PrometheusQuery, ...]
+    node_label: str = "node"
+    headers: tuple[tuple[str, str], ...] = ()
+    secret_name: str = "concerto-prometheus"  # not a secret but the name of one
+    authorization: tuple[str, str] | None = None
+    ca_key: str = ""
+    insecure_skip_verify: bool = False
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: there is no query (the CRD refuses this, too).
+        """
+        queries = tuple(
+            PrometheusQuery(resource, STATISTICS[name], expression)
+            for resource, by_name in raw["queries"].items()
+            for name, expression in by_name.items()
+        )
+        if not queries:
+            raise ValueError("metricProvider.prometheus.queries is empty")
+        authorization, tls = raw.get("authorization"), raw.get("tls") or {}
+        return cls(
+            address=raw["address"].rstrip("/"),
+            queries=queries,
+            node_label=raw.get("nodeLabel", cls.node_label),
+            headers=tuple((h["name"], h["value"]) for h in raw.get("headers") or ()),
+            secret_name=raw.get("secretName", cls.secret_name),
+            authorization=None
+            if authorization is None
+            else (authorization.get("type", "Bearer"), authorization.get("key", "token")),
+            ca_key=tls.get("caKey", cls.ca_key),
+            insecure_skip_verify=tls.get("insecureSkipVerify", cls.insecure_skip_verify),
+        )
+
+
+@dataclass(frozen=True)
+class MetricProviderSettings:
+    """``spec.metricProvider``: the source of nodes' load for load-aware scores.
+
+    Attributes:
+        type: the kind of source.
+        interval_seconds: time between two requests.
+        timeout_seconds: time limit of a request.
+        prometheus: settings of type Prometheus.
+    """
+
+    type: ProviderType = "Agents"
+    interval_seconds: float = 15.0
+    timeout_seconds: float = 5.0
+    prometheus: PrometheusSettings | None = None
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: type Prometheus without its settings (the CRD refuses this, too).
+        """
+        kind: ProviderType = raw.get("type", cls.type)
+        if kind == "Prometheus" and "prometheus" not in raw:
+            raise ValueError("metricProvider.prometheus is missing, which type Prometheus needs")
+        return cls(
+            kind,
+            parse_duration(raw["interval"]) if "interval" in raw else cls.interval_seconds,
+            parse_duration(raw["timeout"]) if "timeout" in raw else cls.timeout_seconds,
+            PrometheusSettings.from_raw(raw["prometheus"]) if kind == "Prometheus" else None,
+        )

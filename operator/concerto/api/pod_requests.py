@@ -1,0 +1,229 @@
+"""What a Pod requests, in exact arithmetic.
+
+Sources: requests as ``k8s.io/component-helpers/resource`` computes them (KEP-753 sidecars, KEP-2837 pod-level
+resources, KEP-1287 resize in place), QoS as ``pkg/apis/core/v1/helper/qos``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+
+from concerto.api.quantities import counted, parse_quantity
+
+Raw = Mapping[str, Any]
+QoS = Literal["Guaranteed", "Burstable", "BestEffort"]
+Amounts = dict[str, Decimal]
+
+NONZERO_CPU = Decimal("0.1")
+"""What a container without a cpu request counts as where pods are spread by requests (kube-scheduler's 100m)."""
+NONZERO_MEMORY = Decimal(200 * 2**20)
+"""The same for memory (kube-scheduler's 200Mi)."""
+
+
+class CpuPrediction(NamedTuple):
+    """A pod's predicted cpu use, as amounts that settings multiply.
+
+    Source: Trimaran, "Predicting the CPU usage of a pod" (docs/references.md, "Load-aware scores").
+
+    Attributes:
+        known: millicores of limits and overhead, taken as they are.
+        requested: millicores of requests of containers without a limit.
+        unspecified: how many containers have neither; 0 in a BestEffort pod.
+        best_effort: 1 for a BestEffort pod, else 0.
+    """
+
+    known: int
+    requested: int
+    unspecified: int
+    best_effort: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodResources:
+    """The ``resources`` of a pod and of its containers, and what kube-scheduler computes from them.
+
+    Amounts are millicores for cpu and whole units for all else, rounded up.
+
+    Attributes:
+        containers: of each container.
+        inits: of each init container, and whether it restarts (a sidecar).
+        overhead: ``spec.overhead``.
+        pod: ``spec.resources``.
+    """
+
+    containers: Sequence[Raw]
+    inits: Sequence[tuple[Raw, bool]]
+    overhead: Raw
+    pod: Raw
+
+    def requests(self) -> dict[str, int]:
+        """Requested amounts by resource."""
+        return _counted(self._exact_requests())
+
+    def nonzero_requests(self) -> dict[str, int]:
+        """``requests`` with a default for every container without one (``NonMissingContainerRequests``)."""
+        defaults: dict[str, Any] = {"cpu": NONZERO_CPU, "memory": NONZERO_MEMORY}
+        on_pod = _pod_level(self.pod.get("requests"))
+        if on_pod:
+            requests = self._exact_requests()
+            defaults = {r: v for r, v in defaults.items() if r not in requests}
+
+        def filled(resources: Raw) -> Raw:
+            return {**defaults, **(resources.get("requests") or {})}
+
+        total = _total([filled(m) for m in self.containers], [(filled(i), s) for i, s in self.inits]) | on_pod
+        _add(total, self.overhead)
+        return _counted(total)
+
+    def limits(self) -> dict[str, int]:
+        """Limits by resource; overhead counts where there is a limit."""
+        total = self._total("limits")
+        _add(total, {r: v for r, v in self.overhead.items() if total.get(r)})
+        return _counted(total)
+
+    def qos(self) -> QoS:
+        """The QoS class: from pod-level resources where they are set, from all containers where they are not."""
+        requests: Amounts = {}
+        limits: Amounts = {}
+        guaranteed = True
+        for resources in [self.pod] if self.pod else [*self.containers, *(i for i, _ in self.inits)]:
+            _add(requests, _compute(resources.get("requests")))
+            own = _compute(resources.get("limits"))
+            _add(limits, own)
+            guaranteed = guaranteed and len(own) == 2
+        if not requests and not limits:
+            return "BestEffort"
+        return "Guaranteed" if guaranteed and requests == limits else "Burstable"
+
+    def predicted_cpu(self) -> CpuPrediction:
+        """From the limit, else the request, of each container, or of the pod as a whole where that has one."""
+        limits, requests, unspecified = Decimal(0), Decimal(0), 0
+        whole = any("cpu" in (self.pod.get(kind) or {}) for kind in ("limits", "requests"))
+        for resources in [self.pod] if whole else [*self.containers, *(i for i, restarts in self.inits if restarts)]:
+            if (limit := (resources.get("limits") or {}).get("cpu")) is not None:
+                limits += parse_quantity(limit)
+            elif (request := (resources.get("requests") or {}).get("cpu")) is not None:
+                requests += parse_quantity(request)
+            else:
+                unspecified += 1
+        known = counted("cpu", limits + parse_quantity(self.overhead.get("cpu", "0")))
+        best_effort = self.qos() == "BestEffort"
+        return CpuPrediction(known, counted("cpu", requests), 0 if best_effort else unspecified, int(best_effort))
+
+    def _exact_requests(self) -> Amounts:
+        total = self._total("requests")
+        _add(total, self.overhead)
+        return total
+
+    def _total(self, kind: str) -> Amounts:
+        total = _total([m.get(kind) for m in self.containers], [(i.get(kind), s) for i, s in self.inits])
+        return total | _pod_level(self.pod.get(kind))
+
+
+def _add(total: Amounts, more: Raw | None) -> None:
+    for resource, value in (more or {}).items():
+        total[resource] = total.get(resource, Decimal(0)) + (
+            value if isinstance(value, Decimal) else parse_quantity(value)
+        )
+
+
+def _raise(total: Amounts, floor: Mapping[str, Decimal]) -> None:
+    for resource, value in floor.items():
+        if value > total.get(resource, Decimal(0)) or resource not in total:
+            total[resource] = value
+
+
+def _total(containers: Iterable[Raw | None], inits: Iterable[tuple[Raw | None, bool]]) -> Amounts:
+    """What containers need together: the larger of all that run at once and of each init container's moment.
+
+    An init container that restarts (a sidecar) runs on beside the containers and the init containers after it.
+    """
+    total: Amounts = {}
+    for resources in containers:
+        _add(total, resources)
+    sidecars: Amounts = {}
+    highest: Amounts = {}
+    for resources, restarts in inits:
+        if restarts:
+            _add(total, resources)
+            _add(sidecars, resources)
+            _raise(highest, sidecars)
+        else:
+            moment = dict(sidecars)
+            _add(moment, resources)
+            _raise(highest, moment)
+    _raise(total, highest)
+    return total
+
+
+def _pod_level(resources: Raw | None) -> Amounts:
+    """What ``spec.resources`` sets for the pod as a whole, which replaces the sum over its containers."""
+    return {
+        r: parse_quantity(v)
+        for r, v in (resources or {}).items()
+        if r in ("cpu", "memory") or r.startswith("hugepages-")
+    }
+
+
+def _counted(amounts: Mapping[str, Decimal]) -> dict[str, int]:
+    """Millicores for cpu, whole units for all else, rounded up."""
+    return {r: counted(r, v) for r, v in amounts.items() if v > 0}
+
+
+def _compute(resources: Raw | None) -> Raw:
+    return {r: v for r, v in (resources or {}).items() if r in ("cpu", "memory") and parse_quantity(v) > 0}
+
+
+def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
+    """Requests of a pod whose containers have, or are about to have, other resources than its spec says (KEP-1287).
+
+    For each container the largest of wanted, allocated and actual requests counts, or of the latter two if the node
+    reports the resize as infeasible. None where all agree, which is nearly always.
+    """
+    reported = {
+        s["name"]: s
+        for group in ("containerStatuses", "initContainerStatuses")
+        for s in status.get(group) or ()
+        if "resources" in s
+    }
+    mains = spec.get("containers") or ()
+    inits = spec.get("initContainers") or ()
+    if all(_agrees(c, reported.get(c.get("name", ""))) for c in (*mains, *inits)):
+        return None
+    infeasible = any(
+        c.get("type") == "PodResizePending" and c.get("reason") == "Infeasible" for c in status.get("conditions") or ()
+    )
+
+    def effective(container: Raw) -> Raw:
+        wanted, current = _requests_of(container), reported.get(container.get("name", ""))
+        if current is None:
+            return wanted
+        present = (_requests_of(current), current.get("allocatedResources") or {})
+        highest: Amounts = {}
+        for amounts in present if infeasible else (wanted, *present):
+            _raise(highest, {r: parse_quantity(v) for r, v in amounts.items()})
+        return highest
+
+    total = _total(
+        [effective(c) for c in mains],
+        [(effective(c), True) if c.get("restartPolicy") == "Always" else (_requests_of(c), False) for c in inits],
+    )
+    total |= _pod_level((spec.get("resources") or {}).get("requests"))
+    _add(total, spec.get("overhead"))
+    return _counted(total)
+
+
+def _requests_of(container: Raw) -> Raw:
+    """Requests of a container, or of a container's status."""
+    return (container.get("resources") or {}).get("requests") or {}
+
+
+def _agrees(container: Raw, reported: Raw | None) -> bool:
+    """Whether a container's status has the requests of its spec."""
+    if reported is None:
+        return True
+    wanted = _requests_of(container)
+    return wanted == _requests_of(reported) and wanted == (reported.get("allocatedResources") or wanted)

@@ -1,0 +1,51 @@
+"""Trimming of raw Pods, so that a reflector does not keep environments and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from concerto.api.pod import MIRROR
+from concerto.api.pod_constraints import claims_of
+
+Raw = Mapping[str, Any]
+
+_METADATA = (
+    "namespace", "name", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
+    "deletionTimestamp",
+)  # fmt: skip
+_SPEC = (
+    "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
+    "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef",
+)  # fmt: skip
+_STATUS = ("phase", "startTime", "resources", "allocatedResources")
+_CONTAINER = ("name", "resources", "ports", "restartPolicy")
+_CONTAINER_STATUS = ("name", "resources", "allocatedResources")
+
+
+def trim_pod(obj: Raw) -> dict[str, Any]:
+    """The part of a raw Pod that ``PodView`` reads."""
+    metadata = obj["metadata"]
+    spec = obj["spec"]
+    status = obj.get("status") or {}
+    kept_metadata = {k: metadata[k] for k in _METADATA if k in metadata}
+    if MIRROR in (metadata.get("annotations") or ()):
+        kept_metadata["annotations"] = {MIRROR: ""}
+    kept = {k: spec[k] for k in _SPEC if k in spec}
+    for containers in ("containers", "initContainers"):
+        if containers in spec:
+            kept[containers] = [{k: c[k] for k in _CONTAINER if k in c} for c in spec[containers]]
+    claims = [{"name": v["name"], **found} for v in spec.get("volumes") or () if (found := claims_of(v))]
+    if claims:
+        kept["volumes"] = claims
+    kept_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
+    for statuses in ("containerStatuses", "initContainerStatuses"):
+        resized = [
+            {k: s[k] for k in _CONTAINER_STATUS if k in s} for s in status.get(statuses) or () if "resources" in s
+        ]
+        if resized:
+            kept_status[statuses] = resized
+    pending = [c for c in status.get("conditions") or () if c.get("type") == "PodResizePending"]
+    if pending:
+        kept_status["conditions"] = pending
+    return {"metadata": kept_metadata, "spec": kept, "status": kept_status}
