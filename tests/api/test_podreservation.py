@@ -1,6 +1,6 @@
 import pytest
 
-from concerto.api.podreservation import Assignment, Pin, StandingReservation, build_batch
+from concerto.api.podreservation import Assignment, Pin, StandingReservation, build_placement_record
 from concerto.api.selectors import Requirement
 
 FULL = Assignment("default", "p", "uid-p", "n1", "Capacity", "77", 2.25, reservation=("team", "res"))
@@ -29,7 +29,7 @@ def test_what_was_available_is_a_decimal_number(available, text):
 
 
 def test_a_batch_is_marked_as_the_operators_own_and_counts_its_assignments():
-    batch = build_batch("concerto-system", "cycle-a-1", [FULL, BY_REQUESTS])
+    batch = build_placement_record("concerto-system", "cycle-a-1", [FULL, BY_REQUESTS])
     assert batch["metadata"] == {
         "namespace": "concerto-system",
         "name": "cycle-a-1",

@@ -7,18 +7,21 @@ import json
 
 import pytest
 
-from concerto.api.podreservation import Assignment, build_batch
+from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment, build_placement_record
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.operator import missing_kinds, read_owners
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling import placement_records
 from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
-from concerto.controllers.scheduling.placement_records import StoredBatch, discard, store
+from concerto.controllers.scheduling.placement_records import PlacementRecord, discard, store
 from concerto.controllers.scheduling.scheduler import Scheduler
+from concerto.kube.confirmed_writes import WriteSettings
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.profile import Profile
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 
-QUICK = BinderSettings(timeout_seconds=1.0, first_backoff_seconds=0.001, longest_backoff_seconds=0.01)
+QUICK = BinderSettings(timeout_seconds=1.0, first_backoff_seconds=0.001, max_backoff_seconds=0.01)
 NOW = "2026-03-01T12:00:00Z"
 
 
@@ -27,14 +30,20 @@ def assignments(count: int) -> list[Assignment]:
 
 
 def stored(count: int) -> dict[str, object]:
-    body = build_batch("concerto-system", "b", assignments(count))
-    return body | {"metadata": body["metadata"] | {"uid": "batch", "resourceVersion": "7"}}
+    body = build_placement_record("concerto-system", "b", assignments(count))
+    return body | {"metadata": body["metadata"] | {"uid": "record", "resourceVersion": "7"}}
 
 
 def pod(node: str = "", uid: str = "uid-0", phase: str = "Pending") -> dict[str, object]:
     spec = {"schedulerName": "concerto", "containers": [{"name": "c"}]} | ({"nodeName": node} if node else {})
     metadata = {"namespace": "default", "name": "p0", "uid": uid, "creationTimestamp": NOW, "resourceVersion": "1"}
     return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+async def creates(request):
+    """201 with the object as it was sent."""
+    body = await request.json()
+    return await says(201, body | {"metadata": body["metadata"] | {"uid": "record", "resourceVersion": "7"}})(request)
 
 
 def posts(server: Faulty) -> int:
@@ -48,14 +57,14 @@ def posts(server: Faulty) -> int:
         ("lost, and not done", [hangs_up, says(200, pod()), says(201)], BindResult.BOUND, 2),
         ("500, and done", [refuses(500, "InternalError"), says(200, pod("n1"))], BindResult.BOUND, 1),
         ("not JSON, then done", [says(201, "<html>"), says(200, "<html>"), says(201)], BindResult.BOUND, 2),
-        ("429", [refuses(429, "TooManyRequests"), says(200, pod()), says(201)], BindResult.BOUND, 2),
+        ("429", [refuses(429, "TooManyRequests"), says(201)], BindResult.BOUND, 2),
         ("409, and ours", [refuses(409, "Conflict"), says(200, pod("n1"))], BindResult.BOUND, 1),
         ("409, another's", [refuses(409, "Conflict"), says(200, pod("n2"))], BindResult.ELSEWHERE, 1),
         ("409, and gone", [refuses(409, "Conflict"), refuses(404, "NotFound")], BindResult.GONE, 1),
         ("409, another pod", [refuses(409, "Conflict"), says(200, pod(uid="new"))], BindResult.GONE, 1),
         ("409, and unbound", [refuses(409, "Conflict"), says(200, pod())], BindResult.REFUSED, 1),
         ("404", [refuses(404, "NotFound")], BindResult.GONE, 1),
-        ("403", [refuses(403, "Forbidden"), says(200, pod())], BindResult.REFUSED, 1),
+        ("403", [refuses(403, "Forbidden")], BindResult.REFUSED, 1),
         (
             "done unheard, and the second attempt is forbidden",
             [hangs_up, says(200, pod()), refuses(403, "Forbidden"), says(200, pod("n1"))],
@@ -66,7 +75,7 @@ def posts(server: Faulty) -> int:
 )
 async def test_a_binding_ends_as_the_pod_says(sentence, script, result, most_posts):
     async with faulty(script) as server:
-        outcome = await bind(server.session, "default", "p0", "uid-0", "n1", QUICK)
+        outcome = await bind(server.session, PodView.from_raw(pod()), "n1", QUICK)
         assert outcome.result is result, sentence
         assert posts(server) == most_posts
 
@@ -81,16 +90,16 @@ async def test_a_binding_ends_as_the_pod_says(sentence, script, result, most_pos
         ("the namespace is gone", [refuses(404, "NotFound")], 0, 1),
         ("no right", [refuses(403, "Forbidden")], 0, 1),
         ("no longer known", [refuses(401, "Unauthorized")], 0, 1),
-        ("one is bad, and found by halves", [refuses(422, "Invalid")] * 3 + [says(201, stored(1))], 3, 7),
+        ("one is bad, and found by halves", [refuses(422, "Invalid")] * 3 + [creates], 3, 7),
     ],
 )
-async def test_a_batch_is_stored_or_refused_and_the_server_is_not_overrun(
+async def test_a_record_is_stored_or_refused_and_the_server_is_not_overrun(
     sentence, script, confirmed, most_posts, monkeypatch
 ):
-    monkeypatch.setattr("concerto.controllers.scheduling.placement_records._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(placement_records, "_RETRY", WriteSettings(0.01, 0.01))
     async with faulty(script) as server:
-        batches, refused = await store(server.session, "concerto-system", "b", assignments(4))
-        assert sum(len(b.assignments) for b in batches) == confirmed, sentence
+        records, refused = await store(server.session, "concerto-system", "b", assignments(4))
+        assert sum(len(r.assignments) for r in records) == confirmed, sentence
         assert len(refused) == 4 - confirmed
         assert posts(server) <= most_posts
 
@@ -106,10 +115,10 @@ async def test_a_process_that_no_longer_leads_stores_nothing():
 
 
 @pytest.mark.parametrize("answer", [says(200, "<html>"), refuses(403, "Forbidden"), refuses(503, "ServiceUnavailable")])
-async def test_a_batch_that_can_not_be_deleted_now_is_kept_for_later(answer):
-    batch = StoredBatch("b", "batch", "7", tuple(assignments(1)))
+async def test_a_record_that_can_not_be_deleted_now_is_kept_for_later(answer):
+    record = PlacementRecord("b", "record", "7", tuple(assignments(1)))
     async with faulty([refuses(409, "Conflict"), answer]) as server:
-        assert await discard(server.session, "concerto-system", batch) is False
+        assert await discard(server.session, "concerto-system", record) is False
 
 
 def scheduler(server: Faulty) -> Scheduler:
@@ -164,7 +173,7 @@ async def test_the_largest_amounts_that_the_api_server_takes_break_nothing(amoun
         assert not made._metrics.render().decode().count("unreadable_objects_total{kind=")
 
 
-async def test_a_batch_that_came_true_after_the_end_of_its_process_is_taken_over_and_deleted():
+async def test_a_record_that_came_true_after_the_end_of_its_process_is_taken_over_and_deleted():
     deleted = asyncio.Event()
 
     async def delete(request):

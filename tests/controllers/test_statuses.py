@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from concerto.api.podreservation import Assignment, StandingReservation, build_batch
+from concerto.api.podreservation import Assignment, StandingReservation, build_placement_record
 from concerto.capacity.subspace import Subspace
 from concerto.controllers.capacity.cluster_model import build_cluster_status
 from concerto.controllers.scheduling.binder import build_binding
@@ -192,7 +192,7 @@ ASSIGNMENT = Assignment("default", "p", "uid-1", "n1", "Capacity", "42", 3.25)
 
 
 def test_a_batch_fits_its_schema_and_can_be_read_again():
-    batch = build_batch("concerto-system", "cycle-a-000001", [ASSIGNMENT])
+    batch = build_placement_record("concerto-system", "cycle-a-000001", [ASSIGNMENT])
     assert problems(batch) == []
     assert Assignment.from_raw(batch["spec"]["assignments"][0]) == ASSIGNMENT
 

@@ -14,7 +14,7 @@ from concerto.api.nodecapacity import (
     ResourceStatus,
     Window,
 )
-from concerto.api.podreservation import Assignment, build_batch
+from concerto.api.podreservation import Assignment, build_placement_record
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import SubspaceSnapshot, SubspaceStatus
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
@@ -310,6 +310,6 @@ def test_an_object_that_no_agent_has_written_has_no_status():
     )
 )
 def test_a_batch_that_we_write_fits_and_reads_back_the_same(assignments):
-    batch = build_batch("concerto-system", "cycle-x-1", assignments)
+    batch = build_placement_record("concerto-system", "cycle-x-1", assignments)
     assert problems(batch) == []
     assert [Assignment.from_raw(raw) for raw in batch["spec"]["assignments"]] == assignments

@@ -162,7 +162,7 @@ class StandingReservation:
         )
 
 
-def build_batch(namespace: str, name: str, assignments: Sequence[Assignment]) -> dict[str, Any]:
+def build_placement_record(namespace: str, name: str, assignments: Sequence[Assignment]) -> dict[str, Any]:
     """The operator's own form: the PodReservation that records the decisions of one cycle (at most 250)."""
     return {
         "apiVersion": "concerto.dev/v1alpha1",

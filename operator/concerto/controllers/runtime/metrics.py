@@ -72,7 +72,9 @@ class Metrics:
             "concerto_pod_scheduling_seconds", "Pod seen pending to pod bound.", buckets=_SECONDS, registry=r
         )
         self.pending = Gauge("concerto_pending_pods", "Pods waiting for a place.", registry=r)
-        self.batches = Gauge("concerto_in_flight_batches", "PodReservations of decisions in flight.", registry=r)
+        self.placement_records = Gauge(
+            "concerto_placement_records", "PodReservations that record placements under way.", registry=r
+        )
         self.cluster_model_updates = Counter(
             "concerto_cluster_model_updates_total", "Writes of SubspaceSnapshot/cluster.", registry=r
         )

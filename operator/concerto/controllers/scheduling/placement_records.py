@@ -1,35 +1,26 @@
-"""The durable intent: one PodReservation for all decisions of a cycle.
+"""The durable intent: one PodReservation, the placement record, for all decisions of a cycle.
 
-It exists before the first of its bindings is sent and is deleted with its last assignment, so that whoever takes over
-knows what may still be in flight. Names are deterministic (instance and cycle), so an unknown outcome is read back.
+The record exists before the first of its bindings is sent and is deleted after its last assignment has been observed.
+So a successor knows what may still be in flight. Names are deterministic (instance and cycle), so an unknown outcome
+can be read back.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from concerto.api.podreservation import Assignment, build_batch
-from concerto.kube import (
-    ApiError,
-    Conflict,
-    Forbidden,
-    KubeError,
-    NotFound,
-    Object,
-    Session,
-    TooManyRequests,
-    Unauthorized,
-)
+from concerto.api.podreservation import Assignment, build_placement_record
+from concerto.kube import ApiError, Conflict, Forbidden, KubeError, NotFound, Object, Session, Unauthorized
+from concerto.kube.confirmed_writes import WriteSettings, write_until_known
 from concerto.kube.resources import POD_RESERVATIONS
 
-_RETRY_SECONDS = 0.5
+_RETRY = WriteSettings(first_backoff_seconds=0.5, max_backoff_seconds=0.5)
 
 
 @dataclass(frozen=True)
-class StoredBatch:
-    """A batch that the API server has confirmed."""
+class PlacementRecord:
+    """A placement record that the API server has confirmed."""
 
     name: str
     uid: str
@@ -39,7 +30,7 @@ class StoredBatch:
 
 @dataclass(frozen=True)
 class Refused:
-    """An assignment that the API server would not store, and its sentence."""
+    """An assignment that the API server refused to store, and its sentence."""
 
     assignment: Assignment
     message: str
@@ -53,22 +44,21 @@ async def store(
     *,
     owners: Sequence[Object] = (),
     may_write: Callable[[], bool] = lambda: True,
-) -> tuple[list[StoredBatch], list[Refused]]:
-    """Write the batch; returns once every assignment is either confirmed or refused.
+) -> tuple[list[PlacementRecord], list[Refused]]:
+    """Write the record; returns once every assignment is either confirmed or refused.
 
-    A refusal of what it says (400, 413, 422) is narrowed down by halves, so that one bad assignment costs only itself.
-    One that has nothing to do with what it says (rights, a namespace that is gone) is one of all.
+    A refusal of the content (400, 413, 422) is narrowed down by halves, so that one bad assignment costs only itself.
+    Any other refusal (rights, a namespace that is gone) concerns all assignments.
 
     Args:
         session: the way to the API server.
-        namespace: the operator's own; batches count nowhere else.
+        namespace: the operator's own; records count nowhere else.
         name: unique to this cycle of this process.
         assignments: at most 250.
-        owners: owner references of the batch.
-        may_write: whether this process still leads, asked before each write; once it says no, nothing is sent and
-            nothing returned (a process that was stopped for a while wakes up anywhere).
+        owners: owner references of the record.
+        may_write: whether this process still leads; see `write_until_known`.
     """
-    body = build_batch(namespace, name, assignments)
+    body = build_placement_record(namespace, name, assignments)
     if owners:
         body["metadata"]["ownerReferences"] = list(owners)
     try:
@@ -77,7 +67,7 @@ async def store(
         if len(assignments) == 1 or isinstance(error, Unauthorized | Forbidden | NotFound):
             return [], [Refused(a, error.message) for a in assignments]
         half = len(assignments) // 2
-        stored: list[StoredBatch] = []
+        stored: list[PlacementRecord] = []
         refused: list[Refused] = []
         for suffix, part in (("a", assignments[:half]), ("b", assignments[half:])):
             more, worse = await store(session, namespace, name + suffix, part, owners=owners, may_write=may_write)
@@ -85,56 +75,49 @@ async def store(
             refused += worse
         return stored, refused
     metadata = created["metadata"]
-    return [StoredBatch(name, metadata["uid"], metadata["resourceVersion"], tuple(assignments))], []
+    return [PlacementRecord(name, metadata["uid"], metadata["resourceVersion"], tuple(assignments))], []
 
 
 async def _create(session: Session, namespace: str, name: str, body: Object, may_write: Callable[[], bool]) -> Object:
-    """POST until the outcome is known; an object of that name with our very content is ours."""
-    while True:
-        if not may_write():
-            await asyncio.Event().wait()
-        conflict: ApiError | None = None
+    """POST until the outcome is known; an object of that name with exactly our assignments is ours."""
+
+    async def write() -> Object:
+        return await session.request("POST", POD_RESERVATIONS.path(namespace), body=body, attempts=1)
+
+    async def read_back() -> Object | None:
         try:
-            return await session.request("POST", POD_RESERVATIONS.path(namespace), body=body, attempts=1)
-        except Conflict as error:
-            conflict = error
-        except TooManyRequests as error:
-            await asyncio.sleep(max(_RETRY_SECONDS, error.retry_after or 0.0))
-            continue
-        except ApiError:
-            raise
-        except KubeError:
-            pass  # outcome unknown, or unreachable
-        try:
-            found = await session.get(POD_RESERVATIONS.path(namespace, name))
-        except KubeError:
-            await asyncio.sleep(_RETRY_SECONDS)  # it is not there, or nothing can be learned now
-        else:
-            if [a["uid"] for a in found["spec"].get("assignments", ())] == [
-                a["uid"] for a in body["spec"]["assignments"]
-            ]:
-                return found
-            raise conflict or Conflict(409, "AlreadyExists", f"a PodReservation {name} of other content exists")
+            return await session.get(POD_RESERVATIONS.path(namespace, name))
+        except NotFound:
+            return None
+
+    found = await write_until_known(write, read_back, may_write=may_write, settings=_RETRY)
+    if _uids(found) != _uids(body):
+        raise Conflict(409, "AlreadyExists", f"a PodReservation {name} of other content exists")
+    return found
 
 
-async def discard(session: Session, namespace: str, batch: StoredBatch) -> bool:
-    """Delete a batch whose last assignment is released; False if that is not known to have worked (ask again)."""
-    path = POD_RESERVATIONS.path(namespace, batch.name)
-    version = batch.resource_version
+def _uids(record: Object) -> list[str]:
+    return [str(assignment["uid"]) for assignment in record["spec"].get("assignments", ())]
+
+
+async def discard(session: Session, namespace: str, record: PlacementRecord) -> bool:
+    """Delete a record whose last assignment is released; False if that is not known to have worked (repeat later)."""
+    path = POD_RESERVATIONS.path(namespace, record.name)
+    version = record.resource_version
     for _ in range(2):
         try:
-            await session.delete(path, uid=batch.uid, resource_version=version)
+            await session.delete(path, uid=record.uid, resource_version=version)
         except NotFound:
             return True
         except Conflict:
-            # Somebody touched it (an annotation, say), or another batch has its name
+            # Somebody changed it (an annotation, say), or another record has its name
             try:
                 found = await session.get(path)
             except NotFound:
                 return True
             except KubeError:
                 return False
-            if found["metadata"]["uid"] != batch.uid:
+            if found["metadata"]["uid"] != record.uid:
                 return True
             version = found["metadata"]["resourceVersion"]
         except KubeError:

@@ -25,7 +25,7 @@ from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
-from concerto.controllers.scheduling.placement_records import StoredBatch, discard, store
+from concerto.controllers.scheduling.placement_records import PlacementRecord, discard, store
 from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
 from concerto.kube import Object, Session
 from concerto.kube.events import EventRecorder
@@ -155,8 +155,8 @@ class Scheduler:
         self._counts: dict[str, ProfileCounts] = {}
         self._pending: dict[str, PodView] = {}  # unbound pods of every scheduler, by UID
         self._first_seen: dict[str, float] = {}
-        self._found: dict[str, StoredBatch] = {}  # batches as the API server has them
-        self._stored: dict[str, StoredBatch] = {}  # batches the ledger knows of
+        self._found: dict[str, PlacementRecord] = {}  # batches as the API server has them
+        self._stored: dict[str, PlacementRecord] = {}  # batches the ledger knows of
         self._generator = np.random.default_rng()
         self._told_overdue: set[str] = set()
         self._told_silent: set[str] = set()
@@ -275,7 +275,7 @@ class Scheduler:
         except Exception:
             self._unreadable("PodReservation", new)
             return
-        self._found[metadata["name"]] = StoredBatch(
+        self._found[metadata["name"]] = PlacementRecord(
             metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments
         )
 
@@ -422,7 +422,7 @@ class Scheduler:
         for refusal in refused:
             logger.error("%s/%s: %s", refusal.assignment.namespace, refusal.assignment.name, refusal.message)
             self._give_back(by_uid[refusal.assignment.uid], f"The placement could not be stored: {refusal.message}")
-        self._metrics.batches.set(len(self._stored))
+        self._metrics.placement_records.set(len(self._stored))
         if len(self._binding) > self._settings.most_waiting_bindings:
             self._room.clear()
 
@@ -458,9 +458,7 @@ class Scheduler:
         async with self._slots:
             outcome = await bind(
                 self._session,
-                pod.namespace,
-                pod.name,
-                pod.uid,
+                pod,
                 node,
                 BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up),
                 may_write=self._may_write,
@@ -534,7 +532,7 @@ class Scheduler:
                     self._forget_batch(name)
             # What could not be deleted (a right that is missing, say) is not asked for twice a second for ever
             wait = self._settings.housekeeping_seconds if all(gone) else min(2 * wait, _LONGEST_HOUSEKEEPING_SECONDS)
-            self._metrics.batches.set(len(self._stored))
+            self._metrics.placement_records.set(len(self._stored))
             self._metrics.bring_up_to(self._metrics.events_dropped, self._recorder.dropped)
             self._metrics.bring_up_to(self._metrics.rejected_metrics, self.snapshot.load.rejected)
 
