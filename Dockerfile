@@ -13,7 +13,8 @@ RUN ["/usr/bin/python3", "install.py", "wheels", "wheels/operator", "/out/operat
 COPY operator operator
 COPY agent agent
 RUN ["/usr/bin/python3", "install.py", "code", "/out/agent", "agent/concerto_agent", "operator/concerto/__init__.py", \
-     "operator/concerto/cli/main.py", "operator/concerto/api", "operator/concerto/capacity", "operator/concerto/kube"]
+     "operator/concerto/cli/main.py", "operator/concerto/api", "operator/concerto/capacity", "operator/concerto/kube", \
+     "operator/concerto/linux"]
 RUN ["/usr/bin/python3", "install.py", "code", "/out/operator", "operator/concerto"]
 
 FROM ${BASE} AS runtime

@@ -22,6 +22,15 @@ from concerto.api.nodecapacity import AgentInfo, CapacitySettings, MetricsEndpoi
 from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp
+from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
+from concerto.capacity.publishing import (
+    Published,
+    PublishedSubspace,
+    PublishSettings,
+    condition_states,
+    should_publish,
+    should_publish_subspace,
+)
 from concerto.capacity.subspace import Subspace
 from concerto.kube import ApiError, KubeError, Reflector, Session
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
@@ -32,17 +41,6 @@ from concerto_agent.pinner import Pinner, PinningSettings
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.podmeta import limits_of, trim_pod
 from concerto_agent.pods import PodWatcher
-from concerto_agent.publisher import (
-    Published,
-    PublishedSubspace,
-    PublishSettings,
-    build_conditions,
-    build_status,
-    build_subspace,
-    said,
-    should_publish,
-    should_publish_subspace,
-)
 from concerto_agent.quotas import PodLimits
 from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings
@@ -399,28 +397,27 @@ class Agent:
         """What could be said now; only conditions while there is no measurement to go with them."""
         now = self._wall()
         conditions = build_conditions(
-            batches=int(measured.report.batches[0]),
-            fresh=measured.fresh,
-            silent_seconds=measured.silent_seconds,
-            problems=measured.problems,
-            pods_known=self._pods_known,
-            another=self._another_now(measured.settings.heartbeat_seconds),
-            refused_spec=self._refused_spec,
+            Health(
+                batches=int(measured.report.batches[0]),
+                fresh=measured.fresh,
+                silent_seconds=measured.silent_seconds,
+                problems=measured.problems,
+                pods_known=self._pods_known,
+                another=self._another_now(measured.settings.heartbeat_seconds),
+                refused_spec=self._refused_spec,
+            )
         )
         if measured.fresh and measured.wall is not None and self._pods_known:
-            return build_status(
-                measured.report,
-                0,
-                measured.settings,
-                windows=measured.windows,
+            context = StatusContext(
                 agent=replace(self._info, pod_events="Scan" if self._pods is None else self._pods.events),
                 pod_uids=measured.pod_uids,
                 observed_at=measured.wall,
                 observed_generation=measured.generation,
+                now=now,
                 conditions=conditions,
                 before=self._conditions,
-                now=now,
             )
+            return build_status(measured.report, 0, measured.settings, context, measured.windows)
         merged = merge_conditions(
             self._conditions, conditions, now=format_timestamp(now), observed_generation=measured.generation
         )
@@ -436,7 +433,7 @@ class Agent:
             reason = should_publish(self._published, status, measured_at, self._settings.publish, now)
             raw = status.to_raw()
         else:
-            reason = "Conditions" if said(status) != self._told else None
+            reason = "Conditions" if condition_states(status) != self._told else None
             raw = {"conditions": status}
         if reason is None:
             return
@@ -449,20 +446,13 @@ class Agent:
             jitter = self._rng.uniform(1 - self._settings.publish.jitter, 1 + self._settings.publish.jitter)
             self._published = Published(status, measured_at, now, now + measured.settings.heartbeat_seconds * jitter)
         else:
-            self._told = said(status)
+            self._told = condition_states(status)
 
     async def _publish_subspace(self, measured: Measured) -> None:
         if not measured.fresh or measured.wall is None:
             return
-        status = build_subspace(
-            measured.report,
-            0,
-            measured.settings,
-            observed_at=measured.wall,
-            observed_generation=1,
-            before=self._subspace_conditions,
-            now=self._wall(),
-        )
+        context = StatusContext(self._info, (), measured.wall, 1, self._wall(), before=self._subspace_conditions)
+        status = build_subspace(measured.report, 0, measured.settings, context)
         now = self._clock()
         if not should_publish_subspace(self._published_subspace, status, self._settings.publish, now):
             return

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.nodecapacity import CapacitySettings
+from concerto.capacity.node_status import Problem
 from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto_agent.metrics import Counters
 from concerto_agent.podmeta import PodCensus
-from concerto_agent.sampler import Problem, Sample, Sampler, SamplerSettings
+from concerto_agent.sampler import Sample, Sampler, SamplerSettings
 
 _NODE = 0  # the one row of the pipeline
 

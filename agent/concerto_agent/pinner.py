@@ -20,6 +20,7 @@ from concerto.api.timestamps import format_timestamp
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
 from concerto.kube.errors import Forbidden, Unauthorized
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
+from concerto.linux.cpu_topology import fingerprint, read_topology
 from concerto_agent.bindings import Object, Outcome, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
@@ -40,7 +41,6 @@ from concerto_agent.inotify import Inotify
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
 from concerto_agent.sampler import SamplerSettings
-from concerto_agent.topology import fingerprint, read_topology
 
 log = logging.getLogger(__name__)
 

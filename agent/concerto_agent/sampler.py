@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from concerto.api.nodecapacity import CapacitySettings, CpuFormula, MemoryFormula
 from concerto.capacity import readings
+from concerto.capacity.node_status import Problem
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import (
     KeptFile,
@@ -26,15 +27,6 @@ from concerto_agent.files import (
 )
 
 NAN = math.nan
-Reason = Literal[
-    "Unreadable",
-    "NoPressure",
-    "NoMemAvailable",
-    "SharedCPUs",
-    "NoPodCgroups",
-    "NetworkSpeedUnknown",
-    "InvalidGauge",
-]
 
 
 @dataclass(frozen=True)
@@ -59,21 +51,6 @@ class SamplerSettings:
     sys: Path = Path("/sys")
     longest_gap_seconds: float = 2.0
     slow_period_seconds: float = 1.0
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that keeps the telemetry from being complete.
-
-    Attributes:
-        reason: for the condition, CamelCase.
-        message: what is missing and what is done instead.
-        resource: the resource that is not measured because of it; "" if all are.
-    """
-
-    reason: Reason
-    message: str
-    resource: str = ""
 
 
 @dataclass(frozen=True)

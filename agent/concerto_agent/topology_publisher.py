@@ -14,9 +14,9 @@ from concerto.api.nodecputopology import CPUPools
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
+from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.sampler import SamplerSettings
-from concerto_agent.topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto_agent.writer import NodeMissing, Object, Writer
 
 log = logging.getLogger(__name__)

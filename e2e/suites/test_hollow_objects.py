@@ -8,11 +8,12 @@ import pytest
 
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings
 from concerto.api.pod import PodView
+from concerto.capacity.node_status import build_status
 from concerto.capacity.pipeline import NodePipeline
+from concerto.capacity.publishing import Published, PublishSettings, should_publish
 from concerto.kube import NotFound, Unreachable
 from concerto.simulation.scheduling.node_model import MIB, PodLoad
-from concerto_agent.publisher import Published, PublishSettings, should_publish
-from e2e.testbed.hollow.agents import Known, status_of
+from e2e.testbed.hollow.agents import Known, context_of
 from e2e.testbed.hollow.objects import FINITE_LOAD, SERVICE_LOAD, ContainerEnd, PodLife, pod_load, pod_status, refusal
 from e2e.testbed.hollow.writes import WriteQueue
 
@@ -208,17 +209,8 @@ def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None
         may = known.may_be_news(report, rules, now)
         windows = pipeline.windows(now)
         for node in range(count):
-            status = status_of(
-                report,
-                node,
-                settings,
-                windows=windows,
-                agent=agent,
-                pod_uids=uids[node],
-                generation=1,
-                published=published[node],
-                observed_at=NOW + now,
-            )
+            context = context_of(report, node, agent, uids[node], NOW + now)
+            status = build_status(report, node, settings, context, windows)
             reason = should_publish(published[node], status, now, rules, now)
             if reason is None:
                 continue

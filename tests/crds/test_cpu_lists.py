@@ -11,8 +11,8 @@ from concerto.api.cpulist import HIGHEST, format_cpu_list
 from concerto.api.nodecputopology import Core, CPUPools, CPUTopology, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.controllers.pinning.status import build_binding_status
+from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading
 from concerto.pinning.validation import BoundPod, judge_node
-from concerto_agent.topology import KubeletCPUs, TopologyReading
 from concerto_agent.topology_publisher import build_topology_status
 from support.crd_schemas import CRDS, problems, structural_schema
 

@@ -13,6 +13,7 @@ from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
 from concerto.api.podreservation import StandingReservation
 from concerto.autoscaling.decision import failed
+from concerto.capacity.node_status import Health, build_conditions
 from concerto.controllers.autoscaling.status import all_conditions
 from concerto.controllers.pinning.status import build_binding_status
 from concerto.controllers.scheduling.load_providers.source import SourceError
@@ -21,7 +22,6 @@ from concerto.controllers.scheduling.profiles import ProfileState, build_profile
 from concerto.controllers.scheduling.reservations import build_standing_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 from concerto.scheduling.state.ledger import StandingState
-from concerto_agent.publisher import build_conditions
 from concerto_agent.topology_publisher import _conditions as topology_conditions
 from support.crd_schemas import CRDS, REPOSITORY, documents
 from support.programs import program
@@ -67,7 +67,7 @@ def node_capacity(**changed: Any) -> dict[str, Any]:
         "batches": 9, "fresh": True, "silent_seconds": 0.0, "problems": (), "pods_known": True, "another": None,
         "refused_spec": None,
     }  # fmt: skip
-    return said("NodeCapacity", *build_conditions(**usual | changed))
+    return said("NodeCapacity", *build_conditions(Health(**usual | changed)))
 
 
 def profile(ready: Condition, provider: ProviderState | None = None) -> dict[str, Any]:
@@ -132,7 +132,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a node is measured": (node_capacity(), "Healthy", "Capacity is measured."),
     "a node warms up": (node_capacity(batches=1), "Healthy", "first guess"),
     "a node is not measured": (node_capacity(fresh=False, silent_seconds=9.0), "Degraded", "measured for 9 s"),
-    "a node's pods are unknown": (node_capacity(pods_known=False), "Degraded", "which pods are on this node"),
+    "a node's pods are unknown": (node_capacity(pods_known=False), "Degraded", "has not listed this node's pods"),
     "two agents write one object": (node_capacity(another="a-2"), "Degraded", "Agent instance a-2"),
     "a spec can't be used": (node_capacity(refused_spec="no resource"), "Degraded", "no resource"),
     "a topology is read": (

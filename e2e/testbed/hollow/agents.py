@@ -13,23 +13,21 @@ from numpy.typing import NDArray
 
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
 from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
+from concerto.capacity.publishing import (
+    Published,
+    PublishedSubspace,
+    PublishSettings,
+    should_publish,
+    should_publish_subspace,
+)
 from concerto.capacity.readings import cpu, non_pod_cpu
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto.kube import Conflict, Reflector, Resource, Session
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
 from concerto.simulation.scheduling.node_model import NodeFleet, Readings
-from concerto_agent.publisher import (
-    Published,
-    PublishedSubspace,
-    PublishSettings,
-    build_conditions,
-    build_status,
-    build_subspace,
-    should_publish,
-    should_publish_subspace,
-)
 from concerto_agent.writer import NodeMissing, Writer, build_object
 from e2e.testbed.hollow.objects import HollowNode, Object
 from e2e.testbed.hollow.writes import WriteQueue
@@ -199,17 +197,8 @@ class Agents:
         observed_at = self._wall(report.now)
         for index in map(int, nodes):
             node, agent = self._nodes[index], self._agents[index]
-            status = status_of(
-                report,
-                index,
-                self.settings,
-                windows=windows,
-                agent=self._info,
-                pod_uids=tuple(agent.started),
-                generation=agent.generation,
-                published=agent.published,
-                observed_at=observed_at,
-            )
+            context = context_of(report, index, self._info, tuple(agent.started), observed_at, agent)
+            status = build_status(report, index, self.settings, context, windows)
             if should_publish(agent.published, status, report.now, self._publish, now):
                 jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
                 due = now + self.settings.heartbeat_seconds * jitter
@@ -218,15 +207,9 @@ class Agents:
                 self._write(NODE_CAPACITIES, node, status.to_raw())
             if agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
                 continue
-            model = build_subspace(
-                report,
-                index,
-                self.settings,
-                observed_at=observed_at,
-                observed_generation=1,
-                before=agent.subspace.status.conditions if agent.subspace else (),
-                now=observed_at,
-            )
+            before = agent.subspace.status.conditions if agent.subspace else ()
+            context = StatusContext(self._info, (), observed_at, 1, observed_at, before=before)
+            model = build_subspace(report, index, self.settings, context)
             if should_publish_subspace(agent.subspace, model, self._publish, now):
                 agent.subspace = PublishedSubspace(model, now)
                 self._write(SUBSPACE_SNAPSHOTS, node, model.to_raw())
@@ -250,29 +233,17 @@ class Agents:
         self._writes.put((resource.plural, node.name), write)
 
 
-def status_of(
+def context_of(
     report: CapacityReport,
     node: int,
-    settings: CapacitySettings,
-    *,
-    windows: Mapping[str, WindowStatistics],
-    agent: AgentInfo,
+    info: AgentInfo,
     pod_uids: Sequence[str],
-    generation: int,
-    published: Published | None,
     observed_at: float,
-) -> NodeCapacityStatus:
-    """What the agent of a node on which all is well has to say; see `build_status` for the arguments."""
-    return build_status(
-        report,
-        node,
-        settings,
-        windows=windows,
-        agent=agent,
-        pod_uids=pod_uids,
-        observed_at=observed_at,
-        observed_generation=generation,
-        conditions=build_conditions(
+    agent: _Agent | None = None,
+) -> StatusContext:
+    """What the status of a node on which all is well states beside the measurement."""
+    conditions = build_conditions(
+        Health(
             batches=int(report.batches[node]),
             fresh=True,
             silent_seconds=0.0,
@@ -280,10 +251,11 @@ def status_of(
             pods_known=True,
             another=None,
             refused_spec=None,
-        ),
-        before=published.status.conditions if published else (),
-        now=observed_at,
+        )
     )
+    before = agent.published.status.conditions if agent and agent.published else ()
+    generation = agent.generation if agent else 1
+    return StatusContext(info, tuple(pod_uids), observed_at, generation, observed_at, conditions, before)
 
 
 def usage(readings: Readings, settings: CapacitySettings) -> tuple[np.ndarray, np.ndarray]:
@@ -316,15 +288,6 @@ def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -
         if pipeline.sample(now, y[:1], non_pod=non_pod[:1]):
             report = pipeline.fold(now)
     assert report is not None
-    status = status_of(
-        report,
-        0,
-        settings,
-        windows=pipeline.windows(now),
-        agent=AgentInfo("hollow", "hollow-idle", "Machine", "Inotify"),
-        pod_uids=(),
-        generation=1,
-        published=None,
-        observed_at=time.time(),
-    )
+    context = context_of(report, 0, AgentInfo("hollow", "hollow-idle", "Machine", "Inotify"), (), time.time())
+    status = build_status(report, 0, settings, context, pipeline.windows(now))
     return replace(status, capacity=float(max_pods))

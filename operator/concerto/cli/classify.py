@@ -12,6 +12,7 @@ from pathlib import Path
 
 from concerto.api.cpulist import format_cpu_list
 from concerto.cli.timed_runs import Cpuset, CpusetError
+from concerto.linux.cpu_topology import read_topology
 from concerto.pinning.allocator import Features, Occupancy, allocate
 from concerto.pinning.classification import (
     EXCLUSIVENESS_LABEL,
@@ -23,7 +24,6 @@ from concerto.pinning.classification import (
     classify,
 )
 from concerto.pinning.topology import TopologyIndex, bits
-from concerto_agent.topology import read_topology
 
 _CONFIGURATIONS = ("vanilla", "packed", "spread")
 _SHOWN = Decimal("0.01")

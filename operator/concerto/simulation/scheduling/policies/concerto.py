@@ -21,7 +21,9 @@ from concerto.api.nodecapacity import (
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity import readings as formulas
+from concerto.capacity.node_status import StatusContext, build_status
 from concerto.capacity.pipeline import CapacityReport, NodePipeline
+from concerto.capacity.publishing import Published, PublishSettings, should_publish
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.capacity.windows import WindowStatistics
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
@@ -32,7 +34,6 @@ from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Change as PodChange
 from concerto.simulation.scheduling.node_model import Readings, Transition
 from concerto.simulation.scheduling.workloads import JobSpec, SimPod
-from concerto_agent.publisher import Published, PublishSettings, build_status, should_publish
 
 SCHEDULER_NAME = "concerto"
 _SUBSPACE_SECONDS = 5.0
@@ -124,18 +125,8 @@ class Agents:
 
     def status(self, node: int, report: CapacityReport, now: float) -> NodeCapacityStatus:
         """What the agent could say of its node now."""
-        return build_status(
-            report,
-            node,
-            self.settings,
-            windows=self._windows,
-            agent=self._agent,
-            pod_uids=tuple(self.running[node]),
-            observed_at=now,
-            observed_generation=1,
-            conditions=(),
-            now=now,
-        )
+        context = StatusContext(self._agent, tuple(self.running[node]), now, 1, now)
+        return build_status(report, node, self.settings, context, self._windows)
 
     def _publish(self, node: int, report: CapacityReport, now: float) -> None:
         status = self.status(node, report, now)

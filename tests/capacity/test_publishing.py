@@ -15,19 +15,23 @@ from hypothesis import strategies as st
 from concerto.api.conditions import Condition
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.subspacesnapshot import SubspaceStatus
-from concerto.capacity.pipeline import NodePipeline
-from concerto_agent.publisher import (
-    Published,
-    PublishedSubspace,
-    PublishSettings,
+from concerto.capacity.node_status import (
+    Health,
+    Problem,
+    StatusContext,
     build_conditions,
     build_status,
     build_subspace,
+)
+from concerto.capacity.pipeline import NodePipeline
+from concerto.capacity.publishing import (
+    Published,
+    PublishedSubspace,
+    PublishSettings,
     capacity_moved,
     should_publish,
     should_publish_subspace,
 )
-from concerto_agent.sampler import Problem
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 SETTINGS = PublishSettings()
@@ -42,7 +46,7 @@ FACTS = {
     "another": None,
     "refused_spec": None,
 }
-FINE = build_conditions(**FACTS)
+FINE = build_conditions(Health(**FACTS))
 
 
 @cache
@@ -235,16 +239,13 @@ def measured(
 def built(pipeline: NodePipeline, settings: CapacitySettings, **changes) -> NodeCapacityStatus:
     now = 100.0 + 10
     report = pipeline.fold(now)
-    arguments = {
-        "windows": pipeline.windows(now),
-        "agent": AGENT,
-        "pod_uids": tuple(f"uid-{i}" for i in range(int(report.pods[0]))),
-        "observed_at": WALL,
-        "observed_generation": 3,
-        "conditions": FINE,
-        "now": WALL,
-    }
-    return build_status(report, 0, settings, **{**arguments, **changes})
+    context = context_of(int(report.pods[0]), observed_generation=3)
+    return build_status(report, 0, settings, replace(context, **changes), pipeline.windows(now))
+
+
+def context_of(pods: int, observed_generation: int = 1) -> StatusContext:
+    uids = tuple(f"uid-{i}" for i in range(pods))
+    return StatusContext(AGENT, uids, WALL, observed_generation, WALL, FINE)
 
 
 CASES = {
@@ -276,20 +277,9 @@ def test_any_measurement_conforms_to_the_crd(rows, pods):
     pipeline, settings = measured(rows, resources=("cpu", "memory", "io"), pods=pods)
     report = pipeline.fold(200.0)
     if report.fresh[0]:
-        status = build_status(
-            report,
-            0,
-            settings,
-            windows=pipeline.windows(200.0),
-            agent=AGENT,
-            pod_uids=tuple(f"uid-{i}" for i in range(pods)),
-            observed_at=WALL,
-            observed_generation=1,
-            conditions=FINE,
-            now=WALL,
-        )
+        status = build_status(report, 0, settings, context_of(pods), pipeline.windows(200.0))
         validator("nodecapacities.yaml").validate(status.to_raw())
-        model = build_subspace(report, 0, settings, observed_at=WALL, observed_generation=1, now=WALL)
+        model = build_subspace(report, 0, settings, context_of(0))
         validator("subspacesnapshots.yaml").validate(model.to_raw())
 
 
@@ -303,7 +293,7 @@ def test_a_resource_without_a_valid_sample_is_left_out():
 def test_a_resource_that_was_never_measured_is_not_in_the_model():
     pipeline, settings = measured([[0.5, math.nan, 0.2]] * 4, resources=("cpu", "network", "memory"))
     report = pipeline.fold(110.0)
-    model = build_subspace(report, 0, settings, observed_at=WALL, observed_generation=1, now=WALL)
+    model = build_subspace(report, 0, settings, context_of(0))
     assert model.resources == ("cpu", "memory")
     assert model.sigma[0] == pytest.approx(math.hypot(0.5, 0.2))
     assert model.directions[0] == pytest.approx((0.5 / math.hypot(0.5, 0.2), 0.2 / math.hypot(0.5, 0.2)))
@@ -317,7 +307,7 @@ def test_the_pods_listed_must_be_the_pods_counted():
 
 def test_nothing_is_built_of_nothing():
     pipeline, settings = measured([[math.nan, math.nan]])
-    with pytest.raises(ValueError, match="nothing was measured"):
+    with pytest.raises(ValueError, match="no valid sample"):
         built(pipeline, settings)
 
 
@@ -365,11 +355,11 @@ SAID = {
 
 @pytest.mark.parametrize(("facts", "expected"), SAID.values(), ids=SAID.keys())
 def test_what_the_conditions_say(facts, expected):
-    found = {c.type: f"{c.status}/{c.reason}" for c in build_conditions(**{**FACTS, **facts})}
+    found = {c.type: f"{c.status}/{c.reason}" for c in build_conditions(Health(**{**FACTS, **facts}))}
     assert expected.items() <= found.items()
     assert set(found) == {"Ready", "TelemetryComplete", "Reconciling", "Stalled"}
 
 
 def test_a_message_tells_every_problem_once():
-    told = build_conditions(**{**FACTS, "problems": [NO_PRESSURE, NO_GAUGE, NO_PRESSURE]})
+    told = build_conditions(Health(**{**FACTS, "problems": [NO_PRESSURE, NO_GAUGE, NO_PRESSURE]}))
     assert Condition("TelemetryComplete", "False", "InvalidGauge", "No gauge. No pressure.") in told
