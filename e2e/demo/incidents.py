@@ -245,11 +245,11 @@ A PredictiveHPA over a load that is another one each quarter of a minute, for no
     page.run("kubectl describe phpa web | sed -n '/^Events/,$p'")
     page.write("""
 `backtest` compares what the forecast would have said with what came (ERROR%), and with the assumption that nothing
-changes (`persistenceErrorPercent`). Whether it has a say is decided by a measure to which a replica too few is worse
+changes (`persistenceErrorPercent`). Whether it is active is decided by a measure to which a replica too few is worse
 than one too many, so a forecast may have one whose error is the greater of the two. A load that jumps about is
 expensive to foresee: the margin is the past errors'.
-While the forecast is no better than no change it loses its say by itself (Forecasting=False, NotBetterThanNoChange),
-and the object is a HorizontalPodAutoscaler. To take its say away: `spec.prediction.mode: Preview`, which goes on
+While the forecast is no better than no change it becomes inactive by itself (Forecasting=False, NotBetterThanNoChange),
+and the object is a HorizontalPodAutoscaler. To switch it off: `spec.prediction.mode: Preview`, which goes on
 saying what it would do. To pay less for what is seldom needed: a smaller `spec.prediction.shortage`. To let it see a
 whole period of the load: `spec.prediction.historyLength`. See [autoscaling](autoscaling.md).
 """)

@@ -111,10 +111,10 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
             return [r["spec"]["count"] for r in found] == [replicas(cluster, namespace, "web") - 2]
 
         await eventually_async("room for the new ones is held", reserved)
-        has_a_say = ("True", "HasASay")
+        is_active = ("True", "ForecastActive")
         await eventually_async(
             "the status says so",
-            lambda: (condition(cluster, namespace, "web", "Forecasting") or ())[:2] == has_a_say,
+            lambda: (condition(cluster, namespace, "web", "Forecasting") or ())[:2] == is_active,
         )
     forecast = phpa_helpers.status(cluster, namespace, "web")["forecast"]
     assert forecast["replicas"] > 2

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
+from concerto.autoscaling.prediction import ForecastResult, HoldSettings, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
 
 
@@ -24,27 +24,27 @@ def look(*subjects, late=0.0):
 
 
 def test_a_rise_asks_for_replicas_ahead_of_it():
-    (outlook,) = look(subject(np.linspace(1, 9, 100)))
-    assert outlook.has_a_say
-    floor = outlook.floor(Bounds(50), replaces=False)
+    (result,) = look(subject(np.linspace(1, 9, 100)))
+    assert result.is_active
+    floor = result.floor(Bounds(50), replaces=False)
     assert floor is not None and floor.replicas >= 9
-    assert outlook.persistence_percent > outlook.error_percent
+    assert result.persistence_percent > result.error_percent
 
 
 def test_a_forecast_expires():
-    (outlook,) = look(subject(np.linspace(1, 9, 100)), late=500.0)
-    assert outlook.reason == "Expired"
-    assert outlook.floor(Bounds(50), replaces=False) is None
+    (result,) = look(subject(np.linspace(1, 9, 100)), late=500.0)
+    assert result.reason == "Expired"
+    assert result.floor(Bounds(50), replaces=False) is None
 
 
 def test_warming_up_is_a_reason_and_asks_for_nothing():
-    (outlook,) = look(subject([1.0, 1.0]))
-    assert (outlook.reason, outlook.expected, outlook.floor(Bounds(50), replaces=False)) == ("WarmingUp", None, None)
+    (result,) = look(subject([1.0, 1.0]))
+    assert (result.reason, result.expected, result.floor(Bounds(50), replaces=False)) == ("WarmingUp", None, None)
 
 
 def test_at_the_pods_limits_the_forecast_is_no_lower_than_what_is_certain():
-    (outlook,) = look(subject(np.full(60, 2.0), least_demand=7.0))
-    assert outlook.upper >= 7.0
+    (result,) = look(subject(np.full(60, 2.0), least_demand=7.0))
+    assert result.upper >= 7.0
 
 
 def test_subjects_of_different_settings_come_back_in_their_order():
@@ -113,16 +113,16 @@ RINGS = st.builds(
     st.lists(RINGS, min_size=4, max_size=4),
 )
 @settings(max_examples=15)
-def test_whatever_the_histories_an_outlook_is_whole_and_the_same_in_any_company(subjects, rings):
+def test_whatever_the_histories_a_result_is_whole_and_the_same_in_any_company(subjects, rings):
     subjects = [replace(s, fine=fine, coarse=coarse) for s, (fine, coarse) in zip(subjects, rings, strict=False)]
     together = predict(subjects, 150_000.0, ForecastSettings(), stale_seconds=120.0)
-    for one, outlook in zip(subjects, together, strict=True):
+    for one, result in zip(subjects, together, strict=True):
         (alone,) = predict([one], 150_000.0, ForecastSettings(), stale_seconds=120.0)
-        assert outlook.reason == alone.reason
-        assert (outlook.expected is None) == (outlook.reason in ("WarmingUp", "Expired"))
-        if outlook.expected is not None:
-            assert (outlook.expected, outlook.upper) == pytest.approx((alone.expected, alone.upper))
-            assert outlook.expected >= 0 and outlook.upper >= 0
+        assert result.reason == alone.reason
+        assert (result.expected is None) == (result.reason in ("WarmingUp", "Expired"))
+        if result.expected is not None:
+            assert (result.expected, result.upper) == pytest.approx((alone.expected, alone.upper))
+            assert result.expected >= 0 and result.upper >= 0
 
 
 @pytest.mark.parametrize(("horizon", "seconds"), [(10, 60), (200, 90), (5000, 300)])
@@ -131,10 +131,10 @@ def test_the_hold_grows_with_the_horizon_within_bounds(horizon, seconds):
 
 
 def test_without_a_say_the_ordinary_window_holds():
-    silent = Outlook("NotBetterThanNoChange", "Holt", 1.0, 1.0, 100.0)
+    silent = ForecastResult("NotBetterThanNoChange", "Holt", 1.0, 1.0, 100.0)
     bounds = Bounds(5)
     assert with_hold(bounds, silent, HoldSettings(), None) is bounds
-    speaking = Outlook("HasASay", "Holt", 1.0, 1.0, 100.0)
+    speaking = ForecastResult("ForecastActive", "Holt", 1.0, 1.0, 100.0)
     assert with_hold(bounds, speaking, HoldSettings(), 42.0).controller.downscale_stabilization_seconds == 42.0
 
 
@@ -147,11 +147,11 @@ FLOORS = {
 
 @pytest.mark.parametrize(("expected", "upper", "replicas"), FLOORS.values(), ids=FLOORS)
 def test_the_unlikely_may_use_up_room_above_the_target(expected, upper, replicas):
-    outlook = Outlook("HasASay", "Holt", expected, upper, 100.0)
-    assert outlook.floor(Bounds(9), replaces=False).replicas == replicas
+    result = ForecastResult("ForecastActive", "Holt", expected, upper, 100.0)
+    assert result.floor(Bounds(9), replaces=False).replicas == replicas
 
 
 def test_what_is_certain_is_carried_at_the_target():
-    (outlook,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, least_demand=7.0))
-    assert outlook.has_a_say
-    assert outlook.floor(Bounds(9), replaces=False).replicas == 7
+    (result,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, least_demand=7.0))
+    assert result.is_active
+    assert result.floor(Bounds(9), replaces=False).replicas == 7

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from concerto.autoscaling.prediction import Outlook
+from concerto.autoscaling.prediction import ForecastResult
 from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
@@ -53,7 +53,7 @@ def exposed() -> str:
     """What operator and agent expose, with a value of each label."""
     metrics = Metrics()
     forecasts = ForecastMetrics(metrics.registry)
-    forecasts.look("default", "web", Outlook("HasASay", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
+    forecasts.look("default", "web", ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
     forecasts.rescaled(1, 2)
     metrics.decisions.labels("capacity").inc()
     metrics.abstentions.labels("TargetLoadPacking").inc()

@@ -169,7 +169,7 @@ class PredictionSpec:
         horizon_seconds: how far to look ahead; None: as long as pods take to start.
         season_seconds: length of a season; None: an hour, a day and a week are tried.
         season_start: nothing before this time counts for a season.
-        downscale_stabilization_seconds: how long a recommendation holds replicas while a forecast has a say and
+        downscale_stabilization_seconds: how long a recommendation holds replicas while the forecast is active and
             ``behavior.scaleDown`` gives no window; None: by the horizon.
         shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
         metrics_source: Auto, Agents or MetricsAPI.

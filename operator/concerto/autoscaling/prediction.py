@@ -28,7 +28,7 @@ MODELS = ("Linear", "Seasonal")
 
 @dataclass(frozen=True)
 class HoldSettings:
-    """How long a recommendation holds replicas up while a forecast has a say, as a share of the horizon within bounds.
+    """How long a recommendation holds replicas up while the forecast is active: a share of the horizon, within bounds.
 
     autoscaling/v2 holds them for 300 s, because it cannot know what comes. A forecast keeps what will be needed within
     the horizon, so what is left to bridge is noise, and what it costs to be wrong: the time that pods take to start.
@@ -71,11 +71,11 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class ForecastResult:
     """What the forecast says of one object.
 
     Attributes:
-        reason: HasASay, WarmingUp, NotBetterThanNoChange or Expired.
+        reason: ForecastActive, WarmingUp, NotBetterThanNoChange or Expired.
         model: the model that the backtest prefers.
         expected: demand within the horizon, in replicas; None while there is no forecast.
         upper: the same with the margin for past errors.
@@ -97,16 +97,16 @@ class Outlook:
     samples: int = 0
 
     @property
-    def has_a_say(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it may move replicas."""
-        return self.reason == "HasASay"
+        return self.reason == "ForecastActive"
 
     def floor(self, bounds: Bounds, *, replaces: bool) -> Floor | None:
-        """Replicas for the expected load, and for the upper forecast within `UNLIKELY` tolerances; None without a say.
+        """Replicas for the expected load, and for the upper end within `UNLIKELY` tolerances; None unless it is active.
 
         What is unlikely may use up some of the room that the target leaves: that is what it is for.
         """
-        if not self.has_a_say or self.upper is None or self.expected is None:
+        if not self.is_active or self.upper is None or self.expected is None:
             return None
         borne = 1.0 + UNLIKELY * bounds.tolerances.scale_up
         replicas = math.ceil(max(self.expected, self.upper / borne) - 1e-9)
@@ -115,8 +115,8 @@ class Outlook:
 
 def predict(
     subjects: Sequence[Subject], now: float, settings: ForecastSettings, *, stale_seconds: float
-) -> list[Outlook]:
-    """Outlooks in the order of the subjects; those with the same settings are computed together.
+) -> list[ForecastResult]:
+    """Forecast results in the order of the subjects; those with the same settings are computed together.
 
     Args:
         subjects: any number of objects.
@@ -128,22 +128,24 @@ def predict(
     for index, s in enumerate(subjects):
         grids = (s.fine.step, s.fine.length, s.coarse.step, s.coarse.length)
         groups[s.models, s.period_seconds, s.shortage_seconds, *grids].append(index)
-    outlooks: dict[int, Outlook] = {}
+    results: dict[int, ForecastResult] = {}
     for members in groups.values():
         chosen = [subjects[i] for i in members]
-        outlooks |= zip(members, _together(chosen, now, settings, stale_seconds), strict=True)
-    return [outlooks[i] for i in range(len(subjects))]
+        results |= zip(members, _together(chosen, now, settings, stale_seconds), strict=True)
+    return [results[i] for i in range(len(subjects))]
 
 
-def with_hold(bounds: Bounds, outlook: Outlook, hold: HoldSettings, given_seconds: float | None) -> Bounds:
-    """The bounds with the hold that applies while a forecast has a say; a behaviour's own window always wins."""
-    if not outlook.has_a_say:
+def with_hold(bounds: Bounds, result: ForecastResult, hold: HoldSettings, given_seconds: float | None) -> Bounds:
+    """The bounds with the hold that applies while the forecast is active; a behaviour's own window always wins."""
+    if not result.is_active:
         return bounds
-    seconds = hold.seconds(outlook.horizon_seconds) if given_seconds is None else given_seconds
+    seconds = hold.seconds(result.horizon_seconds) if given_seconds is None else given_seconds
     return replace(bounds, controller=replace(bounds.controller, downscale_stabilization_seconds=seconds))
 
 
-def _together(subjects: list[Subject], now: float, settings: ForecastSettings, stale_seconds: float) -> list[Outlook]:
+def _together(
+    subjects: list[Subject], now: float, settings: ForecastSettings, stale_seconds: float
+) -> list[ForecastResult]:
     first = subjects[0]
     step, width = first.fine.step, first.fine.length
     series = np.vstack([s.fine.until(s.observed_at, width) for s in subjects])
@@ -160,7 +162,7 @@ def _together(subjects: list[Subject], now: float, settings: ForecastSettings, s
         # Who is far behind has expired, and must not turn the others' clock back
         now=max(s.observed_at for s in subjects),
     )
-    return [_outlook(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
+    return [_result(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
 
 
 def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]:
@@ -178,14 +180,14 @@ def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]
     return [Seasons(values, first_at, first.step, p) for p in periods if p < span]
 
 
-def _outlook(subject: Subject, found: Forecasts, row: int, now: float, stale_seconds: float) -> Outlook:
-    reason = "HasASay" if found.earned[row] else "NotBetterThanNoChange"
+def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seconds: float) -> ForecastResult:
+    reason = "ForecastActive" if found.earned[row] else "NotBetterThanNoChange"
     if now - subject.observed_at > stale_seconds:
         reason = "Expired"
     elif not found.warm[row]:
         reason = "WarmingUp"
     known = reason not in ("WarmingUp", "Expired")
-    return Outlook(
+    return ForecastResult(
         reason,
         found.names[found.model[row]],
         max(float(found.expected[row]), subject.least_demand) if known else None,

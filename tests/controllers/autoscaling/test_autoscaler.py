@@ -17,7 +17,7 @@ from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.history import Ring
 from concerto.autoscaling.initialisation import Initialisation
 from concerto.autoscaling.pods import Gone
-from concerto.autoscaling.prediction import Outlook
+from concerto.autoscaling.prediction import ForecastResult
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
 from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation
@@ -61,7 +61,7 @@ STATE = State(
     Ring(15, 240).add(NOW - 20, 2.5).add(NOW, 3.25),
     Ring(300, 864).add(NOW, 3.0),
 )
-OUTLOOK = Outlook("HasASay", "Holt", 4.2, 5.1, 67.5, 12.4, 40.0, 19.0, 96)
+RESULT = ForecastResult("ForecastActive", "Holt", 4.2, 5.1, 67.5, 12.4, 40.0, 19.0, 96)
 
 
 def test_a_restart_forgets_nothing():
@@ -99,8 +99,8 @@ def test_a_whole_status_fits_the_crd():
         "lastScaleTime": STAMP,
         "currentMetrics": metric_statuses([*SPEC.metrics, *SPEC.metrics], outcomes),
         "lastDecision": last_decision(None, decision(), "Scaled.", 5, now=NOW),
-        "conditions": all_conditions(decision().conditions, OUTLOOK, off=False, generation=2, old=(), now=STAMP),
-        "forecast": forecast_status(OUTLOOK, 5, now=NOW, expires_at=NOW + 120),
+        "conditions": all_conditions(decision().conditions, RESULT, off=False, generation=2, old=(), now=STAMP),
+        "forecast": forecast_status(RESULT, 5, now=NOW, expires_at=NOW + 120),
         **write_state(STATE, 30.5),
     }
     assert problems(raw() | {"status": status}) == []
@@ -110,16 +110,16 @@ def test_a_whole_status_fits_the_crd():
 SENTENCES = {
     "a rise by the forecast": (
         decision(),
-        OUTLOOK,
+        RESULT,
         5,
         "Scaled from 3 to 5 replicas: the metrics of now ask for 4; Holt expects a load of 4.2 replicas within 68 s "
         "and asks for 5.",
     ),
     "nothing to do": (
         decision(replicas=3, rescale=False, metrics_replicas=3),
-        replace(OUTLOOK, reason="WarmingUp", expected=None),
+        replace(RESULT, reason="WarmingUp", expected=None),
         None,
-        "Kept 3 replicas: the metrics of now ask for 3; the forecast has no say (WarmingUp).",
+        "Kept 3 replicas: the metrics of now ask for 3; the forecast is not active (WarmingUp).",
     ),
     "no answer": (
         decision(replicas=3, rescale=False, metrics_replicas=None, error="cpu is gone"),
@@ -143,9 +143,9 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize(("made", "outlook", "floor", "sentence"), SENTENCES.values(), ids=SENTENCES)
-def test_the_last_decision_is_one_sentence(made, outlook, floor, sentence):
-    assert explain(made, 3, outlook, floor, carried_out=True) == sentence
+@pytest.mark.parametrize(("made", "result", "floor", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_the_last_decision_is_one_sentence(made, result, floor, sentence):
+    assert explain(made, 3, result, floor, carried_out=True) == sentence
 
 
 def test_a_preview_says_what_would_have_been_done():
@@ -300,10 +300,10 @@ def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():
 def test_a_forecasts_accuracy_is_a_metric_and_goes_with_its_object():
     registry = CollectorRegistry()
     told = ForecastMetrics(registry)
-    told.look("n", "web", OUTLOOK)
+    told.look("n", "web", RESULT)
     labels = {"namespace": "n", "name": "web"}
     assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) == 12.4
-    assert registry.get_sample_value("concerto_phpa_forecast_has_a_say", labels) == 1.0
+    assert registry.get_sample_value("concerto_phpa_forecast_active", labels) == 1.0
     told.forget("n", "web")
     told.forget("n", "never-seen")
     assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) is None

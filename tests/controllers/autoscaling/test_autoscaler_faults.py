@@ -1,4 +1,4 @@
-"""The autoscaler beside metrics APIs that hang, objects that nobody can read, rivals, and writes of unknown outcome."""
+"""The autoscaler when metrics APIs hang, objects are invalid, autoscalers conflict, or writes have unknown outcomes."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def hpa(name: str, target: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "n", "name": name}, "spec": {"scaleTargetRef": reference}}
 
 
-RIVALS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], bool]] = {
+CONFLICTS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], bool]] = {
     "alone": ([phpa("web")], [], True),
     "another on the same target": ([phpa("web"), phpa("web") | {"metadata": phpa("two")["metadata"]}], [], False),
     "a preview on the same target": (
@@ -261,14 +261,14 @@ RIVALS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("objects", "hpas", "scales"), RIVALS.values(), ids=RIVALS)
+@pytest.mark.parametrize(("objects", "hpas", "scales"), CONFLICTS.values(), ids=CONFLICTS)
 @pytest.mark.parametrize("most", [9, 1], ids=["within bounds", "above its bounds"])
 async def test_two_that_scale_the_same_target_do_not_fight(objects, hpas, scales, most):
     world = World()
     world.metrics = {"requests": load("4")}
     async with autoscaling(world, Clock()) as autoscaler:
         for each in hpas:
-            autoscaler._rivals.on_hpa(None, each)
+            autoscaler._conflicts.on_hpa(None, each)
         for each in objects:
             autoscaler.on_object(None, each | {"spec": each["spec"] | {"maxReplicas": most}})
         autoscaler._start_due()
@@ -278,9 +278,9 @@ async def test_two_that_scale_the_same_target_do_not_fight(objects, hpas, scales
         if not scales:
             assert world.condition("web", "ScalingActive") == ("False", "AmbiguousSelector")
             assert "scaled by" in status["lastDecision"]["message"]
-            autoscaler._rivals.on_hpa(hpas[0] if hpas else hpa("old", "web"), None)
+            autoscaler._conflicts.on_hpa(hpas[0] if hpas else hpa("old", "web"), None)
             autoscaler.on_object(phpa("two"), None)
-            assert autoscaler._rivals.of(("PredictiveHPA", "n", "web")) == []
+            assert autoscaler._conflicts.of(("PredictiveHPA", "n", "web")) == []
 
 
 async def test_a_forecast_that_is_not_made_is_not_said_to_be_switched_off():
@@ -498,7 +498,7 @@ async def test_what_is_overtaken_while_it_is_looked_at_is_not_carried_out(slow, 
         assert world.scaled == {}
         if after is None:
             assert autoscaler._selectors.claimants("n", [{"app": "web"}]) == [], "nor does it claim pods for ever"
-            assert "has_a_say{" not in generate_latest(autoscaler._metrics.registry).decode(), "nor is it a series"
+            assert "is_active{" not in generate_latest(autoscaler._metrics.registry).decode(), "nor is it a series"
             assert world.statuses == {}
             return
         autoscaler._start_due()

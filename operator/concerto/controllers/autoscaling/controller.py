@@ -37,10 +37,10 @@ from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.pod_reader import trim_pod
 from concerto.autoscaling.pods import Gone, PodView
-from concerto.autoscaling.prediction import HoldSettings, Outlook, Subject, predict, with_hold
+from concerto.autoscaling.prediction import ForecastResult, HoldSettings, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
-from concerto.controllers.autoscaling.measurements import Load, Look, Measured, Measurements, load_of
+from concerto.controllers.autoscaling.measurements import Load, Measured, Measurements, MetricRequest, load_of
 from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
 from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.autoscaling.sources import AgentMetrics
@@ -57,7 +57,7 @@ from concerto.controllers.autoscaling.status import (
     selector_status,
     target_digest,
 )
-from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, Rivals, trim_hpa
+from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, TargetConflicts, trim_hpa
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import EventRecorder, KubeError, NotFound, Object, Reflector, Session
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 Key = tuple[str, str]
 T = TypeVar("T")
 
-_RIVALS_SECONDS = 10.0
+_CONFLICTS_SYNC_SECONDS = 10.0
 _NOT_OURS = "default-scheduler"
 _WARNED_SECONDS, _WARNED_MOST = 300.0, 4
 """An object's warnings of one reason say so many different things within this time."""
@@ -83,7 +83,7 @@ class PredictiveHPASettings:
         controller: the flags of autoscaling/v2.
         forecast: constants of the models.
         initialisation: how start-up times are learned.
-        hold: how long recommendations hold while a forecast has a say.
+        hold: how long recommendations hold while the forecast is active.
         concurrency: scales read at a time.
         stale_seconds: a forecast expires when its newest sample is older than this.
         quiet_seconds: a status that says nothing new is written this often, for the history in it.
@@ -133,7 +133,7 @@ class _Seen:
     measured: Measured = field(default_factory=Measured)
     combined: Combined | None = None
     wrong: Condition | None = None
-    rival: Condition | None = None
+    conflict: Condition | None = None
 
 
 class PredictiveHPAController:
@@ -169,7 +169,7 @@ class PredictiveHPAController:
         self._entries: dict[Key, _Entry] = {}
         self._pods = PodIndex()
         self._selectors = SelectorIndex()
-        self._rivals = Rivals()
+        self._conflicts = TargetConflicts()
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
         self._limit = asyncio.Semaphore(self.settings.concurrency)
@@ -178,7 +178,7 @@ class PredictiveHPAController:
         """Follow the objects and their pods, and scale, until cancelled."""
         objects = Reflector(self._session, PREDICTIVE_HPAS, on_change=self.on_object)
         pods = Reflector(self._session, PODS, trim=trim_pod, on_change=self._pods.on_change)
-        hpas = Reflector(self._session, HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, on_change=self._rivals.on_hpa)
+        hpas = Reflector(self._session, HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, on_change=self._conflicts.on_hpa)
         async with asyncio.TaskGroup() as group:
             group.create_task(objects.run())
             await objects.synced.wait()
@@ -188,7 +188,7 @@ class PredictiveHPAController:
             group.create_task(hpas.run())
             await pods.synced.wait()
             with contextlib.suppress(TimeoutError):  # without the right to see them, scaling goes on
-                await asyncio.wait_for(hpas.synced.wait(), _RIVALS_SECONDS)
+                await asyncio.wait_for(hpas.synced.wait(), _CONFLICTS_SYNC_SECONDS)
             try:
                 while True:
                     self._start_due()
@@ -207,7 +207,7 @@ class PredictiveHPAController:
         if new is None:
             self._entries.pop(key, None)
             self._selectors.put(key, None)
-            self._rivals.put((PREDICTIVE_HPAS.kind, *key), None)
+            self._conflicts.put((PREDICTIVE_HPAS.kind, *key), None)
             self._told.forget(*key)
             return
         self._wanted.set()
@@ -244,7 +244,7 @@ class PredictiveHPAController:
         """Say what this object scales. A preview scales nothing, and stands in nobody's way."""
         meta, spec = entry.obj["metadata"], entry.spec
         live = spec is not None and spec.prediction.mode != "Preview"
-        self._rivals.put(
+        self._conflicts.put(
             (PREDICTIVE_HPAS.kind, meta["namespace"], meta["name"]), spec.target if spec and live else None
         )
         if not live:
@@ -295,8 +295,8 @@ class PredictiveHPAController:
     async def _decide(self, seen: Sequence[_Seen]) -> None:
         try:
             asked = [s for s in seen if self._is_asked(s.entry, s.spec)]
-            outlooks = self._predict(asked)
-            await asyncio.gather(*(self._alone(s.entry, self._act(s, o)) for s, o in zip(asked, outlooks, strict=True)))
+            results = self._predict(asked)
+            await asyncio.gather(*(self._alone(s.entry, self._act(s, o)) for s, o in zip(asked, results, strict=True)))
             self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(asked))
         finally:
             for s in seen:
@@ -352,8 +352,8 @@ class PredictiveHPAController:
             # Nor may it claim pods, for whom nobody would take the claim back
             entry.busy = False
             return None
-        if (rival := self._rival(entry, spec)) is not None:
-            return _Seen(entry, spec, bounds, now, scale, rival=rival)
+        if (conflict := self._target_conflict(entry, spec)) is not None:
+            return _Seen(entry, spec, bounds, now, scale, conflict=conflict)
         selector, wrong = self._selector(entry, spec, scale)
         pods = self._pods.select(spec.namespace, selector) if selector else []
         gone = self._pods.gone(spec.namespace, selector) if selector else []
@@ -365,9 +365,9 @@ class PredictiveHPAController:
         measured = await self._measure(seen)
         return replace(seen, measured=measured, combined=combine(measured.outcomes, scale.replicas))
 
-    def _rival(self, entry: _Entry, spec: PredictiveHPA) -> Condition | None:
+    def _target_conflict(self, entry: _Entry, spec: PredictiveHPA) -> Condition | None:
         """What is wrong where others scale the same target: then not even bounds are kept, which may differ."""
-        others = self._rivals.of((PREDICTIVE_HPAS.kind, spec.namespace, spec.name))
+        others = self._conflicts.of((PREDICTIVE_HPAS.kind, spec.namespace, spec.name))
         if not others:
             return None
         names = ", ".join(f"{kind} {name}" for kind, _, name in others)
@@ -405,7 +405,7 @@ class PredictiveHPAController:
         assert seen.scale is not None
         entry, spec = seen.entry, seen.spec
         settings, wanted = self._start_up_aware(entry, spec), spec.prediction.metrics_source
-        look = Look(
+        look = MetricRequest(
             spec.namespace, seen.scale, seen.pods, seen.bounds.tolerances, settings, seen.now, wanted, seen.gone
         )
         measured = await self._measurements.measure(spec.metrics, look)
@@ -427,7 +427,7 @@ class PredictiveHPAController:
 
     # Predict
 
-    def _predict(self, seen: Sequence[_Seen]) -> list[Outlook | None]:
+    def _predict(self, seen: Sequence[_Seen]) -> list[ForecastResult | None]:
         """Learn from what was seen, and forecast all objects together."""
         subjects: dict[int, Subject] = {}
         for index, s in enumerate(seen):
@@ -438,25 +438,25 @@ class PredictiveHPAController:
             except Exception as error:
                 self._failed(s.entry, error)
         try:
-            return self._outlooks(subjects, len(seen))
+            return self._forecasts(subjects, len(seen))
         except Exception:
             logger.exception("forecasts of %d objects: trying each by itself", len(subjects))
-        outlooks: list[Outlook | None] = [None] * len(seen)
+        results: list[ForecastResult | None] = [None] * len(seen)
         for index, subject in subjects.items():
             try:
-                (outlooks[index],) = self._outlooks({0: subject}, 1)
+                (results[index],) = self._forecasts({0: subject}, 1)
             except Exception as error:
                 # The metrics of now decide alone, then
                 self._failed(seen[index].entry, error)
-        return outlooks
+        return results
 
-    def _outlooks(self, subjects: Mapping[int, Subject], count: int) -> list[Outlook | None]:
+    def _forecasts(self, subjects: Mapping[int, Subject], count: int) -> list[ForecastResult | None]:
         now, stale_seconds = self._clock(), self.settings.stale_seconds
         found = predict(list(subjects.values()), now, self.settings.forecast, stale_seconds=stale_seconds)
-        outlooks: list[Outlook | None] = [None] * count
-        for index, outlook in zip(subjects, found, strict=True):
-            outlooks[index] = outlook
-        return outlooks
+        results: list[ForecastResult | None] = [None] * count
+        for index, result in zip(subjects, found, strict=True):
+            results[index] = result
+        return results
 
     def _learn(self, s: _Seen) -> State:
         state, now = s.entry.state, s.now
@@ -492,22 +492,22 @@ class PredictiveHPAController:
 
     # Act
 
-    async def _act(self, s: _Seen, outlook: Outlook | None) -> None:
+    async def _act(self, s: _Seen, result: ForecastResult | None) -> None:
         entry, spec, scale = s.entry, s.spec, s.scale
         if scale is None:
             await self._say_wrong(s)
             return
         bounds, floor = s.bounds, None
         key = (spec.namespace, spec.name)
-        if outlook is None:
+        if result is None:
             self._told.forget(*key)
         else:
-            bounds = with_hold(bounds, outlook, self.settings.hold, spec.prediction.downscale_stabilization_seconds)
-            self._told.look(*key, outlook)
-            floor = outlook.floor(bounds, replaces=spec.prediction.decision == "Predictive")
+            bounds = with_hold(bounds, result, self.settings.hold, spec.prediction.downscale_stabilization_seconds)
+            self._told.look(*key, result)
+            floor = result.floor(bounds, replaces=spec.prediction.decision == "Predictive")
         memory = self._confirmed(entry, bounds, scale)
-        if s.rival is not None:
-            decision = stopped(memory, current=scale.replicas, why=s.rival, now=s.now)
+        if s.conflict is not None:
+            decision = stopped(memory, current=scale.replicas, why=s.conflict, now=s.now)
         else:
             decision = decide(bounds, memory, current=scale.replicas, metrics=s.combined, floor=floor, now=s.now)
         if decision.error is not None:
@@ -516,7 +516,7 @@ class PredictiveHPAController:
         done, refused, conditions = False, None, list(decision.conditions)
         if decision.rescale and live:
             if floor is not None and floor.replicas > (decision.metrics_replicas or 0):
-                await self._reserve(s, decision.replicas - scale.replicas, floor.source, outlook)
+                await self._reserve(s, decision.replicas - scale.replicas, floor.source, result)
             if bounds.behavior is not None:
                 # Written before it is made: whoever goes on after a crash in between must not allow as much again
                 made = carried_out(decision.memory, bounds, before=scale.replicas, after=decision.replicas, now=s.now)
@@ -533,7 +533,7 @@ class PredictiveHPAController:
             entry.asked = None
         entry.state = replace(entry.state, memory=memory)
         asked = floor.replicas if floor else None
-        message = explain(decision, scale.replicas, outlook, asked, carried_out=live, refused=refused)
+        message = explain(decision, scale.replicas, result, asked, carried_out=live, refused=refused)
         replaces = floor is not None and floor.replaces
         old = entry.status
         status: dict[str, Any] = {
@@ -546,7 +546,7 @@ class PredictiveHPAController:
             "lastDecision": last_decision(
                 old.get("lastDecision"), decision, message, asked, now=s.now, replaces=replaces
             ),
-            "conditions": self._conditions(s, conditions, outlook),
+            "conditions": self._conditions(s, conditions, result),
             **self._remembered(entry),
         }
         if (readings := s.measured.readings) is not None:
@@ -558,7 +558,7 @@ class PredictiveHPAController:
         elif "lastScaleTime" in old:
             status["lastScaleTime"] = old["lastScaleTime"]
         expires = s.now + self.settings.stale_seconds
-        if outlook and (forecast := forecast_status(outlook, asked, now=s.now, expires_at=expires)):
+        if result and (forecast := forecast_status(result, asked, now=s.now, expires_at=expires)):
             status["forecast"] = forecast
         await self._write(entry, status, s.now)
 
@@ -572,16 +572,16 @@ class PredictiveHPAController:
             entry.asked = None
         return memory
 
-    async def _reserve(self, s: _Seen, added: int, model: str, outlook: Outlook | None) -> None:
+    async def _reserve(self, s: _Seen, added: int, model: str, result: ForecastResult | None) -> None:
         """Hold room for the pods of a rise that the forecast asks for, if the object wants that."""
-        if added <= 0 or outlook is None or not s.spec.prediction.reserve_capacity or s.scale is None:
+        if added <= 0 or result is None or not s.spec.prediction.reserve_capacity or s.scale is None:
             return
         if s.pods and all(pod.scheduler == _NOT_OURS for pod in s.pods):
             note = f"Nothing is reserved: pods of {_NOT_OURS} do not use up room that Concerto's scheduler holds"
             self._event(s.entry, "Warning", "FailedReservation", "Reserving", note)
             return
         selector = parse_selector(s.scale.selector)
-        horizon = outlook.horizon_seconds
+        horizon = result.horizon_seconds
         reservation = build_reservation(s.spec, selector, count=added, horizon_seconds=horizon, now=s.now)
         wrong = await reserve(self._session, reservation, now=s.now)
         name = reservation["metadata"]["name"]
@@ -618,10 +618,12 @@ class PredictiveHPAController:
         }
         await self._write(s.entry, status, s.now)
 
-    def _conditions(self, s: _Seen, decided: Sequence[Condition], outlook: Outlook | None) -> list[dict[str, Any]]:
+    def _conditions(
+        self, s: _Seen, decided: Sequence[Condition], result: ForecastResult | None
+    ) -> list[dict[str, Any]]:
         return all_conditions(
             decided,
-            outlook,
+            result,
             off=s.spec.prediction.mode == "Off",
             generation=s.entry.obj["metadata"].get("generation", 0),
             old=s.entry.status.get("conditions") or (),

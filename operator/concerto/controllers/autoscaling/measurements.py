@@ -45,7 +45,7 @@ _CALLED = {
 
 
 @dataclass(frozen=True)
-class Look:
+class MetricRequest:
     """One object at one moment, as far as its metrics need to know.
 
     Attributes:
@@ -105,33 +105,33 @@ class Measurements:
         self._limit = asyncio.Semaphore(_CONCURRENCY)
         self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def measure(self, metrics: Sequence[MetricSpec], look: Look) -> Measured:
+    async def measure(self, metrics: Sequence[MetricSpec], request: MetricRequest) -> Measured:
         """What all metrics of an object ask for."""
         readings: Readings | MetricError | None = None
         if any(m.type in ("Resource", "ContainerResource") for m in metrics):
             # Only these two are read from cgroups
             known = all(m.name in ("cpu", "memory") for m in metrics if m.type in ("Resource", "ContainerResource"))
             try:
-                wanted = look.wanted if known else "MetricsAPI"
-                readings = await self._pod_readings.read(look.namespace, look.pods, wanted)
+                wanted = request.wanted if known else "MetricsAPI"
+                readings = await self._pod_readings.read(request.namespace, request.pods, wanted)
             except MetricError as error:
                 readings = error
-        outcomes = await asyncio.gather(*(self._outcome(metric, look, readings) for metric in metrics))
+        outcomes = await asyncio.gather(*(self._outcome(metric, request, readings) for metric in metrics))
         return Measured(outcomes, readings if isinstance(readings, Readings) else None)
 
     async def _outcome(
-        self, metric: MetricSpec, look: Look, readings: Readings | MetricError | None
+        self, metric: MetricSpec, request: MetricRequest, readings: Readings | MetricError | None
     ) -> Proposal | Failure:
         try:
             match metric.type:
                 case "Resource" | "ContainerResource":
-                    return self._resource(metric, look, readings)
+                    return self._resource(metric, request, readings)
                 case "Pods":
-                    async with self._turn(look.namespace):
-                        return await self._pods(metric, look)
+                    async with self._turn(request.namespace):
+                        return await self._pods(metric, request)
                 case _:
-                    async with self._turn(look.namespace):
-                        return await self._total(metric, look)
+                    async with self._turn(request.namespace):
+                        return await self._total(metric, request)
         except MetricError as error:
             what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
             return Failure(metric.failure_reason, f"failed to get {what} value: {error}")
@@ -145,65 +145,69 @@ class Measurements:
         async with own, self._limit:
             yield
 
-    def _resource(self, metric: MetricSpec, look: Look, readings: Readings | MetricError | None) -> Proposal:
+    def _resource(
+        self, metric: MetricSpec, request: MetricRequest, readings: Readings | MetricError | None
+    ) -> Proposal:
         if not isinstance(readings, Readings):
             raise readings or MetricError("its pods were not read")
         usage = readings.usage
-        read = {p.name: usage[p.name].sample(metric.name, metric.container) for p in look.pods if p.name in usage}
+        read = {p.name: usage[p.name].sample(metric.name, metric.container) for p in request.pods if p.name in usage}
         samples: dict[str, Sample] = {name: sample for name, sample in read.items() if sample is not None}
         if metric.utilization is None:
-            return self._average(metric, look, samples, f"{metric.name} resource", metric.name)
+            return self._average(metric, request, samples, f"{metric.name} resource", metric.name)
         return resource_utilization_replicas(
-            look.scale.replicas,
-            look.pods,
+            request.scale.replicas,
+            request.pods,
             samples,
             resource=metric.name,
             container=metric.container,
             target_percent=metric.utilization,
-            tolerances=look.tolerances,
-            settings=look.settings,
-            now=look.now,
-            gone=look.gone,
+            tolerances=request.tolerances,
+            settings=request.settings,
+            now=request.now,
+            gone=request.gone,
         )
 
-    async def _pods(self, metric: MetricSpec, look: Look) -> Proposal:
+    async def _pods(self, metric: MetricSpec, request: MetricRequest) -> Proposal:
         samples = await self._custom.of_pods(
-            look.namespace, metric.name, look.scale.selector, metric.selector, now=look.now
+            request.namespace, metric.name, request.scale.selector, metric.selector, now=request.now
         )
-        return self._average(metric, look, samples, f"pods metric {metric.name}", None)
+        return self._average(metric, request, samples, f"pods metric {metric.name}", None)
 
     def _average(
-        self, metric: MetricSpec, look: Look, samples: dict[str, Sample], name: str, resource: str | None
+        self, metric: MetricSpec, request: MetricRequest, samples: dict[str, Sample], name: str, resource: str | None
     ) -> Proposal:
         return average_value_replicas(
-            look.scale.replicas,
-            look.pods,
+            request.scale.replicas,
+            request.pods,
             samples,
             metric=name,
             resource=resource,
             container=metric.container,
             target=_given(metric.average_value),
-            tolerances=look.tolerances,
-            settings=look.settings,
-            now=look.now,
-            gone=look.gone,
+            tolerances=request.tolerances,
+            settings=request.settings,
+            now=request.now,
+            gone=request.gone,
         )
 
-    async def _total(self, metric: MetricSpec, look: Look) -> Proposal:
+    async def _total(self, metric: MetricSpec, request: MetricRequest) -> Proposal:
         if metric.described is not None:
-            value = await self._custom.of_object(look.namespace, metric.name, metric.described, metric.selector)
+            value = await self._custom.of_object(request.namespace, metric.name, metric.described, metric.selector)
             name = f"{metric.described.kind} metric {metric.name}"
         else:
             value = await external_metric(
-                self._session, look.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
+                self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
             )
             name = f"external metric {metric.name}({metric.selector})"
-        tolerances = look.tolerances
+        tolerances = request.tolerances
         if metric.average_value is not None:
             target = metric.average_value
-            return per_pod_replicas(look.scale.existing, value, metric=name, target=target, tolerances=tolerances)
+            return per_pod_replicas(request.scale.existing, value, metric=name, target=target, tolerances=tolerances)
         target = _given(metric.value)
-        return value_replicas(look.scale.replicas, look.pods, value, metric=name, target=target, tolerances=tolerances)
+        return value_replicas(
+            request.scale.replicas, request.pods, value, metric=name, target=target, tolerances=tolerances
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from concerto.autoscaling.prediction import Outlook
+from concerto.autoscaling.prediction import ForecastResult
 
 _LABELS = ("namespace", "name")
 
@@ -29,8 +29,8 @@ class ForecastMetrics:
                 _LABELS,
                 registry=registry,
             ),
-            "has_a_say": Gauge(
-                "concerto_phpa_forecast_has_a_say",
+            "is_active": Gauge(
+                "concerto_phpa_forecast_active",
                 "1 while the forecast may move replicas.",
                 _LABELS,
                 registry=registry,
@@ -40,10 +40,10 @@ class ForecastMetrics:
             "concerto_phpa_rescales_total", "Targets scaled, by direction.", ["direction"], registry=registry
         )
 
-    def look(self, namespace: str, name: str, outlook: Outlook) -> None:
+    def look(self, namespace: str, name: str, result: ForecastResult) -> None:
         """One more look at an object."""
         for attribute, gauge in self._gauges.items():
-            value = getattr(outlook, attribute)
+            value = getattr(result, attribute)
             if value is not None:
                 gauge.labels(namespace, name).set(float(value))
 

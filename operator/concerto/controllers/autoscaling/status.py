@@ -11,13 +11,13 @@ from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.decision import Decision, Failure
-from concerto.autoscaling.prediction import Outlook
+from concerto.autoscaling.prediction import ForecastResult
 from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 
 _MOST_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
-    "HasASay": "The model did better over the kept history than the assumption that nothing changes, "
+    "ForecastActive": "The model did better over the kept history than the assumption that nothing changes, "
     "by a measure to which a replica too few is worse than one too many (spec.prediction.shortage).",
     "WarmingUp": "There are too few samples yet; until there are more, the metrics of now decide alone.",
     "NotBetterThanNoChange": "No model did better over the kept history than the assumption that nothing changes, so "
@@ -49,23 +49,25 @@ def selector_status(selector: str) -> dict[str, str]:
     return {"selector": selector} if len(selector) <= _MOST_TEXT else {}
 
 
-def forecast_status(outlook: Outlook, replicas: int | None, *, now: float, expires_at: float) -> dict[str, Any] | None:
+def forecast_status(
+    result: ForecastResult, replicas: int | None, *, now: float, expires_at: float
+) -> dict[str, Any] | None:
     """``status.forecast``; None while there is none."""
-    if outlook.expected is None or outlook.upper is None:
+    if result.expected is None or result.upper is None:
         return None
     backtest = {
-        "errorPercent": outlook.error_percent,
-        "underPredictionPercent": outlook.under_percent,
-        "persistenceErrorPercent": outlook.persistence_percent,
-        "samples": outlook.samples,
+        "errorPercent": result.error_percent,
+        "underPredictionPercent": result.under_percent,
+        "persistenceErrorPercent": result.persistence_percent,
+        "samples": result.samples,
     }
     status: dict[str, Any] = {
-        "model": outlook.model,
-        "horizonSeconds": round(outlook.horizon_seconds),
-        "at": format_timestamp(now + outlook.horizon_seconds),
+        "model": result.model,
+        "horizonSeconds": round(result.horizon_seconds),
+        "at": format_timestamp(now + result.horizon_seconds),
         "expiresAt": format_timestamp(expires_at),
-        "demand": round(outlook.expected, 2),
-        "upper": round(outlook.upper, 2),
+        "demand": round(result.expected, 2),
+        "upper": round(result.upper, 2),
         "backtest": {k: round(v) for k, v in backtest.items() if v is not None},
     }
     if replicas is not None:
@@ -76,7 +78,7 @@ def forecast_status(outlook: Outlook, replicas: int | None, *, now: float, expir
 def explain(
     decision: Decision,
     current: int,
-    outlook: Outlook | None,
+    result: ForecastResult | None,
     floor: int | None,
     *,
     carried_out: bool,
@@ -87,8 +89,8 @@ def explain(
     Args:
         decision: what was decided.
         current: replicas before.
-        outlook: of the forecast, if there is one.
-        floor: what the forecast asks for, if it has a say.
+        result: of the forecast, if there is one.
+        floor: what the forecast asks for, if it is active.
         carried_out: that decisions are (in a preview they are not).
         refused: why this one could not be; None if it was, or nothing had to be done.
     """
@@ -106,13 +108,13 @@ def explain(
     if decision.metrics_replicas is None:
         return f"{did}: {decision.reason}."
     parts = [f"the metrics of now ask for {decision.metrics_replicas}"]
-    if outlook is not None and floor is not None and outlook.expected is not None:
+    if result is not None and floor is not None and result.expected is not None:
         parts.append(
-            f"{outlook.model} expects a load of {outlook.expected:.1f} replicas "
-            f"within {outlook.horizon_seconds:.0f} s and asks for {floor}"
+            f"{result.model} expects a load of {result.expected:.1f} replicas "
+            f"within {result.horizon_seconds:.0f} s and asks for {floor}"
         )
-    elif outlook is not None:
-        parts.append(f"the forecast has no say ({outlook.reason})")
+    elif result is not None:
+        parts.append(f"the forecast is not active ({result.reason})")
     if decision.error is not None:
         parts.append(decision.error.rstrip("."))
     limited = {c.type: c for c in decision.conditions}
@@ -135,7 +137,7 @@ def why(decision: Decision, floor: int | None, *, replaces: bool) -> str:
 
 def all_conditions(
     decided: Sequence[Condition],
-    outlook: Outlook | None,
+    result: ForecastResult | None,
     *,
     off: bool,
     generation: int,
@@ -143,8 +145,10 @@ def all_conditions(
     now: str,
 ) -> list[dict[str, Any]]:
     """The conditions of autoscaling/v2, Forecasting, and those that kstatus reads."""
-    reason = outlook.reason if outlook else "Off" if off else "NotAsked"
-    forecasting = Condition("Forecasting", "True" if reason == "HasASay" else "False", reason, _FORECASTING[reason])
+    reason = result.reason if result else "Off" if off else "NotAsked"
+    forecasting = Condition(
+        "Forecasting", "True" if reason == "ForecastActive" else "False", reason, _FORECASTING[reason]
+    )
     wrong = next((c for c in decided if c.type in ("AbleToScale", "ScalingActive") and c.status == "False"), None)
     asleep = wrong is not None and wrong.reason == "ScalingDisabled"
     if wrong is None or asleep:

@@ -17,7 +17,7 @@ Scaler = tuple[str, str, str]
 _Target = tuple[str, str, str, str]
 
 
-class Rivals:
+class TargetConflicts:
     """Autoscalers by their targets."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.history import Ring, season_step
-from concerto.autoscaling.prediction import MODELS, HoldSettings, Outlook, Subject, predict, with_hold
+from concerto.autoscaling.prediction import MODELS, ForecastResult, HoldSettings, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats
 from concerto.simulation.autoscaling.run import Experiment, Sync
@@ -79,17 +79,17 @@ class Perfect(Reactive):
         """Know the traffic."""
         super().start(experiment)
         self._experiment = experiment
-        self._outlook = _certain(experiment.plant.startup_seconds + _half_sync(experiment))
+        self._result = _certain(experiment.plant.startup_seconds + _half_sync(experiment))
 
     def floors(self, sync: Sync) -> list[Floor | None]:
         """The most that will be needed within the horizon."""
-        ahead = sync.now + np.linspace(0.0, self._outlook.horizon_seconds, 32)
+        ahead = sync.now + np.linspace(0.0, self._result.horizon_seconds, 32)
         most = self._experiment.demand(ahead).max(axis=1)
         return [Floor(math.ceil(need - 1e-9), self.name) for need in most]
 
     def bounds(self, bounds: Bounds, row: int) -> Bounds:
-        """With the hold of a forecast that has a say."""
-        return with_hold(bounds, self._outlook, self._hold, None)
+        """With the hold of an active forecast."""
+        return with_hold(bounds, self._result, self._hold, None)
 
 
 class ExactTrend(Perfect):
@@ -101,7 +101,7 @@ class ExactTrend(Perfect):
     def floors(self, sync: Sync) -> list[Floor | None]:
         """What the line reaches within the horizon."""
         before, now = self._experiment.demand(np.array([max(sync.now - self.step_seconds, 0.0), sync.now])).T
-        rise = np.maximum(now - before, 0.0) * self._outlook.horizon_seconds / self.step_seconds
+        rise = np.maximum(now - before, 0.0) * self._result.horizon_seconds / self.step_seconds
         return [Floor(math.ceil(need - 1e-9), self.name) for need in now + rise]
 
 
@@ -166,7 +166,7 @@ class _Row:
 
 
 class Forecasting(Reactive):
-    """PredictiveHPA: the metrics of now, and a forecast that has earned its say."""
+    """PredictiveHPA: the metrics of now, and a forecast once its backtest has shown that it helps."""
 
     start_up_aware = True
 
@@ -184,7 +184,7 @@ class Forecasting(Reactive):
         name: for tables.
         models: to choose from.
         settings: constants of the models.
-        hold: how long recommendations hold while a forecast has a say.
+        hold: how long recommendations hold while the forecast is active.
         replaces: decision Predictive.
         metrics_age_seconds: of its readings, where not metrics-server's.
         """
@@ -200,7 +200,7 @@ class Forecasting(Reactive):
         super().start(experiment)
         self._experiment = experiment
         self._rows_: list[_Row] = [self._with_history(experiment, row) for row in range(self._rows)]
-        self._outlooks: list[Outlook] = []
+        self._forecasts: list[ForecastResult] = []
 
     def floors(self, sync: Sync) -> list[Floor | None]:
         """Add what is seen now to the histories, and ask what they say."""
@@ -222,13 +222,13 @@ class Forecasting(Reactive):
                     shortage_seconds=self._settings.shortage_seconds,
                 )
             )
-        self._outlooks = predict(subjects, sync.now + offset, self._settings, stale_seconds=math.inf)
+        self._forecasts = predict(subjects, sync.now + offset, self._settings, stale_seconds=math.inf)
         bounds = self._experiment.bounds
-        return [outlook.floor(bounds, replaces=self._replaces) for outlook in self._outlooks]
+        return [result.floor(bounds, replaces=self._replaces) for result in self._forecasts]
 
     def bounds(self, bounds: Bounds, row: int) -> Bounds:
         """With the hold that the controller would take."""
-        return with_hold(bounds, self._outlooks[row], self._hold, None)
+        return with_hold(bounds, self._forecasts[row], self._hold, None)
 
     def _with_history(self, experiment: Experiment, row: int) -> _Row:
         traffic, offset = experiment.traffics[row], ORIGIN_SECONDS
@@ -275,5 +275,5 @@ def _half_sync(experiment: Experiment) -> float:
     return experiment.bounds.controller.sync_seconds / 2
 
 
-def _certain(horizon_seconds: float) -> Outlook:
-    return Outlook("HasASay", "perfect", 0.0, 0.0, horizon_seconds)
+def _certain(horizon_seconds: float) -> ForecastResult:
+    return ForecastResult("ForecastActive", "perfect", 0.0, 0.0, horizon_seconds)
