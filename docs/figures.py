@@ -40,7 +40,7 @@ class Watched(Concerto):
     def sample(self, readings: Any, now: float) -> None:
         """See Policy."""
         super().sample(readings, now)
-        report, ledger, node = self.agents.report, self.snapshot.ledger, self.names[0]
+        report, ledger, node = self.agents.report, self.state.ledger, self.names[0]
         status, available = ledger.status(node), ledger.available(node)
         if report is None or status is None or available is None:
             return

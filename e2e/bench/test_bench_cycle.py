@@ -23,7 +23,7 @@ from concerto.scheduling.cycle import CycleResult, schedule
 from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.state.cluster import Change, Snapshot
+from concerto.scheduling.state.cluster import Change, ClusterState
 from e2e.bench.test_bench_pinning import large_node
 
 pytestmark = pytest.mark.bench
@@ -74,29 +74,29 @@ def capacity(name: str, value: float, version: int = 1, observed: tuple[str, ...
     return NodeCapacity(name, "uid", str(version), 1, CapacitySettings(), status)
 
 
-def cluster(nodes: int) -> Snapshot:
+def cluster_state(nodes: int) -> ClusterState:
     generator = np.random.default_rng(1)
-    snapshot = Snapshot()
+    cluster = ClusterState()
     for i in range(nodes):
         labels = {"kubernetes.io/hostname": f"node-{i}", "topology.kubernetes.io/zone": f"zone-{i % 3}"}
         allocatable = {"cpu": 4000, "memory": 8 * 2**30, "pods": 110}
-        snapshot.set_node(NodeView(f"node-{i}", f"uid-{i}", labels, allocatable))
-        snapshot.set_capacity(capacity(f"node-{i}", float(generator.uniform(3, 12))), NOW)
-    return snapshot
+        cluster.set_node(NodeView(f"node-{i}", f"uid-{i}", labels, allocatable))
+        cluster.set_capacity(capacity(f"node-{i}", float(generator.uniform(3, 12))), NOW)
+    return cluster
 
 
 def cycles(
-    benchmark: BenchmarkFixture, snapshot: Snapshot, waiting: list[PodView], profiles: Mapping[str, Profile]
+    benchmark: BenchmarkFixture, cluster: ClusterState, waiting: list[PodView], profiles: Mapping[str, Profile]
 ) -> CycleResult:
-    """One cycle that places all pods, five times on the same snapshot; the last one's result."""
+    """One cycle that places all pods, five times on the same cluster; the last one's result."""
 
     def empty() -> None:
         for pod in waiting:
-            snapshot.forget(pod.uid)
+            cluster.forget(pod.uid)
 
     def cycle() -> CycleResult:
         generator = np.random.default_rng(0)
-        return schedule(snapshot, waiting, profiles, now=NOW, generator=generator, limit=len(waiting))
+        return schedule(cluster, waiting, profiles, now=NOW, generator=generator, limit=len(waiting))
 
     result: CycleResult = benchmark.pedantic(cycle, setup=empty, rounds=5)
     assert len(result.decisions) == len(waiting)
@@ -111,38 +111,38 @@ def cycles(
     ids=["1000 nodes 3000 pods", "5000 nodes 1000 pods", "of 20 templates", "each of its own template"],
 )
 def test_cycle(benchmark: BenchmarkFixture, nodes: int, count: int, templates: int) -> None:
-    snapshot = cluster(nodes)
-    cycles(benchmark, snapshot, pods(count, templates), PROFILES)
+    cluster = cluster_state(nodes)
+    cycles(benchmark, cluster, pods(count, templates), PROFILES)
 
 
 @pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
 def test_scores(benchmark: BenchmarkFixture, scores: tuple[ScoreSettings, ...]) -> None:
     """250 pods of 20 templates on 5,000 nodes, on which 20,000 pods have just begun."""
-    snapshot = cluster(5000)
+    cluster = cluster_state(5000)
     for i in range(20_000):
         raw = raw_pod(1_000_000 + i, i % 20)
         raw["spec"]["nodeName"] = f"node-{i % 5000}"
-        snapshot.set_pod(PodView.from_raw(raw), NOW)
+        cluster.set_pod(PodView.from_raw(raw), NOW)
     for i in range(5000):
-        snapshot.set_capacity(capacity(f"node-{i}", 50.0, version=2), NOW)
+        cluster.set_capacity(capacity(f"node-{i}", 50.0, version=2), NOW)
     profiles = {"concerto": Profile.build(ProfileSettings("concerto", scores=scores))}
-    cycles(benchmark, snapshot, pods(250, 20), profiles)
+    cycles(benchmark, cluster, pods(250, 20), profiles)
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["empty", "each node taken differently"])
 def test_pods_with_cpus_of_their_own(benchmark: BenchmarkFixture, taken: bool) -> None:
     """250 pinned pods of 5 kinds on 1,000 nodes of 2 sockets and 256 CPUs; nodes that are alike are looked at once."""
-    snapshot = cluster(1000)
+    cluster = cluster_state(1000)
     topology = large_node()
     generator = np.random.default_rng(2)
     for i in range(1000):
         node = NodeView(f"node-{i}", f"uid-{i}", {}, {"cpu": 256_000, "memory": 2**40, "pods": 250})
-        snapshot.set_node(node)
-        snapshot.set_capacity(capacity(f"node-{i}", 200.0, version=2), NOW)
-        snapshot.set_topology(NodeCPUTopology(f"node-{i}", topology, CPUPools(reserved=frozenset({0, 128}))))
+        cluster.set_node(node)
+        cluster.set_capacity(capacity(f"node-{i}", 200.0, version=2), NOW)
+        cluster.set_topology(NodeCPUTopology(f"node-{i}", topology, CPUPools(reserved=frozenset({0, 128}))))
         if taken:
             cpus = format_cpu_list(int(c) for c in generator.choice(128, size=32, replace=False))
-            snapshot.set_binding({
+            cluster.set_binding({
                 "metadata": {"namespace": "default", "name": f"other-{i}"},
                 "spec": {"exclusivenessLevel": "CPU"},
                 "status": {"nodeName": f"node-{i}", "cpus": cpus},
@@ -156,15 +156,15 @@ def test_pods_with_cpus_of_their_own(benchmark: BenchmarkFixture, taken: bool) -
         waiting.append(PodView.from_raw(raw))
     scores = (ScoreSettings("Capacity"), ScoreSettings("WorkloadAware"))
     profiles = {"concerto": Profile.build(ProfileSettings("concerto", scores=scores))}
-    result = cycles(benchmark, snapshot, waiting, profiles)
+    result = cycles(benchmark, cluster, waiting, profiles)
     assert all(d.assignment.pin is not None for d in result.decisions)
 
 
 def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
     """One cycle when 10,000 like pods wait and one node gets room for one: what each status costs a busy operator."""
-    snapshot = cluster(1000)
+    cluster = cluster_state(1000)
     for i in range(1000):
-        snapshot.set_capacity(capacity(f"node-{i}", 0.0, version=2), NOW)
+        cluster.set_capacity(capacity(f"node-{i}", 0.0, version=2), NOW)
     queue = Queue()
     for pod in pods(10_000):
         queue.set(pod)
@@ -172,18 +172,18 @@ def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
     running: list[str] = []
 
     def one_status() -> None:
-        change = snapshot.set_capacity(capacity("node-7", 1.0, version=next(versions), observed=tuple(running)), NOW)
+        change = cluster.set_capacity(capacity("node-7", 1.0, version=next(versions), observed=tuple(running)), NOW)
         assert change
-        queue.wake(change)
-        result = schedule(snapshot, queue.heads(NOW), PROFILES, now=NOW, generator=np.random.default_rng(0))
+        queue.requeue(change)
+        result = schedule(cluster, queue.heads(NOW), PROFILES, now=NOW, generator=np.random.default_rng(0))
         (decision,) = result.decisions
         queue.remove(decision.pod.uid)
         # It runs, its agent has seen it, and the node is full
         running.append(decision.pod.uid)
         seen = capacity("node-7", 0.0, version=next(versions), observed=tuple(running))
-        snapshot.set_capacity(seen, NOW)
+        cluster.set_capacity(seen, NOW)
         for failure in result.unschedulable:
-            queue.park(failure.pod.uid, Change.CAPACITY, NOW)
+            queue.mark_unschedulable(failure.pod.uid, Change.CAPACITY, NOW)
 
     benchmark.pedantic(one_status, rounds=100)
 
@@ -195,17 +195,17 @@ def test_reading_a_pod(benchmark: BenchmarkFixture) -> None:
 
 
 def test_following_pods(benchmark: BenchmarkFixture) -> None:
-    """1,000 pods that are bound and end: what the watch costs the snapshot."""
+    """1,000 pods that are bound and end: what the watch costs the cluster."""
     bound = []
     for i in range(1000):
         raw = raw_pod(i, 0)
         raw["spec"]["nodeName"] = f"node-{i}"
         bound.append(PodView.from_raw(raw))
 
-    def follow(snapshot: Snapshot) -> None:
+    def follow(cluster: ClusterState) -> None:
         for pod in bound:
-            snapshot.set_pod(pod, NOW)
+            cluster.set_pod(pod, NOW)
         for pod in bound:
-            snapshot.remove_pod(pod.uid)
+            cluster.remove_pod(pod.uid)
 
-    benchmark.pedantic(follow, setup=lambda: ((cluster(1000),), {}), rounds=5)
+    benchmark.pedantic(follow, setup=lambda: ((cluster_state(1000),), {}), rounds=5)

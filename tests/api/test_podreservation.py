@@ -1,6 +1,6 @@
 import pytest
 
-from concerto.api.podreservation import Assignment, Pin, StandingReservation, build_placement_record
+from concerto.api.podreservation import Assignment, Pin, Reservation, build_placement_record
 from concerto.api.selectors import Requirement
 
 FULL = Assignment("default", "p", "uid-p", "n1", "Capacity", "77", 2.25, reservation=("team", "res"))
@@ -53,7 +53,7 @@ def test_a_standing_reservation_is_read_with_its_status():
             "consumedBy": [{"namespace": "team", "name": "p", "uid": "uid-p", "node": "n1"}],
         },
     }
-    view = StandingReservation.from_raw(obj)
+    view = Reservation.from_raw(obj)
     assert (view.key, view.count, view.created, view.expires_at) == (("team", "res"), 3, 60.0, 90.0)
     assert view.selector.matches({"app": "a"})
     assert view.node_selector == (Requirement("disk", "In", ("ssd",)),)
@@ -62,5 +62,5 @@ def test_a_standing_reservation_is_read_with_its_status():
 
 def test_without_a_time_to_live_it_never_expires():
     obj = {"metadata": {"namespace": "team", "name": "res"}, "spec": {"podSelector": {}, "count": 1, "nodeName": "n1"}}
-    view = StandingReservation.from_raw(obj)
+    view = Reservation.from_raw(obj)
     assert (view.expires_at, view.node_name, view.consumed) == (None, "n1", {})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from concerto.api.podreservation import Assignment, StandingReservation, build_placement_record
+from concerto.api.podreservation import Assignment, Reservation, build_placement_record
 from concerto.capacity.subspace import Subspace
 from concerto.controllers.capacity.cluster_model import build_cluster_status
 from concerto.controllers.scheduling.binder import build_binding
@@ -19,13 +19,13 @@ from concerto.controllers.scheduling.profiles import (
     metrics_condition,
     ready_condition,
 )
-from concerto.controllers.scheduling.reservations import build_standing_status
+from concerto.controllers.scheduling.reservations import build_reservation_status
 from concerto.controllers.scheduling.scheduler import ProfileCounts, scheduled_note
 from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
 from concerto.scheduling.evaluation import Ranked
 from concerto.scheduling.plugins.registry import SCORES
-from concerto.scheduling.state.ledger import StandingState
+from concerto.scheduling.state.ledger import ReservationState
 from support.crd_schemas import problems
 from support.scheduling_builders import pod
 
@@ -49,14 +49,15 @@ def by_type(status: dict[str, object]) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize(
     ("sentence", "state", "limited", "phase", "ready"),
     [
-        ("all units are held", StandingState({"n1": 2, "n2": 1}, {}, 3, False), False, "Active", ("True", "Held")),
-        ("some lack a node", StandingState({"n1": 1}, {}, 3, False), False, "Pending", ("False", "NoCapacity")),
-        ("the namespace has its fill", StandingState({}, {}, 3, False), True, "Pending", ("False", "NamespaceLimit")),
-        ("the rest is held", StandingState({"n1": 1}, {"p": "n1", "q": "n1"}, 1, False), False, "Active",
+        ("all units are held", ReservationState({"n1": 2, "n2": 1}, {}, 3, False), False, "Active", ("True", "Held")),
+        ("some lack a node", ReservationState({"n1": 1}, {}, 3, False), False, "Pending", ("False", "NoCapacity")),
+        ("the namespace has its fill", ReservationState({}, {}, 3, False), True, "Pending",
+         ("False", "NamespaceLimit")),
+        ("the rest is held", ReservationState({"n1": 1}, {"p": "n1", "q": "n1"}, 1, False), False, "Active",
          ("True", "Held")),
-        ("all were used", StandingState({}, {"p": "a", "q": "b", "r": "c"}, 0, False), False, "Consumed",
+        ("all were used", ReservationState({}, {"p": "a", "q": "b", "r": "c"}, 0, False), False, "Consumed",
          ("True", "Consumed")),
-        ("its time is over", StandingState({}, {"p": "a"}, 0, True), False, "Expired", ("False", "Expired")),
+        ("its time is over", ReservationState({}, {"p": "a"}, 0, True), False, "Expired", ("False", "Expired")),
     ],
 )  # fmt: skip
 def test_a_standing_reservation_says_how_it_stands(sentence, state, limited, phase, ready):
@@ -64,8 +65,8 @@ def test_a_standing_reservation_says_how_it_stands(sentence, state, limited, pha
     consumers = [
         {"namespace": "default", "name": uid, "uid": uid, "node": node} for uid, node in state.consumed.items()
     ]
-    status = build_standing_status(
-        obj, StandingReservation.from_raw(obj), state, consumers=consumers, limited=limited, now=NOW
+    status = build_reservation_status(
+        obj, Reservation.from_raw(obj), state, consumers=consumers, limited=limited, now=NOW
     )
     assert status["phase"] == phase, sentence
     assert by_type(status)["Ready"] == ready
@@ -83,9 +84,9 @@ def test_a_standing_reservation_says_how_it_stands(sentence, state, limited, pha
     ],
 )
 def test_a_reservation_on_nodes_that_are_not_there_says_so(asked, message):
-    obj, state = reservation(**asked), StandingState({}, {}, 3, False)
-    view = StandingReservation.from_raw(obj)
-    status = build_standing_status(obj, view, state, consumers=[], limited=True, nowhere=True, now=NOW)
+    obj, state = reservation(**asked), ReservationState({}, {}, 3, False)
+    view = Reservation.from_raw(obj)
+    status = build_reservation_status(obj, view, state, consumers=[], limited=True, nowhere=True, now=NOW)
     assert status["phase"] == "Pending"
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert ready["reason"] == "NodeNotFound"
@@ -94,9 +95,9 @@ def test_a_reservation_on_nodes_that_are_not_there_says_so(asked, message):
 
 def test_a_status_that_says_nothing_new_is_not_different():
     obj = reservation()
-    view, state = StandingReservation.from_raw(obj), StandingState({"n1": 3}, {}, 3, False)
-    first = build_standing_status(obj, view, state, consumers=[], limited=False, now=NOW)
-    again = build_standing_status(
+    view, state = Reservation.from_raw(obj), ReservationState({"n1": 3}, {}, 3, False)
+    first = build_reservation_status(obj, view, state, consumers=[], limited=False, now=NOW)
+    again = build_reservation_status(
         {**obj, "status": first}, view, state, consumers=[], limited=False, now="2026-03-01T12:05:00Z"
     )
     assert again == first

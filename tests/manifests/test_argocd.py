@@ -11,7 +11,7 @@ import pytest
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.autoscaling.decision import failed
 from concerto.capacity.node_status import Health, build_conditions
 from concerto.controllers.autoscaling.status import all_conditions
@@ -19,9 +19,9 @@ from concerto.controllers.pinning.status import build_binding_status
 from concerto.controllers.scheduling.load_providers.source import SourceError
 from concerto.controllers.scheduling.load_providers.state import ProviderState, failed_state
 from concerto.controllers.scheduling.profiles import ProfileState, build_profile_status, ready_condition
-from concerto.controllers.scheduling.reservations import build_standing_status
+from concerto.controllers.scheduling.reservations import build_reservation_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
-from concerto.scheduling.state.ledger import StandingState
+from concerto.scheduling.state.ledger import ReservationState
 from concerto_agent.topology_publisher import _conditions as topology_conditions
 from support.crd_schemas import CRDS, REPOSITORY, documents
 from support.programs import program
@@ -101,13 +101,15 @@ def verdicts() -> dict[str, Verdict]:
     }
 
 
-def reservation(state: StandingState, *, limited: bool = False, node: str | None = None) -> dict[str, Any]:
+def reservation(state: ReservationState, *, limited: bool = False, node: str | None = None) -> dict[str, Any]:
     obj = thing("PodReservation", None)
     obj["spec"] = {"podSelector": {"matchLabels": {"a": "b"}}, "count": 3, "ttlSeconds": 60}
     if node is not None:
         obj["spec"]["nodeName"] = node
-    view = StandingReservation.from_raw(obj)
-    status = build_standing_status(obj, view, state, consumers=[], limited=limited, nowhere=node is not None, now=NOW)
+    view = Reservation.from_raw(obj)
+    status = build_reservation_status(
+        obj, view, state, consumers=[], limited=limited, nowhere=node is not None, now=NOW
+    )
     return obj | {"status": status}
 
 
@@ -124,7 +126,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "nobody has looked at it": (thing("SchedulingProfile", None), "Progressing", "has not looked at it yet"),
     "no agent has looked at it": (thing("NodeCapacity", None), "Progressing", "is there a node of that name?"),
     "a reservation's node is to join": (
-        reservation(StandingState({}, {}, 3, False), node="n9"), "Progressing", "there is no node n9",
+        reservation(ReservationState({}, {}, 3, False), node="n9"), "Progressing", "there is no node n9",
     ),
     "its latest edit is unseen": (
         said("NodeCapacity", Condition("Ready", "True", "Measured", "x"), generation=2), "Progressing", "latest edit",
@@ -159,13 +161,13 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a binding loses to an older one": (binding(V["b"]), "Degraded", "held by PodCPUBinding default/a"),
     "a binding waits for its agent": (binding(V["a"]), "Progressing", "Waiting for the agent of node n."),
     "a binding's agent does not pin": (binding(V["a"], patient=False), "Degraded", "does not pin"),
-    "a reservation is held": (reservation(StandingState({"n": 3}, {}, 3, False)), "Healthy", "3 units are held"),
-    "a reservation looks for room": (reservation(StandingState({}, {}, 3, False)), "Progressing", "0 of 3 units"),
+    "a reservation is held": (reservation(ReservationState({"n": 3}, {}, 3, False)), "Healthy", "3 units are held"),
+    "a reservation looks for room": (reservation(ReservationState({}, {}, 3, False)), "Progressing", "0 of 3 units"),
     "a namespace reserves too much": (
-        reservation(StandingState({}, {}, 3, False), limited=True), "Degraded", "maxUnitsPerNamespace",
+        reservation(ReservationState({}, {}, 3, False), limited=True), "Degraded", "maxUnitsPerNamespace",
     ),
-    "a reservation was used": (reservation(StandingState({}, {"p": "n"}, 0, False)), "Healthy", "Every unit"),
-    "a reservation has ended": (reservation(StandingState({}, {}, 0, True)), "Healthy", "Its time is over"),
+    "a reservation was used": (reservation(ReservationState({}, {"p": "n"}, 0, False)), "Healthy", "Every unit"),
+    "a reservation has ended": (reservation(ReservationState({}, {}, 0, True)), "Healthy", "Its time is over"),
     "a target is scaled": (
         phpa(Condition("AbleToScale", "True", "ReadyForNewScale", "."),
              Condition("ScalingActive", "True", "ValidMetricFound", ".")), "Healthy", "It scales its target.",

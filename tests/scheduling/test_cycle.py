@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
 from concerto.api.selectors import LabelSelector
@@ -13,7 +13,7 @@ from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.registry import FILTERS
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import Change
-from support.scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, profile
 
 
 def decide(cluster, heads, *profiles, limit=250, seed=0):
@@ -30,7 +30,7 @@ def told(result):
 
 
 def measured(**capacities):
-    return snapshot([node(n) for n in capacities], (), [capacity(n, c) for n, c in capacities.items()])
+    return cluster_state([node(n) for n in capacities], (), [capacity(n, c) for n, c in capacities.items()])
 
 
 def test_each_pod_sees_what_those_before_it_took():
@@ -41,7 +41,7 @@ def test_each_pod_sees_what_those_before_it_took():
 
 
 def test_a_decision_records_what_it_was_made_on():
-    cluster = snapshot([node("a"), node("b")], (), [capacity("a", 2.5, version=77)])
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 2.5, version=77)])
     first, second, third = decide(cluster, [pod(f"p{i}") for i in range(3)]).decisions
     a = first.assignment
     assert (a.namespace, a.name, a.uid, a.node) == ("default", "p0", "uid-p0", "a")
@@ -86,7 +86,7 @@ def test_a_pod_is_not_decided_twice():
 
 
 def test_the_message_counts_nodes_by_reason_as_kube_scheduler_does():
-    cluster = snapshot(
+    cluster = cluster_state(
         [
             node("a", allocatable={"cpu": 100}),
             node("b", allocatable={"cpu": 100, "memory": 1}),
@@ -102,11 +102,11 @@ def test_the_message_counts_nodes_by_reason_as_kube_scheduler_does():
         "p": "0/5 nodes are available: 1 Insufficient measured capacity, 1 Insufficient memory, "
         "1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were unschedulable, 2 Insufficient cpu."
     }
-    assert result.unschedulable[0].diagnosis.helped_by == Change.NODE | Change.ENDED | Change.CAPACITY
+    assert result.unschedulable[0].diagnosis.requeue_on == Change.NODE | Change.ENDED | Change.CAPACITY
 
 
 def test_without_nodes_the_message_is_short():
-    assert told(decide(snapshot([]), [pod("p")])) == {"p": "0/0 nodes are available."}
+    assert told(decide(cluster_state([]), [pod("p")])) == {"p": "0/0 nodes are available."}
 
 
 def test_siblings_share_one_diagnosis():
@@ -116,7 +116,7 @@ def test_siblings_share_one_diagnosis():
 
 
 def test_profiles_decide_side_by_side_each_by_its_own_rules():
-    cluster = snapshot([node("a"), node("b")], (), [capacity("a", 0.6)])
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 0.6)])
     careful = profile("careful", metrics_policy="Avoid", admit_fraction=0.5)
     heads = [pod("one", schedulerName="concerto"), *(pod(f"two{i}", schedulerName="careful") for i in range(2))]
     result = decide(cluster, heads, profile(), careful)
@@ -143,7 +143,7 @@ class TestStandingReservations:
     def cluster(self, count=1, on="b"):
         cluster = measured(a=9.0, b=1.0)
         selector = LabelSelector.from_raw({"matchLabels": {"app": "x"}})
-        cluster.set_standing(StandingReservation("default", "res", "r", selector, count))
+        cluster.set_reservation(Reservation("default", "res", "r", selector, count))
         cluster.hold(("default", "res"), {on: count})
         return cluster
 
@@ -180,13 +180,13 @@ class Fixed:
     """Scores nodes by a given number; without one it abstains."""
 
     name: ClassVar[str] = "Fixed"
-    normalised: ClassVar[bool] = False
-    measured: ClassVar[bool] = False
+    needs_normalising: ClassVar[bool] = False
+    needs_telemetry: ClassVar[bool] = False
     given: tuple[tuple[str, float], ...]
 
     def score(self, query, rows):
         numbers = dict(self.given)
-        return np.array([numbers.get(name, np.nan) for name in query.snapshot.names])[rows]
+        return np.array([numbers.get(name, np.nan) for name in query.cluster.names])[rows]
 
     def normalise(self, query, scores):
         raise AssertionError("it says that it needs none")
@@ -195,7 +195,7 @@ class Fixed:
 class OfGreatest(Fixed):
     """The same as a share of the greatest."""
 
-    normalised: ClassVar[bool] = True
+    needs_normalising: ClassVar[bool] = True
 
     def normalise(self, query, scores):
         return 100.0 * scores / np.nanmax(scores)
@@ -210,14 +210,14 @@ class TestScores:
         return decision.assignment.node, decision.score
 
     def test_scores_are_weighed(self):
-        nodes = snapshot([node(n) for n in "abc"])
+        nodes = cluster_state([node(n) for n in "abc"])
         one = Fixed((("a", 100.0), ("b", 60.0), ("c", 0.0)))
         two = Fixed((("a", 0.0), ("b", 50.0), ("c", 100.0)))
         assert self.choose(nodes, (one, 1), (two, 1)) == ("b", 55.0)
         assert self.choose(nodes, (one, 3), (two, 1)) == ("a", 75.0)
 
     def test_an_abstention_counts_neither_for_nor_against(self):
-        nodes = snapshot([node(n) for n in "abc"])
+        nodes = cluster_state([node(n) for n in "abc"])
         one = Fixed((("a", 40.0), ("b", 60.0)))
         two = Fixed((("a", 90.0), ("b", 40.0), ("c", 64.0)))
         # a: 65, b: 50, c: 64 by the second alone
@@ -225,13 +225,13 @@ class TestScores:
         assert self.choose(nodes, (two, 1), (one, 1)) == ("a", 65.0)
 
     def test_where_all_abstain_a_node_is_neither_best_nor_worst(self):
-        nodes = snapshot([node(n) for n in "abc"])
+        nodes = cluster_state([node(n) for n in "abc"])
         assert self.choose(nodes, (Fixed((("a", 49.0), ("c", 51.0))), 1)) == ("c", 51.0)
         assert self.choose(nodes, (Fixed((("a", 49.0),)), 1)) == ("b", 50.0)
         assert self.choose(nodes, (Fixed(()), 1)) == ("a", 50.0)
 
     def test_normalising_sees_feasible_nodes_only_and_keeps_abstentions(self):
-        nodes = snapshot([node("a"), node("b"), node("c"), node("full", allocatable={"pods": 0})])
+        nodes = cluster_state([node("a"), node("b"), node("c"), node("full", allocatable={"pods": 0})])
         share = OfGreatest((("a", 1.0), ("b", 2.0), ("full", 50.0)))
         assert self.choose(nodes, (share, 1)) == ("b", 100.0)
         assert self.choose(nodes, (share, 1), (Fixed((("c", 100.0), ("b", 90.0))), 1)) == ("c", 100.0)
@@ -255,7 +255,7 @@ class TestLoadAwareScores:
             capacity(n, 50.0, observed=(f"uid-r{n}",), windows=load((loads or {})[n]) if n in (loads or {}) else ())
             for n in "abc"
         ]
-        return snapshot(nodes, there, statuses)
+        return cluster_state(nodes, there, statuses)
 
     def test_a_burst_does_not_pile_up_on_the_node_that_was_best_before_it(self):
         cluster = self.cluster(loads={"a": (0.05, 0.0), "b": (0.0, 0.0), "c": (0.0, 0.0)})

@@ -18,12 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 from support.scheduling_builders import GI, capacity, node, pod
 
 STALE = 600.0
@@ -231,7 +231,7 @@ class CycleMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.naive = Naive()
-        self.snapshot = Snapshot()
+        self.cluster = ClusterState()
         self.now = 1000.0
         self.versions = 0
         self.created = 0
@@ -239,14 +239,14 @@ class CycleMachine(RuleBasedStateMachine):
     @rule(view=nodes)
     def set_node(self, view):
         self.naive.nodes[view.name] = view
-        self.snapshot.set_node(view)
+        self.cluster.set_node(view)
 
     @precondition(lambda self: self.naive.nodes)
     @rule(data=st.data())
     def remove_node(self, data):
         name = data.draw(st.sampled_from(sorted(self.naive.nodes)))
         del self.naive.nodes[name]
-        self.snapshot.remove_node(name)
+        self.cluster.remove_node(name)
 
     @rule(data=st.data(), name=st.sampled_from(NAMES), quarters=st.integers(0, 24), age=st.sampled_from([0.0, 900.0]))
     def publish(self, data, name, quarters, age):
@@ -257,14 +257,14 @@ class CycleMachine(RuleBasedStateMachine):
         published = capacity(name, quarters / 4, tuple(seen), version=self.versions, at=at)
         heard = at if name not in self.naive.capacities else self.now
         self.naive.capacities[name] = (published, heard)
-        self.snapshot.set_capacity(published, self.now)
+        self.cluster.set_capacity(published, self.now)
 
     @precondition(lambda self: self.naive.capacities)
     @rule(data=st.data())
     def remove_capacity(self, data):
         name = data.draw(st.sampled_from(sorted(self.naive.capacities)))
         del self.naive.capacities[name]
-        self.snapshot.remove_capacity(name)
+        self.cluster.remove_capacity(name)
 
     @rule(
         template=st.sampled_from(TEMPLATES),
@@ -297,7 +297,7 @@ class CycleMachine(RuleBasedStateMachine):
         else:
             if key is not None:
                 self.naive.standing[key][target] += 1
-            self.snapshot.forget(uid)
+            self.cluster.forget(uid)
 
     @precondition(lambda self: self.naive.pods)
     @rule(data=st.data(), gone=st.booleans())
@@ -311,14 +311,14 @@ class CycleMachine(RuleBasedStateMachine):
             self.naive.ended.add(uid)
         if gone:
             del self.naive.pods[uid]
-            self.snapshot.remove_pod(uid)
+            self.cluster.remove_pod(uid)
         else:
             self._set(replace(p, phase="Succeeded"))
 
     @precondition(lambda self: self.naive.pods)
     @rule(data=st.data())
     def repeat(self, data):
-        self.snapshot.set_pod(data.draw(st.sampled_from(list(self.naive.pods.values()))), self.now)
+        self.cluster.set_pod(data.draw(st.sampled_from(list(self.naive.pods.values()))), self.now)
 
     @rule(name=st.sampled_from(NAMES), units=st.integers(1, 2), app=st.sampled_from(["x", "y"]))
     def reserve(self, name, units, app):
@@ -328,7 +328,7 @@ class CycleMachine(RuleBasedStateMachine):
         selector = LabelSelector.from_raw({"matchLabels": {"app": app}})
         self.naive.standing[key] = {name: units}
         self.naive.selectors[key] = app
-        self.snapshot.set_standing(StandingReservation("default", key, key, selector, units, placements={name: units}))
+        self.cluster.set_reservation(Reservation("default", key, key, selector, units, placements={name: units}))
 
     @rule(seconds=st.sampled_from([1.0, 400.0]))
     def wait(self, seconds):
@@ -337,9 +337,7 @@ class CycleMachine(RuleBasedStateMachine):
     @rule()
     def cycle(self):
         heads = sorted(self.naive.pods.values(), key=lambda p: p.uid)
-        result = schedule(
-            self.snapshot, heads, PROFILES, now=self.now, generator=np.random.default_rng(0), limit=10_000
-        )
+        result = schedule(self.cluster, heads, PROFILES, now=self.now, generator=np.random.default_rng(0), limit=10_000)
         got = {d.pod.uid: d for d in result.decisions}
         failed = {u.pod.uid: u.diagnosis for u in result.unschedulable}
         told = set()
@@ -366,7 +364,7 @@ class CycleMachine(RuleBasedStateMachine):
 
     def _set(self, p):
         self.naive.pods[p.uid] = p
-        self.snapshot.set_pod(p, self.now)
+        self.cluster.set_pod(p, self.now)
 
     def teardown(self):
         self.cycle()

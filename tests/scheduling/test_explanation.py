@@ -13,7 +13,7 @@ from concerto.cli.explain import (
     said_of,
 )
 from concerto.scheduling.explanation import explain
-from support.scheduling_builders import NOW, capacity, load, node, pod, profile, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, profile
 
 SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
 
@@ -25,7 +25,7 @@ def cluster():
         node("cordoned", unschedulable=True),
         node("full"),
     ]
-    return snapshot(nodes, (), [capacity("a", windows=load((0.0, 0.0))), capacity("b"), capacity("full", 0.0)])
+    return cluster_state(nodes, (), [capacity("a", windows=load((0.0, 0.0))), capacity("b"), capacity("full", 0.0)])
 
 
 def test_every_node_is_told_of_best_first():
@@ -131,6 +131,6 @@ def test_what_is_no_name_of_a_pod_is_not_asked_for(name, capsys):
     ids=["measured", "not measured", "no score by load"],
 )
 def test_requests_stand_in_for_load_where_no_node_is_measured(windows, scores, expected):
-    nodes = snapshot([node("a"), node("b")], (), [capacity("a", windows=windows)])
+    nodes = cluster_state([node("a"), node("b")], (), [capacity("a", windows=windows)])
     chosen = profile(scores=scores)
     assert is_by_allocation(chosen, explain(nodes, pod("p", requests={"cpu": "100m"}), chosen, NOW)) is expected

@@ -68,25 +68,25 @@ def test_who_does_not_wait_is_not_in_it():
 
 def test_a_template_is_parked_and_woken_as_one():
     q = queue(pod("a"), pod("b"), big("c"))
-    q.park("uid-a", Change.CAPACITY, NOW)
+    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)
     q.set(pod("d"))
     assert heads(q) == ["c"]
-    q.wake(Change.NODE)
+    q.requeue(Change.NODE)
     assert heads(q) == ["c"]
-    q.wake(Change.CAPACITY | Change.ENDED)
+    q.requeue(Change.CAPACITY | Change.ENDED)
     assert heads(q) == ["a", "b", "c", "d"]
 
 
 def test_numbered_siblings_wait_together():
     index = "batch.kubernetes.io/job-completion-index"
     q = queue(*(pod(f"p{i}", labels={"job": "j", index: str(i)}) for i in range(3)), pod("other", labels={"job": "k"}))
-    q.park("uid-p1", Change.CAPACITY, NOW)
+    q.mark_unschedulable("uid-p1", Change.CAPACITY, NOW)
     assert heads(q) == ["other"]
 
 
 def test_a_parked_template_is_looked_at_again_after_a_while():
     q = queue(pod("a"))
-    q.park("uid-a", Change.NODE, NOW)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW)
     assert q.next_ready() == NOW + 30
     assert heads(q, NOW + 29) == []
     assert heads(q, NOW + 30) == ["a"]
@@ -95,22 +95,22 @@ def test_a_parked_template_is_looked_at_again_after_a_while():
 
 def test_one_that_nodes_are_kept_for_is_a_head_of_every_cycle_that_there_is():
     q = queue(pod("a"))
-    q.park("uid-a", Change.NODE, NOW, attends=True)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW, always_considered=True)
     assert heads(q) == [], "it alone is no reason for one"
     q.set(big("b"))
     assert heads(q) == ["a", "b"]
-    q.park("uid-a", Change.NODE, NOW + 1)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW + 1)
     assert q.next_ready() == NOW + 30, "since it was parked, and not since it was looked at last"
-    q.wake(Change.NODE)
-    q.park("uid-a", Change.NODE, NOW)
+    q.requeue(Change.NODE)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW)
     assert heads(q) == ["b"]
 
 
 def test_everything_is_woken_when_a_profile_changes():
     q = queue(pod("a"), big("b"))
-    q.park("uid-a", Change.NODE, NOW)
-    q.park("uid-b", Change.CAPACITY, NOW)
-    q.wake_all()
+    q.mark_unschedulable("uid-a", Change.NODE, NOW)
+    q.mark_unschedulable("uid-b", Change.CAPACITY, NOW)
+    q.requeue_all()
     assert heads(q) == ["a", "b"]
 
 
@@ -142,16 +142,16 @@ def test_a_change_of_the_pod_does_not_end_its_backoff():
 
 def test_a_changed_pod_is_no_longer_parked_with_its_old_kind():
     q = queue(pod("a"), pod("b"))
-    q.park("uid-a", Change.NODE, NOW)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW)
     q.set(pod("a", tolerations=[{"operator": "Exists"}]))
     assert heads(q) == ["a"]
 
 
 def test_failing_alone_in_its_template_it_comes_back_awake():
     q = queue(pod("a"))
-    q.park("uid-a", Change.NODE, NOW)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW)
     q.retry("uid-a", NOW)
-    q.wake(Change.NODE)
+    q.requeue(Change.NODE)
     assert heads(q, NOW + 1) == ["a"]
 
 
@@ -216,18 +216,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.ready[name] = self.queue.retry(f"uid-{name}", self.now)
         self.tidy()
 
-    @rule(data=st.data(), helped_by=st.sampled_from([Change.NODE, Change.CAPACITY]))
-    def park(self, data, helped_by):
+    @rule(data=st.data(), requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]))
+    def mark_unschedulable(self, data, requeue_on):
         there = self.queue.heads(self.now)
         if there:
             chosen = data.draw(st.sampled_from(there))
             self.ripen()
-            self.queue.park(chosen.uid, helped_by, self.now)
-            self.parked[self.pods[chosen.name][0]] = helped_by
+            self.queue.mark_unschedulable(chosen.uid, requeue_on, self.now)
+            self.parked[self.pods[chosen.name][0]] = requeue_on
 
     @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY]))
     def wake(self, change):
-        self.queue.wake(change)
+        self.queue.requeue(change)
         self.parked = {kind: by for kind, by in self.parked.items() if by != change}
 
     @rule(seconds=st.sampled_from([0.5, 3.0]))

@@ -13,7 +13,7 @@ from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.framework import Filter, Query, Score
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 
 GI = 2**30
 NOW = 1000.0
@@ -103,17 +103,17 @@ def load(
 
 def scores(plugin: Score, asked: Query) -> dict[str, float]:
     """Scores by node without those it abstains on; asked in whole and row by row, which must agree."""
-    rows = np.arange(asked.snapshot.size)
-    whole = plugin.score(asked, slice(0, asked.snapshot.size))
+    rows = np.arange(asked.cluster.size)
+    whole = plugin.score(asked, slice(0, asked.cluster.size))
     np.testing.assert_array_equal([plugin.score(asked, rows[i : i + 1])[0] for i in rows], whole)
     given = plugin.normalise(asked, whole)
-    return {name: given[row] for name, row in asked.snapshot.row_of.items() if not np.isnan(given[row])}
+    return {name: given[row] for name, row in asked.cluster.row_of.items() if not np.isnan(given[row])}
 
 
-def snapshot(
+def cluster_state(
     nodes: Iterable[NodeView], pods: Iterable[PodView] = (), capacities: Iterable[NodeCapacity] = ()
-) -> Snapshot:
-    made = Snapshot()
+) -> ClusterState:
+    made = ClusterState()
     for view in nodes:
         made.set_node(view)
     for status in capacities:
@@ -128,7 +128,7 @@ def profile(name: str = "concerto", **settings: Any) -> Profile:
 
 
 def query(
-    cluster: Snapshot, p: PodView, *, now: float = NOW, reserved: dict[str, float] | None = None, **settings: Any
+    cluster: ClusterState, p: PodView, *, now: float = NOW, reserved: dict[str, float] | None = None, **settings: Any
 ):
     """What a plugin is asked, under a profile with these settings."""
     chosen = ProfileSettings("concerto", **settings)
@@ -141,12 +141,12 @@ def query(
 
 def passes(plugin: Filter, asked: Query) -> list[str]:
     """Names of the nodes that a filter lets pass; asked in whole and row by row, which must agree."""
-    rows = np.arange(asked.snapshot.size)
-    whole = plugin.feasible(asked, slice(0, asked.snapshot.size))
+    rows = np.arange(asked.cluster.size)
+    whole = plugin.feasible(asked, slice(0, asked.cluster.size))
     assert [bool(plugin.feasible(asked, rows[i : i + 1])[0]) for i in rows] == whole.tolist()
-    return [asked.snapshot.names[row] for row in rows[whole]]
+    return [asked.cluster.names[row] for row in rows[whole]]
 
 
 def reasons(plugin: Filter, asked: Query) -> dict[str, int]:
     """Why the filter refuses what it refuses."""
-    return dict(plugin.reasons(asked, np.flatnonzero(~plugin.feasible(asked, slice(0, asked.snapshot.size)))))
+    return dict(plugin.reasons(asked, np.flatnonzero(~plugin.feasible(asked, slice(0, asked.cluster.size)))))

@@ -108,7 +108,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class StandingReservation:
+class Reservation:
     """A person's PodReservation.
 
     Attributes:

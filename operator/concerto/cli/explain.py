@@ -20,7 +20,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.timestamps import parse_timestamp
 from concerto.controllers.scheduling.load_providers import SourceError, build_source
@@ -37,7 +37,7 @@ from concerto.kube.resources import (
 )
 from concerto.scheduling.explanation import NodeVerdict, explain
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -83,7 +83,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         pod = PodView.from_raw(raw)
         now = time.time()
         # Without the pod, and without its own CPUs: it is asked where it would go
-        snapshot = build_snapshot(
+        cluster = build_snapshot(
             nodes,
             [p for p in pods if p["metadata"]["uid"] != pod.uid],
             capacities,
@@ -93,8 +93,8 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
         )
         profile = find_profile(profiles, pod.scheduler_name)
-        problem = await _measure(session, operator_namespace, snapshot, profile, now)
-    verdicts = explain(snapshot, replace(pod, node_name=""), profile, now)
+        problem = await _measure(session, operator_namespace, cluster, profile, now)
+    verdicts = explain(cluster, replace(pod, node_name=""), profile, now)
     if is_by_allocation(profile, verdicts):
         problem.append("No score has a metric of any node now, so requests stand in for load")
     return render(pod, [*said_of(pod, events["items"]), *problem], verdicts)
@@ -114,7 +114,7 @@ def _last_seen(event: Object) -> float:
 
 
 async def _measure(
-    session: Session, operator_namespace: str, snapshot: Snapshot, profile: Profile, now: float
+    session: Session, operator_namespace: str, cluster: ClusterState, profile: Profile, now: float
 ) -> list[str]:
     """Have the profile's provider, if it has one, say how loaded nodes are; what to say of it if it does not."""
     if not profile.settings.load.provider:
@@ -126,7 +126,7 @@ async def _measure(
         return [f"The metric provider gives no answer here ({error.reason}: {error}), so scores by load abstain (-)"]
     finally:
         await source.close()
-    snapshot.provide(profile.settings.load.provider, answer.series, now)
+    cluster.provide(profile.settings.load.provider, answer.series, now)
     return []
 
 
@@ -139,23 +139,23 @@ def build_snapshot(
     *,
     topologies: Sequence[Object] = (),
     bindings: Sequence[Object] = (),
-) -> Snapshot:
+) -> ClusterState:
     """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not."""
-    snapshot = Snapshot()
+    cluster = ClusterState()
     for raw in nodes:
-        snapshot.set_node(NodeView.from_raw(raw))
+        cluster.set_node(NodeView.from_raw(raw))
     for raw in pods:
-        snapshot.set_pod(PodView.from_raw(raw), now)
+        cluster.set_pod(PodView.from_raw(raw), now)
     for raw in capacities:
-        snapshot.set_capacity(NodeCapacity.from_raw(raw), now)
+        cluster.set_capacity(NodeCapacity.from_raw(raw), now)
     for raw in reservations:
         if "podSelector" in raw["spec"]:
-            snapshot.set_standing(StandingReservation.from_raw(raw))
+            cluster.set_reservation(Reservation.from_raw(raw))
     for raw in topologies:
-        snapshot.set_topology(NodeCPUTopology.from_raw(raw))
+        cluster.set_topology(NodeCPUTopology.from_raw(raw))
     for raw in bindings:
-        snapshot.set_binding(raw)
-    return snapshot
+        cluster.set_binding(raw)
+    return cluster
 
 
 def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
@@ -175,7 +175,7 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
 
 def is_by_allocation(profile: Profile, verdicts: Sequence[NodeVerdict]) -> bool:
     """Whether every score by load abstains on every node that is left."""
-    by_load = [score.name for score, _ in profile.scores if score.measured]
+    by_load = [score.name for score, _ in profile.scores if score.needs_telemetry]
     left = [v.scores for v in verdicts if v.total is not None]
     return bool(by_load and left) and all(scores.get(name) is None for scores in left for name in by_load)
 

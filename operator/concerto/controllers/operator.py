@@ -246,7 +246,7 @@ class Operator:
             SchedulerSettings(binding_timeout_seconds=binding_timeout_seconds(self._lease)),
             may_write=lambda: election.remaining_seconds() > 0,
         )
-        providers = LoadProviders(session, self._namespace, scheduler.snapshot, recorder, self._metrics, clock)
+        providers = LoadProviders(session, self._namespace, scheduler.cluster, recorder, self._metrics, clock)
         profiles = ProfileController(session, scheduler, providers, recorder, self._metrics)
         reservations = ReservationController(session, scheduler, recorder, clock)
 
@@ -307,7 +307,7 @@ class Operator:
         for name, reflector in reflectors.items():
             self._health.ready[name] = not_yet(reflector)
         self._health.ready["kinds"] = lambda: "not asked yet"
-        self._web = await serve(self._bind, self._metrics, self._health, Watcher(scheduler.snapshot, clock).routes())
+        self._web = await serve(self._bind, self._metrics, self._health, Watcher(scheduler.cluster, clock).routes())
         logger.info("%s started; metrics and health on %s", self._identity, self._bind)
         await self._wait_for_kinds(session)
         scheduler.owners = await read_owners(session, self._namespace, self._deployment)

@@ -10,10 +10,10 @@ from concerto.api.metric_provider import MetricProviderSettings
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
 from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import MEASURED, Snapshot
+from concerto.scheduling.state.cluster import MEASURED, ClusterState
 from concerto.scheduling.state.provided_load import RESOURCES
 
-MOST_TOLD = 10
+MAX_TOLD = 10
 _FRESH_SECONDS = 60.0
 """What a provider says is fresh up to this age, however often it is asked: metrics-server looks every 15 to 60 s."""
 
@@ -45,15 +45,15 @@ class Coverage:
         return self.fresh + self.stale + self.missing
 
 
-def coverage(snapshot: Snapshot, profile: Profile, now: float) -> Coverage:
+def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
     """What is known, as of now, of the load that a profile's scores ask for."""
     settings = profile.settings
-    rows = slice(0, snapshot.size)
-    exists = snapshot.exists[rows]
-    measured = [score.name for score, _ in profile.scores if score.measured]
-    basis = snapshot.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
+    rows = slice(0, cluster.size)
+    exists = cluster.exists[rows]
+    measured = [score.name for score, _ in profile.scores if score.needs_telemetry]
+    basis = cluster.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
     if settings.load.provider:
-        heard = snapshot.load.heard(settings.load.provider, rows)
+        heard = cluster.load.heard(settings.load.provider, rows)
         missing = heard < now - settings.stale_after_seconds
         late = now - heard > max(2 * settings.metric_provider.interval_seconds, _FRESH_SECONDS)
         if Capacity.name in measured:
@@ -61,17 +61,17 @@ def coverage(snapshot: Snapshot, profile: Profile, now: float) -> Coverage:
     else:
         missing = basis != MEASURED
         if profile.reads_load:
-            missing |= np.isnan(snapshot.load.measured("cpu", "latest", settings.load, rows))
+            missing |= np.isnan(cluster.load.measured("cpu", "latest", settings.load, rows))
         late = np.zeros_like(missing)
-        silent = snapshot.ledger.silent_nodes(now, settings.heartbeats_missed)
-        late[[snapshot.row_of[name] for name in silent if name in snapshot.row_of]] = True
-    names = sorted(snapshot.names[row] for row in np.flatnonzero(missing & exists))
+        silent = cluster.ledger.nodes_with_stale_agent(now, settings.heartbeats_missed)
+        late[[cluster.row_of[name] for name in silent if name in cluster.row_of]] = True
+    names = sorted(cluster.names[row] for row in np.flatnonzero(missing & exists))
     return Coverage(
         settings.metric_provider.type,
         int(np.count_nonzero(exists & ~missing & ~late)),
         int(np.count_nonzero(exists & ~missing & late)),
         len(names),
-        tuple(names[:MOST_TOLD]),
+        tuple(names[:MAX_TOLD]),
         tuple((name, lacks) for name in measured if (lacks := _lacks(name, settings.metric_provider))),
     )
 

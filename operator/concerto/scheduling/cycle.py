@@ -1,7 +1,7 @@
-"""The scheduling cycle: pending pods and a snapshot in, placements out. Pure.
+"""The scheduling cycle: pending pods and a cluster in, placements out. Pure.
 
 Pods are taken in order; each gets a mask (filters), a vector (scores) and the best node; the result is assumed in the
-snapshot, so that the next pod sees it. What the decisions become, and what happens when one fails, is the caller's.
+cluster, so that the next pod sees it. What the decisions become, and what happens when one fails, is the caller's.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from concerto.api.cpulist import format_cpu_list
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin, ReservationKey
 from concerto.pinning.topology import bits
-from concerto.scheduling.evaluation import Ranked, Template, reserved
+from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
 from concerto.scheduling.framework import Query
 from concerto.scheduling.plugins.measured_capacity.score import pods_by_requests
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose
-from concerto.scheduling.state.cluster import MEASURED, Ints, Snapshot
+from concerto.scheduling.state.cluster import MEASURED, ClusterState, Ints
 from concerto.scheduling.state.cpus import Workload
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
-_MOST_EMPTYING = 0.25
+_MAX_EMPTYING = 0.25
 """Share of the nodes that are kept at a time for large pods that wait."""
 _SOON, _NEARLY_ALL = 0.25, 0.75
 """Part of ``largePodWait`` after which a large pod is content with that part of its CPU: what takes all of a node would
 go nowhere where a service runs on every node."""
-_MOST_WAITS = 5
+_MAX_WAITS = 5
 """Times that a large pod waits for ``largePodWait``: then it takes whatever room there is."""
 _ORDINARY_WAITS = 3
 """Times that an ordinary pod waits as long: then no node is kept from it, nor do younger large ones go before it."""
@@ -44,7 +44,7 @@ RANKED = 3
 
 @dataclass(frozen=True)
 class Decision:
-    """A pod and where it goes; assumed in the snapshot already.
+    """A pod and where it goes; assumed in the cluster already.
 
     Attributes:
         pod: the pod.
@@ -70,13 +70,13 @@ class Unschedulable:
     Attributes:
         pod: the pod.
         diagnosis: why.
-        attends: whether nodes are kept for it: it has to be among the heads of every cycle, as they would be taken by
-            pods of a cycle that does not know of it.
+        always_considered: whether nodes are drained for it. It is then among the heads of every cycle; a cycle without
+            it would give those nodes away.
     """
 
     pod: PodView
     diagnosis: Diagnosis
-    attends: bool = False
+    always_considered: bool = False
 
 
 @dataclass
@@ -98,7 +98,7 @@ class CycleResult:
 
 
 def schedule(
-    snapshot: Snapshot,
+    cluster: ClusterState,
     heads: Iterable[PodView],
     profiles: Mapping[str, Profile],
     *,
@@ -106,10 +106,10 @@ def schedule(
     generator: np.random.Generator,
     limit: int = MAX_DECISIONS,
 ) -> CycleResult:
-    """Decide on pending pods and assume the decisions in the snapshot.
+    """Decide on pending pods and assume the decisions in the cluster.
 
     Args:
-        snapshot: the cluster; decisions are assumed in it.
+        cluster: the cluster; decisions are assumed in it.
         heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``). Pods that do not wait
             (gates, or deletion under way), of no profile, or placed already are passed over.
         profiles: by scheduler name.
@@ -118,26 +118,26 @@ def schedule(
         limit: most decisions.
     """
     result = CycleResult()
-    templates: dict[object, Template] = {}
+    templates: dict[object, Evaluation] = {}
     failed: dict[object, tuple[Diagnosis, Query]] = {}
     touched: list[int] = []
-    emptying = _Emptying(snapshot, touched)
-    for pod in emptying.first(heads, profiles, now):
+    drain = LargePodDrain(cluster, touched)
+    for pod in drain.first(heads, profiles, now):
         profile = profiles.get(pod.scheduler_name)
-        if profile is None or not pod.waiting or snapshot.is_placed(pod.uid):
+        if profile is None or not pod.waiting or cluster.is_placed(pod.uid):
             continue
         if len(result.decisions) == limit:
             result.left.append(pod)
             continue
-        reservation = snapshot.ledger.reservation_for(pod)
+        reservation = cluster.ledger.reservation_for(pod)
         workload = profile.workload(pod)
-        millicores = _millicores(snapshot, pod, profile, now)
-        key = (*_template_key(snapshot, pod, reservation), workload, millicores)
+        millicores = _millicores(cluster, pod, profile, now)
+        key = (*_template_key(cluster, pod, reservation), workload, millicores)
         # Placements only take away, so what has found no node in this cycle finds none later in it
         if key not in failed:
             if key not in templates:
-                query = query_for(snapshot, pod, profile, reservation, now)
-                templates[key] = template = Template(query, profile.for_workload(workload), reservation, touched)
+                query = query_for(cluster, pod, profile, reservation, now)
+                templates[key] = template = Evaluation(query, profile.for_workload(workload), reservation, touched)
                 for plugin, count in template.abstentions.items():
                     result.abstentions[pod.scheduler_name, plugin] += count
             template = templates[key]
@@ -145,42 +145,42 @@ def schedule(
             best = template.best(generator)
             if best is not None:
                 decision = _decide(pod, template, *best)
-                snapshot.assume(pod, decision.assignment, now, millicores)
+                cluster.assume(pod, decision.assignment, now, millicores)
                 touched.append(best[0])
                 result.decisions.append(decision)
                 continue
             failed[key] = diagnose(template.query, profile.for_workload(workload).filters), template.query
             del templates[key]
         diagnosis, query = failed[key]
-        attends = millicores != 0.0 and _waits(pod, profile, now) >= 1
-        result.unschedulable.append(Unschedulable(pod, diagnosis, attends))
-        if attends:
-            emptying.keep_one(key, query, profile.for_workload(workload))
-    emptying.over()
+        always_considered = millicores != 0.0 and _waits(pod, profile, now) >= 1
+        result.unschedulable.append(Unschedulable(pod, diagnosis, always_considered))
+        if always_considered:
+            drain.keep_one(key, query, profile.for_workload(workload))
+    drain.over()
     return result
 
 
-class _Emptying:
+class LargePodDrain:
     """Nodes that a cycle keeps from pods that are units, so that they come free for large ones that wait for long.
 
     Nothing is remembered from one cycle to the next: the node that has emptied the most is the first to be kept again.
     """
 
-    def __init__(self, snapshot: Snapshot, touched: list[int]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, cluster: ClusterState, touched: list[int]) -> None:
+        self._cluster = cluster
         self._touched = touched
         self._may_keep: dict[object, list[int]] = {}  # for like pods, the last is the next
 
     def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
         """The same pods, those first that nodes may have to be kept for: others would take what comes free."""
-        if not self._snapshot.sizes:
+        if not self._cluster.sizes:
             return heads
 
         def waits(pod: PodView) -> bool:
             profile = profiles.get(pod.scheduler_name)
             if profile is None or not _waits(pod, profile, now):
                 return False
-            return _millicores(self._snapshot, pod, profile, now) != 0.0
+            return _millicores(self._cluster, pod, profile, now) != 0.0
 
         return sorted(heads, key=lambda pod: (-pod.priority, not waits(pod)))
 
@@ -191,32 +191,32 @@ class _Emptying:
         candidates = self._may_keep[key]
         while candidates:
             row = candidates.pop()
-            if not self._snapshot.kept[row]:
-                self._snapshot.kept[row] = True
+            if not self._cluster.draining[row]:
+                self._cluster.draining[row] = True
                 self._touched.append(row)
                 return
 
     def _candidates(self, query: Query, profile: Profile) -> list[int]:
         """Nodes to keep for such pods, so many that of the nodes that would do for them a quarter is kept, or one."""
-        snapshot, rows = self._snapshot, slice(0, self._snapshot.size)
-        wanted = snapshot.exists[rows] & query.is_measured(rows)
+        cluster, rows = self._cluster, slice(0, self._cluster.size)
+        wanted = cluster.exists[rows] & query.is_measured(rows)
         for plugin in profile.filters:
             if plugin.name != "PodCapacity":
                 wanted &= plugin.feasible(query, rows)
-        taken = snapshot.taken(rows)
-        kept = int(np.count_nonzero(wanted & snapshot.kept[rows]))
-        most = max(1, int(_MOST_EMPTYING * np.count_nonzero(wanted))) - kept
-        could: Ints = np.flatnonzero(wanted & ~snapshot.kept[rows] & np.isfinite(taken))
+        taken = cluster.taken(rows)
+        kept = int(np.count_nonzero(wanted & cluster.draining[rows]))
+        most = max(1, int(_MAX_EMPTYING * np.count_nonzero(wanted))) - kept
+        could: Ints = np.flatnonzero(wanted & ~cluster.draining[rows] & np.isfinite(taken))
         return [int(row) for row in could[np.argsort(taken[could], kind="stable")][: max(0, most)][::-1]]
 
     def over(self) -> None:
         """The cycle is over."""
-        self._snapshot.kept[:] = False
+        self._cluster.draining[:] = False
 
 
-def _template_key(snapshot: Snapshot, pod: PodView, reservation: ReservationKey | None) -> tuple[object, ...]:
+def _template_key(cluster: ClusterState, pod: PodView, reservation: ReservationKey | None) -> tuple[object, ...]:
     """What two pods must have in common to be treated alike: labels matter only to others' anti-affinity."""
-    refusable = (pod.namespace, frozenset(pod.labels.items())) if snapshot.any_refusals else None
+    refusable = (pod.namespace, frozenset(pod.labels.items())) if cluster.any_refusals else None
     return (pod.scheduler_name, pod.shape, reservation, refusable)
 
 
@@ -225,16 +225,16 @@ def _waits(pod: PodView, profile: Profile, now: float) -> int:
     return max(0, int((now - pod.created) / profile.settings.large_pod_wait_seconds))
 
 
-def _millicores(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> float:
+def _millicores(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> float:
     """CPU that is looked for, for a pod whose kind is no unit of capacity; 0 for all others.
 
     The longer it waits, the less it is content with. Where even keeping a node for it has not helped, slow is better
     than never: it takes half, and so on, and in the end ``ANYTHING``, as do ordinary pods that have waited for long.
     """
-    if not snapshot.sizes:
+    if not cluster.sizes:
         return 0.0
-    waits, millicores = _waits(pod, profile, now), snapshot.sizes.millicores(pod)
-    if waits >= (_MOST_WAITS if millicores else _ORDINARY_WAITS):
+    waits, millicores = _waits(pod, profile, now), cluster.sizes.millicores(pod)
+    if waits >= (_MAX_WAITS if millicores else _ORDINARY_WAITS):
         return ANYTHING
     if waits < 2:
         soon = now - pod.created < _SOON * profile.settings.large_pod_wait_seconds
@@ -243,38 +243,38 @@ def _millicores(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) 
 
 
 def query_for(
-    snapshot: Snapshot, pod: PodView, profile: Profile, reservation: ReservationKey | None, now: float
+    cluster: ClusterState, pod: PodView, profile: Profile, reservation: ReservationKey | None, now: float
 ) -> Query:
     """What plugins are asked about a pod under its profile, as of now."""
     settings = profile.settings
-    basis = snapshot.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
+    basis = cluster.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
     return Query(
         pod,
-        snapshot,
+        cluster,
         basis,
-        reserved(snapshot, reservation),
+        reserved(cluster, reservation),
         settings.admit_fraction,
         settings.load,
         now - settings.stale_after_seconds,
         profile.workload(pod),
         settings.workload_aware.policy,
-        _millicores(snapshot, pod, profile, now),
+        _millicores(cluster, pod, profile, now),
     )
 
 
-def _decide(pod: PodView, template: Template, row: int, score: float) -> Decision:
-    query, snapshot = template.query, template.query.snapshot
+def _decide(pod: PodView, template: Evaluation, row: int, score: float) -> Decision:
+    query, cluster = template.query, template.query.cluster
     rows = np.array([row])
     measured = query.basis[row] == MEASURED
     available = query.available(rows) if measured else pods_by_requests(query, rows)
-    node = snapshot.names[row]
+    node = cluster.names[row]
     assignment = Assignment(
         namespace=pod.namespace,
         name=pod.name,
         uid=pod.uid,
         node=node,
         basis="Capacity" if measured else "Requests",
-        node_capacity_resource_version=snapshot.ledger.resource_version(node),
+        node_capacity_resource_version=cluster.ledger.resource_version(node),
         available=float(available[0]),
         reservation=template.reservation if query.reserved[row] > 0 else None,
         pin=_pin(pod, query, node),
@@ -293,7 +293,7 @@ def _pin(pod: PodView, query: Query, node: str) -> Pin | None:
     """The CPUs that the pod gets there; its binding has its name, as a pod has one at most."""
     if not isinstance(query.workload, Workload):
         return None
-    placement = query.snapshot.cpus.place(node, query.workload)
+    placement = query.cluster.cpus.place(node, query.workload)
     assert placement is not None, "the filter let the node pass"
     cpus, mems = format_cpu_list(bits(placement.cpus)), format_cpu_list(placement.mems)
     return Pin(cpus, mems, placement.level, pod.name)

@@ -16,7 +16,7 @@ from concerto.api.score_arguments import NodeResourcesFitArgs
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Bools, Floats, Ints, Rows, Snapshot
+from concerto.scheduling.state.cluster import Bools, ClusterState, Floats, Ints, Rows
 
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
@@ -26,11 +26,11 @@ _BY_ALLOCATION = NodeResourcesFit(NodeResourcesFitArgs())
 """
 
 
-def reserved(snapshot: Snapshot, reservation: ReservationKey | None) -> Floats:
+def reserved(cluster: ClusterState, reservation: ReservationKey | None) -> Floats:
     """By row, the units that a standing reservation holds."""
-    units = np.zeros(snapshot.size)
-    for node, held in snapshot.ledger.held_for(reservation).items() if reservation is not None else ():
-        units[snapshot.row_of[node]] = held
+    units = np.zeros(cluster.size)
+    for node, held in cluster.ledger.held_for(reservation).items() if reservation is not None else ():
+        units[cluster.row_of[node]] = held
     return units
 
 
@@ -49,7 +49,7 @@ class Ranked:
     by_plugin: tuple[tuple[str, float], ...]
 
 
-class Template:
+class Evaluation:
     """Feasible nodes and their scores for one kind of pod.
 
     Args:
@@ -73,15 +73,15 @@ class Template:
         self._profile = profile
         self._touched = touched
         self._seen = len(touched)
-        self._changing = tuple(f for f in profile.filters if not f.fixed)
-        self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.normalised or s.measured))
-        self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.measured)
+        self._changing = tuple(f for f in profile.filters if not f.unaffected_by_placements)
+        self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.needs_normalising or s.needs_telemetry))
+        self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.needs_telemetry)
         # A profile that has its own idea of requests needs nobody's in its place
         knows_requests = any(isinstance(s, NodeResourcesFit) for s, _ in profile.scores)
-        self._stand_in_weight = 0.0 if knows_requests else float(sum(w for s, w in profile.scores if s.measured))
-        self._whole = tuple((s, float(w)) for s, w in profile.scores if s.normalised or s.measured)
-        size = query.snapshot.size
-        self.feasible = query.snapshot.exists[:size].copy()
+        self._stand_in_weight = 0.0 if knows_requests else float(sum(w for s, w in profile.scores if s.needs_telemetry))
+        self._whole = tuple((s, float(w)) for s, w in profile.scores if s.needs_normalising or s.needs_telemetry)
+        size = query.cluster.size
+        self.feasible = query.cluster.exists[:size].copy()
         self.abstentions: dict[str, int] = {}
         self.by_allocation = False
         self._totals: Floats = np.zeros(0)
@@ -98,7 +98,7 @@ class Template:
             rows = np.array(sorted(set(self._touched[self._seen :])), dtype=np.int64)
             self._seen = len(self._touched)
             if self.reservation is not None:
-                self.query.reserved[rows] = reserved(self.query.snapshot, self.reservation)[rows]
+                self.query.reserved[rows] = reserved(self.query.cluster, self.reservation)[rows]
             self._look(rows, self._changing)
 
     def totals(self) -> Floats:
@@ -107,8 +107,8 @@ class Template:
         candidates = self._candidates()
         self.by_allocation = self._abstained and bool(self._metric_scores)
         for (plugin, weight), raw in zip(self._whole, self._raw):
-            scores = plugin.normalise(self.query, raw) if plugin.normalised else raw
-            if self._abstained and plugin.measured:
+            scores = plugin.normalise(self.query, raw) if plugin.needs_normalising else raw
+            if self._abstained and plugin.needs_telemetry:
                 self.by_allocation &= bool(np.isnan(scores[candidates]).all())
                 scores = _neutral(scores)
             weighted, weights = self._add(weighted, weights, scores, weight)
@@ -132,7 +132,7 @@ class Template:
         if len(ties) == 1:
             row = ties[0]
         elif self._profile.settings.tie_breaking == "FirstByName":
-            row = ties[np.argmin(self.query.snapshot.name_ranks()[ties])]
+            row = ties[np.argmin(self.query.cluster.name_ranks()[ties])]
         else:
             row = ties[generator.integers(len(ties))]
         return int(row), float(greatest)
@@ -150,7 +150,7 @@ class Template:
         rows: Ints = np.argpartition(totals, -others)[-others:]
         rows = rows[np.argsort(-totals[rows])]
         rows = rows[self._totals[rows] > -np.inf]
-        names = self.query.snapshot.names
+        names = self.query.cluster.names
         by_plugin = self.by_plugin(rows)
         return tuple(
             Ranked(
@@ -166,10 +166,10 @@ class Template:
         given = {}
         whole = iter(self._raw)
         for plugin, _ in self._profile.scores:
-            if plugin.normalised:
+            if plugin.needs_normalising:
                 given[plugin.name] = plugin.normalise(self.query, next(whole))[rows]
             else:
-                given[plugin.name] = next(whole)[rows] if plugin.measured else plugin.score(self.query, rows)
+                given[plugin.name] = next(whole)[rows] if plugin.needs_telemetry else plugin.score(self.query, rows)
         return given
 
     def _count_abstentions(self) -> None:

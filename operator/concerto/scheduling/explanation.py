@@ -8,10 +8,10 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle import query_for
-from concerto.scheduling.evaluation import Template
+from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Snapshot
+from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, ClusterState
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ class NodeVerdict:
     scores: dict[str, float | None]
 
 
-def explain(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> list[NodeVerdict]:
+def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> list[NodeVerdict]:
     """What a cycle would see now, best node first, then those that are refused, each by name.
 
     Args:
-        snapshot: the cluster without the pod; only read.
+        cluster: the cluster without the pod; only read.
         pod: the pod, as if it waited.
         profile: its profile.
         now: seconds since the epoch.
     """
-    reservation = snapshot.ledger.reservation_for(pod)
-    query = query_for(snapshot, pod, profile, reservation, now)
+    reservation = cluster.ledger.reservation_for(pod)
+    query = query_for(cluster, pod, profile, reservation, now)
     profile = profile.for_workload(query.workload)
-    template = Template(query, profile, reservation, ())
+    template = Evaluation(query, profile, reservation, ())
     totals = template.totals()
-    rows = np.flatnonzero(snapshot.exists[: snapshot.size])
+    rows = np.flatnonzero(cluster.exists[: cluster.size])
     by_plugin = template.by_plugin(rows)
     basis = {int(MEASURED): "Capacity", int(BY_REQUESTS): "Requests"}
     verdicts = []
@@ -61,7 +61,7 @@ def explain(snapshot: Snapshot, pod: PodView, profile: Profile, now: float) -> l
             refused_by, reason = "Reservation", "a standing reservation holds a unit for the pod elsewhere"
         verdicts.append(
             NodeVerdict(
-                snapshot.names[row],
+                cluster.names[row],
                 refused_by,
                 reason,
                 basis.get(int(query.basis[row]), "Avoided"),

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
-from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Bools, Change, Floats, Ints, Rows, Snapshot
-from concerto.scheduling.state.cpus import Misfit, Workload
+from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Bools, Change, ClusterState, Floats, Ints, Rows
+from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
 from concerto.scheduling.state.provided_load import RESOURCES
 
 
@@ -28,7 +28,7 @@ class Query:
 
     Attributes:
         pod: the pod.
-        snapshot: the cluster; plugins only read it.
+        cluster: the cluster; plugins only read it.
         basis: by row, what it takes part by: MEASURED, BY_REQUESTS or AVOIDED.
         reserved: by row, units that a standing reservation holds for this pod.
         admit_fraction: room that a node must have left to be given one more pod, in pods.
@@ -41,26 +41,26 @@ class Query:
     """
 
     pod: PodView
-    snapshot: Snapshot
+    cluster: ClusterState
     basis: NDArray[np.int8]
     reserved: Floats
     admit_fraction: float
     load: LoadSettings
     oldest: float = -np.inf
-    workload: Workload | Misfit | None = None
+    workload: Workload | InvalidPinningRequest | None = None
     cpu_policy: CPUPolicy = "Balanced"
     millicores: float = 0.0
 
     def names(self, rows: Rows) -> list[str]:
         """The nodes' names."""
-        names = self.snapshot.names
+        names = self.cluster.names
         return names[rows] if isinstance(rows, slice) else [names[row] for row in rows]
 
     def available(self, rows: Rows) -> Floats:
         """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
-        snapshot = self.snapshot
-        with_reserved = snapshot.available[: snapshot.size][rows] + self.reserved[rows]
-        startable: Floats = snapshot.startable[: snapshot.size][rows]
+        cluster = self.cluster
+        with_reserved = cluster.available[: cluster.size][rows] + self.reserved[rows]
+        startable: Floats = cluster.startable[: cluster.size][rows]
         return np.minimum(with_reserved, startable)
 
     def is_measured(self, rows: Rows) -> Bools:
@@ -80,19 +80,19 @@ class Query:
         """
         mean = self._measured(resource, "average", rows)
         mean = np.where(np.isnan(mean), self._measured(resource, "latest", rows), mean)
-        return mean + self.part(resource, self.snapshot.load.recent(resource, self.load, rows), rows)
+        return mean + self.part(resource, self.cluster.load.recent(resource, self.load, rows), rows)
 
     def deviation(self, resource: str, rows: Rows) -> Floats:
         """The standard deviation over the window, as a fraction of the machine; NaN as for `mean_load`."""
         return self._measured(resource, "deviation", rows)
 
     def _measured(self, resource: str, statistic: Statistic, rows: Rows) -> Floats:
-        measured = self.snapshot.load.measured(resource, statistic, self.load, rows, self.oldest)
+        measured = self.cluster.load.measured(resource, statistic, self.load, rows, self.oldest)
         return measured if self.load.provider else np.where(self.is_measured(rows), measured, np.nan)
 
     def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
         """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""
-        machine = self.snapshot.machine[RESOURCES.index(resource), : self.snapshot.size][rows]
+        machine = self.cluster.machine[RESOURCES.index(resource), : self.cluster.size][rows]
         parts: Floats = amount / np.maximum(machine, 1)
         return np.where(machine > 0, parts, np.minimum(parts, 1.0))
 
@@ -103,12 +103,12 @@ class Filter(Protocol):
     Attributes:
         name: as in SchedulingProfile.
         fixed: whether a placement on a node leaves the answer for all nodes as it was.
-        helped_by: changes after which a pod that it refused everywhere is worth another look.
+        requeue_on: changes after which a pod that it refused everywhere is worth another look.
     """
 
     name: ClassVar[str]
-    fixed: ClassVar[bool]
-    helped_by: ClassVar[Change]
+    unaffected_by_placements: ClassVar[bool]
+    requeue_on: ClassVar[Change]
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """By row, whether it lets the node pass."""
@@ -124,13 +124,13 @@ class Score(Protocol):
 
     Attributes:
         name: as in SchedulingProfile.
-        normalised: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
+        needs_normalising: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
         measured: whether it abstains for want of a metric; others do where they have nothing to say about the pod.
     """
 
     name: ClassVar[str]
-    normalised: ClassVar[bool]
-    measured: ClassVar[bool]
+    needs_normalising: ClassVar[bool]
+    needs_telemetry: ClassVar[bool]
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains."""
@@ -144,7 +144,7 @@ class Score(Protocol):
 class Local:
     """Base of scores whose ``score`` is on the scale of 0 to 100 already, whatever the other nodes are like."""
 
-    normalised: ClassVar[bool] = False
+    needs_normalising: ClassVar[bool] = False
 
     def normalise(self, query: Query, scores: Floats) -> Floats:
         """As they are."""

@@ -12,7 +12,7 @@ from concerto.scheduling.framework import Filter, Score
 from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
-from concerto.scheduling.state.cpus import Misfit, Workload, workload_of
+from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Profile:
     @cached_property
     def reads_load(self) -> bool:
         """Whether a score looks at the load of nodes, and not only at their measured capacity."""
-        return any(score.measured and score.name != Capacity.name for score, _ in self.scores)
+        return any(score.needs_telemetry and score.name != Capacity.name for score, _ in self.scores)
 
-    def workload(self, pod: PodView) -> Workload | Misfit | None:
+    def workload(self, pod: PodView) -> Workload | InvalidPinningRequest | None:
         """What a pod asks of a node's CPUs under this profile."""
         return workload_of(pod, self.settings.workload_aware) if self.pins else None
 
-    def for_workload(self, workload: Workload | Misfit | None) -> Profile:
+    def for_workload(self, workload: Workload | InvalidPinningRequest | None) -> Profile:
         """What of the profile has a say about such pods: those that are not pinned have nothing to do with CPUs."""
         return self if workload is not None else self._without_cpus
 

@@ -43,9 +43,9 @@ class QueueSettings:
 class _Group:
     key: _GroupKey
     places: list[_Place] = field(default_factory=list)
-    parked_at: float | None = None
-    helped_by: Change = Change.NOTHING
-    attends: bool = False
+    unschedulable_since: float | None = None
+    requeue_on: Change = Change.NOTHING
+    always_considered: bool = False
 
 
 @dataclass
@@ -113,32 +113,36 @@ class Queue:
     def heads(self, now: float, limit: int = MAX_DECISIONS) -> list[PodView]:
         """Pods to be looked at now, in order: from each active group as many as one cycle can place.
 
-        They stay in the queue: tell it with ``remove``, ``park`` or ``retry`` what became of them.
+        They stay in the queue: tell it with ``remove``, ``mark_unschedulable`` or ``retry`` what became of them.
         """
         self._ripen(now)
-        active = [g for g in self._groups.values() if g.parked_at is None and g.places]
+        active = [g for g in self._groups.values() if g.unschedulable_since is None and g.places]
         if active:
-            active += [g for g in self._groups.values() if g.parked_at is not None and g.attends and g.places]
+            active += [
+                g
+                for g in self._groups.values()
+                if g.unschedulable_since is not None and g.always_considered and g.places
+            ]
         ordered = heapq.merge(*(self._in_order(group, limit) for group in active))
         return [self._waiting[uid].pod for _, _, _, uid in ordered]
 
-    def park(self, uid: str, helped_by: Change, now: float, *, attends: bool = False) -> None:
+    def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
 
         Args:
             uid: the pod.
-            helped_by: what could help.
+            requeue_on: what could help.
             now: seconds.
-            attends: whether it is among the heads whenever any other pod is: nodes are kept for it.
+            always_considered: whether it is among the heads whenever any other pod is: nodes are kept for it.
         """
         waiting = self._waiting.get(uid)
         if waiting is None:
             return
-        if waiting.group.parked_at is None:
-            waiting.group.parked_at = now
-            waiting.group.helped_by = helped_by
-            waiting.group.attends = False
-        waiting.group.attends |= attends
+        if waiting.group.unschedulable_since is None:
+            waiting.group.unschedulable_since = now
+            waiting.group.requeue_on = requeue_on
+            waiting.group.always_considered = False
+        waiting.group.always_considered |= always_considered
 
     def retry(self, uid: str, now: float) -> float:
         """The pod's binding has failed: it waits 1 s, 2 s, ... 10 s by how often that has happened.
@@ -158,22 +162,26 @@ class Queue:
             heapq.heappush(self._backoff, (ready_at, uid))
         return ready_at
 
-    def wake(self, change: Change) -> None:
+    def requeue(self, change: Change) -> None:
         """Something has changed: parked pods that it could help are active again."""
         if not change:
             return
         for group in self._groups.values():
-            if group.parked_at is not None and group.helped_by & change:
-                group.parked_at = None
+            if group.unschedulable_since is not None and group.requeue_on & change:
+                group.unschedulable_since = None
 
-    def wake_all(self) -> None:
+    def requeue_all(self) -> None:
         """Everything may have changed (a profile was edited): all parked pods are active again."""
         for group in self._groups.values():
-            group.parked_at = None
+            group.unschedulable_since = None
 
     def next_ready(self) -> float | None:
         """When a pod or group becomes active by the mere passing of time; None if none does."""
-        times = [g.parked_at + self._settings.flush_seconds for g in self._groups.values() if g.parked_at is not None]
+        times = [
+            g.unschedulable_since + self._settings.flush_seconds
+            for g in self._groups.values()
+            if g.unschedulable_since is not None
+        ]
         while self._backoff and not self._is_backing_off(*self._backoff[0]):
             heapq.heappop(self._backoff)  # its pod has gone: it must not hide those behind it
         times += [at for at, _ in self._backoff[:1]]
@@ -197,8 +205,11 @@ class Queue:
                 waiting.group = self._group(waiting.group.key)
                 insort(waiting.group.places, waiting.place)
         for group in self._groups.values():
-            if group.parked_at is not None and group.parked_at + self._settings.flush_seconds <= now:
-                group.parked_at = None
+            if (
+                group.unschedulable_since is not None
+                and group.unschedulable_since + self._settings.flush_seconds <= now
+            ):
+                group.unschedulable_since = None
 
     def _is_backing_off(self, ready_at: float, uid: str) -> bool:
         waiting = self._waiting.get(uid)

@@ -19,12 +19,12 @@ class Diagnosis:
     Attributes:
         nodes: how many nodes there are.
         reasons: how many nodes were refused for each reason; a node may lack several things.
-        helped_by: changes after which another look is worth while.
+        requeue_on: changes after which another look is worth while.
     """
 
     nodes: int
     reasons: Mapping[str, int]
-    helped_by: Change
+    requeue_on: Change
 
     @property
     def message(self) -> str:
@@ -37,14 +37,14 @@ class Diagnosis:
 
 def diagnose(query: Query, filters: tuple[Filter, ...]) -> Diagnosis:
     """Run the filters again, one after another, and ask each why it refuses what it is the first to refuse."""
-    rows = np.flatnonzero(query.snapshot.exists[: query.snapshot.size])
+    rows = np.flatnonzero(query.cluster.exists[: query.cluster.size])
     nodes = len(rows)
     reasons: Counter[str] = Counter()
-    helped_by = Change.NODE
+    requeue_on = Change.NODE
     for plugin in filters:
         passed = plugin.feasible(query, rows)
         if not passed.all():
             reasons.update(plugin.reasons(query, rows[~passed]))
-            helped_by |= plugin.helped_by
+            requeue_on |= plugin.requeue_on
         rows = rows[passed]
-    return Diagnosis(nodes, reasons, helped_by)
+    return Diagnosis(nodes, reasons, requeue_on)

@@ -12,7 +12,7 @@ from jsonschema import Draft4Validator
 
 from concerto.api.nodecapacity import Window
 from concerto.controllers.capacity.load_watcher import Watcher, WatcherSettings
-from support.scheduling_builders import NOW, capacity, node, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, node
 
 WINDOWS = tuple(
     Window(resource, window, average, 0.05, 0.5, 300)
@@ -93,7 +93,7 @@ async def serve():
 
 
 def cluster(*names):
-    return snapshot([node(n) for n in names], (), [capacity(n, windows=WINDOWS, at=NOW - 10) for n in names])
+    return cluster_state([node(n) for n in names], (), [capacity(n, windows=WINDOWS, at=NOW - 10) for n in names])
 
 
 async def test_todays_form_is_the_default(serve):

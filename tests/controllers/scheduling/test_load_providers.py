@@ -18,7 +18,7 @@ from concerto.controllers.scheduling.load_providers.prometheus import without_po
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.controllers.scheduling.load_providers.state import ProviderState, answered_state
 from concerto.kube import EventRecorder
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.provided_load import Joined, Series
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 
@@ -42,15 +42,15 @@ def settings(server: Faulty, *, timeout="30s", queries=QUERIES, **more) -> Profi
     return ProfileSettings.from_raw({"schedulerName": "packed", "metricProvider": provider})
 
 
-def cluster() -> Snapshot:
-    made = Snapshot()
+def cluster() -> ClusterState:
+    made = ClusterState()
     for name in ("a", "b"):
         made.set_node(NodeView(name, f"uid-{name}", {}, {"cpu": 4000}, capacity={"cpu": 4000, "memory": 2**33}))
     return made
 
 
 class Providers(LoadProviders):
-    """With its snapshot, its metrics and a clock that is set."""
+    """With its cluster, its metrics and a clock that is set."""
 
     def __init__(self, server: Faulty) -> None:
         self.now, self.seen, self.counted = NOW, cluster(), Metrics()

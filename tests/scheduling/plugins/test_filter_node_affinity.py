@@ -1,14 +1,14 @@
 import pytest
 
 from concerto.scheduling.plugins.node_affinity.filter import NodeAffinity
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
 NODES = [
     node("a", labels={"zone": "a", "size": "2"}),
     node("b", labels={"zone": "b", "size": "10"}),
     node("c", labels={"size": "big", "gpu": ""}),
 ]
-CLUSTER = snapshot(NODES)
+CLUSTER = cluster_state(NODES)
 
 
 def terms(*items):
@@ -65,7 +65,7 @@ def test_the_reason_is_kube_schedulers():
 
 
 def test_labels_that_change_are_followed():
-    cluster = snapshot(NODES)
+    cluster = cluster_state(NODES)
     asked = query(cluster, pod(nodeSelector={"zone": "a"}))
     assert passes(NodeAffinity(), asked) == ["a"]
     cluster.set_node(node("a"))

@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 from concerto.scheduling.plugins.node_name.filter import NodeName
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
-CLUSTER = snapshot([node("a"), node("b")])
+CLUSTER = cluster_state([node("a"), node("b")])
 
 
 def test_a_pod_that_names_no_node_may_go_anywhere():

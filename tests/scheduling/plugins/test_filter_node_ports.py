@@ -1,7 +1,7 @@
 import pytest
 
 from concerto.scheduling.plugins.node_ports.filter import NodePorts
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
 
 def ports(*items):
@@ -23,13 +23,13 @@ CASES = {
 @pytest.mark.parametrize(("wanted", "names"), CASES.values(), ids=CASES)
 def test_host_ports_must_be_free(wanted, names):
     there = pod("there", nodeName="a", **ports((80,), (90, "10.0.0.1")))
-    asked = query(snapshot([node("a"), node("b")], [there]), pod("p", **ports(*wanted)))
+    asked = query(cluster_state([node("a"), node("b")], [there]), pod("p", **ports(*wanted)))
     assert passes(NodePorts(), asked) == names
 
 
 def test_a_port_is_free_again_when_its_pod_ends():
     there = pod("there", nodeName="a", **ports((80,)))
-    cluster = snapshot([node("a")], [there])
+    cluster = cluster_state([node("a")], [there])
     asked = query(cluster, pod("p", **ports((80,))))
     assert reasons(NodePorts(), asked) == {"node(s) didn't have free ports for the requested pod ports": 1}
     cluster.remove_pod(there.uid)

@@ -1,7 +1,7 @@
 from concerto.scheduling.plugins.node_ready.filter import NodeReady
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
-CLUSTER = snapshot([node("alive"), node("dead", ready=False)])
+CLUSTER = cluster_state([node("alive"), node("dead", ready=False)])
 
 
 def test_a_node_that_is_not_ready_takes_no_pods():

@@ -1,11 +1,11 @@
 import pytest
 
 from concerto.scheduling.plugins.node_resources.filter import NodeResources
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
 
 def cluster(allocatable=None, pods=()):
-    return snapshot([node("n", allocatable=allocatable or {})], pods)
+    return cluster_state([node("n", allocatable=allocatable or {})], pods)
 
 
 def bound(name, **over):

@@ -1,9 +1,9 @@
 import pytest
 
 from concerto.scheduling.plugins.node_unschedulable.filter import NodeUnschedulable
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
-CLUSTER = snapshot([node("open"), node("cordoned", unschedulable=True)])
+CLUSTER = cluster_state([node("open"), node("cordoned", unschedulable=True)])
 CASES = {
     "a plain pod": ([], ["open"]),
     "one that tolerates everything": ([{"operator": "Exists"}], ["open", "cordoned"]),

@@ -1,11 +1,11 @@
 import pytest
 
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.plugins.measured_capacity.filter import PodCapacity
-from support.scheduling_builders import NOW, capacity, node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, node, passes, pod, query, reasons
 
-CLUSTER = snapshot(
+CLUSTER = cluster_state(
     [node(n) for n in ("room", "part", "full", "overfull", "unknown", "silent")],
     [pod(f"p{i}", nodeName="overfull") for i in range(2)],
     [
@@ -33,13 +33,13 @@ def test_room_for_one_more(settings, names):
 
 
 def test_what_is_held_for_a_pod_is_its_own_as_fast_as_the_node_lets_pods_start():
-    cluster = snapshot(
+    cluster = cluster_state(
         [node(n) for n in ("held", "held-and-free", "not-now")],
         [],
         [capacity("held", 1.0), capacity("held-and-free", 1.0, room=5.0), capacity("not-now", 0.5, room=5.0)],
     )
     selector = LabelSelector.from_raw({"matchLabels": {"app": "ours"}})
-    cluster.set_standing(StandingReservation("default", "res", "r", selector, 3))
+    cluster.set_reservation(Reservation("default", "res", "r", selector, 3))
     held = dict.fromkeys(("held", "held-and-free", "not-now"), 1)
     cluster.hold(("default", "res"), held)
     assert passes(PodCapacity(), query(cluster, pod("p"))) == ["held-and-free"]
@@ -56,9 +56,9 @@ def test_full_unknown_and_silent_are_told_apart():
 
 
 def test_room_that_is_held_for_others_is_told_apart_from_no_room():
-    cluster = snapshot([node("held"), node("full")], [], [capacity("held", 1.0), capacity("full", 0.0)])
+    cluster = cluster_state([node("held"), node("full")], [], [capacity("held", 1.0), capacity("full", 0.0)])
     selector = LabelSelector.from_raw({"matchLabels": {"app": "others"}})
-    cluster.set_standing(StandingReservation("default", "res", "r", selector, 1))
+    cluster.set_reservation(Reservation("default", "res", "r", selector, 1))
     cluster.hold(("default", "res"), {"held": 1})
     assert reasons(PodCapacity(), query(cluster, pod("p"))) == {
         "Insufficient measured capacity": 1,

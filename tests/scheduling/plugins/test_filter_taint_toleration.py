@@ -1,9 +1,9 @@
 import pytest
 
 from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
-CLUSTER = snapshot(
+CLUSTER = cluster_state(
     [
         node("plain"),
         node("gpu", taints=[("gpu", "yes", "NoSchedule")]),
@@ -32,7 +32,7 @@ def test_a_node_counts_under_its_first_untolerated_taint():
 
 
 def test_a_taint_that_goes_frees_the_node():
-    cluster = snapshot([node("n", taints=[("gpu", "", "NoSchedule")])])
+    cluster = cluster_state([node("n", taints=[("gpu", "", "NoSchedule")])])
     assert passes(TaintToleration(), query(cluster, pod())) == []
     cluster.set_node(node("n"))
     assert passes(TaintToleration(), query(cluster, pod())) == ["n"]

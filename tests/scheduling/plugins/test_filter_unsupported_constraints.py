@@ -1,5 +1,5 @@
 from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
-from support.scheduling_builders import node, passes, pod, query, reasons, snapshot
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -14,7 +14,7 @@ NODES = [node("a1", labels={"zone": "a"}), node("a2", labels={"zone": "a"}), nod
 
 def test_a_pod_with_a_constraint_that_is_not_evaluated_goes_nowhere_and_hears_which():
     spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "topologyKey": "zone"}]}
-    asked = query(snapshot(NODES), pod(**refusing("x"), **spread))
+    asked = query(cluster_state(NODES), pod(**refusing("x"), **spread))
     assert passes(UnsupportedConstraints(), asked) == []
     assert reasons(UnsupportedConstraints(), asked) == {
         "pod has required pod anti-affinity, which Concerto does not evaluate": 4,
@@ -23,7 +23,7 @@ def test_a_pod_with_a_constraint_that_is_not_evaluated_goes_nowhere_and_hears_wh
 
 
 def test_a_running_pod_keeps_those_it_refuses_out_of_its_zone():
-    cluster = snapshot(NODES, [pod("there", nodeName="a1", schedulerName="default-scheduler", **refusing("x"))])
+    cluster = cluster_state(NODES, [pod("there", nodeName="a1", schedulerName="default-scheduler", **refusing("x"))])
     asked = query(cluster, pod("p", labels={"app": "x"}))
     assert passes(UnsupportedConstraints(), asked) == ["b", "c"]
     assert reasons(UnsupportedConstraints(), asked) == {"node(s) didn't satisfy existing pods anti-affinity rules": 2}
@@ -35,7 +35,7 @@ def test_a_running_pod_keeps_those_it_refuses_out_of_its_zone():
 
 def test_until_the_last_of_them_has_ended():
     there = [pod(n, nodeName="a1", **refusing("x")) for n in ("one", "two")]
-    cluster = snapshot(NODES, there)
+    cluster = cluster_state(NODES, there)
     asked = query(cluster, pod("p", labels={"app": "x"}))
     cluster.remove_pod("uid-one")
     assert passes(UnsupportedConstraints(), asked) == ["b", "c"]
@@ -45,5 +45,5 @@ def test_until_the_last_of_them_has_ended():
 
 
 def test_a_node_without_the_label_is_no_place():
-    cluster = snapshot(NODES, [pod("there", nodeName="c", **refusing("x"))])
+    cluster = cluster_state(NODES, [pod("there", nodeName="c", **refusing("x"))])
     assert passes(UnsupportedConstraints(), query(cluster, pod("p", labels={"app": "x"}))) == ["a1", "a2", "b", "c"]

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.measured_capacity.score import Capacity, pods_by_requests
-from support.scheduling_builders import GI, NOW, capacity, node, pod, query, snapshot
+from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, query
 
 
 def scores(cluster, p=None, *, infeasible=(), **more):
@@ -20,7 +20,7 @@ def scores(cluster, p=None, *, infeasible=(), **more):
 
 
 def measured(**capacities):
-    return snapshot([node(n) for n in capacities], (), [capacity(n, c) for n, c in capacities.items()])
+    return cluster_state([node(n) for n in capacities], (), [capacity(n, c) for n, c in capacities.items()])
 
 
 CASES = {
@@ -43,14 +43,14 @@ def test_nodes_that_are_not_feasible_do_not_set_the_scale():
 def test_units_reserved_for_the_pod_count():
     cluster = measured(a=4.0, b=4.0)
     selector = LabelSelector.from_raw({"matchLabels": {"app": "ours"}})
-    cluster.set_standing(StandingReservation("default", "res", "r", selector, 2))
+    cluster.set_reservation(Reservation("default", "res", "r", selector, 2))
     cluster.hold(("default", "res"), {"b": 2})
     assert scores(cluster) == {"a": 100, "b": 50}
     assert scores(cluster, reserved={"b": 2.0}) == {"a": 100, "b": 100}
 
 
 def test_a_node_by_requests_counts_for_no_more_than_the_mean_of_the_measured():
-    cluster = snapshot([node("a"), node("b"), node("x"), node("y", allocatable={"cpu": 100})])
+    cluster = cluster_state([node("a"), node("b"), node("x"), node("y", allocatable={"cpu": 100})])
     assert scores(cluster) == {"a": 100, "b": 100, "x": 100, "y": 3}
     for name, value in (("a", 8.0), ("b", 4.0)):
         cluster.set_capacity(capacity(name, value), NOW)
@@ -71,7 +71,7 @@ REQUESTS = {
 @pytest.mark.parametrize(("allocatable", "requests", "there", "pods"), REQUESTS.values(), ids=REQUESTS)
 def test_pods_by_requests(allocatable, requests, there, pods):
     running = [pod(f"r{i}", nodeName="n", **over) for i, over in enumerate(there)]
-    cluster = snapshot([node("n", allocatable=allocatable)], running)
+    cluster = cluster_state([node("n", allocatable=allocatable)], running)
     asked = query(cluster, pod("p", requests=requests))
     assert pods_by_requests(asked, np.array([0])) == pytest.approx([pods])
 

@@ -9,7 +9,7 @@ from concerto.scheduling.plugins.load.load_variation_risk_balancing import (
     kep_score,
     upstream_score,
 )
-from support.scheduling_builders import GI, capacity, load, node, pod, query, scores, snapshot
+from support.scheduling_builders import GI, capacity, cluster_state, load, node, pod, query, scores
 
 # mean, deviation, request, margin, sensitivity (None: the KEP's formula), score before rounding
 FORMULAS = {
@@ -61,7 +61,7 @@ def test_more_of_mean_or_deviation_or_request_is_never_better(m, v, r, more, mar
 
 def cluster(**loads):
     nodes = [node(n, allocatable={"cpu": 4000, "memory": 8 * GI}) for n in loads]
-    return snapshot(nodes, (), [capacity(n, windows=load(*of)) for n, of in loads.items()])
+    return cluster_state(nodes, (), [capacity(n, windows=load(*of)) for n, of in loads.items()])
 
 
 def test_the_worst_resource_counts():

@@ -10,7 +10,7 @@ from concerto.scheduling.plugins.load.low_risk_over_commitment import (
     risk_of_limits,
     risk_of_load,
 )
-from support.scheduling_builders import GI, capacity, load, node, pod, query, scores, snapshot
+from support.scheduling_builders import GI, capacity, cluster_state, load, node, pod, query, scores
 
 LIMITS = {
     "limits within what there is": (1000, 2000, 4000, 0.0),
@@ -98,7 +98,7 @@ LONG_AGO = {"created": "1970-01-01T00:00:01Z"}
 def test_the_score():
     nodes = [node(n, allocatable={"cpu": 4000, "memory": 8 * GI}) for n in "ab"]
     steady = load((0.30, 0.0), (0.0, 0.0))
-    cluster = snapshot(
+    cluster = cluster_state(
         nodes,
         # seen by their agents, so that nothing is predicted
         [burstable("r", "1", "6", nodeName="a", **LONG_AGO), burstable("s", "2", "2", nodeName="b", **LONG_AGO)],
@@ -115,6 +115,6 @@ def test_the_score():
 
 
 def test_it_abstains_where_one_resource_is_not_measured():
-    cluster = snapshot([node("a"), node("b")], (), [capacity("a", windows=load((0.1, 0.1), None))])
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", windows=load((0.1, 0.1), None))])
     assert scores(LowRiskOverCommitment(Args()), query(cluster, burstable("p", "1", "2"))) == {}
     assert scores(LowRiskOverCommitment(Args()), query(cluster, pod("q"))) == {}

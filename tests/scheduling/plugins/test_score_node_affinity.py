@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from concerto.scheduling.plugins.node_affinity.score import NodeAffinity
-from support.scheduling_builders import node, pod, query, scores, snapshot
+from support.scheduling_builders import cluster_state, node, pod, query, scores
 
 
 def preferring(*preferences):
@@ -38,9 +38,11 @@ CASES = {
 
 @pytest.mark.parametrize(("p", "expected"), CASES.values(), ids=CASES)
 def test_preferred_nodes(p, expected):
-    assert scores(NodeAffinity(), query(snapshot(NODES), p)) == expected
+    assert scores(NodeAffinity(), query(cluster_state(NODES), p)) == expected
 
 
 def test_nodes_that_are_not_feasible_do_not_set_the_scale():
-    normalised = NodeAffinity().normalise(query(snapshot(NODES), pod("p")), np.array([np.nan, 2.0, 4.0, 0.0]))
-    np.testing.assert_array_equal(normalised, [np.nan, 50, 100, 0])
+    needs_normalising = NodeAffinity().normalise(
+        query(cluster_state(NODES), pod("p")), np.array([np.nan, 2.0, 4.0, 0.0])
+    )
+    np.testing.assert_array_equal(needs_normalising, [np.nan, 50, 100, 0])

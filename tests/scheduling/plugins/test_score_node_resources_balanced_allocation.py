@@ -1,7 +1,7 @@
 import pytest
 
 from concerto.scheduling.plugins.node_resources.balanced_allocation_score import NodeResourcesBalancedAllocation
-from support.scheduling_builders import node, pod, query, scores, snapshot
+from support.scheduling_builders import cluster_state, node, pod, query, scores
 
 # nodes' (cpu, memory), requests running on each, the pod's, scores: kube-scheduler's balanced_allocation_test
 CASES = {
@@ -32,5 +32,5 @@ CASES = {
 def test_kube_schedulers_vectors(nodes, running, requests, expected):
     views = [node(f"n{i}", allocatable={"cpu": c, "memory": m}) for i, (c, m) in enumerate(nodes)]
     there = [pod(f"r{i}", requests=r, nodeName=f"n{i}") for i, r in enumerate(running) if r]
-    asked = query(snapshot(views, there), pod("p", requests=requests))
+    asked = query(cluster_state(views, there), pod("p", requests=requests))
     assert list(scores(NodeResourcesBalancedAllocation(), asked).values()) == expected

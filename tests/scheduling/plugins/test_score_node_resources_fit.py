@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from concerto.api.score_arguments import NodeResourcesFitArgs as Args
 from concerto.api.score_arguments import ShapePoint
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
-from support.scheduling_builders import node, pod, query, scores, snapshot
+from support.scheduling_builders import cluster_state, node, pod, query, scores
 
 GPU = "example.com/gpu"
 BOTH = (("cpu", 1), ("memory", 1))
@@ -64,12 +64,12 @@ CASES = {
 def test_kube_schedulers_vectors(nodes, running, requests, args, expected):
     views = [node(f"n{i}", allocatable={"cpu": c, "memory": m}) for i, (c, m) in enumerate(nodes)]
     there = [pod(f"r{i}", requests=r, nodeName=f"n{i}") for i, r in enumerate(running) if r]
-    asked = query(snapshot(views, there), pod("p", requests=requests))
+    asked = query(cluster_state(views, there), pod("p", requests=requests))
     assert list(scores(NodeResourcesFit(args), asked).values()) == expected
 
 
 def test_extended_resources_count_for_pods_that_request_them():
-    cluster = snapshot([node("a", allocatable={GPU: 4}), node("b", allocatable={GPU: 10}), node("c")])
+    cluster = cluster_state([node("a", allocatable={GPU: 4}), node("b", allocatable={GPU: 10}), node("c")])
     plugin = NodeResourcesFit(Args("MostAllocated", ((GPU, 3), ("cpu", 1))))
     assert scores(plugin, query(cluster, pod("p", requests={"cpu": "2", GPU: "2"}))) == {"a": 50, "b": 27, "c": 50}
     assert scores(plugin, query(cluster, pod("p", requests={"cpu": "2"}))) == {"a": 50, "b": 50, "c": 50}
@@ -77,7 +77,7 @@ def test_extended_resources_count_for_pods_that_request_them():
 
 @given(st.integers(0, 9000), st.integers(1, 8000), st.sampled_from(["LeastAllocated", "MostAllocated"]))
 def test_scores_stay_between_0_and_100(requested, allocatable, strategy):
-    cluster = snapshot([node("n", allocatable={"cpu": allocatable})])
+    cluster = cluster_state([node("n", allocatable={"cpu": allocatable})])
     (score,) = scores(
         NodeResourcesFit(Args(strategy)), query(cluster, pod("p", requests={"cpu": f"{requested}m"}))
     ).values()

@@ -1,7 +1,7 @@
 import pytest
 
 from concerto.scheduling.plugins.taint_toleration.score import TaintToleration
-from support.scheduling_builders import node, pod, query, scores, snapshot
+from support.scheduling_builders import cluster_state, node, pod, query, scores
 
 
 def tainted(**effects):
@@ -29,4 +29,4 @@ CASES = {
 
 @pytest.mark.parametrize(("nodes", "tolerations", "expected"), CASES.values(), ids=CASES)
 def test_soft_taints(nodes, tolerations, expected):
-    assert scores(TaintToleration(), query(snapshot(nodes), pod("p", tolerations=tolerations))) == expected
+    assert scores(TaintToleration(), query(cluster_state(nodes), pod("p", tolerations=tolerations))) == expected

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from concerto.api.schedulingprofile import LoadSettings
 from concerto.api.score_arguments import TargetLoadPackingArgs
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking, target_load_packing
-from support.scheduling_builders import NOW, capacity, load, node, pod, query, scores, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, query, scores
 
 CURVE = {
     "the KEP's X": (25, 50, 75),
@@ -54,7 +54,7 @@ PODS = {
 
 @pytest.mark.parametrize(("resources", "spec", "millicores"), PODS.values(), ids=PODS)
 def test_the_pod_is_counted_with_its_predicted_cpu(resources, spec, millicores):
-    cluster = snapshot([node("n", allocatable={"cpu": 4000})], (), [capacity("n", windows=load((0.10, 0.0)))])
+    cluster = cluster_state([node("n", allocatable={"cpu": 4000})], (), [capacity("n", windows=load((0.10, 0.0)))])
     p = pod("p", containers=[{"name": "main", "resources": resources}], **spec)
     expected = target_load_packing(np.array([10 + millicores / 40]), 40)[0]
     assert scores(TargetLoadPacking(TargetLoadPackingArgs()), query(cluster, p)) == {"n": expected}
@@ -66,7 +66,7 @@ def test_a_node_that_is_just_filled_to_the_target_is_the_best_however_its_load_a
         cpu = {"cpu": f"{10 * (target - used)}m"}
         waiting = pod("p", containers=[{"name": "main", "resources": {"limits": cpu, "requests": cpu}}])
         measured = capacity("n", windows=load((used / 100, 0.0)))
-        asked = query(snapshot([node("n", allocatable={"cpu": 1000})], (), [measured]), waiting)
+        asked = query(cluster_state([node("n", allocatable={"cpu": 1000})], (), [measured]), waiting)
         assert scores(TargetLoadPacking(TargetLoadPackingArgs(target)), asked) == {"n": 100}, used
 
 
@@ -83,7 +83,7 @@ def test_containers_and_sidecars_are_summed_and_other_init_containers_are_not():
 
 
 def test_settings_change_the_prediction():
-    cluster = snapshot([node("n")], (), [capacity("n", windows=load((0.0, 0.0)))])
+    cluster = cluster_state([node("n")], (), [capacity("n", windows=load((0.0, 0.0)))])
     settings = LoadSettings(request_multiplier=1.0, default_cpu_millicores=400.0, best_effort_cpu_millicores=40.0)
     plugin = TargetLoadPacking(TargetLoadPackingArgs(target_utilization=50))
     for requests, utilisation in (({"cpu": "800m"}, 20), ({"memory": "1Mi"}, 10), (None, 1)):
@@ -92,7 +92,7 @@ def test_settings_change_the_prediction():
 
 
 def test_load_is_a_part_of_the_machine_and_not_of_what_may_be_allocated():
-    cluster = snapshot(
+    cluster = cluster_state(
         [node("n", allocatable={"cpu": 2000}, capacity={"cpu": 4000})], (), [capacity("n", windows=load((0.1, 0.0)))]
     )
     asked = query(cluster, pod("p", containers=[{"name": "main", "resources": {"limits": {"cpu": "400m"}}}]))
@@ -101,7 +101,7 @@ def test_load_is_a_part_of_the_machine_and_not_of_what_may_be_allocated():
 
 def test_it_abstains_where_the_cpu_is_not_measured_or_was_too_long_ago():
     nodes = [node(n) for n in "abcd"]
-    cluster = snapshot(
+    cluster = cluster_state(
         nodes, (), [capacity("a", windows=load((0.2, 0.0))), capacity("b"), capacity("c", windows=load(None))]
     )
     plugin = TargetLoadPacking(TargetLoadPackingArgs())

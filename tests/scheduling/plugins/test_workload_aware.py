@@ -21,7 +21,7 @@ from concerto.scheduling.explanation import explain
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
 from concerto.scheduling.state.cluster import Change
-from support.scheduling_builders import NOW, capacity, node, pod, profile, reasons, scores, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile, reasons, scores
 from support.topologies import machine, topologies
 
 SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
@@ -31,7 +31,9 @@ TYPE, EXCLUSIVENESS = "concerto.dev/workload-type", "concerto.dev/exclusiveness"
 def cluster(*names: str, **machines):
     """Nodes of the seed's shape, and others of theirs; each can take 50 pods."""
     shapes = dict.fromkeys(names, SEED) | machines
-    made = snapshot([node(n, allocatable={"cpu": 20_000}) for n in shapes], (), [capacity(n, 50.0) for n in shapes])
+    made = cluster_state(
+        [node(n, allocatable={"cpu": 20_000}) for n in shapes], (), [capacity(n, 50.0) for n in shapes]
+    )
     for name, shape in shapes.items():
         made.set_topology(NodeCPUTopology(name, shape, CPUPools()))
     return made
@@ -148,7 +150,7 @@ def test_why_nodes_are_refused_and_what_helps():
     }
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
     assert made.forgive_cpus(NOW + 29) == Change.NOTHING
-    assert made.forgive_cpus(NOW + 30) == Change.CPUS == WorkloadAware.helped_by & ~Change.NODE
+    assert made.forgive_cpus(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
     assert made.remove_binding(("default", "other")) == Change.CPUS
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
 
@@ -166,7 +168,7 @@ def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
 
 
 def cluster_like(made):
-    """The same nodes anew: deciding changes a snapshot."""
+    """The same nodes anew: deciding changes a cluster."""
     again = cluster(*made.row_of)
     again.set_binding(binding("other", "half", "0-4", "Core"))
     return again

@@ -3,8 +3,8 @@ import pytest
 
 from concerto.api.podreservation import Assignment
 from concerto.api.selectors import NodeSelector, Requirement
-from concerto.scheduling.state.cluster import AVOIDED, BY_REQUESTS, MEASURED, PODS, Change, Snapshot
-from support.scheduling_builders import NOW, capacity, node, pod, snapshot
+from concerto.scheduling.state.cluster import AVOIDED, BY_REQUESTS, MEASURED, PODS, Change, ClusterState
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
 
 
 def assignment(name, to="n"):
@@ -23,7 +23,7 @@ def at(cluster, name):
 
 
 def test_kinds_may_come_in_any_order():
-    cluster = Snapshot()
+    cluster = ClusterState()
     cluster.set_pod(pod("p", nodeName="n", requests={"cpu": "1"}), NOW)
     cluster.set_capacity(capacity("n", 5.0), NOW)
     assert at(cluster, "n") == {"exists": False, "cpu": (1000, 0), "pods": 1, "available": 4.0}
@@ -32,7 +32,7 @@ def test_kinds_may_come_in_any_order():
 
 
 def test_a_node_that_goes_and_comes_back_finds_its_pods():
-    cluster = snapshot([node("n")], [pod("p", nodeName="n", requests={"cpu": "1"})], [capacity("n", 5.0)])
+    cluster = cluster_state([node("n")], [pod("p", nodeName="n", requests={"cpu": "1"})], [capacity("n", 5.0)])
     cluster.remove_node("n")
     assert at(cluster, "n") == {"exists": False, "cpu": (1000, 0), "pods": 1, "available": 4.0}
     cluster.set_node(node("n"))
@@ -40,7 +40,7 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods():
 
 
 def test_rows_of_what_is_gone_are_used_again():
-    cluster = snapshot([node("a"), node("b")], [pod("p", nodeName="a")], [capacity("a", 5.0)])
+    cluster = cluster_state([node("a"), node("b")], [pod("p", nodeName="a")], [capacity("a", 5.0)])
     cluster.remove_node("a")
     cluster.remove_capacity("a")
     assert "a" in cluster.row_of
@@ -58,7 +58,7 @@ def test_rows_of_what_is_gone_are_used_again():
 
 
 def test_columns_grow_and_keep_what_they_hold():
-    cluster = Snapshot()
+    cluster = ClusterState()
     for i in range(300):
         cluster.set_node(node(f"n{i}", allocatable={"cpu": i, f"example.com/r{i % 3}": i}))
         cluster.set_capacity(capacity(f"n{i}", float(i)), NOW)
@@ -72,7 +72,9 @@ def test_columns_grow_and_keep_what_they_hold():
 
 
 def test_basis_is_a_function_of_now():
-    cluster = snapshot([node("n"), node("silent"), node("unknown")], (), [capacity("n", 5.0), capacity("silent", 5.0)])
+    cluster = cluster_state(
+        [node("n"), node("silent"), node("unknown")], (), [capacity("n", 5.0), capacity("silent", 5.0)]
+    )
     cluster.set_capacity(capacity("n", 5.0, version=2, at=NOW + 500), NOW + 500)
 
     def basis(now, policy):
@@ -86,7 +88,7 @@ def test_basis_is_a_function_of_now():
 
 class TestAssume:
     def test_a_decision_counts_until_it_is_forgotten(self):
-        cluster = snapshot([node("n")], (), [capacity("n", 5.0)])
+        cluster = cluster_state([node("n")], (), [capacity("n", 5.0)])
         p = pod("p", requests={"cpu": "1"})
         assert cluster.assume(p, assignment("p"), NOW)
         assert not cluster.assume(p, assignment("p"), NOW)
@@ -100,7 +102,7 @@ class TestAssume:
     @pytest.mark.parametrize("owner", [None, "DaemonSet"])
     def test_what_is_bound_or_confirmed_is_not_forgotten(self, owner):
         over = {"owner": owner} if owner else {}
-        cluster = snapshot([node("n")])
+        cluster = cluster_state([node("n")])
         for name in ("seen", "confirmed"):
             cluster.assume(pod(name, **over), assignment(name), NOW)
         cluster.set_pod(pod("seen", nodeName="n", **over), NOW)
@@ -110,14 +112,14 @@ class TestAssume:
         assert at(cluster, "n")["pods"] == 2
 
     def test_bound_elsewhere_by_somebody_else(self):
-        cluster = snapshot([node("n"), node("m")], (), [capacity("n", 5.0), capacity("m", 5.0)])
+        cluster = cluster_state([node("n"), node("m")], (), [capacity("n", 5.0), capacity("m", 5.0)])
         cluster.assume(pod("p"), assignment("p"), NOW)
         cluster.set_pod(pod("p", nodeName="m"), NOW)
         assert (at(cluster, "n")["pods"], at(cluster, "n")["available"]) == (0, 5.0)
         assert (at(cluster, "m")["pods"], at(cluster, "m")["available"]) == (1, 4.0)
 
     def test_an_ended_pod_is_not_placed_again(self):
-        cluster = snapshot([node("n")])
+        cluster = cluster_state([node("n")])
         cluster.set_pod(pod("p", phase="Failed"), NOW)
         assert cluster.is_placed("uid-p")
         assert not cluster.assume(pod("p"), assignment("p"), NOW)
@@ -146,12 +148,12 @@ CHANGES = {
 @pytest.mark.parametrize(("act", "change"), CHANGES.values(), ids=CHANGES)
 def test_what_may_help_waiting_pods_is_told(act, change):
     there = [pod("p", nodeName="n"), pod("d", nodeName="n", owner="DaemonSet"), pod("f", nodeName="full")]
-    cluster = snapshot([node("n"), node("full")], there, [capacity("n", 5.0), capacity("full", 0.5)])
+    cluster = cluster_state([node("n"), node("full")], there, [capacity("n", 5.0), capacity("full", 0.5)])
     assert act(cluster) == change
 
 
 def test_what_nodes_were_and_what_pods_ask_for_does_not_pile_up():
-    cluster = Snapshot()
+    cluster = ClusterState()
     for number in range(3000):
         cluster.set_node(
             node("n", labels={"a": str(number)}, taints=[("DeletionCandidate", str(number), "NoSchedule")])

@@ -1,6 +1,6 @@
 import pytest
 
-from concerto.api.podreservation import Assignment, StandingReservation
+from concerto.api.podreservation import Assignment, Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.ledger import Ledger
 from support.scheduling_builders import capacity, pod
@@ -14,7 +14,7 @@ def assignment(name, node="node", reservation=None):
 
 def standing(name="res", count=2, *, created=0.0, expires_at=None, app="a", placements=None, consumed=None, uid="r"):
     selector = LabelSelector.from_raw({"matchLabels": {"app": app}})
-    return StandingReservation(
+    return Reservation(
         "default", name, uid, selector, count, created, expires_at, placements=placements or {}, consumed=consumed or {}
     )
 
@@ -140,14 +140,14 @@ HEARD = {
 }
 
 
-@pytest.mark.parametrize(("statuses", "heard_at"), HEARD.values(), ids=HEARD)
-def test_the_age_of_telemetry(statuses, heard_at):
+@pytest.mark.parametrize(("statuses", "last_status_at"), HEARD.values(), ids=HEARD)
+def test_the_age_of_telemetry(statuses, last_status_at):
     ledger = Ledger()
     for version, (at, instance, now) in enumerate(statuses, 1):
         ledger.set_capacity(capacity("node", 5, version=version, at=at, instance=instance), now)
-    assert ledger.heard_at("node") == heard_at
-    assert ledger.silent_nodes(heard_at + 90.0, 3) == []
-    assert ledger.silent_nodes(heard_at + 90.1, 3) == ["node"]
+    assert ledger.last_status_at("node") == last_status_at
+    assert ledger.nodes_with_stale_agent(last_status_at + 90.0, 3) == []
+    assert ledger.nodes_with_stale_agent(last_status_at + 90.1, 3) == ["node"]
 
 
 def test_ended_pods_are_forgotten_one_day_which_promises_nothing():
@@ -164,7 +164,7 @@ class TestBatches:
         assignments = [assignment(name) for name in names]
         for a in assignments:
             assert ledger.assume(a, NOW)
-        ledger.open_batch("cycle-1", assignments)
+        ledger.open_record("cycle-1", assignments)
         return ledger
 
     def test_a_batch_ends_with_its_last_assignment(self):
@@ -174,34 +174,34 @@ class TestBatches:
         ledger.set_capacity(capacity("node", 4, ("uid-seen",), version=2, at=NOW + 1), NOW)
         ledger.set_pod(bound("ended", phase="Succeeded"), NOW)
         ledger.remove_pod("uid-deleted")
-        assert ledger.releasable() == []
+        assert ledger.closable_records() == []
         ledger.forget("uid-requeued")
-        assert ledger.releasable() == ["cycle-1"]
-        ledger.close_batch("cycle-1")
-        assert ledger.releasable() == []
+        assert ledger.closable_records() == ["cycle-1"]
+        ledger.close_record("cycle-1")
+        assert ledger.closable_records() == []
 
     def test_being_bound_is_not_the_end(self):
         ledger = self.open("p")
         ledger.confirm("uid-p")
         ledger.set_pod(bound("p"), NOW)
-        assert ledger.releasable() == []
+        assert ledger.closable_records() == []
 
     def test_what_is_over_when_the_batch_is_stored_is_not_waited_for(self):
         ledger = ledger_with()
         ledger.assume(assignment("p"), NOW)
         ledger.remove_pod("uid-p")
-        ledger.open_batch("cycle-1", [assignment("p")])
-        assert ledger.releasable() == ["cycle-1"]
+        ledger.open_record("cycle-1", [assignment("p")])
+        assert ledger.closable_records() == ["cycle-1"]
 
     def test_a_pod_decided_again_belongs_to_its_new_batch(self):
         ledger = self.open("p")
         ledger.forget("uid-p")
         ledger.assume(assignment("p"), NOW)
-        ledger.open_batch("cycle-2", [assignment("p")])
-        assert ledger.releasable() == ["cycle-1"]
-        ledger.close_batch("cycle-1")
+        ledger.open_record("cycle-2", [assignment("p")])
+        assert ledger.closable_records() == ["cycle-1"]
+        ledger.close_record("cycle-1")
         ledger.set_pod(bound("p", phase="Failed"), NOW)
-        assert ledger.releasable() == ["cycle-2"]
+        assert ledger.closable_records() == ["cycle-2"]
 
     def test_overdue_tells_bound_from_unbound(self):
         ledger = self.open("slow", "stuck")
@@ -220,13 +220,13 @@ class TestRebuild:
         # 5, less the one in flight, and the ended one's unit back; the waiting one is decided afresh
         assert ledger.available("node") == 5
         assert ledger.in_flight("node") == 1
-        assert ledger.releasable() == []
+        assert ledger.closable_records() == []
         ledger.set_capacity(capacity("node", 4, ("uid-seen", "uid-flying"), version=2, at=NOW + 1), NOW)
-        assert ledger.releasable() == ["cycle-1"]
+        assert ledger.closable_records() == ["cycle-1"]
 
     def test_a_binding_that_lands_after_all_counts(self):
         ledger = Ledger.rebuild([pod("p")], [capacity("node", 5)], {"cycle-1": [assignment("p")]}, now=NOW)
-        assert ledger.releasable() == ["cycle-1"]
+        assert ledger.closable_records() == ["cycle-1"]
         ledger.set_pod(bound("p"), NOW)
         assert ledger.available("node") == 4
 
@@ -240,8 +240,8 @@ class TestRebuild:
             [standing(count=4, placements={"node": 4})],
             now=NOW,
         )
-        assert ledger.standing(key).consumed == {"uid-bound": "node", "uid-gone": "node"}
-        assert ledger.standing(key).held == {"node": 2}
+        assert ledger.reservation_state(key).consumed == {"uid-bound": "node", "uid-gone": "node"}
+        assert ledger.reservation_state(key).held == {"node": 2}
         assert ledger.available("node") == 5 - 1 - 2
 
 
@@ -251,7 +251,7 @@ class TestStanding:
     def test_a_held_unit_keeps_room_and_not_the_one_start_that_a_node_allows_at_a_time(self):
         ledger = Ledger()
         ledger.set_capacity(capacity("node", 1, room=4), NOW)
-        ledger.set_standing(standing(count=3))
+        ledger.set_reservation(standing(count=3))
         ledger.hold(self.key, {"node": 3})
         assert ledger.holdable("node") == 1
         assert ledger.available("node") == 1
@@ -263,7 +263,7 @@ class TestStanding:
 
     def test_held_units_are_not_for_others_and_change_hands_once(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=2))
+        ledger.set_reservation(standing(count=2))
         ledger.hold(self.key, {"node": 2})
         assert ledger.available("node") == 3
         assert ledger.startable("node") == 5
@@ -272,87 +272,87 @@ class TestStanding:
         assert ledger.reservation_for(pod("p", labels={"app": "a"}, namespace="other")) is None
         ledger.assume(assignment("p", reservation=self.key), NOW)
         assert ledger.available("node") == 3
-        assert ledger.standing(self.key).held == {"node": 1}
+        assert ledger.reservation_state(self.key).held == {"node": 1}
         ledger.set_pod(bound("p"), NOW)
         ledger.set_pod(bound("p", phase="Succeeded"), NOW)
         assert ledger.available("node") == 4
-        assert ledger.standing(self.key).remaining == 1
+        assert ledger.reservation_state(self.key).remaining == 1
 
     def test_a_decision_taken_back_gives_its_unit_back(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=1))
+        ledger.set_reservation(standing(count=1))
         ledger.hold(self.key, {"node": 1})
         ledger.assume(assignment("p", reservation=self.key), NOW)
         assert ledger.reservation_for(pod("q", labels={"app": "a"})) is None
         ledger.forget("uid-p")
-        assert ledger.standing(self.key).held == {"node": 1}
+        assert ledger.reservation_state(self.key).held == {"node": 1}
         assert ledger.available("node") == 4
 
     def test_a_batch_waits_until_the_reservations_status_names_its_users(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=1))
+        ledger.set_reservation(standing(count=1))
         ledger.hold(self.key, {"node": 1})
         claim = assignment("p", reservation=self.key)
         ledger.assume(claim, NOW)
-        ledger.open_batch("cycle-1", [claim])
+        ledger.open_record("cycle-1", [claim])
         ledger.set_pod(bound("p"), NOW)
         ledger.set_pod(bound("p", phase="Succeeded"), NOW)
-        assert ledger.releasable() == []
-        ledger.set_standing(standing(count=1, consumed={"uid-p": "node"}))
-        assert ledger.releasable() == ["cycle-1"]
+        assert ledger.closable_records() == []
+        ledger.set_reservation(standing(count=1, consumed={"uid-p": "node"}))
+        assert ledger.closable_records() == ["cycle-1"]
 
     def test_or_until_the_reservation_is_gone(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=1))
+        ledger.set_reservation(standing(count=1))
         ledger.hold(self.key, {"node": 1})
         claim = assignment("p", reservation=self.key)
         ledger.assume(claim, NOW)
-        ledger.open_batch("cycle-1", [claim])
-        ledger.remove_standing(self.key)
+        ledger.open_record("cycle-1", [claim])
+        ledger.remove_reservation(self.key)
         ledger.remove_pod("uid-p")
-        assert ledger.releasable() == ["cycle-1"]
+        assert ledger.closable_records() == ["cycle-1"]
         assert ledger.available("node") == 5
 
     def test_time_is_over_once(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
+        ledger.set_reservation(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
         assert ledger.expire(NOW + 9) == []
         assert ledger.available("node") == 3
         assert ledger.expire(NOW + 10) == [self.key]
         assert ledger.available("node") == 5
         assert ledger.expire(NOW + 11) == []
-        assert ledger.standing(self.key).expired
+        assert ledger.reservation_state(self.key).expired
         # Its own status, written before, does not bring the units back
-        ledger.set_standing(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
+        ledger.set_reservation(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
         assert ledger.available("node") == 5
 
     def test_a_longer_life_given_later_makes_it_live_again(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=2, expires_at=NOW))
+        ledger.set_reservation(standing(count=2, expires_at=NOW))
         ledger.expire(NOW)
-        ledger.set_standing(standing(count=2, expires_at=NOW + 100))
+        ledger.set_reservation(standing(count=2, expires_at=NOW + 100))
         ledger.hold(self.key, {"node": 2})
         assert ledger.available("node") == 3
 
     def test_a_smaller_count_holds_less(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=3, placements={"node": 3}))
-        ledger.set_standing(standing(count=1))
-        assert ledger.standing(self.key).held == {"node": 1}
+        ledger.set_reservation(standing(count=3, placements={"node": 3}))
+        ledger.set_reservation(standing(count=1))
+        assert ledger.reservation_state(self.key).held == {"node": 1}
         assert ledger.available("node") == 4
 
     def test_one_created_again_under_its_name_starts_afresh(self):
         ledger = ledger_with()
-        ledger.set_standing(standing(count=1, placements={"node": 1}))
+        ledger.set_reservation(standing(count=1, placements={"node": 1}))
         ledger.assume(assignment("p", reservation=self.key), NOW)
-        ledger.set_standing(standing(count=1, uid="another"))
-        assert ledger.standing(self.key).remaining == 1
-        assert ledger.standing(self.key).consumed == {}
+        ledger.set_reservation(standing(count=1, uid="another"))
+        assert ledger.reservation_state(self.key).remaining == 1
+        assert ledger.reservation_state(self.key).consumed == {}
 
     def test_the_older_reservation_is_used_first(self):
         ledger = ledger_with()
-        ledger.set_standing(standing("young", created=2.0, placements={"node": 1}))
-        ledger.set_standing(standing("old", created=1.0, placements={"node": 1}))
+        ledger.set_reservation(standing("young", created=2.0, placements={"node": 1}))
+        ledger.set_reservation(standing("old", created=1.0, placements={"node": 1}))
         assert ledger.reservation_for(pod("p", labels={"app": "a"})) == ("default", "old")
 
 
@@ -371,16 +371,16 @@ def test_a_pod_placed_by_requests_keeps_its_batch_only_until_it_is_bound(sentenc
     decided = Assignment("default", "p", "uid-p", "node", basis, "", 1.0)
     ledger.set_pod(pod("p"), NOW)
     ledger.assume(decided, NOW)
-    ledger.open_batch("cycle-1", [decided])
+    ledger.open_record("cycle-1", [decided])
     if how == "confirm":
         ledger.confirm("uid-p")
     elif how == "seen":
         ledger.set_pod(pod("p", nodeName="node"), NOW)
-    assert (ledger.releasable() == ["cycle-1"]) is released, sentence
+    assert (ledger.closable_records() == ["cycle-1"]) is released, sentence
     assert ledger.in_flight("node") == 1, "it takes its unit all the same"
 
 
 def test_a_batch_of_a_pod_placed_by_requests_and_bound_is_over_when_it_is_found_after_a_restart():
     decided = Assignment("default", "p", "uid-p", "node", "Requests", "", 1.0)
     ledger = Ledger.rebuild([pod("p", nodeName="node")], [], {"cycle-1": [decided]}, now=NOW)
-    assert ledger.releasable() == ["cycle-1"]
+    assert ledger.closable_records() == ["cycle-1"]

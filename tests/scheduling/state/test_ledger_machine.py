@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
-from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
+from concerto.api.podreservation import Assignment, Reservation, ReservationKey
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.ledger import Ledger
 from support.scheduling_builders import capacity, pod
@@ -40,7 +40,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.versions = 0
         self.capacities: dict[str, NodeCapacity] = {}
         self.batches: dict[str, list[Assignment]] = {}
-        self.standing: dict[ReservationKey, StandingReservation] = {}
+        self.standing: dict[ReservationKey, Reservation] = {}
         self.created = 0
         # On the way to the operator
         self.pod_events: deque[tuple[str, PodView | None]] = deque()
@@ -97,8 +97,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def reserve(self, count, app, expires):
         key = ("default", f"r{len(self.standing)}")
         selector = LabelSelector.from_raw({"matchLabels": {"app": app}})
-        self.standing[key] = StandingReservation(*key, f"uid-{key[1]}", selector, count, expires_at=expires)
-        self.ledger.set_standing(self.standing[key])
+        self.standing[key] = Reservation(*key, f"uid-{key[1]}", selector, count, expires_at=expires)
+        self.ledger.set_reservation(self.standing[key])
 
     # --- the operator is told
 
@@ -154,7 +154,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.cycles += 1
         if data.draw(st.booleans(), label="stored"):
             self.batches[f"cycle-{self.cycles}"] = decided
-            self.ledger.open_batch(f"cycle-{self.cycles}", decided)
+            self.ledger.open_record(f"cycle-{self.cycles}", decided)
             for made in decided:
                 self._bind(made, data.draw(st.sampled_from(["works", "fails", "unknown", "unknown, worked"])))
         else:
@@ -193,7 +193,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def hold(self, data):
         """Place units that are not held yet where there is room."""
         key = data.draw(st.sampled_from(list(self.standing)))
-        state = self.ledger.standing(key)
+        state = self.ledger.reservation_state(key)
         placements = dict(state.held)
         for _ in range(state.remaining - sum(placements.values())):
             node = data.draw(st.sampled_from(NODES))
@@ -206,9 +206,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def write_standing(self, data):
         key = data.draw(st.sampled_from(list(self.standing)))
-        state = self.ledger.standing(key)
+        state = self.ledger.reservation_state(key)
         self.standing[key] = replace(self.standing[key], placements=dict(state.held), consumed=dict(state.consumed))
-        self.ledger.set_standing(self.standing[key])
+        self.ledger.set_reservation(self.standing[key])
 
     @rule()
     def expire(self):
@@ -216,9 +216,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def release(self):
-        for name in self.ledger.releasable():
+        for name in self.ledger.closable_records():
             del self.batches[name]
-            self.ledger.close_batch(name)
+            self.ledger.close_record(name)
 
     @rule()
     def crash(self):
@@ -252,7 +252,7 @@ class LedgerMachine(RuleBasedStateMachine):
             observed = set(status.status.observed_pod_uids)
             live = {u for u, p in self.seen.items() if p.node_name == node and not p.terminal and u not in self.ended}
             live |= {u for u, a in self.assumed.items() if a.node == node}
-            held = sum(self.ledger.standing(key).held.get(node, 0) for key in self.standing)
+            held = sum(self.ledger.reservation_state(key).held.get(node, 0) for key in self.standing)
             credited = observed & self.ended
             want = status.status.capacity - len(live - observed) + len(credited) - held
             assert self.ledger.available(node) == want
@@ -268,7 +268,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def reservations_hold_no_more_than_is_left_of_them(self):
         for key, view in self.standing.items():
-            state = self.ledger.standing(key)
+            state = self.ledger.reservation_state(key)
             assert all(units > 0 for units in state.held.values())
             assert sum(state.held.values()) <= (0 if state.expired else max(view.count - len(state.consumed), 0))
 
@@ -294,8 +294,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.hear_of_capacity(again=False)
         self.ledger.expire(OPEN_ENDED)
         for key, view in self.standing.items():
-            consumed = dict(self.ledger.standing(key).consumed)
-            self.ledger.set_standing(replace(view, consumed=consumed))
+            consumed = dict(self.ledger.reservation_state(key).consumed)
+            self.ledger.set_reservation(replace(view, consumed=consumed))
             self.ledger.hold(key, {})
         for node in NODES:
             assert self.ledger.available(node) == SLOTS[node]

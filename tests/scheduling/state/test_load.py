@@ -12,7 +12,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import LoadSettings
-from support.scheduling_builders import NOW, capacity, load, node, pod, raw_pod, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, raw_pod
 
 SETTINGS = LoadSettings()
 FULL = load((0.5, 0.1), (0.25, 0.0))
@@ -52,7 +52,7 @@ AGES = {
 @pytest.mark.parametrize("pod_first", [True, False])
 def test_what_the_window_does_not_contain_is_added(age, seen, covered, part, pod_first):
     status = capacity("n", observed=("uid-p",) if seen else (), windows=load((0.5, 0.1), (0.2, 0.0), covered))
-    cluster = snapshot([node("n")], [placed(age=age)] if pod_first else [], [])
+    cluster = cluster_state([node("n")], [placed(age=age)] if pod_first else [], [])
     cluster.set_capacity(status, NOW)
     if not pod_first:
         cluster.set_pod(placed(age=age), NOW)
@@ -60,7 +60,7 @@ def test_what_the_window_does_not_contain_is_added(age, seen, covered, part, pod
 
 
 def test_a_pod_whose_image_took_long_begins_when_the_agent_counts_it():
-    cluster = snapshot([node("n")], [placed(age=600)], [capacity("n", windows=FULL)])
+    cluster = cluster_state([node("n")], [placed(age=600)], [capacity("n", windows=FULL)])
     assert recent(cluster)[0] == 300
     for version, seconds, part in ((2, 1, 1.0), (3, 61, 0.8), (4, 301, 0.0)):
         cluster.set_capacity(
@@ -70,7 +70,7 @@ def test_a_pod_whose_image_took_long_begins_when_the_agent_counts_it():
 
 
 def test_an_agent_has_no_say_about_pods_of_other_nodes():
-    cluster = snapshot([node("n"), node("m")], [placed(age=60)], [capacity("n", windows=FULL)])
+    cluster = cluster_state([node("n"), node("m")], [placed(age=60)], [capacity("n", windows=FULL)])
     for version in (1, 2):
         observed = ("uid-p",) if version == 2 else ()
         cluster.set_capacity(capacity("m", observed=observed, windows=FULL, version=version, at=NOW + version), NOW)
@@ -79,7 +79,7 @@ def test_an_agent_has_no_say_about_pods_of_other_nodes():
 
 
 def test_a_decision_counts_at_once_and_once():
-    cluster = snapshot([node("n")], (), [capacity("n", windows=FULL)])
+    cluster = cluster_state([node("n")], (), [capacity("n", windows=FULL)])
     assert recent(cluster) == [0, 0]
     waiting = replace(placed(), node_name="")
     assignment = Assignment("default", "p", "uid-p", "n", "Capacity", "1", 5.0)
@@ -98,7 +98,7 @@ def test_a_decision_counts_at_once_and_once():
 
 @pytest.mark.parametrize("end", ["Succeeded", "gone"])
 def test_a_pod_that_ended_drops_out(end):
-    cluster = snapshot([node("n")], [placed(age=60)], [capacity("n", observed=("uid-p",), windows=FULL)])
+    cluster = cluster_state([node("n")], [placed(age=60)], [capacity("n", observed=("uid-p",), windows=FULL)])
     assert recent(cluster)[0] == pytest.approx(240)
     cluster.remove_pod("uid-p") if end == "gone" else cluster.set_pod(placed(age=60, phase=end), NOW)
     assert recent(cluster) == [0, 0]
@@ -106,7 +106,9 @@ def test_a_pod_that_ended_drops_out(end):
 
 @pytest.mark.parametrize("created", [900, 60], ids=["long after they were created", "in the second of their creation"])
 def test_pods_of_a_daemon_set_begin_when_they_start_as_no_agent_reports_them(created):
-    cluster = snapshot([node("n")], [placed(owner="DaemonSet", created=at(created))], [capacity("n", windows=FULL)])
+    cluster = cluster_state(
+        [node("n")], [placed(owner="DaemonSet", created=at(created))], [capacity("n", windows=FULL)]
+    )
     assert recent(cluster)[0] == 300
     cluster.set_pod(placed(age=60, owner="DaemonSet", created=at(created)), NOW)
     assert recent(cluster)[0] == pytest.approx(240)
@@ -117,7 +119,7 @@ def test_limits_that_are_resized_alone_are_predicted_by_at_once():
         resources = {"requests": {"cpu": "200m", "memory": "100"}, "limits": {"cpu": cpu, "memory": "100"}}
         return pod("p", nodeName="n", containers=[{"name": "main", "resources": resources}])
 
-    cluster = snapshot([node("n")], [limited("500m")], [capacity("n", windows=FULL)])
+    cluster = cluster_state([node("n")], [limited("500m")], [capacity("n", windows=FULL)])
     assert recent(cluster) == [500, 100]
     cluster.set_pod(limited("2"), NOW)
     assert recent(cluster) == [2000, 100]
@@ -127,7 +129,7 @@ def test_limits_that_are_resized_alone_are_predicted_by_at_once():
 
 
 def test_another_profiles_settings_give_other_sums():
-    cluster = snapshot([node("n")], [placed(), pod("q", nodeName="n")], [capacity("n", windows=FULL)])
+    cluster = cluster_state([node("n")], [placed(), pod("q", nodeName="n")], [capacity("n", windows=FULL)])
     assert recent(cluster) == [301, 100]
     assert recent(cluster, settings=LoadSettings(request_multiplier=1.0, best_effort_cpu_millicores=9.0)) == [209, 100]
 
@@ -139,7 +141,7 @@ def test_reflected_pods_keep_what_says_when_they_started():
 
 def test_old_pods_leave_nothing_behind():
     uids = tuple(f"uid-p{i}" for i in range(600))
-    cluster = snapshot(
+    cluster = cluster_state(
         [node("n"), node("m")],
         [placed(f"p{i}", age=900) for i in range(600)],
         [capacity("n", observed=uids, windows=FULL), capacity("m", windows=FULL)],
@@ -157,7 +159,7 @@ def test_old_pods_leave_nothing_behind():
 )
 def test_what_was_built_up_event_by_event_is_what_a_restart_finds(events):
     """The rebuilt sums differ only for pods that were seen to begin late, of which there are none here."""
-    cluster = snapshot([node("n"), node("m")], (), [capacity(n, windows=FULL) for n in "nm"])
+    cluster = cluster_state([node("n"), node("m")], (), [capacity(n, windows=FULL) for n in "nm"])
     alive: dict[str, str] = {}
     seen: dict[str, set[str]] = {"n": set(), "m": set()}
     version = 1
@@ -180,7 +182,7 @@ def test_what_was_built_up_event_by_event_is_what_a_restart_finds(events):
                 NOW,
             )
         recent(cluster)  # what is kept between events must not go stale
-    fresh = snapshot(
+    fresh = cluster_state(
         [node("n"), node("m")],
         [placed(uid[4:], age=0, on=on) for uid, on in alive.items()],
         [capacity(n, observed=tuple(sorted(seen[n])), windows=FULL) for n in "nm"],
@@ -201,7 +203,7 @@ BAD = {
 @pytest.mark.parametrize(("average", "deviation", "latest", "read", "rejected"), BAD.values(), ids=BAD)
 def test_a_metric_that_cannot_be_is_missing_and_counted(average, deviation, latest, read, rejected):
     windows = (Window("cpu", "5m", average, deviation, latest, 300),)
-    cluster = snapshot([node("n")], (), [capacity("n", windows=windows)])
+    cluster = cluster_state([node("n")], (), [capacity("n", windows=windows)])
     measured = [cluster.load.measured("cpu", s, SETTINGS, np.array([0]))[0] for s in ("average", "deviation", "latest")]
     np.testing.assert_array_equal(measured, read)
     assert cluster.load.rejected == rejected
@@ -209,13 +211,13 @@ def test_a_metric_that_cannot_be_is_missing_and_counted(average, deviation, late
 
 def test_a_window_that_covers_nothing_and_other_resources_are_not_read():
     windows = (Window("cpu", "5m", 0.0, 0.0, 0.0, 0), Window("io", "5m", 0.5, 0.0, 0.5, 300))
-    cluster = snapshot([node("n")], (), [capacity("n", windows=windows)])
+    cluster = cluster_state([node("n")], (), [capacity("n", windows=windows)])
     assert np.isnan(cluster.load.measured("cpu", "average", SETTINGS, np.array([0]))).all()
 
 
 def test_each_window_is_read_by_its_name_and_goes_with_its_node_capacity():
     windows = tuple(Window("memory", w, mean, 0.0, mean, 300) for w, mean in (("5m", 0.1), ("10m", 0.2), ("15m", 0.3)))
-    cluster = snapshot([node("n")], (), [capacity("n", windows=windows)])
+    cluster = cluster_state([node("n")], (), [capacity("n", windows=windows)])
 
     def averages():
         return [

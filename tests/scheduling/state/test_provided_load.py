@@ -11,7 +11,7 @@ from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.provided_load import Series
-from support.scheduling_builders import GI, NOW, capacity, load, node, pod, profile, query, snapshot
+from support.scheduling_builders import GI, NOW, capacity, cluster_state, load, node, pod, profile, query
 
 NAME = "packed"
 SETTINGS = LoadSettings(provider=NAME)
@@ -34,27 +34,27 @@ def measured(cluster, statistic="average", resource="cpu", oldest=-np.inf):
 
 
 def test_nodes_go_by_name_or_by_internal_address_and_who_is_neither_is_listed():
-    cluster = snapshot(nodes("a", "b", "c"))
+    cluster = cluster_state(nodes("a", "b", "c"))
     joined = cluster.provide(NAME, [series({"a": 0.1, "10.0.0.2": 0.2, "x": 0.3, "w": 0.4})], NOW)
     assert measured(cluster) == {"a": 0.1, "b": 0.2}
     assert (joined.unmatched, joined.unmatched_count) == (("w", "x"), 2)
 
 
 def test_by_an_address_that_two_nodes_say_they_have_goes_neither():
-    cluster = snapshot([*nodes("a", "b"), node("thief", capacity=MACHINE, addresses=("10.0.0.2", "a"))])
+    cluster = cluster_state([*nodes("a", "b"), node("thief", capacity=MACHINE, addresses=("10.0.0.2", "a"))])
     joined = cluster.provide(NAME, [series({"a": 0.1, "10.0.0.2": 0.2})], NOW)
     assert measured(cluster) == {"a": 0.1}
     assert joined.unmatched == ("10.0.0.2",)
 
 
 def test_however_many_match_nothing_few_are_told():
-    joined = snapshot(nodes("a")).provide(NAME, [series({f"x{i:04d}": 0.1 for i in range(1000)})], NOW)
+    joined = cluster_state(nodes("a")).provide(NAME, [series({f"x{i:04d}": 0.1 for i in range(1000)})], NOW)
     assert joined.unmatched == tuple(f"x{i:04d}" for i in range(10))
     assert joined.unmatched_count == 1000
 
 
 def test_of_a_long_name_that_is_no_nodes_the_beginning_is_told():
-    joined = snapshot(nodes("a")).provide(NAME, [series({"x" * 100_000: 0.1})], NOW)
+    joined = cluster_state(nodes("a")).provide(NAME, [series({"x" * 100_000: 0.1})], NOW)
     assert joined.unmatched == ("x" * 256,)
 
 
@@ -72,7 +72,7 @@ BAD = {
 
 @pytest.mark.parametrize(("value", "rejected"), BAD.values(), ids=BAD)
 def test_a_value_that_cannot_be_is_missing_and_counted(value, rejected):
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     cluster.provide(NAME, [series({"a": 0.5, "b": 0.5})], NOW)
     joined = cluster.provide(NAME, [series({"a": value, "b": 0.25}, at=515.0)], NOW + 15)
     assert {k: v for k, v in joined.rejected.items() if v} == rejected
@@ -89,7 +89,7 @@ TWICE = {
 
 @pytest.mark.parametrize(("said", "ambiguous", "count"), TWICE.values(), ids=TWICE)
 def test_a_node_of_which_a_query_says_two_things_has_no_metric(said, ambiguous, count):
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     cluster.provide(NAME, [series({"b": 0.3})], NOW)
     joined = cluster.provide(NAME, [series(said, ambiguous=frozenset(ambiguous))], NOW)
     assert joined.rejected["Ambiguous"] == count
@@ -97,7 +97,7 @@ def test_a_node_of_which_a_query_says_two_things_has_no_metric(said, ambiguous, 
 
 
 def test_amounts_are_taken_as_parts_of_the_machine():
-    cluster = snapshot([*nodes("a"), node("bare", allocatable={"cpu": 0, "memory": 0})])
+    cluster = cluster_state([*nodes("a"), node("bare", allocatable={"cpu": 0, "memory": 0})])
     answer = [
         series({"a": 1000.0, "bare": 10.0}, "latest", amounts=True),
         series({"a": 2.0 * GI}, "latest", "memory", amounts=True),
@@ -109,7 +109,7 @@ def test_amounts_are_taken_as_parts_of_the_machine():
 
 
 def test_what_an_answer_does_not_speak_of_grows_old():
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     cluster.provide(NAME, [series({"a": 0.1, "b": 0.2}), series({"a": 0.3}, "deviation")], NOW)
     cluster.provide(NAME, [series({"a": 0.5}, at=560.0)], NOW + 60)  # b, and the other query, are gone
     assert measured(cluster, oldest=NOW) == {"a": 0.5, "b": 0.2}
@@ -130,7 +130,7 @@ CLOCKS = {
 @pytest.mark.parametrize("said", CLOCKS.values(), ids=CLOCKS)
 @pytest.mark.parametrize("behind", [0, 40, -3600, 3600], ids=lambda s: f"b's clock {s} s behind")
 def test_a_clock_that_is_wrong_or_jumps_makes_nothing_fresh_or_stale(said, behind):
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     for (at, _), asked in zip(said, (0, 15)):
         cluster.provide(NAME, [series({"a": (0.5, at), "b": (0.5, at - behind)})], NOW + asked)
     assert cluster.load.heard(NAME, slice(0, cluster.size)).tolist()[:2] == [NOW + said[-1][1]] * 2
@@ -138,13 +138,13 @@ def test_a_clock_that_is_wrong_or_jumps_makes_nothing_fresh_or_stale(said, behin
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf")])
 def test_a_value_of_no_time_is_no_value(at):
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     joined = cluster.provide(NAME, [series({"a": (0.5, at), "b": 0.5})], NOW)
     assert (joined.rejected["NotANumber"], measured(cluster)) == (1, {"b": 0.5})
 
 
 def test_a_node_that_is_gone_leaves_nothing_to_the_next_in_its_row():
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     cluster.provide(NAME, [series({"a": 0.1, "b": 0.2})], NOW)
     cluster.remove_node("a")
     for view in nodes("c", "d"):
@@ -153,7 +153,7 @@ def test_a_node_that_is_gone_leaves_nothing_to_the_next_in_its_row():
 
 
 def test_providers_of_two_profiles_know_nothing_of_each_other_and_rows_grow_under_them():
-    cluster = snapshot(nodes("a"))
+    cluster = cluster_state(nodes("a"))
     cluster.provide(NAME, [series({"a": 0.1})], NOW)
     cluster.provide("other", [series({"a": 0.9})], NOW)
     for i in range(200):
@@ -187,7 +187,7 @@ PODS = {
 @pytest.mark.parametrize("pod_first", [True, False])
 def test_what_a_mean_does_not_contain_is_added(age, seen, expected, pod_first):
     agents = [] if seen is None else [capacity("a", observed=("uid-p",) if seen else (), windows=load((0.9, 0.0)))]
-    cluster = snapshot(nodes("a"), [placed(age=age)] if pod_first else [], agents)
+    cluster = cluster_state(nodes("a"), [placed(age=age)] if pod_first else [], agents)
     cluster.provide(NAME, [series({"a": 0.5})], NOW)
     rows = np.array([0])
     if not pod_first:
@@ -199,7 +199,7 @@ def test_what_a_mean_does_not_contain_is_added(age, seen, expected, pod_first):
 
 
 def test_a_pod_that_starts_in_the_second_of_its_creation_is_not_added_for_ever():
-    cluster = snapshot(nodes("a"), [placed(created="1970-01-01T00:14:10Z")])
+    cluster = cluster_state(nodes("a"), [placed(created="1970-01-01T00:14:10Z")])
     cluster.provide(NAME, [series({"a": 0.5})], NOW)
     assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([300.0])
     cluster.set_pod(placed(age=150, created="1970-01-01T00:14:10Z"), NOW)
@@ -208,14 +208,14 @@ def test_a_pod_that_starts_in_the_second_of_its_creation_is_not_added_for_ever()
 
 def test_a_dead_agent_has_no_say_in_what_a_provider_contains():
     agent = capacity("a", windows=load((0.9, 0.0)), at=NOW - 600)
-    cluster = snapshot(nodes("a"), [placed(age=400)])
+    cluster = cluster_state(nodes("a"), [placed(age=400)])
     cluster.set_capacity(agent, NOW - 600)
     cluster.provide(NAME, [series({"a": 0.5})], NOW)
     assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([0.0])
 
 
 def test_the_latest_value_contains_a_pod_as_soon_as_its_own_window_does():
-    cluster = snapshot(nodes("a"), [placed("p", age=12), placed("q", age=3)])
+    cluster = cluster_state(nodes("a"), [placed("p", age=12), placed("q", age=3)])
     cluster.provide(NAME, [series({"a": 0.5}, "latest", covered=6.0)], NOW)
     assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([150.0])
     cluster.set_pod(placed("r"), NOW)
@@ -227,7 +227,7 @@ def test_the_latest_value_contains_a_pod_as_soon_as_its_own_window_does():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(), st.floats(0, 1e9)), max_size=30))
 def test_whatever_a_provider_says_loads_are_fractions_or_missing(said):
-    cluster = snapshot(nodes("a", "b"), [placed(age=60)])
+    cluster = cluster_state(nodes("a", "b"), [placed(age=60)])
     for step, (name, value, at) in enumerate(said):
         cluster.provide(NAME, [series({name: (value, at)})], NOW + step)
     found = cluster.load.measured("cpu", "average", SETTINGS, slice(0, 2))
@@ -257,7 +257,7 @@ def choose(cluster, now=NOW):
 
 
 def test_scores_follow_the_provider_and_not_the_agents():
-    cluster = snapshot(
+    cluster = cluster_state(
         nodes("a", "b"), (), [capacity("a", windows=load((0.3, 0.0))), capacity("b", windows=load((0.9, 0.0)))]
     )
     cluster.provide(NAME, [series({"a": 0.9, "b": 0.3}), series({"a": 0.0, "b": 0.0}, "deviation")], NOW)
@@ -267,7 +267,7 @@ def test_scores_follow_the_provider_and_not_the_agents():
 
 
 def test_agents_that_are_dead_do_not_matter_to_a_provider_nor_the_other_way_round():
-    cluster = snapshot(nodes("a", "b"))
+    cluster = cluster_state(nodes("a", "b"))
     cluster.provide(NAME, [series({"a": 0.9, "b": 0.3})], NOW)
     decision, abstentions = choose(cluster)
     assert (decision.assignment.node, decision.by_allocation) == ("b", False)
@@ -277,7 +277,7 @@ def test_agents_that_are_dead_do_not_matter_to_a_provider_nor_the_other_way_roun
 
 def test_a_provider_that_is_silent_for_too_long_leaves_it_to_requests():
     old = {"startTime": "1970-01-01T00:05:00Z"}
-    cluster = snapshot(nodes("a", "b"), [pod("big", requests={"cpu": "2"}, nodeName="b", status=old)])
+    cluster = cluster_state(nodes("a", "b"), [pod("big", requests={"cpu": "2"}, nodeName="b", status=old)])
     cluster.provide(NAME, [series({"a": 0.9, "b": 0.3})], NOW)
     decision, _ = choose(cluster, NOW + 599)
     assert (decision.assignment.node, decision.by_allocation) == ("b", False)
@@ -288,7 +288,7 @@ def test_a_provider_that_is_silent_for_too_long_leaves_it_to_requests():
 
 
 def test_coverage_counts_each_node_once_and_names_those_without():
-    cluster = snapshot(nodes("a", "b", "c", "d"))
+    cluster = cluster_state(nodes("a", "b", "c", "d"))
     for name, age in (("c", 700), ("b", 70), ("a", 0)):
         cluster.provide(NAME, [series({name: 0.1})], NOW - age)
     assert coverage(cluster, by_provider(), NOW) == Coverage("Prometheus", 1, 1, 2, ("c", "d"))
@@ -333,4 +333,4 @@ LACKING = {
 def test_scores_that_could_never_score_are_told_with_what_they_lack(provider, lacking):
     names = ("Capacity", "TaintToleration", "TargetLoadPacking", "LoadVariationRiskBalancing")
     asked = profile(NAME, scores=tuple(map(ScoreSettings, names)), metric_provider=provider)
-    assert dict(coverage(snapshot(nodes("a")), asked, NOW).lacking) == lacking
+    assert dict(coverage(cluster_state(nodes("a")), asked, NOW).lacking) == lacking

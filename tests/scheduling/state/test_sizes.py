@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.cluster import Change
-from concerto.scheduling.state.learned_sizes import Sizes
+from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.reservations import place
-from support.scheduling_builders import NOW, capacity, node, pod, profile, snapshot
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 _CREATED = "1970-01-01T00:16:40Z"  # NOW
 WAIT = profile().settings.large_pod_wait_seconds
@@ -30,7 +30,7 @@ def small(name, **over):
 
 def sizes(*named):
     """Pods of one kind, placed; of those named here an agent says that they take 3.9 CPUs."""
-    made = Sizes()
+    made = LearnedSizes()
     for i in range(4):
         made.placed(big(f"b{i}"), "n")
     made.told("n", dict.fromkeys(named, 3900.0))
@@ -73,7 +73,7 @@ def test_a_pod_that_moved_or_was_taken_back_is_no_witness():
 
 
 def test_a_pod_that_is_named_before_it_is_heard_of_counts_when_it_is():
-    made = Sizes()
+    made = LearnedSizes()
     made.told("n", {"uid-b0": 3000.0})
     assert made.millicores(big("next")) == 0.0
     made.placed(big("b0"), "n")
@@ -95,7 +95,7 @@ def test_what_is_learned_outlives_its_pods_and_follows_the_latest():
 def cluster(*pods, **capacities):
     """Nodes of 4 CPUs on which an ordinary pod takes a tenth, with these pods; big ones are known to take 3.9 CPUs."""
     known = capacity("known", 0.0, observed=("uid-b0",), large={"uid-b0": 0.975}, pod_share=0.1, spare_share=0.0)
-    return snapshot(
+    return cluster_state(
         [node("known"), *(node(name) for name in capacities)],
         [big("b0", nodeName="known"), *pods],
         [known, *(capacity(name, **{"pod_share": 0.1} | of) for name, of in capacities.items())],
@@ -216,8 +216,8 @@ def test_of_a_few_nodes_that_would_do_a_quarter_is_kept_however_many_others_ther
 
 def test_whom_nodes_are_kept_for_is_told():
     made = cluster(*BUSY, busy={"value": 6.0, "observed": SEEN})
-    assert [u.attends for u in decide(made, big("next"), waited=0.9 * WAIT)[1].unschedulable] == [False]
-    assert [u.attends for u in decide(made, big("next"), waited=WAIT)[1].unschedulable] == [True]
+    assert [u.always_considered for u in decide(made, big("next"), waited=0.9 * WAIT)[1].unschedulable] == [False]
+    assert [u.always_considered for u in decide(made, big("next"), waited=WAIT)[1].unschedulable] == [True]
 
 
 def test_what_an_agent_does_not_name_in_a_minute_is_kept_no_longer():
@@ -258,7 +258,9 @@ def test_large_ones_are_looked_at_again_when_a_node_s_cpus_come_free_and_its_roo
 
 
 def test_shares_that_are_told_before_the_node_is_known_are_of_its_cpus_when_it_is():
-    made = snapshot([], [big("b0", nodeName="n")], [capacity("n", 1.0, observed=("uid-b0",), large={"uid-b0": 0.5})])
+    made = cluster_state(
+        [], [big("b0", nodeName="n")], [capacity("n", 1.0, observed=("uid-b0",), large={"uid-b0": 0.5})]
+    )
     assert made.sizes.millicores(big("next")) == 0.0
     made.set_node(node("n"))
     assert made.sizes.millicores(big("next")) == 2000.0
@@ -279,6 +281,6 @@ def test_one_that_was_busy_for_a_while_and_stays_says_nothing_of_its_kind():
 def test_nothing_is_held_for_a_person_where_a_large_pod_will_take_it():
     made = cluster(free={"value": 10.0, "room": 12.0}, other={"value": 3.0})
     assert decide(made, big("next"))[0] == {"next": "free"}
-    view = StandingReservation("default", "r", "uid-r", LabelSelector.from_raw({}), 9)
-    made.set_standing(view)
-    assert place(made, view, now=NOW, most_units=9, stale_after_seconds=600.0) == {"free": 2, "other": 3}
+    view = Reservation("default", "r", "uid-r", LabelSelector.from_raw({}), 9)
+    made.set_reservation(view)
+    assert place(made, view, now=NOW, max_units=9, stale_after_seconds=600.0) == {"free": 2, "other": 3}

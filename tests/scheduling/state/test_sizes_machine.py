@@ -1,4 +1,4 @@
-"""The snapshot's account of large pods against a naive one, after any events in any order.
+"""The cluster's account of large pods against a naive one, after any events in any order.
 
 Nodes, their capacities and pods come, change and go, decisions are assumed, confirmed and taken back, and agents name
 pods as large, rightly or not. After each event, what every node's pods take is counted again from what is there.
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 from support.scheduling_builders import NOW, capacity, node, pod
 
 NAMES = ("a", "b", "c")
@@ -28,7 +28,7 @@ CPUS = {"a": 1000, "b": 4000, "c": 64000}
 class SnapshotMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.snapshot = Snapshot()
+        self.cluster = ClusterState()
         self.version = 0
         self.now = NOW
         self.nodes: set[str] = set()
@@ -42,12 +42,12 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def node_comes(self, name):
-        self.snapshot.set_node(node(name, allocatable={"cpu": CPUS[name]}))
+        self.cluster.set_node(node(name, allocatable={"cpu": CPUS[name]}))
         self.nodes.add(name)
 
     @rule(name=st.sampled_from(NAMES))
     def node_goes(self, name):
-        self.snapshot.remove_node(name)
+        self.cluster.remove_node(name)
         self.nodes.discard(name)
 
     @rule(
@@ -65,7 +65,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             name, 5.0, tuple(observed), version=self.version, at=self.now, large=large, pod_share=share,
             spare_share=spare,
         )  # fmt: skip
-        self.snapshot.set_capacity(status, self.now)
+        self.cluster.set_capacity(status, self.now)
         self.told[name] = status
         for uid in [uid for uid in self.claims if self.placed[uid] == name and uid in observed | large.keys()]:
             kept, since = self.claims[uid]
@@ -77,7 +77,7 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def capacity_goes(self, name):
-        self.snapshot.remove_capacity(name)
+        self.cluster.remove_capacity(name)
         self.told.pop(name, None)
 
     # --- pods
@@ -87,7 +87,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     def assume(self, uid, millicores, data):
         name = data.draw(st.sampled_from(sorted(self.nodes)))
         made = Assignment("default", uid, uid, name, "Capacity", "1", 1.0)
-        done = self.snapshot.assume(self.view(uid), made, self.now, millicores)
+        done = self.cluster.assume(self.view(uid), made, self.now, millicores)
         assert done == (uid not in self.placed and uid not in self.ended)
         if done:
             self.placed[uid] = name
@@ -98,20 +98,20 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def confirm(self, data):
         uid = data.draw(st.sampled_from(sorted(self.placed)))
-        self.snapshot.confirm(uid)
+        self.cluster.confirm(uid)
         self.bound.add(uid)
 
     @rule(uid=st.sampled_from(UIDS))
     def forget(self, uid):
-        self.snapshot.forget(uid)
+        self.cluster.forget(uid)
         if uid not in self.bound:
             self.leave(uid)
 
     @rule(uid=st.sampled_from(UIDS), name=st.sampled_from(NAMES), resized=st.booleans())
     def seen_bound(self, uid, name, resized):
         view = self.view(uid, name)
-        before = self.snapshot._placed.get(uid)
-        self.snapshot.set_pod(replace(view, requests={"cpu": 500}) if resized else view, self.now)
+        before = self.cluster._placed.get(uid)
+        self.cluster.set_pod(replace(view, requests={"cpu": 500}) if resized else view, self.now)
         if uid in self.ended:
             return
         as_before = before is not None and dict(before.requests) == ({"cpu": 500} if resized else {})
@@ -124,7 +124,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def ends(self, data):
         uid = data.draw(st.sampled_from(sorted(self.placed)))
-        self.snapshot.set_pod(replace(self.view(uid, self.placed[uid]), phase="Succeeded"), self.now)
+        self.cluster.set_pod(replace(self.view(uid, self.placed[uid]), phase="Succeeded"), self.now)
         self.leave(uid)
         self.ended.add(uid)
 
@@ -132,7 +132,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def goes(self, data):
         uid = data.draw(st.sampled_from(sorted(self.placed)))
-        self.snapshot.remove_pod(uid)
+        self.cluster.remove_pod(uid)
         self.leave(uid)
         self.ended.add(uid)
 
@@ -148,7 +148,7 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_node_s_account_is_what_is_there(self):
-        made = self.snapshot
+        made = self.cluster
         assert made._claims.keys() == self.claims.keys()
         assert sorted(uid for uids in made._claims_on.values() for uid in uids) == sorted(self.claims)
         for name, row in made.row_of.items():
@@ -173,12 +173,12 @@ class SnapshotMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_known_of_pods_is_of_those_that_are_there(self):
-        sizes = self.snapshot.sizes
+        sizes = self.cluster.sizes
         assert sizes._placed.keys() == self.placed.keys()
         assert sizes._most.keys() <= self.placed.keys()
         assert sizes._said.keys() <= self.told.keys()
         assert all(kind.large >= 0.0 and kind.ordinary >= 0.0 for kind in sizes._kinds.values())
-        assert not self.snapshot.kept.any()
+        assert not self.cluster.draining.any()
 
 
 TestSnapshot = SnapshotMachine.TestCase

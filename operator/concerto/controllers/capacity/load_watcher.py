@@ -18,7 +18,7 @@ from aiohttp import web
 
 from concerto.api.nodecapacity import NodeCapacityStatus, Window
 from concerto.capacity.windows import WINDOW_SECONDS
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 
 Form = Literal["today", "kep"]
 
@@ -46,17 +46,19 @@ class WatcherSettings:
 
 
 class Watcher:
-    """The handlers; reads the scheduler's snapshot, in a standby, too."""
+    """The handlers; reads the scheduler's cluster, in a standby, too."""
 
-    def __init__(self, snapshot: Snapshot, clock: Callable[[], float], settings: WatcherSettings | None = None) -> None:
+    def __init__(
+        self, cluster: ClusterState, clock: Callable[[], float], settings: WatcherSettings | None = None
+    ) -> None:
         """Nothing is kept yet.
 
         Args:
-            snapshot: the cluster; only read.
+            cluster: the cluster; only read.
             clock: seconds since the epoch, never jumping.
             settings: limits.
         """
-        self._snapshot = snapshot
+        self._cluster = cluster
         self._clock = clock
         self._settings = settings or WatcherSettings()
         self._tokens = float(self._settings.burst)
@@ -130,17 +132,17 @@ class Watcher:
         return _document(build_head(window, timestamp=now, end=end), form, nodes)
 
     def _fresh(self, now: float) -> Iterator[tuple[str, NodeCapacityStatus, float]]:
-        for name in sorted(self._snapshot.row_of):
+        for name in sorted(self._cluster.row_of):
             if (found := self._status(name, now)) is not None:
                 yield name, *found
 
     def _status(self, host: str, now: float) -> tuple[NodeCapacityStatus, float] | None:
         """With when it came, by our own clock: a node's that is ahead would have Trimaran forget what it has placed."""
-        row = self._snapshot.row_of.get(host)
-        heard = self._snapshot.ledger.heard_at(host)
-        if row is None or heard is None or not self._snapshot.exists[row]:
+        row = self._cluster.row_of.get(host)
+        heard = self._cluster.ledger.last_status_at(host)
+        if row is None or heard is None or not self._cluster.exists[row]:
             return None
-        status = self._snapshot.ledger.status(host)
+        status = self._cluster.ledger.status(host)
         return (status, heard) if status is not None and now - heard <= self._settings.stale_after_seconds else None
 
 

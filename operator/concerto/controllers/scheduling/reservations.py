@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
-from concerto.api.podreservation import ReservationKey, StandingReservation
+from concerto.api.podreservation import Reservation, ReservationKey
 from concerto.api.timestamps import format_timestamp
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube import NotFound, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_RESERVATIONS
-from concerto.scheduling.state.ledger import StandingState
+from concerto.scheduling.state.ledger import ReservationState
 from concerto.scheduling.state.reservations import no_such_node, place
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class ReservationController:
     def __init__(
         self, session: Session, scheduler: Scheduler, recorder: EventRecorder, clock: Callable[[], float]
     ) -> None:
-        """It changes the scheduler's snapshot, and writes statuses."""
+        """It changes the scheduler's cluster, and writes statuses."""
         self._session = session
         self._scheduler = scheduler
         self._recorder = recorder
@@ -45,38 +45,38 @@ class ReservationController:
             if "podSelector" not in obj["spec"]:
                 continue
             try:
-                self._scheduler.snapshot.set_standing(StandingReservation.from_raw(obj))
+                self._scheduler.cluster.set_reservation(Reservation.from_raw(obj))
             except Exception:
                 # One that can't be read holds nothing; its turn to be reconciled says so, again and again
                 logger.exception("PodReservation %(namespace)s/%(name)s is not usable", obj["metadata"])
 
     async def reconcile(self, key: tuple[str, str], obj: Object | None) -> float | None:
         """Hold what can be held, and write the status if it says something new."""
-        snapshot = self._scheduler.snapshot
+        cluster = self._scheduler.cluster
         if obj is None or "podSelector" not in obj["spec"]:
-            self._scheduler.changed(snapshot.remove_standing(key))
+            self._scheduler.changed(cluster.remove_reservation(key))
             return None
-        view = StandingReservation.from_raw(obj)
+        view = Reservation.from_raw(obj)
         now = self._clock()
-        change = snapshot.set_standing(view) | snapshot.expire(now)
+        change = cluster.set_reservation(view) | cluster.expire(now)
         limit, stale_after = self._scheduler.reservation_limits()
         others = sum(
-            sum(snapshot.ledger.held_for(v.key).values())
-            for v in snapshot.ledger.standing_views()
+            sum(cluster.ledger.held_for(v.key).values())
+            for v in cluster.ledger.reservations()
             if v.namespace == view.namespace and v.key != view.key
         )
         allowed = max(limit - others, 0)
-        placements = place(snapshot, view, now=now, most_units=allowed, stale_after_seconds=stale_after)
-        change |= snapshot.hold(view.key, placements)
+        placements = place(cluster, view, now=now, max_units=allowed, stale_after_seconds=stale_after)
+        change |= cluster.hold(view.key, placements)
         self._scheduler.changed(change)
-        state = snapshot.ledger.standing(view.key)
-        status = build_standing_status(
+        state = cluster.ledger.reservation_state(view.key)
+        status = build_reservation_status(
             obj,
             view,
             state,
             consumers=self._consumers(obj, state),
             limited=sum(placements.values()) >= allowed < state.remaining,
-            nowhere=no_such_node(snapshot, view),
+            nowhere=no_such_node(cluster, view),
             now=wall_timestamp(),
         )
         if status != obj.get("status"):
@@ -93,7 +93,7 @@ class ReservationController:
         except NotFound:
             return
         # What the status says has been used is what allows the batch that used it to be deleted
-        self._scheduler.changed(self._scheduler.snapshot.set_standing(StandingReservation.from_raw(written)))
+        self._scheduler.changed(self._scheduler.cluster.set_reservation(Reservation.from_raw(written)))
         old, new = _ready(before.get("status") or {}), _ready(status)
         if new["reason"] != old.get("reason") and new["reason"] != "Held":
             self._recorder.record(
@@ -104,7 +104,7 @@ class ReservationController:
                 note=new["message"],
             )
 
-    def _consumers(self, obj: Object, state: StandingState) -> list[Object]:
+    def _consumers(self, obj: Object, state: ReservationState) -> list[Object]:
         """Who has used a unit; names come from the status, or from the batch that used it (which is still there)."""
         known = {c["uid"]: c for c in (obj.get("status") or {}).get("consumedBy") or ()}
         consumers = []
@@ -120,10 +120,10 @@ def _ready(status: Object) -> Object:
     return dict(find_condition(status.get("conditions"), "Ready") or {})
 
 
-def build_standing_status(
+def build_reservation_status(
     obj: Object,
-    view: StandingReservation,
-    state: StandingState,
+    view: Reservation,
+    state: ReservationState,
     *,
     consumers: list[Object],
     limited: bool,
@@ -186,7 +186,7 @@ def build_standing_status(
     return status
 
 
-def _shortage(view: StandingReservation, *, limited: bool, nowhere: bool) -> tuple[str, str]:
+def _shortage(view: Reservation, *, limited: bool, nowhere: bool) -> tuple[str, str]:
     """Why not all of a reservation is held: the reason, and the middle of a sentence."""
     if nowhere and view.node_name:
         return "NodeNotFound", f"there is no node {view.node_name} (spec.nodeName)"

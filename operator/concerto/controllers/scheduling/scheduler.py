@@ -1,4 +1,4 @@
-"""The scheduling loop: keeps the snapshot from what is watched, decides in cycles, stores each cycle's intent, binds.
+"""The scheduling loop: keeps the cluster from what is watched, decides in cycles, stores each cycle's intent, binds.
 
 All of it runs on one event loop. What the reflectors call is synchronous, and a cycle has no await in it, so a cycle
 decides on one state of the cluster; its decisions are assumed before anything else can run.
@@ -33,7 +33,7 @@ from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import CycleResult, Decision, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.state.cluster import Change, Snapshot
+from concerto.scheduling.state.cluster import Change, ClusterState
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Scheduler:
     """One scheduling loop over the whole cluster.
 
     Attributes:
-        snapshot: the cluster as scheduling sees it; kept in a standby, too.
+        cluster: the cluster as scheduling sees it; kept in a standby, too.
         owners: owner references of its batches.
         pins: the PodCPUBindings of pods that get CPUs of their own.
         on_consumed: told the namespace and name of a standing reservation of which a unit was used.
@@ -130,7 +130,7 @@ class Scheduler:
             settings: pace.
             may_write: whether this process still leads; asked last thing before a batch or a binding is sent.
         """
-        self.snapshot = Snapshot()
+        self.cluster = ClusterState()
         self.owners: Sequence[Object] = ()
         self.on_consumed: Callable[[str, str], None] = lambda namespace, name: None
         self._session = session
@@ -144,7 +144,7 @@ class Scheduler:
         self._may_write = may_write
         self.pins = PinnedBindings(
             session,
-            self.snapshot.is_bound,
+            self.cluster.is_bound,
             PinningSettings(self._settings.binding_timeout_seconds),
             may_write,
         )
@@ -183,22 +183,22 @@ class Scheduler:
         """A Node appeared, changed or went."""
         if new is None:
             if old is not None:
-                self._helped(self.snapshot.remove_node(old["metadata"]["name"]))
+                self._helped(self.cluster.remove_node(old["metadata"]["name"]))
             return
         try:
             node = NodeView.from_raw(new)
         except Exception:
             self._unreadable("Node", new)
-            self._helped(self.snapshot.remove_node(new["metadata"]["name"]))
+            self._helped(self.cluster.remove_node(new["metadata"]["name"]))
             return
-        self._helped(self.snapshot.set_node(node))
+        self._helped(self.cluster.set_node(node))
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod that has not ended appeared or changed; or it ended or went."""
         if new is None:
             if old is not None:
                 uid = old["metadata"]["uid"]
-                self._helped(self.snapshot.remove_pod(uid))
+                self._helped(self.cluster.remove_pod(uid))
                 self.pins.on_pod(uid, "")
                 self._drop_pending(uid)
             return
@@ -209,7 +209,7 @@ class Scheduler:
             self._unreadable("Pod", new)
             self._drop_pending(new["metadata"]["uid"])
             return
-        self._helped(self.snapshot.set_pod(pod, self._clock()))
+        self._helped(self.cluster.set_pod(pod, self._clock()))
         if pod.node_name or pod.terminal or pod.deleting:
             self.pins.on_pod(pod.uid, "" if pod.terminal else pod.node_name)
             self._drop_pending(pod.uid)
@@ -224,7 +224,7 @@ class Scheduler:
         if new is None:
             if old is not None:
                 self._capacity_uids.pop(old["metadata"]["name"], None)
-                self._helped(self.snapshot.remove_capacity(old["metadata"]["name"]))
+                self._helped(self.cluster.remove_capacity(old["metadata"]["name"]))
             return
         self._capacity_uids[new["metadata"]["name"]] = new["metadata"].get("uid", "")
         try:
@@ -232,33 +232,33 @@ class Scheduler:
         except Exception:
             # Half a status tells less than none: the node takes part as one without telemetry
             self._unreadable("NodeCapacity", new)
-            self._helped(self.snapshot.remove_capacity(new["metadata"]["name"]))
+            self._helped(self.cluster.remove_capacity(new["metadata"]["name"]))
             return
-        self._helped(self.snapshot.set_capacity(capacity, self._clock()))
+        self._helped(self.cluster.set_capacity(capacity, self._clock()))
 
     def on_topology(self, old: Object | None, new: Object | None) -> None:
         """A NodeCPUTopology appeared, changed or went."""
         if new is None:
             if old is not None:
-                self._helped(self.snapshot.remove_topology(old["metadata"]["name"]))
+                self._helped(self.cluster.remove_topology(old["metadata"]["name"]))
             return
         try:
             topology = NodeCPUTopology.from_raw(new)
         except Exception:
             self._unreadable("NodeCPUTopology", new)
-            self._helped(self.snapshot.remove_topology(new["metadata"]["name"]))
+            self._helped(self.cluster.remove_topology(new["metadata"]["name"]))
             return
-        self._helped(self.snapshot.set_topology(topology))
+        self._helped(self.cluster.set_topology(topology))
 
     def on_binding(self, old: Object | None, new: Object | None) -> None:
         """A PodCPUBinding appeared, changed or went."""
         metadata = (new or old or {})["metadata"]
         key = (metadata["namespace"], metadata["name"])
         try:
-            self._helped(self.snapshot.remove_binding(key) if new is None else self.snapshot.set_binding(new))
+            self._helped(self.cluster.remove_binding(key) if new is None else self.cluster.set_binding(new))
         except Exception:
             self._unreadable("PodCPUBinding", new or old or {})
-            self._helped(self.snapshot.remove_binding(key))
+            self._helped(self.cluster.remove_binding(key))
         self.pins.on_binding(old, new)
 
     def on_batch(self, old: Object | None, new: Object | None) -> None:
@@ -293,7 +293,7 @@ class Scheduler:
         for pod in self._pending.values():
             if pod.scheduler_name == scheduler_name:
                 self._enqueue(pod)
-        self._queue.wake_all()
+        self._queue.requeue_all()
         self._wake.set()
 
     def counts(self, scheduler_name: str) -> ProfileCounts:
@@ -303,7 +303,7 @@ class Scheduler:
     def coverage(self, scheduler_name: str) -> Coverage:
         """What is known now of the load that the scheduler name's profile asks for."""
         profile = self._profiles.get(scheduler_name)
-        return Coverage() if profile is None else coverage(self.snapshot, profile, self._clock())
+        return Coverage() if profile is None else coverage(self.cluster, profile, self._clock())
 
     def reservation_limits(self) -> tuple[int, float]:
         """Most units of standing reservations in a namespace, and the age up to which telemetry is good for them.
@@ -321,7 +321,7 @@ class Scheduler:
         return next((a for b in self._stored.values() for a in b.assignments if a.uid == uid), None)
 
     def changed(self, change: Change) -> None:
-        """Something was done to the snapshot that may let a waiting pod find a node."""
+        """Something was done to the cluster that may let a waiting pod find a node."""
         self._helped(change)
 
     # --- the loop
@@ -355,7 +355,7 @@ class Scheduler:
             started = asyncio.get_running_loop().time()
             # No await from here to the end of the cycle: it decides on one state of the cluster
             with self._metrics.cycle_seconds.time():
-                result = schedule(self.snapshot, heads, self._profiles, now=now, generator=self._generator)
+                result = schedule(self.cluster, heads, self._profiles, now=now, generator=self._generator)
                 self._take(result, now)
             if result.decisions:
                 await self._carry_out(result.decisions)
@@ -380,7 +380,9 @@ class Scheduler:
             by_requests = decision.assignment.basis == "Requests" or decision.by_allocation
             self._count(decision.pod, decisions=1, fallbacks=int(by_requests))
         for failure in result.unschedulable:
-            self._queue.park(failure.pod.uid, failure.diagnosis.helped_by, now, attends=failure.attends)
+            self._queue.mark_unschedulable(
+                failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
+            )
             self._reporter.note(failure.pod, failure.diagnosis.message)
             self._count(failure.pod, unschedulable=1)
         for (scheduler_name, plugin), nodes in result.abstentions.items():
@@ -405,7 +407,7 @@ class Scheduler:
         )
         for batch in stored:
             self._stored[batch.name] = batch
-            self.snapshot.ledger.open_batch(batch.name, batch.assignments)
+            self.cluster.ledger.open_record(batch.name, batch.assignments)
         self._storing = ""
         for batch in stored:
             for assignment in batch.assignments:
@@ -439,7 +441,7 @@ class Scheduler:
         self._metrics.bindings.labels("unprepared").inc()
         await self.pins.release(pod.uid)
         if problem.silent:
-            self.snapshot.avoid_cpus(node, self._clock() + self._settings.avoid_unprepared_factor * timeout)
+            self.cluster.avoid_cpus(node, self._clock() + self._settings.avoid_unprepared_factor * timeout)
         self._give_back(decision, problem.message)
 
     def _prepared(self, task: asyncio.Task[None]) -> None:
@@ -465,7 +467,7 @@ class Scheduler:
             )
         self._metrics.bindings.labels(outcome.result.value).inc()
         if outcome.result is BindResult.BOUND:
-            self.snapshot.confirm(pod.uid)
+            self.cluster.confirm(pod.uid)
             self.pins.confirm(pod.uid)
             self._metrics.scheduling_seconds.observe(self._clock() - self._first_seen.get(pod.uid, self._clock()))
             self._recorder.record(
@@ -505,7 +507,7 @@ class Scheduler:
 
     def _try_later(self, decision: Decision) -> None:
         pod = decision.pod
-        self._helped(self.snapshot.forget(pod.uid))
+        self._helped(self.cluster.forget(pod.uid))
         if pod.uid in self._pending:
             self._queue.set(self._pending[pod.uid])
             self._queue.retry(pod.uid, self._clock())
@@ -522,8 +524,8 @@ class Scheduler:
                 self._tell_silent()
                 tell_at = self._clock() + self._settings.telling_seconds
             self._adopt_late()
-            self._helped(self.snapshot.forgive_cpus(self._clock()))
-            released = self.snapshot.ledger.releasable()
+            self._helped(self.cluster.forgive_cpus(self._clock()))
+            released = self.cluster.ledger.closable_records()
             gone = await asyncio.gather(
                 *(discard(self._session, self._namespace, self._stored[n]) for n in released if n in self._stored)
             )
@@ -534,7 +536,7 @@ class Scheduler:
             wait = self._settings.housekeeping_seconds if all(gone) else min(2 * wait, _LONGEST_HOUSEKEEPING_SECONDS)
             self._metrics.placement_records.set(len(self._stored))
             self._metrics.bring_up_to(self._metrics.events_dropped, self._recorder.dropped)
-            self._metrics.bring_up_to(self._metrics.rejected_metrics, self.snapshot.load.rejected)
+            self._metrics.bring_up_to(self._metrics.rejected_metrics, self.cluster.load.rejected)
 
     # --- inside
 
@@ -550,7 +552,7 @@ class Scheduler:
         """Bound pods that no agent has counted for long: they keep their unit, and somebody should know why."""
         profiles = [p.settings for p in self._profiles.values()]
         ttl = min((p.unbound_ttl_seconds for p in profiles), default=0.0)
-        overdue = {o.uid: o for o in self.snapshot.ledger.overdue(self._clock(), ttl) if o.bound} if ttl else {}
+        overdue = {o.uid: o for o in self.cluster.ledger.overdue(self._clock(), ttl) if o.bound} if ttl else {}
         self._told_overdue &= overdue.keys()
         for uid in overdue.keys() - self._told_overdue:
             assignment = self.assignment_of(uid)
@@ -576,7 +578,7 @@ class Scheduler:
             return
         missed = min(p.heartbeats_missed for p in profiles)
         stale_after = min(p.stale_after_seconds for p in profiles)
-        silent = set(self.snapshot.ledger.silent_nodes(self._clock(), missed))
+        silent = set(self.cluster.ledger.nodes_with_stale_agent(self._clock(), missed))
         self._metrics.silent_nodes.set(len(silent))
         for node in silent - self._told_silent:
             self._recorder.record(
@@ -604,16 +606,16 @@ class Scheduler:
         """
         for batch in self._found.values():
             if batch.name not in self._stored and not (self._storing and batch.name.startswith(self._storing)):
-                self.snapshot.ledger.adopt_batch(batch.name, batch.assignments)
+                self.cluster.ledger.adopt_record(batch.name, batch.assignments)
                 self._stored[batch.name] = batch
 
     def _forget_batch(self, name: str) -> None:
         self._found.pop(name, None)
         if self._stored.pop(name, None) is not None:
-            self.snapshot.ledger.close_batch(name)
+            self.cluster.ledger.close_record(name)
 
     def _enqueue(self, pod: PodView) -> None:
-        if not self.snapshot.is_placed(pod.uid):
+        if not self.cluster.is_placed(pod.uid):
             self._queue.set(pod)
             self._wake.set()
 
@@ -625,7 +627,7 @@ class Scheduler:
 
     def _helped(self, change: Change) -> None:
         if change:
-            self._queue.wake(change)
+            self._queue.requeue(change)
             self._wake.set()
 
 

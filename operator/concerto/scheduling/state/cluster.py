@@ -22,12 +22,12 @@ from concerto.api.pod import PodView
 from concerto.api.pod_constraints import AntiAffinityTerm, HostPort
 from concerto.api.pod_shape import PodShape
 from concerto.api.podcpubinding import BindingKey
-from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
+from concerto.api.podreservation import Assignment, Reservation, ReservationKey
 from concerto.api.schedulingprofile import MetricsPolicy
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from concerto.pinning.classification import LABEL
 from concerto.scheduling.state.cpus import CPUs
-from concerto.scheduling.state.learned_sizes import Sizes
+from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.ledger import Ledger
 from concerto.scheduling.state.load import Load
 from concerto.scheduling.state.provided_load import RESOURCES, Joined, Series
@@ -49,9 +49,9 @@ _EMPTIED = 0.05
 """Share of a node's CPUs that must have come free for another look by large pods."""
 _UNNAMED_SECONDS = 60.0
 """For so long an agent may count a pod before it is believed that it does not take what its kind takes."""
-_MOST_LABELS = 256
+_MAX_LABELS = 256
 """Labels of which columns are kept; pods choose what they ask for."""
-_LEAST_VALUES_KEPT = 256
+_MIN_VALUES_KEPT = 256
 """Values of one label, and lists of taints, that are kept whatever has become of them."""
 
 
@@ -115,13 +115,13 @@ class _Labels:
         return answer
 
 
-class Snapshot:
+class ClusterState:
     """Nodes, what is on them, and what is promised of them.
 
     Public columns have one entry per row; ``exists`` says which rows are nodes. All is pure: time is passed in.
 
     Attributes:
-        ledger: units in flight; change it through the snapshot only.
+        ledger: units in flight; change it through the cluster only.
         size: rows in use or used before; all columns are at least that long.
         names: node name by row.
         row_of: row by node name.
@@ -131,14 +131,14 @@ class Snapshot:
         capacity: pods it can take by its last status, before what is in flight; NaN without a status.
         startable: ``capacity`` less what is in flight (algorithms section 4); NaN without a status.
         available: of it, what is not kept for standing reservations; NaN without a status.
-        heard_at: when its last status came, seconds; NaN without one.
+        last_status_at: when its last status came, seconds; NaN without one.
         nonzero_used: cpu millicores and memory bytes requested on it, with kube-scheduler's defaults; shape (2, size).
         limits: cpu millicores and memory bytes that its pods are limited to, each at least its request; (2, size).
         machine: cpu millicores and memory bytes that it has, allocatable or not; shape (2, size).
         load: what is measured of it, and what cannot be measured yet.
-        cpus: its CPUs, and who holds them; change it through the snapshot only.
+        cpus: its CPUs, and who holds them; change it through the cluster only.
         kept: whether it is being emptied for a pod that has waited for long; only within a cycle.
-        sizes: pods that are no unit of capacity; change it through the snapshot only.
+        sizes: pods that are no unit of capacity; change it through the cluster only.
     """
 
     def __init__(self, ledger: Ledger | None = None) -> None:
@@ -152,13 +152,13 @@ class Snapshot:
         self.capacity: Floats = np.zeros(0)
         self.startable: Floats = np.zeros(0)
         self.available: Floats = np.zeros(0)
-        self.heard_at: Floats = np.zeros(0)
+        self.last_status_at: Floats = np.zeros(0)
         self.nonzero_used: Ints = np.zeros((2, 0), dtype=np.int64)
         self.limits: Ints = np.zeros((2, 0), dtype=np.int64)
         self.machine: Ints = np.zeros((2, 0), dtype=np.int64)
         self.load = Load()
         self.cpus = CPUs()
-        self.sizes = Sizes()
+        self.sizes = LearnedSizes()
         self._live: Floats = np.zeros(0)  # pods on it that count
         self._units: Floats = np.zeros(0)  # of them, those that are units of capacity
         self._most_taken: Floats = np.zeros(0)  # since it was last said that more could be taken
@@ -166,7 +166,7 @@ class Snapshot:
         self._claimed_units: Floats = np.zeros(0)  # ordinary pods that have no room because of it
         self._pod_share: Floats = np.zeros(0)
         self._spare_share: Floats = np.zeros(0)
-        self.kept: Bools = np.zeros(0, dtype=np.bool_)
+        self.draining: Bools = np.zeros(0, dtype=np.bool_)
         self._claims: dict[str, _Claim] = {}
         self._claims_on: dict[int, set[str]] = {}
         self._allocatable: Ints = np.zeros((0, 0), dtype=np.int64)
@@ -300,7 +300,7 @@ class Snapshot:
         A silent agent's last status, less what has been placed since, is used until it is ``stale_after_seconds`` old
         (algorithms section 4).
         """
-        heard = self.heard_at[: self.size]
+        heard = self.last_status_at[: self.size]
         with np.errstate(invalid="ignore"):
             usable = now - heard <= stale_after_seconds
         otherwise = BY_REQUESTS if policy == "FallbackToRequests" else AVOIDED
@@ -394,7 +394,7 @@ class Snapshot:
         change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
         if (status := self.ledger.status(capacity.name)) is not before:
             change |= self._told(row, status)
-            self.load.measure(row, status, self.ledger.heard_at(capacity.name))
+            self.load.measure(row, status, self.ledger.last_status_at(capacity.name))
         return change
 
     def remove_capacity(self, node: str) -> Change:
@@ -418,13 +418,13 @@ class Snapshot:
         row_of |= {node.name: row for row, node in self._nodes.items()}
         return self.load.provide(provider, answer, row_of, self.machine, now)
 
-    def set_standing(self, view: StandingReservation) -> Change:
+    def set_reservation(self, view: Reservation) -> Change:
         """A person's reservation as the API server has it now."""
-        return self._follow(lambda: self.ledger.set_standing(view))
+        return self._follow(lambda: self.ledger.set_reservation(view))
 
-    def remove_standing(self, key: ReservationKey) -> Change:
+    def remove_reservation(self, key: ReservationKey) -> Change:
         """A person's reservation is gone."""
-        return self._follow(lambda: self.ledger.remove_standing(key))
+        return self._follow(lambda: self.ledger.remove_reservation(key))
 
     def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> Change:
         """Hold a person's reservation's units on these nodes, and nowhere else."""
@@ -519,7 +519,7 @@ class Snapshot:
     def _label(self, key: str) -> _Labels:
         column = self._labels.get(key)
         if column is None:
-            if len(self._labels) >= _MOST_LABELS:
+            if len(self._labels) >= _MAX_LABELS:
                 del self._labels[next(iter(self._labels))]
             column = self._labels[key] = _Labels(len(self.exists))
             for row, node in self._nodes.items():
@@ -528,7 +528,7 @@ class Snapshot:
 
     def _forget_values(self) -> None:
         """Values of labels and lists of taints that were, in a cluster whose nodes come and go (some hold the time)."""
-        most = 2 * len(self._nodes) + _LEAST_VALUES_KEPT
+        most = 2 * len(self._nodes) + _MIN_VALUES_KEPT
         for key in [key for key, column in self._labels.items() if len(column.code_of) > most]:
             del self._labels[key]  # made anew when it is asked for
         if len(self._taint_sets) > most:
@@ -563,8 +563,8 @@ class Snapshot:
             return new
 
         for attribute in (
-            "exists", "unschedulable", "ready", "capacity", "startable", "available", "heard_at", "nonzero_used",
-            "_allocatable", "limits", "machine", "_used", "_taints", "kept", "_live", "_units", "_claimed",
+            "exists", "unschedulable", "ready", "capacity", "startable", "available", "last_status_at", "nonzero_used",
+            "_allocatable", "limits", "machine", "_used", "_taints", "draining", "_live", "_units", "_claimed",
             "_pod_share", "_spare_share", "_most_taken", "_claimed_units",
         ):  # fmt: skip
             setattr(self, attribute, wider(getattr(self, attribute)))
@@ -614,12 +614,12 @@ class Snapshot:
     def _update(self, name: str) -> None:
         row = self.row_of[name]
         status = self.ledger.status(name)
-        heard = self.ledger.heard_at(name)
+        heard = self.ledger.last_status_at(name)
         self.capacity[row] = np.nan if status is None else status.capacity
         startable, available = self.ledger.startable(name), self.ledger.available(name)
         self.startable[row] = np.nan if startable is None else startable
         self.available[row] = np.nan if available is None else available
-        self.heard_at[row] = np.nan if heard is None else heard
+        self.last_status_at[row] = np.nan if heard is None else heard
         self._pod_share[row] = np.nan if status is None or status.pod_share is None else status.pod_share
         self._spare_share[row] = np.nan if status is None else status.spare_share
         self._size(row, status)
@@ -655,7 +655,7 @@ class Snapshot:
         if machine or not large:  # shares of CPUs that nobody has spoken of yet wait for the Node
             self.sizes.told(name, {uid: share * machine for uid, share in large.items()}, counted)
         if claims := self._claims_on.get(row):
-            heard = self.ledger.heard_at(name) or 0.0
+            heard = self.ledger.last_status_at(name) or 0.0
             for uid in claims & {*counted, *large}:
                 claim = self._claims[uid]
                 claim.counted_at = heard if claim.counted_at is None else min(heard, claim.counted_at)

@@ -45,7 +45,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class InvalidPinningRequest:
     """A pod that is to be pinned and can't be anywhere.
 
     Attributes:
@@ -55,7 +55,7 @@ class Misfit:
     problem: str
 
 
-def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | Misfit | None:
+def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | InvalidPinningRequest | None:
     """What a pod's labels and its cpu request ask for; None for one without a workload type."""
     kind = pod.labels.get(LABEL)
     if kind is None:
@@ -63,11 +63,15 @@ def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | Mis
     level = pod.labels.get(EXCLUSIVENESS_LABEL)
     millicores = pod.shape.requests.get("cpu", 0)
     if kind not in _TYPES:
-        return Misfit(f"node(s) can't tell what label {LABEL}={kind} means (known: {', '.join(_TYPES)})")
+        return InvalidPinningRequest(f"node(s) can't tell what label {LABEL}={kind} means (known: {', '.join(_TYPES)})")
     if level is not None and level not in _LEVELS:
-        return Misfit(f"node(s) can't tell what label {EXCLUSIVENESS_LABEL}={level} means ({', '.join(_LEVELS)})")
+        return InvalidPinningRequest(
+            f"node(s) can't tell what label {EXCLUSIVENESS_LABEL}={level} means ({', '.join(_LEVELS)})"
+        )
     if not millicores and kind != "best-effort":
-        return Misfit(f"node(s) can't tell how many CPUs the pod is to have ({kind} goes with a cpu request)")
+        return InvalidPinningRequest(
+            f"node(s) can't tell how many CPUs the pod is to have ({kind} goes with a cpu request)"
+        )
     threads = max(-(-millicores // 1000), 1)
     return Workload(_TYPES[kind], threads, features(settings), None if level is None else _LEVELS[level])
 
@@ -116,7 +120,7 @@ class _Node:
 
 
 class CPUs:
-    """The CPUs of all nodes. Pure; change it through the snapshot only."""
+    """The CPUs of all nodes. Pure; change it through the cluster only."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}

@@ -24,8 +24,8 @@ _ORDINALS = frozenset(
     }
 )
 """Labels that number siblings."""
-_MOST_KINDS = 4096
-_MOST_VOTES = 64.0
+_MAX_KINDS = 4096
+_MAX_VOTES = 64.0
 """Pods of a kind that its size is told from; older ones count for half of it, and so on."""
 _TOWARDS_LATEST = 0.25
 
@@ -43,7 +43,7 @@ class _Kind:
     millicores: float = 0.0
 
     def vote(self, *, large: bool) -> None:
-        if self.large + self.ordinary >= _MOST_VOTES:
+        if self.large + self.ordinary >= _MAX_VOTES:
             self.large, self.ordinary = self.large / 2.0, self.ordinary / 2.0
         if large:
             self.large += 1.0
@@ -51,7 +51,7 @@ class _Kind:
             self.ordinary += 1.0
 
 
-class Sizes:
+class LearnedSizes:
     """Kinds of pods, and what was seen of those that are placed."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Sizes:
         if kind is None:
             self._ended[name] = self._ended.get(name, 0) + 1
             self._ended.move_to_end(name)
-            if len(self._ended) > _MOST_KINDS:
+            if len(self._ended) > _MAX_KINDS:
                 self._ended.popitem(last=False)
         elif most is None:
             kind.vote(large=False)
@@ -131,7 +131,7 @@ class Sizes:
         kind = self._kinds.get(name)
         if kind is None:
             kind = self._kinds[name] = _Kind(float(self._ended.pop(name, 0)))
-            if len(self._kinds) > _MOST_KINDS:
+            if len(self._kinds) > _MAX_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(name)
         if uid not in self._most:

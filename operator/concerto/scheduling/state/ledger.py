@@ -8,7 +8,7 @@ The identity that all of Concerto uses, for a node n with published status S::
               - units that standing reservations hold on n
 
 Pods of every scheduler count; static pods and those of DaemonSets do not (the agent counts them as the node's own).
-One pod is one unit; what a large one takes beyond it is taken off by the snapshot (``sizes``). Nothing is inferred from
+One pod is one unit; what a large one takes beyond it is taken off by the cluster (``sizes``). Nothing is inferred from
 age: a pod that pulls its image for ten minutes stays in flight.
 
 Events may come late, twice, or in any order between kinds; per object they come in order. Whatever is not known is
@@ -25,7 +25,7 @@ from typing import Self
 
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
-from concerto.api.podreservation import Assignment, ReservationKey, StandingReservation
+from concerto.api.podreservation import Assignment, Reservation, ReservationKey
 from concerto.api.resource_version import not_newer
 
 UNITS_PER_POD = 1
@@ -44,7 +44,7 @@ class _Account:
     resource_version: str = ""
     status: NodeCapacityStatus | None = None
     heartbeat_seconds: float = 0.0
-    heard_at: float = 0.0
+    last_status_at: float = 0.0
 
     @property
     def placed(self) -> int:
@@ -72,7 +72,7 @@ class _Entry:
 class _Standing:
     """A person's reservation: what it still holds where, and who has used it."""
 
-    view: StandingReservation
+    view: Reservation
     held: dict[str, int]
     consumed: dict[str, str]
     expired: bool = False
@@ -108,7 +108,7 @@ class Overdue:
 
 
 @dataclass(frozen=True)
-class StandingState:
+class ReservationState:
     """How a person's reservation stands.
 
     Attributes:
@@ -150,7 +150,7 @@ class Ledger:
         pods: Iterable[PodView],
         capacities: Iterable[NodeCapacity],
         batches: Mapping[str, Sequence[Assignment]],
-        standing: Iterable[StandingReservation] = (),
+        standing: Iterable[Reservation] = (),
         *,
         now: float,
     ) -> Self:
@@ -161,9 +161,9 @@ class Ledger:
         for pod in pods:
             ledger.set_pod(pod, now)
         for reservation in standing:
-            ledger.set_standing(reservation)
+            ledger.set_reservation(reservation)
         for name, assignments in batches.items():
-            ledger.adopt_batch(name, assignments)
+            ledger.adopt_record(name, assignments)
         return ledger
 
     # --- what is asked
@@ -212,10 +212,10 @@ class Ledger:
         account = self._accounts.get(node)
         return account.status if account is not None else None
 
-    def heard_at(self, node: str) -> float | None:
+    def last_status_at(self, node: str) -> float | None:
         """When the node's last status came, by the operator's clock; None without one."""
         account = self._accounts.get(node)
-        return account.heard_at if account is not None and account.status is not None else None
+        return account.last_status_at if account is not None and account.status is not None else None
 
     def resource_version(self, node: str) -> str:
         """Version of the NodeCapacity that the node's numbers are from; empty without one."""
@@ -226,12 +226,12 @@ class Ledger:
         """Whether the pod's end has been seen (and is still remembered)."""
         return uid in self._ended
 
-    def silent_nodes(self, now: float, heartbeats_missed: int) -> list[str]:
+    def nodes_with_stale_agent(self, now: float, heartbeats_missed: int) -> list[str]:
         """Nodes with a status whose agent has been silent for that many of its heartbeats."""
         return [
             name
             for name, a in self._accounts.items()
-            if a.status is not None and now - a.heard_at > heartbeats_missed * a.heartbeat_seconds
+            if a.status is not None and now - a.last_status_at > heartbeats_missed * a.heartbeat_seconds
         ]
 
     def overdue(self, now: float, ttl_seconds: float) -> list[Overdue]:
@@ -291,9 +291,9 @@ class Ledger:
             self._forget_status(account)
         else:
             if before is None:
-                account.heard_at = min(now, status.observed_at)
+                account.last_status_at = min(now, status.observed_at)
             elif before.observed_at != status.observed_at or before.agent.instance != status.agent.instance:
-                account.heard_at = now
+                account.last_status_at = now
             account.status = status
             self._observe(account, frozenset(status.observed_pod_uids))
         self._changed.add(capacity.name)
@@ -351,7 +351,7 @@ class Ledger:
         self._resolve(uid)
         return True
 
-    def open_batch(self, name: str, assignments: Sequence[Assignment]) -> None:
+    def open_record(self, name: str, assignments: Sequence[Assignment]) -> None:
         """The decisions are stored under this name; those that are over already are not waited for."""
         for assignment in assignments:
             if assignment.uid in self._entries:
@@ -364,7 +364,7 @@ class Ledger:
             self._resolve(uid)
             self._batch_of[uid] = name
 
-    def adopt_batch(self, name: str, assignments: Sequence[Assignment]) -> None:
+    def adopt_record(self, name: str, assignments: Sequence[Assignment]) -> None:
         """A stored batch found after a restart. Pods and reservations must have been set before.
 
         An assignment whose pod is not bound promises nothing: that pod is decided afresh, never bound from the record.
@@ -380,9 +380,9 @@ class Ledger:
                     continue
                 entry.reservation = assignment.reservation
             self._consume(assignment.reservation, uid, assignment.node)
-        self.open_batch(name, assignments)
+        self.open_record(name, assignments)
 
-    def releasable(self) -> list[str]:
+    def closable_records(self) -> list[str]:
         """Batches that can be deleted.
 
         Each of their assignments has been observed, has ended, or was taken back (one decided by requests, on a node
@@ -391,7 +391,7 @@ class Ledger:
         """
         return [name for name, batch in self._batches.items() if not batch.outstanding and self._recorded(batch)]
 
-    def close_batch(self, name: str) -> None:
+    def close_record(self, name: str) -> None:
         """The batch has been deleted."""
         batch = self._batches.pop(name, None)
         for uid in batch.outstanding if batch is not None else ():
@@ -399,7 +399,7 @@ class Ledger:
 
     # --- standing reservations
 
-    def set_standing(self, view: StandingReservation) -> None:
+    def set_reservation(self, view: Reservation) -> None:
         """A person's reservation as the API server has it now.
 
         Where its units are held and who has used them is taken from its status only when it is first seen; from then on
@@ -407,7 +407,7 @@ class Ledger:
         """
         known = self._standing.get(view.key)
         if known is not None and known.view.uid != view.uid:
-            self.remove_standing(view.key)
+            self.remove_reservation(view.key)
             known = None
         if known is None:
             self._standing[view.key] = known = _Standing(view, {}, dict(view.consumed))
@@ -419,7 +419,7 @@ class Ledger:
         known.view = view
         self._trim(known)
 
-    def remove_standing(self, key: ReservationKey) -> None:
+    def remove_reservation(self, key: ReservationKey) -> None:
         """The reservation is gone; its units are free."""
         known = self._standing.pop(key, None)
         if known is not None:
@@ -446,16 +446,16 @@ class Ledger:
             self._release(self._standing[key])
         return over
 
-    def standing(self, key: ReservationKey) -> StandingState:
+    def reservation_state(self, key: ReservationKey) -> ReservationState:
         """How a reservation stands.
 
         Raises:
             KeyError: there is none of that name.
         """
         s = self._standing[key]
-        return StandingState(dict(s.held), dict(s.consumed), 0 if s.expired else s.remaining, s.expired)
+        return ReservationState(dict(s.held), dict(s.consumed), 0 if s.expired else s.remaining, s.expired)
 
-    def standing_views(self) -> list[StandingReservation]:
+    def reservations(self) -> list[Reservation]:
         """Every person's reservation, oldest first."""
         return [s.view for s in sorted(self._standing.values(), key=_age)]
 
@@ -545,7 +545,7 @@ class Ledger:
 
     def _forget_status(self, account: _Account) -> None:
         account.status = None
-        account.heard_at = 0.0
+        account.last_status_at = 0.0
         self._observe(account, frozenset())
 
     def _is_outstanding(self, uid: str) -> bool:

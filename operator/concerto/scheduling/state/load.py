@@ -31,7 +31,7 @@ _TERMS = 5  # of a prediction: known, requested, unspecified and best effort of 
 
 
 class Load:
-    """Windows of every node, and the pods that they do not wholly contain. Rows are the snapshot's.
+    """Windows of every node, and the pods that they do not wholly contain. Rows are the cluster's.
 
     Attributes:
         rejected: metrics that were no numbers from 0 to 1, and so were taken as missing, since the start.
@@ -80,7 +80,7 @@ class Load:
         """When a provider's usable metrics of nodes were measured, seconds; -inf without any."""
         return self._of(provider).heard(rows)
 
-    # --- what the snapshot tells
+    # --- what the cluster tells
 
     def provide(
         self, provider: str, answer: Sequence[Series], row_of: Mapping[str, int], machine: Ints, now: float
@@ -109,7 +109,7 @@ class Load:
             provided.grow(width)
         self._recent.clear()
 
-    def measure(self, row: int, status: NodeCapacityStatus | None, heard_at: float | None) -> None:
+    def measure(self, row: int, status: NodeCapacityStatus | None, last_status_at: float | None) -> None:
         """A node's status, which came at that time (the end of its windows); None: there is none any more."""
         windows = self._windows[..., row]
         windows[...] = np.nan
@@ -122,8 +122,8 @@ class Load:
             at = (RESOURCES.index(window.resource), _WINDOWS[window.window])
             if window.covered_seconds > 0:
                 windows[at] = (*usable, window.covered_seconds)
-        self._ends[row] = -np.inf if heard_at is None else heard_at
-        self._see(row, status, heard_at)
+        self._ends[row] = -np.inf if last_status_at is None else last_status_at
+        self._see(row, status, last_status_at)
         self._recent.clear()
 
     def place(self, pod: PodView, row: int) -> None:
@@ -176,7 +176,7 @@ class Load:
         """Whether its use is being measured."""
         return pod.uid in self._observed.get(row, ()) or (not pod.counted and pod.started is not None)
 
-    def _see(self, row: int, status: NodeCapacityStatus | None, heard_at: float | None) -> None:
+    def _see(self, row: int, status: NodeCapacityStatus | None, last_status_at: float | None) -> None:
         """Pods begin for us with the first status that counts them; those counted by the first one, when they started.
 
         A pod that pulled its image for ten minutes has begun just now, whatever its start time says.
@@ -192,7 +192,7 @@ class Load:
             slot = self._slot_of.get(uid)
             # An agent has no say about pods of other nodes
             if slot is not None and self._row[slot] == row and self._since[slot] == np.inf:
-                self._since[slot] = self._started[slot] if before is None or heard_at is None else heard_at
+                self._since[slot] = self._started[slot] if before is None or last_status_at is None else last_status_at
 
     def _sum_up(self, settings: LoadSettings) -> Floats:
         """By resource and row, for pods whose share is not 1."""

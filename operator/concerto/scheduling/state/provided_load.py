@@ -28,10 +28,10 @@ RESOURCES = ("cpu", "memory")
 AVERAGE, DEVIATION, LATEST = range(3)
 INDEX: dict[Statistic, int] = {"average": AVERAGE, "deviation": DEVIATION, "latest": LATEST}
 
-MOST_OVERSHOOT = 1.1
+MAX_OVERSHOOT = 1.1
 """A rate over a short time can come out somewhat above what there is, as when both ends of the time are rounded: up to
 here it is taken for all of the machine, and beyond for a mistake."""
-_MOST_TOLD = 10
+_MAX_TOLD = 10
 _LONGEST_TOLD = 256
 
 
@@ -111,7 +111,7 @@ class Provided:
         rejected: Counter[str] = Counter()
         for series in answer:
             unmatched |= self._take_one(series, row_of, machine, rejected, now)
-        told = tuple(name[:_LONGEST_TOLD] for name in nsmallest(_MOST_TOLD, unmatched))
+        told = tuple(name[:_LONGEST_TOLD] for name in nsmallest(_MAX_TOLD, unmatched))
         return Joined(told, len(unmatched), rejected)
 
     def _take_one(
@@ -130,7 +130,7 @@ class Provided:
         wrong = {
             "NotANumber": ~finite,
             "Negative": finite & (values < 0.0),
-            "AboveOne": finite & (values > MOST_OVERSHOOT),
+            "AboveOne": finite & (values > MAX_OVERSHOOT),
         }
         for reason, which in wrong.items():
             rejected[reason] += int(np.count_nonzero(which))

@@ -10,59 +10,59 @@ import heapq
 
 import numpy as np
 
-from concerto.api.podreservation import StandingReservation
+from concerto.api.podreservation import Reservation
 from concerto.api.selectors import NodeSelector
-from concerto.scheduling.state.cluster import MEASURED, Snapshot
+from concerto.scheduling.state.cluster import MEASURED, ClusterState
 
 
-def no_such_node(snapshot: Snapshot, view: StandingReservation) -> bool:
+def no_such_node(cluster: ClusterState, view: Reservation) -> bool:
     """Whether no node there is has the name or the labels that the reservation asks for."""
-    named = snapshot.exists[: snapshot.size] & snapshot.selected(
-        NodeSelector(labels=view.node_selector), slice(0, snapshot.size)
+    named = cluster.exists[: cluster.size] & cluster.selected(
+        NodeSelector(labels=view.node_selector), slice(0, cluster.size)
     )
     if view.node_name:
-        named &= np.arange(snapshot.size) == snapshot.row_of.get(view.node_name, -1)
+        named &= np.arange(cluster.size) == cluster.row_of.get(view.node_name, -1)
     return not named.any()
 
 
 def place(
-    snapshot: Snapshot,
-    view: StandingReservation,
+    cluster: ClusterState,
+    view: Reservation,
     *,
     now: float,
-    most_units: int,
+    max_units: int,
     stale_after_seconds: float,
 ) -> dict[str, int]:
     """Units to hold by node, for what is left of a reservation; fewer than asked for where there is no room.
 
     Args:
-        snapshot: the cluster; it knows the reservation (``set_standing``), and is only read.
+        cluster: the cluster; it knows the reservation (``set_reservation``), and is only read.
         view: the reservation.
         now: seconds since the epoch.
-        most_units: what its namespace may still hold, what this reservation holds now included.
+        max_units: what its namespace may still hold, what this reservation holds now included.
         stale_after_seconds: age up to which a node's telemetry is used; room is never held on unmeasured nodes.
     """
-    state = snapshot.ledger.standing(view.key)
-    wanted = min(state.remaining, most_units)
-    rows = np.arange(snapshot.size)
-    fits = snapshot.exists[: snapshot.size] & snapshot.ready[: snapshot.size]
-    fits &= snapshot.selected(NodeSelector(labels=view.node_selector), slice(0, snapshot.size))
-    fits &= snapshot.basis(now, stale_after_seconds=stale_after_seconds, policy="Avoid") == MEASURED
+    state = cluster.ledger.reservation_state(view.key)
+    wanted = min(state.remaining, max_units)
+    rows = np.arange(cluster.size)
+    fits = cluster.exists[: cluster.size] & cluster.ready[: cluster.size]
+    fits &= cluster.selected(NodeSelector(labels=view.node_selector), slice(0, cluster.size))
+    fits &= cluster.basis(now, stale_after_seconds=stale_after_seconds, policy="Avoid") == MEASURED
     if view.node_name:
-        fits &= rows == snapshot.row_of.get(view.node_name, -1)
+        fits &= rows == cluster.row_of.get(view.node_name, -1)
     placements: dict[str, int] = {}
     for node, units in sorted(state.held.items()):
-        row = snapshot.row_of.get(node)
+        row = cluster.row_of.get(node)
         if row is not None and fits[row] and wanted > 0:
             placements[node] = min(units, wanted)
             wanted -= placements[node]
     # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
-    fits &= ~snapshot.unschedulable[: snapshot.size]
+    fits &= ~cluster.unschedulable[: cluster.size]
     room: list[tuple[float, str]] = []
     for index in np.flatnonzero(fits):
-        holdable = snapshot.holdable(int(index))
+        holdable = cluster.holdable(int(index))
         if holdable >= 1.0:
-            room.append((-holdable, snapshot.names[index]))
+            room.append((-holdable, cluster.names[index]))
     heapq.heapify(room)
     while wanted > 0 and room:
         available, node = heapq.heappop(room)

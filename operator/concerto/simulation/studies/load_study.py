@@ -27,7 +27,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs, ScoreSettings
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 
 Floats = NDArray[np.float64]
 
@@ -115,10 +115,10 @@ def run(settings: StudySettings, demand: Floats, scores: tuple[ScoreSettings, ..
     """One day of one policy; the same seed gives every policy the same pods."""
     arrivals, ties = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     profiles = {"study": Profile.build(ProfileSettings("study", filters=_FILTERS, scores=scores))}
-    snapshot = Snapshot()
+    cluster = ClusterState()
     for node in range(settings.nodes):
         allocatable = {"cpu": 4000, "memory": 64 * _GIB, "pods": 250}
-        snapshot.set_node(NodeView(f"n{node}", f"n{node}", {}, allocatable))
+        cluster.set_node(NodeView(f"n{node}", f"n{node}", {}, allocatable))
     uses: dict[str, Floats] = {}  # by UID, from the minute on which it starts
     where: dict[str, tuple[int, int]] = {}
     ends: dict[str, int] = {}
@@ -129,7 +129,7 @@ def run(settings: StudySettings, demand: Floats, scores: tuple[ScoreSettings, ..
     for minute in range(settings.minutes):
         now = 1000.0 + 60.0 * minute
         for uid in [u for u, end in ends.items() if end <= minute]:
-            snapshot.remove_pod(uid)
+            cluster.remove_pod(uid)
             del ends[uid], where[uid], uses[uid]
         first = settings.pods if minute == 0 else 0
         for index in range(first + arrivals.poisson(settings.pods / settings.life_minutes)):
@@ -140,15 +140,15 @@ def run(settings: StudySettings, demand: Floats, scores: tuple[ScoreSettings, ..
             factor = np.exp(arrivals.uniform(-1, 1) * np.log(settings.wrong_by))
             lives[uid] = 1 + int(arrivals.exponential(settings.life_minutes))
             waiting[uid] = _pod(uid, max(5, 5 * round(mean * factor * 200)), now)
-        for decision in schedule(snapshot, list(waiting.values()), profiles, now=now, generator=ties).decisions:
-            uid, row = decision.pod.uid, snapshot.row_of[decision.assignment.node]
+        for decision in schedule(cluster, list(waiting.values()), profiles, now=now, generator=ties).decisions:
+            uid, row = decision.pod.uid, cluster.row_of[decision.assignment.node]
             del waiting[uid]
             where[uid], ends[uid] = (row, minute), minute + lives.pop(uid)
-            snapshot.set_pod(replace(decision.pod, node_name=decision.assignment.node, started=now), now)
+            cluster.set_pod(replace(decision.pod, node_name=decision.assignment.node, started=now), now)
         waited += len(waiting)
         for uid, (row, since) in where.items():
             history[minute, row] += uses[uid][(minute - since) % len(uses[uid])] / 4.0
-        _tell(snapshot, history[max(0, minute - 4) : minute + 1], where, now + 60.0, minute)
+        _tell(cluster, history[max(0, minute - 4) : minute + 1], where, now + 60.0, minute)
     counted = history[60:]
     return Figures(
         hot_percent=100.0 * float((counted > settings.hot).mean()),
@@ -169,7 +169,7 @@ def _pod(uid: str, millicores: int, now: float) -> PodView:
     return replace(PodView.from_raw(raw), created=now)
 
 
-def _tell(snapshot: Snapshot, past: Floats, where: dict[str, tuple[int, int]], now: float, version: int) -> None:
+def _tell(cluster: ClusterState, past: Floats, where: dict[str, tuple[int, int]], now: float, version: int) -> None:
     """Every node says what it measured over the last five minutes, and which pods it has seen."""
     observed: list[list[str]] = [[] for _ in range(past.shape[1])]
     for uid, (row, _) in where.items():
@@ -186,7 +186,7 @@ def _tell(snapshot: Snapshot, past: Floats, where: dict[str, tuple[int, int]], n
             now, 1, AgentInfo("study", "study", "Machine", "Inotify"), 1e3, "Quiet", 1.0, 1.0, 0.1,
             len(observed[node]), 0, tuple(observed[node]), 1.0, windows=windows,
         )  # fmt: skip
-        snapshot.set_capacity(NodeCapacity(f"n{node}", "", str(version + 1), 1, CapacitySettings(), status), now)
+        cluster.set_capacity(NodeCapacity(f"n{node}", "", str(version + 1), 1, CapacitySettings(), status), now)
 
 
 def study(settings: StudySettings, demand: Floats, seeds: int) -> dict[str, Figures]:

@@ -1,4 +1,4 @@
-"""Asks the metric providers of profiles, each on a task of its own, and hands what they say to the snapshot.
+"""Asks the metric providers of profiles, each on a task of its own, and hands what they say to the cluster.
 
 Nothing that schedules waits for any of this: a cycle reads what the last answer said, with its age.
 """
@@ -24,7 +24,7 @@ from concerto.controllers.scheduling.load_providers.state import (
     failed_state,
 )
 from concerto.kube import EventRecorder, Session
-from concerto.scheduling.state.cluster import Snapshot
+from concerto.scheduling.state.cluster import ClusterState
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class LoadProviders:
         self,
         session: Session,
         namespace: str,
-        snapshot: Snapshot,
+        cluster: ClusterState,
         recorder: EventRecorder,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -65,7 +65,7 @@ class LoadProviders:
         Args:
             session: the way to the API server.
             namespace: the operator's own, where Secrets are.
-            snapshot: what is told of the answers.
+            cluster: what is told of the answers.
             recorder: where events go.
             metrics: where outcomes are counted.
             clock: seconds since the epoch, never jumping.
@@ -73,7 +73,7 @@ class LoadProviders:
         self.on_change: Callable[[], None] = lambda: None
         self._session = session
         self._namespace = namespace
-        self._snapshot = snapshot
+        self._cluster = cluster
         self._recorder = recorder
         self._metrics = metrics
         self._clock = clock
@@ -89,7 +89,7 @@ class LoadProviders:
         if wanted == before:
             return
         if before is None or wanted is None or _question(before) != _question(wanted):
-            self._snapshot.load.forget_provider(scheduler_name)
+            self._cluster.load.forget_provider(scheduler_name)
             self._states.pop(scheduler_name, None)
             if before is not None:
                 self._metrics.forget_profile(before.profile)
@@ -137,7 +137,7 @@ class LoadProviders:
             await source.close()
 
     async def ask(self, scheduler_name: str, wanted: Wanted, source: Source) -> ProviderState:
-        """Ask once, and let the snapshot know, unless something else is to be asked by then."""
+        """Ask once, and let the cluster know, unless something else is to be asked by then."""
         asked = self._clock()
         before = self.state(scheduler_name)
         try:
@@ -145,7 +145,7 @@ class LoadProviders:
                 answer = await source.fetch()
             if self._wanted.get(scheduler_name) != wanted:
                 return before  # the edit has made void what was said, and this is what was asked before it
-            joined = self._snapshot.provide(scheduler_name, answer.series, asked)
+            joined = self._cluster.provide(scheduler_name, answer.series, asked)
         except SourceError as error:
             return failed_state(error, before)
         except Exception as error:  # of ours; it must not end the asking

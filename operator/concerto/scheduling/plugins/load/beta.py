@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 _TINY = 1e-300
 _PRECISION = 1e-14
-_MOST_STEPS = 5_000
+_MAX_STEPS = 5_000
 
 _LARGE = 1_000.0
 """From here on of both a and b, the expansion is right to 0.00002, and a score by it to its last whole number."""
@@ -97,7 +97,7 @@ def _fraction(x: Floats, a: Floats, b: Floats) -> Floats:
     value = np.ones_like(x)
     c = np.ones_like(x)
     d = np.zeros_like(x)
-    for step in range(1, _MOST_STEPS):
+    for step in range(1, _MAX_STEPS):
         m = step // 2
         if step % 2:
             coefficient = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))

@@ -41,7 +41,7 @@ class LoadVariationRiskBalancing(Local):
 
     args: LoadVariationRiskBalancingArgs
     name: ClassVar[str] = "LoadVariationRiskBalancing"
-    measured: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu or the memory is not measured."""

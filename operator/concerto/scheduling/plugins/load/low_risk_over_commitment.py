@@ -16,7 +16,7 @@ from concerto.scheduling.plugins.load.beta import beta_cdf
 from concerto.scheduling.state.cluster import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
-_MOST_VARIANCE = 0.99
+_MAX_VARIANCE = 0.99
 """Part of the largest variance that a mean allows, up to which a beta distribution is fitted (upstream's)."""
 _STEADY = 1e-8
 """Variance below which nothing varies: a deviation of a hundredth of a percent. Upstream says 0; a distribution that
@@ -45,7 +45,7 @@ def risk_of_load(
         smoothing_window: samples that were smoothed into one.
     """
     mu = np.clip(mean, 0.0, 1.0)
-    variance = np.minimum(deviation**2 * smoothing_window, _MOST_VARIANCE * mu * (1.0 - mu))
+    variance = np.minimum(deviation**2 * smoothing_window, _MAX_VARIANCE * mu * (1.0 - mu))
     threshold = np.clip(requested, 0.0, 1.0)
     with np.errstate(invalid="ignore"):
         below = np.where((mu == 0.0) | (mu <= threshold + _SAME), 1.0, 0.0)  # nothing varies
@@ -76,7 +76,7 @@ class LowRiskOverCommitment(Local):
 
     args: LowRiskOverCommitmentArgs
     name: ClassVar[str] = "LowRiskOverCommitment"
-    measured: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu or the memory is not measured."""
@@ -99,10 +99,10 @@ class LowRiskOverCommitment(Local):
 
     def _columns(self, query: Query, resource: str, rows: Rows) -> tuple[Floats, ...]:
         """Requests and limits with the pod, allocatable, requests and limits without it, mean and deviation."""
-        snapshot, shape = query.snapshot, query.pod.shape
-        allocatable = snapshot.allocatable(resource, rows).astype(np.float64)
-        used = snapshot.used(resource, rows).astype(np.float64)
-        limited = snapshot.limits[RESOURCES.index(resource), : snapshot.size][rows].astype(np.float64)
+        cluster, shape = query.cluster, query.pod.shape
+        allocatable = cluster.allocatable(resource, rows).astype(np.float64)
+        used = cluster.used(resource, rows).astype(np.float64)
+        limited = cluster.limits[RESOURCES.index(resource), : cluster.size][rows].astype(np.float64)
         request = shape.requests.get(resource, 0)
         limit = max(shape.limits.get(resource, 0), request)
         mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)

@@ -39,7 +39,7 @@ class TargetLoadPacking(Local):
 
     args: TargetLoadPackingArgs
     name: ClassVar[str] = "TargetLoadPacking"
-    measured: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu is not measured."""

@@ -15,26 +15,26 @@ class PodCapacity:
     """Available is at least ``admitFraction``; a node that takes part by requests is left to NodeResources."""
 
     name: ClassVar[str] = "PodCapacity"
-    fixed: ClassVar[bool] = False
-    helped_by: ClassVar[Change] = Change.NODE | Change.CAPACITY
+    unaffected_by_placements: ClassVar[bool] = False
+    requeue_on: ClassVar[Change] = Change.NODE | Change.CAPACITY
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows with room, and rows that take part by requests."""
         # NaN compares as False: an unmeasured node has no measured room
         room = query.is_measured(rows) & (query.available(rows) >= query.admit_fraction)
         if query.millicores:
-            room &= query.snapshot.leaves(query.millicores, rows)
+            room &= query.cluster.leaves(query.millicores, rows)
         else:
-            room &= ~query.snapshot.kept[: query.snapshot.size][rows]
+            room &= ~query.cluster.draining[: query.cluster.size][rows]
         return room | query.is_by_requests(rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """Full, held for other pods, never measured, or measured too long ago."""
         measured = query.is_measured(rows)
-        never = ~measured & np.isnan(query.snapshot.capacity[rows])
+        never = ~measured & np.isnan(query.cluster.capacity[rows])
         # What has room by capacity was refused for another reason
         room = measured & (query.available(rows) >= query.admit_fraction)
-        held = measured & ~room & (query.snapshot.startable[rows] >= query.admit_fraction)
+        held = measured & ~room & (query.cluster.startable[rows] >= query.admit_fraction)
         size = f"node(s) had less CPU left than the {query.millicores:.0f}m of a pod like it"
         found = {
             "Insufficient measured capacity": measured & ~held & ~room,

@@ -16,12 +16,12 @@ def pods_by_requests(query: Query, rows: Rows) -> Floats:
     Both what the pod requests and what pods on the node do are counted with kube-scheduler's defaults for containers
     that request nothing (100m, 200Mi), or such pods would cost nothing.
     """
-    snapshot, shape = query.snapshot, query.pod.shape
-    pods = (snapshot.allocatable(PODS, rows) - snapshot.used(PODS, rows)).astype(np.float64)
+    cluster, shape = query.cluster, query.pod.shape
+    pods = (cluster.allocatable(PODS, rows) - cluster.used(PODS, rows)).astype(np.float64)
     amounts = (("cpu", shape.nonzero_cpu_millicores), ("memory", shape.nonzero_memory_bytes))
-    for (resource, amount), used in zip(amounts, snapshot.nonzero_used[:, : snapshot.size]):
+    for (resource, amount), used in zip(amounts, cluster.nonzero_used[:, : cluster.size]):
         if amount:
-            pods = np.minimum(pods, (snapshot.allocatable(resource, rows) - used[rows]) / amount)
+            pods = np.minimum(pods, (cluster.allocatable(resource, rows) - used[rows]) / amount)
     return np.maximum(pods, 0.0)
 
 
@@ -34,8 +34,8 @@ class Capacity:
     """
 
     name: ClassVar[str] = "Capacity"
-    normalised: ClassVar[bool] = True
-    measured: ClassVar[bool] = True
+    needs_normalising: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """Pods that the nodes can still take."""

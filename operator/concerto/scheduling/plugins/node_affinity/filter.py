@@ -13,12 +13,12 @@ class NodeAffinity:
     """The node has the labels (or the name) that the pod asks for."""
 
     name: ClassVar[str] = "NodeAffinity"
-    fixed: ClassVar[bool] = True
-    helped_by: ClassVar[Change] = Change.NODE
+    unaffected_by_placements: ClassVar[bool] = True
+    requeue_on: ClassVar[Change] = Change.NODE
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows that the selector and one term of the affinity accept."""
-        return query.snapshot.selected(query.pod.shape.node_selector, rows)
+        return query.cluster.selected(query.pod.shape.node_selector, rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

@@ -14,15 +14,15 @@ class NodeAffinity:
     """The weights of the preferences that a node meets, 0 to 100 with 100 for the greatest sum."""
 
     name: ClassVar[str] = "NodeAffinity"
-    normalised: ClassVar[bool] = True
-    measured: ClassVar[bool] = False
+    needs_normalising: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """Sums of weights; nothing to say about a pod without preferences."""
         preferred = query.pod.shape.preferred_nodes
         total = np.full(len(query.basis[rows]), 0.0 if preferred else np.nan)
         for weight, term in preferred:
-            total += np.where(query.snapshot.in_term(term, rows), float(weight), 0.0)
+            total += np.where(query.cluster.in_term(term, rows), float(weight), 0.0)
         return total
 
     def normalise(self, query: Query, scores: Floats) -> Floats:

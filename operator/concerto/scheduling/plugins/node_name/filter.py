@@ -15,15 +15,15 @@ class NodeName:
     """The pod names this node, or none."""
 
     name: ClassVar[str] = "NodeName"
-    fixed: ClassVar[bool] = True
-    helped_by: ClassVar[Change] = Change.NODE
+    unaffected_by_placements: ClassVar[bool] = True
+    requeue_on: ClassVar[Change] = Change.NODE
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """All rows, or the one with the pod's ``spec.nodeName``."""
-        snapshot, wanted = query.snapshot, query.pod.node_name
-        named: Bools = np.full(snapshot.size, not wanted)
-        if wanted in snapshot.row_of:
-            named[snapshot.row_of[wanted]] = True
+        cluster, wanted = query.cluster, query.pod.node_name
+        named: Bools = np.full(cluster.size, not wanted)
+        if wanted in cluster.row_of:
+            named[cluster.row_of[wanted]] = True
         return named[rows]
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:

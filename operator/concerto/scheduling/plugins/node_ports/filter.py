@@ -13,12 +13,12 @@ class NodePorts:
     """No pod on the node has one of the ports on the same address, or on all addresses."""
 
     name: ClassVar[str] = "NodePorts"
-    fixed: ClassVar[bool] = False
-    helped_by: ClassVar[Change] = Change.NODE | Change.ENDED
+    unaffected_by_placements: ClassVar[bool] = False
+    requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows where all of the ports are free."""
-        return ~query.snapshot.port_conflicts(query.pod.shape.host_ports, rows)
+        return ~query.cluster.port_conflicts(query.pod.shape.host_ports, rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

@@ -20,12 +20,12 @@ class NodeReady:
     """The node is Ready, or the pod tolerates the taint of one that is not."""
 
     name: ClassVar[str] = "NodeReady"
-    fixed: ClassVar[bool] = True
-    helped_by: ClassVar[Change] = Change.NODE
+    unaffected_by_placements: ClassVar[bool] = True
+    requeue_on: ClassVar[Change] = Change.NODE
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows that are Ready; all of them for a pod that tolerates others."""
-        return query.snapshot.ready[: query.snapshot.size][rows] | query.pod.shape.tolerates(NOT_READY)
+        return query.cluster.ready[: query.cluster.size][rows] | query.pod.shape.tolerates(NOT_READY)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

@@ -15,15 +15,15 @@ class NodeResourcesBalancedAllocation(Local):
     """100 less the standard deviation of the parts of cpu and memory that are requested with the pod, in percent."""
 
     name: ClassVar[str] = "NodeResourcesBalancedAllocation"
-    measured: ClassVar[bool] = False
+    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row, rounded down; nothing to say about a pod that requests neither."""
-        snapshot, requests = query.snapshot, query.pod.shape.requests
+        cluster, requests = query.cluster, query.pod.shape.requests
         parts, there = [], []
         for resource in RESOURCES:
-            allocatable = snapshot.allocatable(resource, rows)
-            requested = snapshot.used(resource, rows) + requests.get(resource, 0)
+            allocatable = cluster.allocatable(resource, rows)
+            requested = cluster.used(resource, rows) + requests.get(resource, 0)
             parts.append(np.minimum(requested / np.maximum(allocatable, 1), 1.0))
             there.append(allocatable > 0)
         if not any(requests.get(resource, 0) for resource in RESOURCES):

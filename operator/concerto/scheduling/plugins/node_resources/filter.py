@@ -15,7 +15,7 @@ def _enough(query: Query, rows: Rows) -> Bools:
     """By resource (the number of pods first, then what the pod requests) and row, whether that much is left."""
     requests = query.pod.shape.requests
     amounts = np.array([1, *requests.values()])
-    enough: Bools = query.snapshot.free((PODS, *requests), rows) >= amounts[:, None]
+    enough: Bools = query.cluster.free((PODS, *requests), rows) >= amounts[:, None]
     return enough
 
 
@@ -23,8 +23,8 @@ class NodeResources:
     """Allocatable less what pods on the node request is enough for the pod, and one more pod may run."""
 
     name: ClassVar[str] = "NodeResources"
-    fixed: ClassVar[bool] = False
-    helped_by: ClassVar[Change] = Change.NODE | Change.ENDED
+    unaffected_by_placements: ClassVar[bool] = False
+    requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows with enough of everything: each requested resource, extended ones too, and the number of pods."""

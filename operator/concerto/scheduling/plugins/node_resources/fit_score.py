@@ -48,7 +48,7 @@ class NodeResourcesFit(Local):
 
     args: NodeResourcesFitArgs
     name: ClassVar[str] = "NodeResourcesFit"
-    measured: ClassVar[bool] = False
+    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; what the node has none of, and extended resources that the pod does not request, are left out."""
@@ -57,7 +57,7 @@ class NodeResourcesFit(Local):
         for resource, weight in self.args.resources:
             if resource not in _NATIVE and not query.pod.shape.requests.get(resource, 0):
                 continue
-            allocatable = query.snapshot.allocatable(resource, rows)
+            allocatable = query.cluster.allocatable(resource, rows)
             scores = self._one(_requested(query, resource, rows), allocatable)
             # A shape's zeros do not count in kube-scheduler, not even in the mean's divisor
             counts = (allocatable > 0) & ((scores > 0) | (self.args.strategy != "RequestedToCapacityRatio"))
@@ -77,9 +77,9 @@ class NodeResourcesFit(Local):
 
 def _requested(query: Query, resource: str, rows: Rows) -> Ints:
     """With the pod; of cpu and memory with defaults for containers that request nothing."""
-    snapshot, shape = query.snapshot, query.pod.shape
+    cluster, shape = query.cluster, query.pod.shape
     if resource == "cpu":
-        return snapshot.nonzero_used[0, : snapshot.size][rows] + shape.nonzero_cpu_millicores
+        return cluster.nonzero_used[0, : cluster.size][rows] + shape.nonzero_cpu_millicores
     if resource == "memory":
-        return snapshot.nonzero_used[1, : snapshot.size][rows] + shape.nonzero_memory_bytes
-    return snapshot.used(resource, rows) + shape.requests.get(resource, 0)
+        return cluster.nonzero_used[1, : cluster.size][rows] + shape.nonzero_memory_bytes
+    return cluster.used(resource, rows) + shape.requests.get(resource, 0)

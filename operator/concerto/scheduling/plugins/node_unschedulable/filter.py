@@ -16,12 +16,12 @@ class NodeUnschedulable:
     """The node is not cordoned, or the pod tolerates the taint that goes with it."""
 
     name: ClassVar[str] = "NodeUnschedulable"
-    fixed: ClassVar[bool] = True
-    helped_by: ClassVar[Change] = Change.NODE
+    unaffected_by_placements: ClassVar[bool] = True
+    requeue_on: ClassVar[Change] = Change.NODE
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows that are not cordoned; all of them for a pod that tolerates it."""
-        return ~query.snapshot.unschedulable[: query.snapshot.size][rows] | query.pod.shape.tolerates(CORDONED)
+        return ~query.cluster.unschedulable[: query.cluster.size][rows] | query.pod.shape.tolerates(CORDONED)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

@@ -20,17 +20,17 @@ class TaintToleration:
     """The pod tolerates each of the node's taints that keep pods away."""
 
     name: ClassVar[str] = "TaintToleration"
-    fixed: ClassVar[bool] = True
-    helped_by: ClassVar[Change] = Change.NODE
+    unaffected_by_placements: ClassVar[bool] = True
+    requeue_on: ClassVar[Change] = Change.NODE
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows without an untolerated taint."""
         shape = query.pod.shape
-        return query.snapshot.by_taints(lambda taints: _untolerated(shape, taints) is None, rows)
+        return query.cluster.by_taints(lambda taints: _untolerated(shape, taints) is None, rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """A node counts under the first taint that is not tolerated."""
         found: Counter[str] = Counter()
-        for taints, count in query.snapshot.taint_lists(rows):
+        for taints, count in query.cluster.taint_lists(rows):
             found[f"node(s) had untolerated taint {_untolerated(query.pod.shape, taints)}"] += count
         return found

@@ -14,13 +14,13 @@ class TaintToleration:
     """The fewer PreferNoSchedule taints that the pod does not tolerate, the better: 100 for none, 0 for the most."""
 
     name: ClassVar[str] = "TaintToleration"
-    normalised: ClassVar[bool] = True
-    measured: ClassVar[bool] = False
+    needs_normalising: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """Counts of untolerated taints."""
         tolerates = query.pod.shape.tolerates
-        return query.snapshot.of_taints(
+        return query.cluster.of_taints(
             lambda taints: sum(t.effect == "PreferNoSchedule" and not tolerates(t) for t in taints), rows
         )
 

@@ -20,13 +20,13 @@ class UnsupportedConstraints:
 
     name: ClassVar[str] = "UnsupportedConstraints"
     # A pod with anti-affinity of its own is refused, so no placement of ours adds a refusal
-    fixed: ClassVar[bool] = True
-    helped_by: ClassVar[Change] = Change.NODE | Change.ENDED
+    unaffected_by_placements: ClassVar[bool] = True
+    requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """No row for a pod with such a constraint; else those where nobody refuses it."""
         pod = query.pod
-        free = ~query.snapshot.refused(pod.namespace, pod.labels, rows)
+        free = ~query.cluster.refused(pod.namespace, pod.labels, rows)
         return np.zeros_like(free) if pod.shape.unsupported else free
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:

@@ -10,23 +10,23 @@ import numpy as np
 
 from concerto.scheduling.framework import Query
 from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
-from concerto.scheduling.state.cpus import Misfit
+from concerto.scheduling.state.cpus import InvalidPinningRequest
 
 
 class WorkloadAware:
     """The allocator finds CPUs for the pod's threads there. Pods without a workload type are never asked about."""
 
     name: ClassVar[str] = "WorkloadAware"
-    fixed: ClassVar[bool] = False
-    helped_by: ClassVar[Change] = Change.NODE | Change.CPUS
+    unaffected_by_placements: ClassVar[bool] = False
+    requeue_on: ClassVar[Change] = Change.NODE | Change.CPUS
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows whose CPUs are known and have room, and whose agents answer."""
         names = query.names(rows)
-        asked, cpus = query.workload, query.snapshot.cpus
+        asked, cpus = query.workload, query.cluster.cpus
         if asked is None:
             return np.ones(len(names), dtype=np.bool_)
-        if isinstance(asked, Misfit):
+        if isinstance(asked, InvalidPinningRequest):
             return np.zeros(len(names), dtype=np.bool_)
         return np.array(
             [not cpus.is_avoided(name) and cpus.place(name, asked) is not None for name in names], dtype=np.bool_
@@ -34,9 +34,9 @@ class WorkloadAware:
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """What is wrong with the pod; or no topology, a silent agent, no room."""
-        asked, cpus = query.workload, query.snapshot.cpus
+        asked, cpus = query.workload, query.cluster.cpus
         names = query.names(rows)
-        if isinstance(asked, Misfit):
+        if isinstance(asked, InvalidPinningRequest):
             return {asked.problem: len(names)}
         assert asked is not None, "pods without a workload type are let pass everywhere"
         threads = "a best-effort pod" if asked.kind == "best-effort" else f"{asked.threads} {asked.kind} threads"

@@ -20,8 +20,8 @@ class WorkloadAware:
     """
 
     name: ClassVar[str] = "WorkloadAware"
-    normalised: ClassVar[bool] = True
-    measured: ClassVar[bool] = False
+    needs_normalising: ClassVar[bool] = True
+    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By the allocator; NaN for nodes whose CPUs are not known, and for pods without a workload type."""
@@ -29,7 +29,7 @@ class WorkloadAware:
         names = query.names(rows)
         if not isinstance(asked, Workload):
             return np.full(len(names), np.nan)
-        rooms = (query.snapshot.cpus.room(name, asked) for name in names)
+        rooms = (query.cluster.cpus.room(name, asked) for name in names)
         return np.array([np.nan if room is None else float(score(*room)) for room in rooms])
 
     def normalise(self, query: Query, scores: Floats) -> Floats:

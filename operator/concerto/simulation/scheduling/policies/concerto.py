@@ -1,4 +1,4 @@
-"""Concerto itself: the production agent pipeline, deadband, snapshot, ledger, queue and cycle, called and not copied.
+"""Concerto itself: the production agent pipeline, deadband, state, ledger, queue and cycle, called and not copied.
 
 What is modelled here is only what lies between them: when a status reaches the operator, and when a pod's events do.
 """
@@ -29,7 +29,7 @@ from concerto.capacity.windows import WindowStatistics
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.state.cluster import Change, Snapshot
+from concerto.scheduling.state.cluster import Change, ClusterState
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Change as PodChange
 from concerto.simulation.scheduling.node_model import Readings, Transition
@@ -164,12 +164,12 @@ class Concerto:
         self.world = world
         self.names = node_names(len(world.nodes))
         self.agents.attach(world, self._told)
-        self.snapshot = Snapshot()
+        self.state = ClusterState()
         self.queue = Queue()
         self._woken_at = -math.inf  # when time alone next makes pods ready
         self._shapes: dict[str, PodView] = {}
         for node in range(len(self.names)):
-            self.snapshot.set_node(self._node_view(node, True))
+            self.state.set_node(self._node_view(node, True))
 
     def sample(self, readings: Readings, now: float) -> None:
         """See Policy."""
@@ -205,23 +205,23 @@ class Concerto:
         name = self.names[node]
         capacity = NodeCapacity(name, name, str(version), 1, self.settings, status)
         self.world.recorder.status(node, status.capacity, status.observed_pod_uids)
-        self._helped(self.snapshot.set_capacity(capacity, self.world.now))
+        self._helped(self.state.set_capacity(capacity, self.world.now))
 
     def _helped(self, change: Change) -> None:
         if change:
-            self.queue.wake(change)
+            self.queue.requeue(change)
             self.world.wake()
 
     def pod_pending(self, pod: SimPod, now: float) -> None:
         """See Policy."""
         view = self._view(pod)
-        self.snapshot.set_pod(view, now)
+        self.state.set_pod(view, now)
         self.queue.set(view)
 
     def pod_bound(self, pod: SimPod, now: float) -> None:
         """See Policy."""
         self.queue.remove(pod.uid)
-        self._helped(self.snapshot.set_pod(self._view(pod), now))
+        self._helped(self.state.set_pod(self._view(pod), now))
 
     def pod_running(self, pod: SimPod, now: float) -> None:
         """See Policy."""
@@ -229,21 +229,21 @@ class Concerto:
     def pod_ended(self, pod: SimPod, now: float) -> None:
         """See Policy."""
         self.queue.remove(pod.uid)
-        self._helped(self.snapshot.set_pod(self._view(pod), now))
+        self._helped(self.state.set_pod(self._view(pod), now))
 
     def bind_failed(self, pod: SimPod, now: float) -> None:
         """See Policy."""
-        self._helped(self.snapshot.forget(pod.uid))
+        self._helped(self.state.forget(pod.uid))
         self.queue.set(self._view(pod))
         self.world.after(self.queue.retry(pod.uid, now) - now, self.world.wake)
 
     def node_ready(self, node: int, ready: bool, now: float) -> None:
         """See Policy."""
-        self._helped(self.snapshot.set_node(self._node_view(node, ready)))
+        self._helped(self.state.set_node(self._node_view(node, ready)))
 
     def _room(self) -> int:
         """Pods that a cycle can place at most: more heads of one group would be looked at for nothing."""
-        available = self.snapshot.available[: self.snapshot.size]
+        available = self.state.available[: self.state.size]
         if np.isnan(available).any():
             return MAX_DECISIONS
         return min(MAX_DECISIONS, int(np.floor(np.maximum(available, 0.0)).sum()) + 1)
@@ -254,13 +254,15 @@ class Concerto:
         if not heads:
             self._wake_in_time(now)
             return []
-        result = schedule(self.snapshot, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)
+        result = schedule(self.state, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)
         for failure in result.unschedulable:
-            self.queue.park(failure.pod.uid, failure.diagnosis.helped_by, now, attends=failure.attends)
+            self.queue.mark_unschedulable(
+                failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
+            )
         placed = []
         for decision in result.decisions:
             self.queue.remove(decision.pod.uid)
-            placed.append((self.world.pods[decision.pod.uid], self.snapshot.row_of[decision.assignment.node]))
+            placed.append((self.world.pods[decision.pod.uid], self.state.row_of[decision.assignment.node]))
         if result.left or placed:
             self.world.wake()
         self._wake_in_time(now)
