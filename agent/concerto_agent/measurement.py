@@ -12,7 +12,8 @@ import numpy as np
 
 from concerto.api.nodecapacity import CapacitySettings
 from concerto.capacity.node_status import Problem
-from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
+from concerto.capacity.pipeline import NodePipeline
+from concerto.capacity.report import WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto_agent.metrics import Counters

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings, OverProvisionSettings, SignalSettings
-from concerto.capacity.pipeline import MODES, WARMUP_BATCHES, CapacityReport, NodePipeline
+from concerto.capacity.pipeline import NodePipeline
+from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace, batch_moment, decompose
 
 SETTINGS = CapacitySettings()

@@ -31,34 +31,6 @@ def test_utilisation(case, before, after, expected):
 
 
 @pytest.mark.parametrize(
-    ("case", "args", "expected"),
-    [
-        ("one of two CPUs used", (0, 1_000_000_000, 1.0, 2), 0.5),
-        ("clocks read apart do not exceed 1", (0, 2_100_000_000, 1.0, 2), 1.0),
-        ("no time passed", (0, 5, 0.0, 2), None),
-        ("the cgroup was made anew", (5, 0, 1.0, 2), None),
-        ("no CPU", (0, 5, 1.0, 0), None),
-    ],
-)
-def test_cgroup_utilisation(case, args, expected):
-    assert readings.cgroup_utilisation(*args) == (None if expected is None else pytest.approx(expected)), case
-
-
-@pytest.mark.parametrize(
-    ("case", "args", "expected"),
-    [
-        ("a quarter of the time", (1000, 26_000, 0.1), 0.25),
-        ("the measured interval counts, not the nominal one", (0, 100_000, 0.2), 0.5),
-        ("clipped to 1", (0, 200_000, 0.1), 1.0),
-        ("a counter that went back is unknown, not zero", (10, 0, 0.1), None),
-        ("no time passed", (0, 10, 0.0), None),
-    ],
-)
-def test_pressure(case, args, expected):
-    assert readings.pressure(*args) == (None if expected is None else pytest.approx(expected)), case
-
-
-@pytest.mark.parametrize(
     ("case", "formula", "utilised", "waiting", "expected"),
     [
         ("idle", "Damped", 0.0, 0.0, 0.0),
@@ -101,19 +73,6 @@ def test_formulas_take_arrays_and_floats_alike():
 def test_memory(case, info, available, seed):
     assert readings.memory_available(info) == available, case
     assert readings.memory_free_buffers_cached(info) == seed, case
-
-
-@pytest.mark.parametrize(
-    ("case", "args", "expected"),
-    [
-        ("page cache that can go is not used", (3 * GI, GI, 4 * GI), 0.5),
-        ("more cache than usage", (1, 2, GI), 0.0),
-        ("beyond its capacity", (5 * GI, 0, 4 * GI), 1.0),
-        ("capacity unknown", (1, 0, 0), None),
-    ],
-)
-def test_cgroup_memory(case, args, expected):
-    assert readings.cgroup_memory(*args) == expected, case
 
 
 @pytest.mark.parametrize(

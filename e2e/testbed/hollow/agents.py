@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
-from concerto.capacity.pipeline import WARMUP_BATCHES, CapacityReport, NodePipeline
+from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.publishing import (
     Published,
     PublishedSubspace,
@@ -23,6 +23,7 @@ from concerto.capacity.publishing import (
     should_publish_subspace,
 )
 from concerto.capacity.readings import cpu, non_pod_cpu
+from concerto.capacity.report import WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto.kube import Conflict, Reflector, Resource, Session

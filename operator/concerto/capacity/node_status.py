@@ -19,7 +19,7 @@ from concerto.api.nodecapacity import (
 )
 from concerto.api.subspacesnapshot import SubspaceStatus, model_numbers
 from concerto.api.timestamps import format_timestamp
-from concerto.capacity.pipeline import MODES, WARMUP_BATCHES, CapacityReport
+from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import decompose
 from concerto.capacity.windows import WindowStatistics
 

@@ -41,40 +41,6 @@ def utilisation(before: Sequence[int], after: Sequence[int]) -> float | None:
     return 1.0 - (deltas[_IDLE] + deltas[_IOWAIT]) / total
 
 
-def cgroup_utilisation(before_ns: int, after_ns: int, elapsed_seconds: float, cpus: float) -> float | None:
-    """CPU utilisation of a cgroup against the CPUs of its cpuset.
-
-    Args:
-        before_ns: CPU time used so far, in nanoseconds (cpuacct.usage, or usage_usec of cpu.stat times 1000).
-        after_ns: the same, later.
-        elapsed_seconds: measured monotonic time between the two.
-        cpus: CPUs that the cgroup may run on.
-
-    Returns:
-        A fraction in [0, 1] (clipped: the two clocks are not read at one instant); None if no time passed or the
-        counter went back.
-    """
-    if elapsed_seconds <= 0 or cpus <= 0 or after_ns < before_ns:
-        return None
-    return min(1.0, (after_ns - before_ns) / (elapsed_seconds * 1e9 * cpus))
-
-
-def pressure(before_us: int, after_us: int, elapsed_seconds: float) -> float | None:
-    """Share of the time in which some task waited: Δ``some total`` / Δt of a PSI file, clipped to 1.
-
-    Args:
-        before_us: ``total`` of the ``some`` line, in microseconds.
-        after_us: the same, later.
-        elapsed_seconds: measured monotonic time between the two.
-
-    Returns:
-        A fraction in [0, 1]; None if no time passed or the counter went back.
-    """
-    if elapsed_seconds <= 0 or after_us < before_us:
-        return None
-    return min(1.0, (after_us - before_us) / (elapsed_seconds * 1e6))
-
-
 def cpu(utilised: Fractions, waiting: Fractions | None, formula: CpuFormula = "Damped") -> Fractions:
     """The cpu entry of y.
 
@@ -116,13 +82,6 @@ def memory_free_buffers_cached(info: Meminfo) -> float | None:
     if info.free is None or info.buffers is None or info.cached is None or info.total <= 0:
         return None
     return min(1.0, max(0.0, 1.0 - (info.free + info.buffers + info.cached) / info.total))
-
-
-def cgroup_memory(usage: int, inactive_file: int, capacity: int) -> float | None:
-    """The memory entry of y of a cgroup: (usage - inactive_file) / capacity, clipped to [0, 1], all in bytes."""
-    if capacity <= 0:
-        return None
-    return min(1.0, max(0.0, (usage - inactive_file) / capacity))
 
 
 def non_pod_cpu(y: Fractions, utilised: Fractions, pods_utilised: Fractions) -> Fractions:

@@ -187,10 +187,6 @@ class SlotLaw:
         tokens = np.minimum(tokens, most)
         self.tokens = np.maximum(tokens, np.where(proven, settings.burst * window - present, least))
 
-    def capacity(self, present: Floats) -> Floats:
-        """(N,) pods that may start now; negative where a node runs more than it should."""
-        return np.minimum(self.window - present, self.tokens)
-
     def show_seconds(self) -> Floats:
         """(N,) age at which pods' load shows, as it did of the first pods of an empty node; at most most of a life."""
         life = self._life()

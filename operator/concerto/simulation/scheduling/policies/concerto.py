@@ -22,8 +22,9 @@ from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity import readings as formulas
 from concerto.capacity.node_status import StatusContext, build_status
-from concerto.capacity.pipeline import CapacityReport, NodePipeline
+from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.publishing import Published, PublishSettings, should_publish
+from concerto.capacity.report import CapacityReport
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.capacity.windows import WindowStatistics
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule

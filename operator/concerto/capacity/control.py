@@ -1,0 +1,207 @@
+"""What nodes can take, from batches of samples: the estimators and the control law, put together for N nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.nodecapacity import CapacitySettings
+from concerto.capacity.batch import Batch, or_zero
+from concerto.capacity.capacity_rules import Demand, Estimate, first_signal_cost, signal_units
+from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
+from concerto.capacity.estimator_signal import SignalEstimator
+from concerto.capacity.large import LargePods
+from concerto.capacity.podages import PodAges
+from concerto.capacity.slots import SlotLaw, demand_per_cpu
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.intp]
+
+
+class CapacityControl:
+    """The estimators of N nodes.
+
+    Attributes:
+        settings: NodeCapacity.spec.
+        allocatable_pods: (N,) pods that the kubelet takes; the caller may change it in place.
+        large: the large pods of each node.
+        slots: the control law.
+    """
+
+    def __init__(
+        self, settings: CapacitySettings, ages: PodAges, allocatable_pods: Floats, first_cost: Floats | None
+    ) -> None:
+        """The arguments are `NodePipeline`'s; ``ages`` counts the pods of each node by age."""
+        n, m = len(allocatable_pods), len(settings.resources)
+        if first_cost is None:
+            first_cost = np.full(m, settings.estimator.initial_per_pod_cost)
+        self.settings = settings
+        self.allocatable_pods = allocatable_pods
+        self.large = LargePods(n)
+        self.slots = SlotLaw(n)
+        self._ages = ages
+        self._n_nodes = n
+        self._per_resource = PerResourceEstimator(n, m, first_cost, settings.estimator)
+        self._signal = SignalEstimator(n)
+        self._cpu = settings.resources.index("cpu") if "cpu" in settings.resources else None
+
+    def update(
+        self, batch: Batch, pods: Floats, pods_used: Mapping[int, Mapping[str, float]], elapsed: float, now: float
+    ) -> None:
+        """Learn from one batch.
+
+        Args:
+            batch: the samples.
+            pods: (N,) pods counted now.
+            pods_used: by node, CPU time that its pods have had, by UID (`NodePipeline.pods_used`).
+            elapsed: seconds since the batch before.
+            now: monotonic seconds.
+        """
+        self._per_resource.update(
+            self.settings.estimator,
+            usage=batch.smoothed,
+            measured=batch.ok,
+            quiet=batch.quiet,
+            pods=batch.pods,
+            younger=batch.younger.transpose(2, 0, 1),
+            non_pod=batch.non_pod,
+            full_above=1.0 - self.settings.smoothing.delta,
+            least_cost=1.0 / np.maximum(self.allocatable_pods, 1.0),
+            elapsed_seconds=elapsed,
+        )
+        if self._cpu is not None:
+            self._update_slots(self._cpu, batch, pods, pods_used, elapsed, now)
+
+    def _update_slots(
+        self,
+        cpu: int,
+        batch: Batch,
+        pods: Floats,
+        pods_used: Mapping[int, Mapping[str, float]],
+        elapsed: float,
+        now: float,
+    ) -> None:
+        y = np.where(batch.ok[:, :, cpu], batch.raw[:, :, cpu], np.nan)
+        demand, used = demand_per_cpu(y, batch.cpu_used)
+        known = ~np.isnan(y)
+        mean = np.where(known, y, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        others = or_zero(batch.non_pod[:, cpu]) / np.maximum(mean, 1e-9)
+        own_share = np.clip(1.0 - others, 0.0, 1.0)
+        for node, used_by_pod in pods_used.items():
+            taken = float(np.where(known, used, 0.0)[node].mean() * own_share[node] * elapsed)
+            self.large.saw(node, used_by_pod, taken, float(self.slots.load_now[node]), now)
+        age = self._age_index(self.slots.show_seconds())
+        younger = np.take_along_axis(batch.younger, age[None, None], axis=1)[:, 0]
+        self.slots.update(
+            self.settings.slots,
+            demand=demand,
+            used=used,
+            own_share=own_share,
+            shown=(batch.pods.T - younger).T,
+            shown_age=np.asarray(SETTLE_AGES)[age],
+            certain=pods
+            - np.take_along_axis(self._ages.younger, np.minimum(age + 1, len(SETTLE_AGES) - 1)[None], axis=0)[0],
+            settled=pods - self._ages.younger[-1],
+            present=pods,
+            measured=batch.fresh & known.any(axis=1),
+            initial_cost=self._per_resource.first_cost[:, cpu],
+            idle_cost_growth=self.settings.estimator.idle_cost_growth,
+            large=self.large,
+            elapsed_seconds=elapsed,
+        )
+
+    @staticmethod
+    def _age_index(seconds: Floats) -> Ints:
+        """(N,) index of the oldest settle age up to ``seconds``."""
+        return np.searchsorted(SETTLE_AGES, seconds, side="right") - 1
+
+    def settle_index(self) -> Ints:
+        """(N,) index of the settle age in use: the learned one, at least the configured floor."""
+        floor = int(np.searchsorted(SETTLE_AGES, self.settings.estimator.settle_time_seconds))
+        return np.minimum(np.maximum(self._per_resource.choice, floor), len(SETTLE_AGES) - 1)
+
+    def demand(self, usage: Floats, pods: Floats, settle: Ints) -> Demand:
+        """Usage and costs as the estimators know them now."""
+        law = self._per_resource
+        base, cost = or_zero(law.base), law.cost
+        if self._cpu is not None:
+            # Cpu is shared out in time: its slots are the control law's; what is left is shared out in space.
+            # Memory may grow for most of a pod's life.
+            age = self._age_index(self.slots.mature_seconds())
+            cost = np.maximum(cost, law.cost_at(np.maximum(age, settle), 1.0 / np.maximum(self.allocatable_pods, 1.0)))
+            cost[:, self._cpu] = np.maximum(1.0 - base[:, self._cpu], 1e-6) / self.slots.window
+        young = self._ages.younger[settle, np.arange(self._n_nodes)].astype(float)
+        return Demand(usage, ~np.isnan(usage), base, cost, law.first_cost, pods, young).admit_first_pod()
+
+    def _shared_in_space(self, demand: Demand) -> Bools:
+        """(N, m) the measured resources but cpu."""
+        others = demand.known
+        if self._cpu is not None:
+            others = demand.known.copy()
+            others[:, self._cpu] = False
+        return others
+
+    def full(self, demand: Demand) -> Bools:
+        """(N,) whether a resource other than cpu is used up."""
+        return demand.full(self._shared_in_space(demand), 1.0 - self.settings.smoothing.delta)
+
+    def estimate(
+        self, batch: Batch, demand: Demand, e: Floats, signal: Floats, binding: Ints, elapsed: float
+    ) -> Estimate:
+        """What the configured estimator makes of the demand.
+
+        Args:
+            batch: the samples.
+            demand: usage and costs.
+            e: (N, m) expected load of one unit of the signal.
+            signal: (N,) the capacity signal.
+            binding: (N,) index of the resource that binds it.
+            elapsed: seconds since the batch before.
+        """
+        if self.settings.estimator.type == "Signal":
+            e_binding = e[np.arange(self._n_nodes), binding]
+            return self._estimate_by_signal(batch, e_binding, signal, demand.pods, elapsed)
+        return self._estimate_per_resource(batch, demand, e, signal)
+
+    def _estimate_by_signal(
+        self, batch: Batch, e_binding: Floats, signal: Floats, pods: Floats, elapsed: float
+    ) -> Estimate:
+        """Source: Carico, section 4.2.4 (docs/references.md)."""
+        cfg = self.settings
+        self._signal.update(
+            cfg.estimator,
+            signal=signal,
+            pods=pods,
+            measured=batch.fresh,
+            churn=~np.all(batch.quiet, axis=1),
+            initial_cost=first_signal_cost(e_binding, cfg.estimator.initial_per_pod_cost, cfg.signal.maximum),
+            elapsed_seconds=elapsed,
+        )
+        per_pod = np.maximum(self._signal.cost, 1e-9)
+        by_slots = self._signal.baseline / per_pod - pods
+        capacity = np.where(batch.quiet_at_end & (signal > 0.0), signal / per_pod, by_slots)
+        return Estimate(capacity, capacity, self._signal.baseline, per_pod)
+
+    def _estimate_per_resource(self, batch: Batch, demand: Demand, e: Floats, signal: Floats) -> Estimate:
+        maximum = self.settings.signal.maximum
+        in_space, full = self._shared_in_space(demand), self.full(demand)
+        by_usage = demand.by_usage(in_space)
+        slots = demand.by_slots(demand.known)
+        by_slots = slots - demand.pods
+        per_pod = signal_units(by_slots, signal, demand.cost, e, maximum)
+        reads_usage = batch.quiet_at_end & ~full
+        capacity = np.where(reads_usage, np.minimum(by_usage, by_slots), by_slots)
+        room = capacity
+        if self._cpu is not None:
+            capacity = np.minimum(capacity, self.slots.tokens)
+            room = np.where(reads_usage, by_usage, demand.by_slots(in_space) - demand.pods)
+            room = np.minimum(room, self.slots.room - demand.pods)
+        return Estimate(
+            capacity=np.where(full, np.minimum(capacity, 0.0), capacity),
+            room=np.where(full, np.minimum(room, 0.0), room),
+            baseline=np.minimum(per_pod * slots, maximum),
+            per_pod_cost=per_pod,
+        )
