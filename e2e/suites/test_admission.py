@@ -1,0 +1,123 @@
+"""Who may write which of our objects: admission policies and rights, with real tokens of service accounts."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.concerto_objects import ASSIGNMENT, build_object
+from e2e.testbed.waiting import eventually
+
+pytestmark = pytest.mark.apiserver
+
+SELECTOR = {"matchLabels": {"app": "x"}}
+
+
+@pytest.fixture(scope="module")
+def nodes(concerto_cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Two Node objects without anything behind them."""
+    names = tuple(f"policy-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    for name in names:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"unschedulable": True}}
+        concerto_cluster.kubectl("create", "-f", "-", stdin=json.dumps(node))
+        concerto_cluster.kubectl("create", "-f", "-", stdin=json.dumps(build_object("NodeCapacity", name, {})))
+    yield names
+    for name in names:
+        concerto_cluster.kubectl("delete", "node", name, "--wait=false")
+        concerto_cluster.kubectl("delete", "ncap,sub", name, "--ignore-not-found", "--wait=false")
+
+
+class Account:
+    """kubectl with a service account's token."""
+
+    def __init__(self, cluster: Cluster, name: str, bound_node: str | None = None) -> None:
+        self._cluster = cluster
+        self._kubeconfig = cluster.token_kubeconfig("concerto-system", name, bound_node=bound_node)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """What it prints, success or not."""
+        return self._cluster.kubectl(f"--kubeconfig={self._kubeconfig}", *arguments, stdin=stdin, check=False)
+
+    def create(self, obj: dict[str, Any]) -> str:
+        """What ``kubectl create`` prints."""
+        return self.kubectl("create", "-f", "-", stdin=json.dumps(obj))
+
+    def patch_status(self, node: str) -> str:
+        """What ``kubectl patch`` of a NodeCapacity's status prints."""
+        return self.kubectl(
+            "patch", "ncap", node, "--subresource=status", "--type=merge", "-p", '{"status":{"reject":true}}'
+        )
+
+
+@pytest.fixture(scope="module")
+def agent(concerto_cluster: Cluster, nodes: tuple[str, str]) -> Account:
+    """The first node's agent, once the policy is in force: the API server hears of a new one within seconds."""
+    account = Account(concerto_cluster, "concerto-agent", nodes[0])
+    eventually("the policy is in force", lambda: "patched" not in account.patch_status(nodes[1]))
+    return account
+
+
+def test_an_agent_writes_the_objects_of_its_own_node(agent: Account, nodes: tuple[str, str]) -> None:
+    own, _ = nodes
+    assert "patched" in agent.patch_status(own)
+    assert "created" in agent.create(build_object("SubspaceSnapshot", own, {}))
+
+
+def test_an_agent_writes_nothing_of_another_node(agent: Account, nodes: tuple[str, str]) -> None:
+    own, other = nodes
+    sentence = f"The agent of node {own} may write only the objects named {own}, not {other}."
+    assert sentence in agent.patch_status(other)
+    assert sentence in agent.create(build_object("SubspaceSnapshot", other, {}))
+
+
+def test_an_agent_may_not_change_a_spec_not_even_its_own(agent: Account, nodes: tuple[str, str]) -> None:
+    refusal = agent.kubectl("patch", "ncap", nodes[0], "--type=merge", "-p", '{"spec":{"maxPods":1}}')
+    assert "Forbidden" in refusal
+
+
+def test_an_agent_may_not_write_the_clusters_model(agent: Account) -> None:
+    assert "may write only the objects named" in agent.create(build_object("SubspaceSnapshot", "cluster", {}))
+
+
+def test_a_token_that_names_no_node_writes_nothing(
+    concerto_cluster: Cluster, agent: Account, nodes: tuple[str, str]
+) -> None:
+    unbound = Account(concerto_cluster, "concerto-agent")
+    assert "The token of this agent names no node." in unbound.patch_status(nodes[0])
+
+
+def batch(name: str, namespace: str = "concerto-system", **labels: str) -> dict[str, Any]:
+    obj = build_object("PodReservation", name, {"count": 1, "assignments": [ASSIGNMENT]}, namespace)
+    obj["metadata"]["labels"] = labels
+    return obj
+
+
+IN_FLIGHT = {"concerto.dev/in-flight": "true"}
+
+
+def test_only_the_operator_records_placements_and_only_at_home(concerto_cluster: Cluster, agent: Account) -> None:
+    name = f"cycle-{uuid.uuid4().hex[:8]}-1"
+    operator = Account(concerto_cluster, "concerto-operator")
+    by_admin = concerto_cluster.kubectl("create", "-f", "-", stdin=json.dumps(batch(name, **IN_FLIGHT)), check=False)
+    assert "Only Concerto's operator may set spec.assignments." in by_admin
+    assert "orbidden" in operator.create(batch(name, "default", **IN_FLIGHT))
+    assert "must have both or neither" in operator.create(batch(name))
+    assert "created" in operator.create(batch(name, **IN_FLIGHT))
+    edit = '[{"op": "replace", "path": "/spec/assignments/0/node", "value": "elsewhere"}]'
+    edited = concerto_cluster.kubectl(
+        "patch", "pres", name, "-n", "concerto-system", "--type=json", "-p", edit, check=False
+    )
+    assert "spec.assignments is the record of decisions already made" in edited
+    assert "deleted" in operator.kubectl("delete", "pres", name, "-n", "concerto-system")
+
+
+def test_a_person_may_not_pass_a_reservation_off_as_the_operators(concerto_cluster: Cluster, agent: Account) -> None:
+    obj = build_object("PodReservation", "fake", {"count": 1, "podSelector": SELECTOR})
+    obj["metadata"]["labels"] = IN_FLIGHT
+    refusal = concerto_cluster.kubectl("create", "-f", "-", stdin=json.dumps(obj), check=False)
+    assert "must have both or neither" in refusal
