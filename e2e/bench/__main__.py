@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from e2e.bench import throughput
+from e2e.bench import running, throughput
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
-from e2e.testbed.hollow.fleet import CONTROLLER_MANAGER_FLAGS
+from e2e.testbed.hollow.settings import CONTROLLER_MANAGER_FLAGS
 from e2e.testbed.system import REPOSITORY, install
 
 RESULTS = REPOSITORY / "build" / "bench.json"
@@ -71,12 +71,12 @@ def main() -> int:
                     f"{nodes} nodes": throughput.compare(control_plane, nodes, pods, say) for nodes, pods in sizes
                 }
             if arguments.only in (None, "through"):
-                results["run through, 100 nodes"] = throughput.run_through(control_plane, 100, 1000, say)
+                results["run through, 100 nodes"] = running.run_through(control_plane, 100, 1000, say)
             if arguments.only in (None, "arrivals"):
-                results["arrivals, 1000 nodes"] = throughput.arrivals(control_plane, 1000, 50.0, 1500, say)
+                results["arrivals, 1000 nodes"] = running.arrivals(control_plane, 1000, 50.0, 1500, say)
             if arguments.only in (None, "steady"):
                 for nodes in (1000,) if arguments.quick else (1000, 5000):
-                    results[f"steady, {nodes} nodes"] = throughput.steady(control_plane, nodes, 60.0, say)
+                    results[f"steady, {nodes} nodes"] = running.steady(control_plane, nodes, 60.0, say)
     RESULTS.write_text(json.dumps(results, indent=2))
     say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 0

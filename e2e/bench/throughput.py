@@ -7,25 +7,20 @@ API objects that say once that they are idle; nobody runs the pods.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from concerto.api.timestamps import parse_timestamp
 from concerto.kube import ClusterConfig, Session
-from concerto.kube.resources import NAMESPACES, POD_RESERVATIONS, PODS
+from concerto.kube.resources import POD_RESERVATIONS, PODS
+from e2e.bench.pods import create_pods, make_namespace, remove
 from e2e.bench.profile import Profiler
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.processes import NAMESPACE, cpu_seconds, operator_process, rss_mib
-from e2e.testbed.recorder import Recorder
 from e2e.testbed.system import hollow_nodes
 
 Say = Callable[[str], None]
-_CREATIONS_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True)
@@ -59,37 +54,6 @@ class Throughput:
     rss_mib: float
     events_trail_seconds: float
     left_behind: int = 0
-
-
-# Of simulated nodes' pods: seed 000's pi-2000, about 2 s of waiting and 4.1 core-seconds of work in one thread
-PI_2000 = {"hollow.concerto.dev/wait-seconds": "2", "hollow.concerto.dev/core-seconds": "4.1"}
-
-
-def pod(namespace: str, name: str, scheduler: str) -> dict[str, Any]:
-    """A pod without requests that any node will do for."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"namespace": namespace, "name": name, "labels": {"app": "bench"}, "annotations": PI_2000},
-        "spec": {
-            "schedulerName": scheduler,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "c", "image": "none.invalid/none"}],
-        },
-    }
-
-
-async def create_pods(session: Session, namespace: str, scheduler: str, count: int) -> None:
-    """Create them as fast as the API server takes them."""
-    slots = asyncio.Semaphore(_CREATIONS_IN_FLIGHT)
-
-    async def create(index: int) -> None:
-        async with slots:
-            await session.create(PODS.path(namespace), pod(namespace, f"p-{index:05d}", scheduler))
-
-    await asyncio.gather(*(create(i) for i in range(count)))
 
 
 async def any_unbound(session: Session, namespace: str) -> bool:
@@ -141,9 +105,7 @@ async def measure(
     """
     namespace = f"bench-{name}-{nodes}"
     async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
-        await session.create(
-            NAMESPACES.path(), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        )
+        await make_namespace(session, namespace)
         await create_pods(session, namespace, scheduler_name, pods)
         await asyncio.sleep(3)  # watches and garbage of the creation settle
         began = time.monotonic()
@@ -184,16 +146,6 @@ async def measure(
         f"{result.trail_cpu_ms_per_pod:.2f} after the last), {rss:.0f} MiB, events {trail:.1f} s behind"
     )
     return result
-
-
-async def remove(session: Session, namespace: str) -> None:
-    """Delete the pods and events, and wait until they are gone: the next scheduler finds the same cluster."""
-    body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
-    for path in (PODS.path(namespace), f"/api/v1/namespaces/{namespace}/events"):
-        await session.request("DELETE", path, body=body, timeout_seconds=120, attempts=3)
-    while (await session.get(PODS.path(namespace), params={"limit": "1"}))["items"]:
-        await asyncio.sleep(0.5)
-    await session.delete(NAMESPACES.path(name=namespace))
 
 
 def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -> dict[str, Any]:
@@ -246,166 +198,3 @@ def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -
             say(f"    {100 * share:4.0f} %  {name}")
         figures["operator_time"] = where
     return figures
-
-
-def run_through(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -> dict[str, Any]:
-    """The same pods placed and run to their end by both, on simulated nodes that measure themselves.
-
-    Every pod must succeed; of Concerto's placements an independent recorder recomputes each.
-    """
-    say(f"{pods} pods run through on {nodes} simulated, measured nodes of 4 cores (pi-2000; 2-3 min)")
-    figures: dict[str, Any] = {}
-    with hollow_nodes(control_plane, nodes):
-        for name, scheduler_name in (("kube-scheduler", "default-scheduler"), ("concerto", "concerto")):
-            operator = operator_process(control_plane, control_plane.logs, "operator-through")
-            if name == "concerto":
-                operator.start()
-                operator.wait_ready()
-            else:
-                control_plane.start_scheduler()
-            time.sleep(8)  # capacities are published and known
-            recorder = Recorder(str(control_plane.kubeconfig)).start()
-            pid = operator.pid if name == "concerto" else control_plane.children["kube-scheduler"].pid
-            cpu_before = cpu_seconds(pid)
-            try:
-                took, completions = asyncio.run(_run_through(control_plane, f"through-{name}", scheduler_name, pods))
-                cpu, rss = cpu_seconds(pid) - cpu_before, rss_mib(pid)
-            finally:
-                recorder.stop()
-                operator.stop() if name == "concerto" else control_plane.stop_scheduler()
-            figures[name] = {
-                "pods_succeeded": len(completions),
-                "jct_s": took,
-                "pct_mean_s": statistics.fmean(completions),
-                "pct_std_s": statistics.pstdev(completions),
-                "cpu_ms_per_pod": 1000 * cpu / pods,
-                "rss_mib": rss,
-            }
-            said = (
-                f"  {name:<15} all {len(completions)} succeeded in {took:.1f} s, pod completion "
-                f"{figures[name]['pct_mean_s']:.1f} ± {figures[name]['pct_std_s']:.1f} s, "
-                f"{1000 * cpu / pods:.2f} ms CPU/pod, {rss:.0f} MiB"
-            )
-            if name == "concerto":
-                verdict = recorder.verify()
-                figures[name]["not_allowed"] = len(verdict.violations)
-                said += f"; {verdict.assignments} assignments, {len(verdict.violations)} not allowed"
-            say(said)
-    return figures
-
-
-async def _run_through(
-    control_plane: LocalControlPlane, namespace: str, scheduler: str, pods: int
-) -> tuple[float, list[float]]:
-    """Seconds until the last pod has succeeded, and each pod's from its start to its end (whole seconds)."""
-    async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        await session.create(NAMESPACES.path(), body)
-        began = time.monotonic()
-        await create_pods(session, namespace, scheduler, pods)
-        params = {"fieldSelector": "status.phase!=Succeeded", "limit": "1", "resourceVersion": "0"}
-        while (await session.get(PODS.path(namespace), params=params))["items"]:
-            if time.monotonic() - began > 400:
-                raise TimeoutError("pods are left that have not succeeded after 400 s")
-            await asyncio.sleep(0.2)
-        took = time.monotonic() - began
-        listed = await session.list(PODS.path(namespace))
-        ends = [p["status"]["containerStatuses"][0]["state"]["terminated"] for p in listed["items"]]
-        await remove(session, namespace)
-    return took, [parse_timestamp(e["finishedAt"]) - parse_timestamp(e["startedAt"]) for e in ends]
-
-
-def steady(control_plane: LocalControlPlane, nodes: int, seconds: float, say: Say) -> dict[str, Any]:
-    """What an idle cluster of publishing nodes costs the operator and the API server."""
-    say(f"{nodes} publishing nodes with nothing to do, {seconds:.0f} s")
-    with hollow_nodes(control_plane, nodes):
-        operator = operator_process(control_plane, control_plane.logs, "operator-steady").start()
-        try:
-            operator.wait_ready()
-            time.sleep(30)  # the nodes warm up
-            cpu, writes, began = cpu_seconds(operator.pid), _writes(control_plane), time.monotonic()
-            time.sleep(seconds)
-            took = time.monotonic() - began
-            figures = {
-                "operator_cpu_percent": 100 * (cpu_seconds(operator.pid) - cpu) / took,
-                "operator_rss_mib": rss_mib(operator.pid),
-                "capacity_and_subspace_writes_per_second": (_writes(control_plane) - writes) / took,
-            }
-        finally:
-            operator.stop()
-    say(
-        f"  operator {figures['operator_cpu_percent']:.1f} % of a core, {figures['operator_rss_mib']:.0f} MiB; "
-        f"{figures['capacity_and_subspace_writes_per_second']:.1f} status writes/s of all agents and the operator"
-    )
-    return figures
-
-
-def _writes(control_plane: LocalControlPlane) -> float:
-    """Writes of our telemetry kinds that the API server has counted."""
-    counted = re.compile(r'apiserver_request_total\{.*resource="(nodecapacities|subspacesnapshots)".*verb="PATCH"')
-    lines = control_plane.kubectl("get", "--raw", "/metrics").splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if counted.match(line))
-
-
-def arrivals(control_plane: LocalControlPlane, nodes: int, per_second: float, pods: int, say: Say) -> dict[str, Any]:
-    """Creation-to-bound time at a steady rate of arrivals, for both."""
-    say(f"{pods} pods at {per_second:.0f}/s over {nodes} nodes: creation to bound")
-    figures: dict[str, Any] = {}
-    with hollow_nodes(control_plane, nodes, "--api-only"):
-        for name, scheduler_name in (("kube-scheduler", "default-scheduler"), ("concerto", "concerto")):
-            operator = operator_process(control_plane, control_plane.logs, "operator-arrivals")
-            if name == "concerto":
-                operator.start()
-                operator.wait_ready()
-            else:
-                control_plane.start_scheduler()
-            time.sleep(3)
-            try:
-                times = asyncio.run(_arrive(control_plane, f"arrive-{name}", scheduler_name, per_second, pods))
-            finally:
-                operator.stop() if name == "concerto" else control_plane.stop_scheduler()
-            ordered = sorted(times)
-            p50, p99 = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
-            figures[name] = {"p50_ms": 1000 * p50, "p99_ms": 1000 * p99}
-            say(f"  {name:<15} median {1000 * p50:.0f} ms, 99th percentile {1000 * p99:.0f} ms")
-    return figures
-
-
-async def _arrive(
-    control_plane: LocalControlPlane, namespace: str, scheduler: str, per_second: float, pods: int
-) -> list[float]:
-    """Seconds from the answer to each creation until a watch shows the pod bound."""
-    created: dict[str, float] = {}
-    bound: dict[str, float] = {}
-    async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        await session.create(NAMESPACES.path(), body)
-        listed = await session.get(PODS.path(namespace))
-
-        async def follow() -> None:
-            params = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
-            async with session.stream(PODS.path(namespace), params=params, inactivity_seconds=60) as batches:
-                async for lines in batches:
-                    for line in lines:
-                        found = json.loads(line)["object"]
-                        if found.get("spec", {}).get("nodeName"):
-                            bound.setdefault(found["metadata"]["name"], time.monotonic())
-
-        async def create(name: str) -> None:
-            await session.create(PODS.path(namespace), pod(namespace, name, scheduler))
-            created[name] = time.monotonic()
-
-        watch = asyncio.create_task(follow())
-        tasks = []
-        for index in range(pods):
-            tasks.append(asyncio.create_task(create(f"a-{index:05d}")))
-            await asyncio.sleep(1.0 / per_second)
-        await asyncio.gather(*tasks)
-        deadline = time.monotonic() + 60
-        while len(bound) < pods and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
-        await remove(session, namespace)
-    # A pod may be seen bound before the answer to its creation has come back
-    return [max(0.0, bound[name] - at) for name, at in created.items() if name in bound]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from concerto.kube import ClusterConfig, Session
-from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS, Resource
+from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS, Resource
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.hollow import Fleet, HollowSettings, NodeShape, open_fleet
@@ -58,7 +58,7 @@ def is_ready(obj: Object) -> bool:
 
 async def test_nodes_are_ready_leased_and_measured(session: Session, admin: ClusterConfig, namespace: str) -> None:
     async with a_fleet(admin, namespace, count=12) as fleet:
-        found = (await session.list(NODES.path(), label_selector=fleet.selector))["items"]
+        found = (await session.list(NODES.path(), label_selector=fleet.node_objects.selector))["items"]
         assert {n["metadata"]["name"] for n in found} == set(fleet.nodes)
         assert all(is_ready(n["status"]) for n in found)
         name = next(iter(fleet.nodes))
@@ -86,6 +86,36 @@ async def test_nodes_are_ready_leased_and_measured(session: Session, admin: Clus
         return not [n for n in left if n["metadata"]["name"] in names]
 
     await eventually_async("the nodes are removed", gone)
+
+
+async def test_what_an_earlier_node_of_the_same_name_owned_is_replaced(
+    session: Session, admin: ClusterConfig, namespace: str
+) -> None:
+    """The garbage collector is late after a large fleet: the next one finds objects that are about to go."""
+    name = f"{namespace}-0000"
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": "00000000-0000-4000-8000-000000000000"}
+    metadata = {"name": name, "ownerReferences": [owner], "finalizers": ["concerto.dev/late"]}
+    namespaces = {LEASES: {"namespace": "kube-node-lease"}, NODE_CAPACITIES: {}, SUBSPACE_SNAPSHOTS: {}}
+    paths = []
+    for resource, namespace_of in namespaces.items():
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        paths.append(resource.path(**namespace_of))
+        await session.create(paths[-1], {**kind, "metadata": {**metadata, **namespace_of}})
+
+    async def let_go() -> None:
+        for path in paths:
+            await eventually_async(f"{path}/{name} is being deleted", lambda path=path: is_being_deleted(path))
+            await session.patch(f"{path}/{name}", {"metadata": {"finalizers": []}})
+
+    async def is_being_deleted(path: str) -> bool:
+        return "deletionTimestamp" in (await session.get(f"{path}/{name}"))["metadata"]
+
+    collector = asyncio.create_task(let_go())
+    async with a_fleet(admin, namespace, count=1) as fleet:
+        await collector
+        for path in paths:
+            (reference,) = (await session.get(f"{path}/{name}"))["metadata"]["ownerReferences"]
+            assert reference["uid"] == fleet.nodes[name].uid, path
 
 
 async def test_a_job_runs_and_is_complete(session: Session, admin: ClusterConfig, namespace: str) -> None:
@@ -220,7 +250,7 @@ async def test_a_failed_node_is_noticed_and_loses_its_pods_when_it_is_back(
         await eventually_async("its pod has failed", failed)
 
 
-async def test_nodes_that_are_mere_objects_take_pods_and_leave_them_alone(
+async def test_nodes_that_are_api_objects_only_take_pods_and_never_start_them(
     session: Session, admin: ClusterConfig, namespace: str
 ) -> None:
     async with a_fleet(admin, namespace, count=100, api_only=True) as fleet:

@@ -38,7 +38,7 @@ def a_pod(annotations: dict[str, str] | None = None, policy: str = "Never", **re
 
 
 LOADS = {
-    "a pod that is to end does 000's small workload": (a_pod(), FINITE_LOAD),
+    "a pod that is to end does Carico's small workload": (a_pod(), FINITE_LOAD),
     "a service idles most of the time, for ever": (a_pod(policy="Always"), SERVICE_LOAD),
     "annotations say otherwise": (
         a_pod(

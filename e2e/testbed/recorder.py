@@ -2,7 +2,7 @@
 
 It writes down every version of every pod, NodeCapacity and in-flight PodReservation, in the order of their resource
 versions (one etcd, so revisions of different kinds can be compared), and afterwards recomputes for each assignment
-whether the node could take it: algorithms §4, from the NodeCapacity version that the assignment names.
+whether the node could take it, from the NodeCapacity version that the assignment names.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from concerto.api.quantities import whole
 from concerto.kube import ClusterConfig
-from e2e.testbed.hollow.fleet import HollowSettings, open_fleet
+from e2e.testbed.hollow.fleet import open_fleet
 from e2e.testbed.hollow.objects import NodeShape
 from e2e.testbed.hollow.pinning import MachineShape
+from e2e.testbed.hollow.settings import HollowSettings
 
 _PR_SET_PDEATHSIG = 1
 

@@ -26,11 +26,12 @@ from concerto.capacity.readings import cpu, non_pod_cpu
 from concerto.capacity.report import WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
-from concerto.kube import Conflict, Reflector, Resource, Session
+from concerto.kube import Reflector, Resource, Session
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
 from concerto.simulation.scheduling.node_model import NodeFleet, Readings
 from concerto_agent.writer import NodeMissing, Writer, build_object
 from e2e.testbed.hollow.objects import HollowNode, Object
+from e2e.testbed.hollow.owned import create_owned
 from e2e.testbed.hollow.writes import WriteQueue
 
 
@@ -272,11 +273,9 @@ def usage(readings: Readings, settings: CapacitySettings) -> tuple[np.ndarray, n
 
 async def create_for(session: Session, resource: Resource, node: HollowNode) -> Object:
     """The agent's object of the node, empty, made if it is not there."""
-    body = build_object(resource, {"metadata": {"name": node.name, "uid": node.uid}})
-    try:
-        return await session.create(resource.path(), body)
-    except Conflict:
-        return await session.get(resource.path(name=node.name))
+    return await create_owned(
+        session, resource, build_object(resource, {"metadata": {"name": node.name, "uid": node.uid}})
+    )
 
 
 def idle_status(readings: Readings, settings: CapacitySettings, max_pods: int) -> NodeCapacityStatus:

@@ -9,78 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from concerto.api.conditions import find_condition
-from concerto.api.node import trim_node
-from concerto.api.nodecapacity import CapacitySettings
 from concerto.api.pod import PodView
 from concerto.api.quantities import resource_amount
-from concerto.kube import ClusterConfig, Conflict, NotFound, Reflector, Session
-from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, PODS
-from concerto.simulation.scheduling.node_model import Change, NodeFleet, NodeModelSettings, Transition
+from concerto.kube import ClusterConfig, Reflector, Session
+from concerto.kube.resources import PODS
+from concerto.simulation.scheduling.node_model import Change, NodeFleet, Transition
 from e2e.testbed.hollow import objects
-from e2e.testbed.hollow.agents import Agents, create_for, idle_status
-from e2e.testbed.hollow.objects import ContainerEnd, HollowNode, NodeShape, Object, PodLife
-from e2e.testbed.hollow.pinning import MachineShape, Pinning
+from e2e.testbed.hollow.agents import Agents
+from e2e.testbed.hollow.nodes import NodeObjects
+from e2e.testbed.hollow.objects import ContainerEnd, HollowNode, Object, PodLife
+from e2e.testbed.hollow.pinning import Pinning
+from e2e.testbed.hollow.settings import HollowSettings
 from e2e.testbed.hollow.writes import WriteQueue
 
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 0.1
-# A node is given up after the controller manager's grace, 20 s in our control planes. Small fleets renew their Leases
-# well within it; the Leases of large ones would alone fill the API server, so that the grace has to be longer.
-_SMALL_FLEET = 100
-_SMALL_FLEET_LEASE_SECONDS = 8.0
-_LARGE_FLEET_LEASE_SECONDS = 60.0
-CONTROLLER_MANAGER_FLAGS = ("--node-monitor-grace-period=180s", "--node-monitor-period=5s")
-_NOT_READY = "node.kubernetes.io/not-ready"
-
-
-@dataclass(frozen=True)
-class HollowSettings:
-    """A fleet.
-
-    Attributes:
-        count: how many nodes.
-        prefix: of their names (``PREFIX-0000`` on), and the fleet's own name in their label.
-        shape: what each of them has.
-        model: constants of the node model.
-        seed: of all chance.
-        lease_seconds: how often each Lease is renewed; None: 8 s, or 60 s from 101 nodes on, which needs a controller
-            manager with `CONTROLLER_MANAGER_FLAGS`.
-        writes_in_flight: most writes of kubelets at a time.
-        publications_in_flight: most writes of agents at a time; few, as all agents of a fleet decide at one instant
-            and are not to keep the kubelets' writes waiting.
-        capacity: how the nodes are measured.
-        api_only: the nodes are mere objects: pods bound to them are left alone, and each is said once to be idle and
-            to take all the pods it may by number.
-        machine: the nodes' CPUs, for pods that get their own; None: nothing is said of them.
-    """
-
-    count: int = 100
-    prefix: str = "hollow"
-    shape: NodeShape = field(default_factory=NodeShape)
-    model: NodeModelSettings = field(default_factory=NodeModelSettings)
-    seed: int = 0
-    lease_seconds: float | None = None
-    writes_in_flight: int = 32
-    publications_in_flight: int = 8
-    capacity: CapacitySettings = field(default_factory=CapacitySettings)
-    api_only: bool = False
-    machine: MachineShape | None = None
-
-    @property
-    def renew_seconds(self) -> float:
-        """How often each Lease is renewed."""
-        if self.lease_seconds is not None:
-            return self.lease_seconds
-        return _SMALL_FLEET_LEASE_SECONDS if self.count <= _SMALL_FLEET else _LARGE_FLEET_LEASE_SECONDS
 
 
 @dataclass
@@ -110,6 +61,7 @@ class Fleet:
 
     Attributes:
         nodes: by name.
+        node_objects: their objects in the API server.
         model: what happens on the nodes.
         writes: what kubelets write: pods, Leases, Nodes.
         publications: what agents write.
@@ -141,8 +93,7 @@ class Fleet:
             capacity=settings.capacity,
         )
         self._pinning = settings.machine and Pinning(session, settings.machine, self.publications, self.wall)
-        self._idle: Object | None = self._idle_status() if settings.api_only else None
-        self._created = asyncio.Event()
+        self.node_objects = NodeObjects(session, settings, self.nodes, self.writes, self.agents, self._pinning)
         self._pods: dict[str, _Pod] = {}
         self._on_node: list[dict[str, dict[str, int]]] = [{} for _ in range(count)]
         self._pod_ips = _addresses()
@@ -152,127 +103,10 @@ class Fleet:
             "pods": shape.max_pods,
         }
         self._reflector = Reflector(session, PODS, field_selector="spec.nodeName!=", on_change=self._on_pod)
-        self._own_nodes = Reflector(
-            session, NODES, label_selector=self.selector, trim=trim_node, on_change=self._on_node_object
-        )
-
-    @property
-    def selector(self) -> str:
-        """The label selector of the fleet's nodes."""
-        return f"{objects.LABEL}={self.settings.prefix}"
 
     def wall(self, now: float) -> float:
         """The time since the epoch at ``now`` on the monotonic clock."""
         return now + self._wall_offset
-
-    # --- the nodes themselves
-
-    async def create(self) -> None:
-        """Registers every node, with its Lease and its agent's objects; takes over what an earlier process has made.
-
-        `run` should be running, so that the first nodes' Leases are renewed while the last are being made.
-        """
-        await self._for_each_node(self._register)
-        self._created.set()
-
-    async def _for_each_node(self, what: Callable[[HollowNode], Awaitable[object]]) -> None:
-        gate = asyncio.Semaphore(2 * self.settings.writes_in_flight)
-
-        async def bounded(node: HollowNode) -> None:
-            async with gate:
-                await what(node)
-
-        async with asyncio.TaskGroup() as group:
-            for node in self._by_index:
-                group.create_task(bounded(node))
-
-    async def _register(self, node: HollowNode) -> None:
-        settings, now = self.settings, time.time()
-        body = objects.build_node(node.name, node.address, settings.prefix, settings.shape, now)
-        try:
-            made = await self._session.create(NODES.path(), body)
-        except Conflict:
-            made = await self._session.get(NODES.path(name=node.name))
-            await self._session.patch(NODES.path(name=node.name, subresource="status"), {"status": body["status"]})
-        node.uid = made["metadata"]["uid"]
-        # Every new Node is tainted until the controller manager has seen that it is Ready, a few dozen Nodes a second.
-        taints = [taint for taint in made["spec"].get("taints") or [] if taint["key"] != _NOT_READY]
-        await self._session.patch(NODES.path(name=node.name), {"spec": {"taints": taints}})
-        lease = objects.build_lease(node.name, node.uid, settings.renew_seconds, now)
-        try:
-            await self._session.create(LEASES.path(objects.LEASE_NAMESPACE), lease)
-        except Conflict:
-            await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": lease["spec"]})
-        if self._pinning is not None:
-            await self._pinning.publish(node)
-        if self._idle is None:
-            await self.agents.create(node)
-        else:
-            await create_for(self._session, NODE_CAPACITIES, node)
-            # What is said but once is not to be taken for silence while something is measured
-            await self._session.patch(NODE_CAPACITIES.path(name=node.name), {"spec": {"heartbeat": "5m"}})
-            path = NODE_CAPACITIES.path(name=node.name, subresource="status")
-            await self._session.patch(path, {"status": self._idle})
-        node.alive = True
-
-    def _idle_status(self) -> Object:
-        """What is said of nodes that are mere objects: they are idle, and take all the pods that a kubelet does."""
-        shape, now = self.settings.shape, self._clock()
-        model = NodeFleet([shape.cores], [shape.memory_bytes], np.random.default_rng(0), self.settings.model, now=now)
-        status = idle_status(model.readings(now + 1.0), self.settings.capacity, shape.max_pods)
-        return replace(status, capacity=float(shape.max_pods)).to_raw()
-
-    async def wait_ready(self, timeout_seconds: float = 300.0) -> None:
-        """Returns once pods can be placed on every node; `run` has to be running.
-
-        Raises:
-            TimeoutError: some node is not there, or is tainted as not ready.
-        """
-        async with asyncio.timeout(timeout_seconds):
-            while not self._all_ready():
-                await asyncio.sleep(0.2)
-
-    def _all_ready(self) -> bool:
-        seen = self._own_nodes.store.values()
-        taints = (taint["key"] for node in seen for taint in node["spec"].get("taints", ()))
-        return len(seen) >= len(self.nodes) and _NOT_READY not in taints
-
-    async def remove(self) -> None:
-        """Deletes every Node of the fleet; what belongs to them goes with them."""
-
-        async def delete(node: HollowNode) -> None:
-            with suppress(NotFound):
-                await self._session.delete(NODES.path(name=node.name))
-
-        await self._for_each_node(delete)
-
-    async def _renew_leases(self) -> None:
-        """Renews each Lease once a period, spread evenly over it."""
-        period, count = self.settings.renew_seconds, len(self._by_index)
-        begun, done = self._clock(), 0
-        while True:
-            due = int((self._clock() - begun) / period * count)
-            for number in range(done, min(due, done + count)):
-                node = self._by_index[number % count]
-                if node.alive:
-                    self.writes.put(("lease", node.name), lambda node=node: self._renew(node))
-            done = max(done, due)
-            await asyncio.sleep(min(1.0, period / count))
-
-    async def _renew(self, node: HollowNode) -> None:
-        spec = objects.build_lease(node.name, node.uid, self.settings.renew_seconds, time.time())["spec"]
-        await self._session.patch(LEASES.path(objects.LEASE_NAMESPACE, node.name), {"spec": spec})
-
-    def _on_node_object(self, old: Object | None, new: Object | None) -> None:
-        """Says again that a node is Ready if somebody (the controller manager, after a lost Lease) says otherwise."""
-        node = self.nodes.get(new["metadata"]["name"]) if new is not None else None
-        if node is not None and node.alive and not _is_ready(new):
-            self._say_ready(node)
-
-    def _say_ready(self, node: HollowNode) -> None:
-        path = NODES.path(name=node.name, subresource="status")
-        body = {"status": {"conditions": objects.node_conditions(time.time())}}
-        self.writes.put(("node", node.name), lambda: self._session.patch(path, body))
 
     def fail(self, name: str) -> None:
         """The node's power goes: no Lease, no status, no telemetry any more."""
@@ -285,8 +119,8 @@ class Fleet:
         node, now = self.nodes[name], self._clock()
         node.alive = True
         self.model.restore(node.index, now)
-        self.writes.put(("lease", name), lambda: self._renew(node))
-        self._say_ready(node)
+        self.node_objects.renew_lease(node)
+        self.node_objects.report_ready(node)
         for pod in [pod for pod in self._pods.values() if pod.node is node and pod.in_model]:
             pod.in_model = False
             self.agents.pod_ended(node.index, pod.view.uid, now)
@@ -418,7 +252,12 @@ class Fleet:
                 group.create_task(part)
 
     def _parts(self) -> list[Coroutine[Any, Any, None]]:
-        parts = [self.writes.run(), self.publications.run(), self._renew_leases(), self._own_nodes.run()]
+        parts = [
+            self.writes.run(),
+            self.publications.run(),
+            self.node_objects.renew_leases(),
+            self.node_objects.follow(),
+        ]
         if self._pinning is not None:
             parts.append(self._pinning.run())
         if not self.settings.api_only:
@@ -426,7 +265,7 @@ class Fleet:
         return parts
 
     async def _follow_pods(self) -> None:
-        await self._created.wait()
+        await self.node_objects.created.wait()
         await self._reflector.run()
 
     async def _live(self) -> None:
@@ -441,11 +280,6 @@ class Fleet:
                 # A sample that is late is not made up for: its readings simply span more time.
                 next_sample = max(next_sample + SAMPLE_SECONDS, now)
             await asyncio.sleep(max(0.0, min(next_sample, self.model.next_time()) - self._clock()))
-
-
-def _is_ready(node: Object) -> bool:
-    ready = find_condition(node["status"].get("conditions"), "Ready")
-    return ready is not None and ready["status"] == "True"
 
 
 def _end_of(reason: str, life: PodLife, at: float) -> ContainerEnd:
@@ -485,10 +319,10 @@ async def open_fleet(config: ClusterConfig, settings: HollowSettings, *, keep: b
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(fleet.run())
-                await fleet.create()
-                await fleet.wait_ready()
+                await fleet.node_objects.create()
+                await fleet.node_objects.wait_ready()
                 yield fleet
                 running.cancel()
         finally:
             if not keep:
-                await fleet.remove()
+                await fleet.node_objects.remove()

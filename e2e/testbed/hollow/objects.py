@@ -21,7 +21,7 @@ LABEL = "hollow.concerto.dev/fleet"
 # What a pod's load is read from; each may be left out.
 ANNOTATION = "hollow.concerto.dev/"
 
-# 000 §5.2's small workload, for pods that are to end; for those that are not, a service that idles most of the time.
+# Pods that end do the small workload of Carico, section 5.2 (docs/references.md); others are a service, idle mostly.
 FINITE_LOAD = PodLoad(wait_seconds=2.0, core_seconds=4.1)
 SERVICE_LOAD = PodLoad(wait_seconds=0.9, core_seconds=0.1, bursts=0)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.nodecputopology import CPUPools, CPUTopology
 from concerto.api.timestamps import format_timestamp
-from concerto.kube import Conflict, Reflector, Session, apply_status
+from concerto.kube import Reflector, Session, apply_status
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS
 from concerto.simulation.studies.machines import regular
 from e2e.testbed.hollow.objects import HollowNode, Object
+from e2e.testbed.hollow.owned import create_owned
 from e2e.testbed.hollow.writes import WriteQueue
 
 FIELD_MANAGER = "concerto-agent"
@@ -63,8 +63,7 @@ class Pinning:
             "metadata": {"name": node.name, "ownerReferences": [owner]},
             "spec": {"nodeName": node.name},
         }
-        with suppress(Conflict):  # it is of an earlier process
-            await self._session.create(NODE_CPU_TOPOLOGIES.path(), body)
+        await create_owned(self._session, NODE_CPU_TOPOLOGIES, body)
         topology = self._shape.topology()
         pools = CPUPools(shared=topology.cpus)
         status = {"counts": topology.counts(), "topology": topology.to_raw(), "pools": pools.to_raw()}

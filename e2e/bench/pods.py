@@ -1,0 +1,56 @@
+"""Pods for the benchmarks: made as fast as the API server takes them, and removed again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from concerto.kube import Session
+from concerto.kube.resources import NAMESPACES, PODS
+
+_CREATIONS_IN_FLIGHT = 16
+# Load of a pod on simulated nodes: pi-2000, about 2 s of waiting and 4.1 core-seconds of work in one thread.
+# Source: Carico, section 5.2 (docs/references.md).
+PI_2000 = {"hollow.concerto.dev/wait-seconds": "2", "hollow.concerto.dev/core-seconds": "4.1"}
+
+
+def pod(namespace: str, name: str, scheduler: str) -> dict[str, Any]:
+    """A pod without requests that any node will do for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": {"app": "bench"}, "annotations": PI_2000},
+        "spec": {
+            "schedulerName": scheduler,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "none.invalid/none"}],
+        },
+    }
+
+
+async def create_pods(session: Session, namespace: str, scheduler: str, count: int) -> None:
+    """Create them as fast as the API server takes them."""
+    slots = asyncio.Semaphore(_CREATIONS_IN_FLIGHT)
+
+    async def create(index: int) -> None:
+        async with slots:
+            await session.create(PODS.path(namespace), pod(namespace, f"p-{index:05d}", scheduler))
+
+    await asyncio.gather(*(create(i) for i in range(count)))
+
+
+async def make_namespace(session: Session, name: str) -> None:
+    """Make a namespace for the pods of one measurement."""
+    await session.create(NAMESPACES.path(), {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+async def remove(session: Session, namespace: str) -> None:
+    """Delete the pods and events, and wait until they are gone: the next scheduler finds the same cluster."""
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+    for path in (PODS.path(namespace), f"/api/v1/namespaces/{namespace}/events"):
+        await session.request("DELETE", path, body=body, timeout_seconds=120, attempts=3)
+    while (await session.get(PODS.path(namespace), params={"limit": "1"}))["items"]:
+        await asyncio.sleep(0.5)
+    await session.delete(NAMESPACES.path(name=namespace))
