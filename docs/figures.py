@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto.pinning.conflicts import Claim, shared_pool
 from concerto.pinning.topology import TopologyIndex, bits, to_mask

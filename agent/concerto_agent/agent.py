@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import merge_conditions
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, MetricsEndpoint, NodeCapacityStatus
+from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, NodeCapacityStatus
 from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity.node_status import Problem
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.report import WARMUP_BATCHES, CapacityReport

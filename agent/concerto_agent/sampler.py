@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from concerto.api.nodecapacity import CapacitySettings, CpuFormula, MemoryFormula
+from concerto.api.capacity_settings import CapacitySettings, CpuFormula, MemoryFormula
 from concerto.capacity import readings
 from concerto.capacity.node_status import Problem
 from concerto_agent.cgroups import Cgroup, Hierarchies

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.subspace import ClusterModel, Subspace
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.cpulist import format_cpu_list
 from concerto.api.node import NodeView
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
+from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings

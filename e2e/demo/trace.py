@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.simulation.scheduling.cluster import NodeSpec, Setup
 from concerto.simulation.scheduling.experiments import Task, run_task
 from concerto.simulation.scheduling.node_model import PodLoad

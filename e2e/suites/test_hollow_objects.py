@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
+from concerto.api.nodecapacity import AgentInfo
 from concerto.api.pod import PodView
 from concerto.capacity.node_status import build_status
 from concerto.capacity.pipeline import NodePipeline

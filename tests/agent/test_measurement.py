@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity.subspace import Subspace, second_moment
 from concerto_agent.measurement import Measured, Measurement, align
 from concerto_agent.podmeta import trim_pod

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.nodecapacity import CapacitySettings, Gauge
+from concerto.api.capacity_settings import CapacitySettings, Gauge
 from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_number, parse_pressure
 from concerto_agent.sampler import Rate, Sample, Sampler, SamplerSettings
 from support.node_trees import UIDS, Machine, pod_paths, write

@@ -1,6 +1,7 @@
 import pytest
 
-from concerto.api.nodecapacity import CapacitySettings, Gauge, NodeCapacity
+from concerto.api.capacity_settings import CapacitySettings, Gauge
+from concerto.api.nodecapacity import NodeCapacity
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from concerto.api.nodecapacity import EstimatorSettings
+from concerto.api.capacity_settings import EstimatorSettings
 from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
 
 SETTINGS = EstimatorSettings()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.nodecapacity import EstimatorSettings
+from concerto.api.capacity_settings import EstimatorSettings
 from concerto.capacity.estimator_signal import SignalEstimator
 
 SETTINGS = EstimatorSettings(type="Signal")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.nodecapacity import OverProvisionSettings
+from concerto.api.capacity_settings import OverProvisionSettings
 from concerto.capacity.overprovision import OverProvision
 
 SETTINGS = OverProvisionSettings(enabled=True, window=4, threshold=1.1, maximum=3)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings, OverProvisionSettings, SignalSettings
+from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, OverProvisionSettings, SignalSettings
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace, batch_moment, decompose

@@ -12,8 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import Condition
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus, ResourceStatus, Window
+from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.subspacesnapshot import SubspaceStatus
 from concerto.capacity.node_status import (
     Health,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.api.nodecapacity import SlotSettings
+from concerto.api.capacity_settings import SlotSettings
 from concerto.capacity.large import LargePods
 from concerto.capacity.slots import SlotLaw, demand_per_cpu
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.nodecapacity import SmoothingSettings
+from concerto.api.capacity_settings import SmoothingSettings
 from concerto.capacity.smoothing import DynamicEma
 
 PERIOD = 0.1

@@ -5,15 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import Condition, merge_conditions
-from concerto.api.nodecapacity import (
-    AgentInfo,
-    CapacitySettings,
-    NodeCapacity,
-    NodeCapacityStatus,
-    ResourceStatus,
-    Window,
-)
+from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.podreservation import Assignment, build_placement_record
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import SubspaceSnapshot, SubspaceStatus

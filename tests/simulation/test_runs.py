@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.cli import simulate as cli
 from concerto.simulation.scheduling import evaluate, latency, scenario
 from concerto.simulation.scheduling.cluster import Fault, NodeSpec, Setup

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.node import NodeView, Taint
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
+from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.framework import Filter, Query, Score

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacityStatus
+from concerto.api.capacity_settings import CapacitySettings
+from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
 from concerto.capacity.pipeline import NodePipeline

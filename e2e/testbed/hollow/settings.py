@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.simulation.scheduling.node_model import NodeModelSettings
 from e2e.testbed.hollow.objects import NodeShape
 from e2e.testbed.hollow.pinning import MachineShape

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity.batch import Batch, or_zero
 from concerto.capacity.capacity_rules import Demand, Estimate, first_signal_cost, signal_units
 from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator

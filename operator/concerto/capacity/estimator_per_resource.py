@@ -21,7 +21,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import EstimatorSettings
+from concerto.api.capacity_settings import EstimatorSettings
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

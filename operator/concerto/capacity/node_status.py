@@ -9,14 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import Condition, merge_conditions
-from concerto.api.nodecapacity import (
-    AgentInfo,
-    CapacitySettings,
-    NodeCapacityStatus,
-    ResourceStatus,
-    Window,
-)
+from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.subspacesnapshot import SubspaceStatus, model_numbers
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import OverProvisionSettings
+from concerto.api.capacity_settings import OverProvisionSettings
 
 Floats = NDArray[np.float64]
 

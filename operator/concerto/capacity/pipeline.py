@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity import subspace
 from concerto.capacity.batch import Batch, BatchBuffer, or_zero
 from concerto.capacity.capacity_rules import Demand, Estimate

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import CpuFormula
+from concerto.api.capacity_settings import CpuFormula
 
 Fractions = TypeVar("Fractions", float, NDArray[np.float64])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import SignalForm
+from concerto.api.capacity_settings import SignalForm
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]

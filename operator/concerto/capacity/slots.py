@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import SlotSettings
+from concerto.api.capacity_settings import SlotSettings
 from concerto.capacity.large import LargePods
 
 Floats = NDArray[np.float64]

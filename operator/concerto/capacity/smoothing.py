@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import SmoothingSettings
+from concerto.api.capacity_settings import SmoothingSettings
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -15,7 +15,7 @@ from math import acos, cos, degrees, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.nodecapacity import MergeKind
+from concerto.api.capacity_settings import MergeKind
 
 Floats = NDArray[np.float64]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from concerto.api.capacity_settings import MergeKind
 from concerto.api.conditions import Condition, merge_conditions
-from concerto.api.nodecapacity import MergeKind
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus, model_numbers
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.controllers.runtime.clock import wall_timestamp

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concerto.api.nodecapacity import CapacitySettings, EstimatorSettings, SlotSettings
+from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, SlotSettings
 from concerto.simulation.scheduling import scenario
 from concerto.simulation.scheduling.cluster import Setup
 from concerto.simulation.scheduling.experiments import (

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.simulation.scheduling import latency
 from concerto.simulation.scheduling.cluster import Setup, World
 from concerto.simulation.scheduling.policies import registry

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.quantities import milli, parse_quantity
 from concerto.simulation.scheduling.cluster import ApiSettings, Fault, NodeSpec, Setup
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad

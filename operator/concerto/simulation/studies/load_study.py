@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.node import NodeView
-from concerto.api.nodecapacity import AgentInfo, CapacitySettings, NodeCapacity, NodeCapacityStatus, Window
+from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs, ScoreSettings

@@ -11,13 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.node import NodeView
-from concerto.api.nodecapacity import (
-    AgentInfo,
-    CapacitySettings,
-    NodeCapacity,
-    NodeCapacityStatus,
-)
+from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity import readings as formulas

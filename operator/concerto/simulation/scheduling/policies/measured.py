@@ -6,13 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from concerto.api.nodecapacity import (
-    CapacitySettings,
-    EstimatorSettings,
-    NodeCapacityStatus,
-    OverProvisionSettings,
-    SignalSettings,
-)
+from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, OverProvisionSettings, SignalSettings
+from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Readings, Transition
 from concerto.simulation.scheduling.policies.base import QueueingPolicy

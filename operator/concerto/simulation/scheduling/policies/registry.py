@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.quantities import milli
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.simulation.scheduling.cluster import Policy

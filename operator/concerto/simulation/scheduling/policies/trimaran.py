@@ -6,7 +6,7 @@ without measured capacity.
 
 from __future__ import annotations
 
-from concerto.api.nodecapacity import CapacitySettings
+from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.schedulingprofile import DEFAULT_FILTERS, ProfileSettings
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs, ScoreSettings, TargetLoadPackingArgs
 from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
