@@ -4,12 +4,13 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 KEEP ?=
 SOAK ?= 60
+COMPARE ?=
 OVERLAY ?= manifests/overlays/default
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
+.PHONY: help setup compare demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -41,6 +42,9 @@ e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (b
 
 e2e-cluster: setup image-packages ## install from images on real nodes, restart everything during a Job, remove it (3 min)
 	@E2E_CLUSTER=1 $(PY) -m pytest e2e/suites/test_cluster_install.py
+
+compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
+	@$(PY) -m e2e.compare $(COMPARE)
 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
 	@$(PY) -m e2e.bench

@@ -23,10 +23,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from e2e.demo.trace import PodCpu, Trace
+from e2e.demo.trace import Trace, note
 from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.testbed.clusters.local import stop_left
 from e2e.testbed.clusters.process import stop_pid
+from e2e.testbed.pod_cpu import PodCpu
 from e2e.testbed.recorder import Recorder
 from e2e.testbed.system import REPOSITORY, SAMPLES, System, can_run_real_nodes, hollow_system, install, real_system
 
@@ -195,10 +196,11 @@ def demo() -> int:
         recorder = stack.enter_context(Recorder(str(control_plane.kubeconfig)))
         say("manifests/samples: a Job of 60 CPU-burning pods without requests (about 1-3 min)")
         pod_cpu = PodCpu(list(system.real)) if system.real else None
+        before = pod_cpu.seconds() if pod_cpu else 0.0
         control_plane.kubectl("apply", "-f", str(SAMPLES / "burn.yaml"))
         took, trace = watch_job(system)
         if pod_cpu is not None:
-            pod_cpu.note(trace, 60, took)
+            note(trace, pod_cpu.seconds() - before, 60, took)
         show(system)
         console.print()
         say(f"the Job of 60 pods took {took:.0f} s")

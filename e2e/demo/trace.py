@@ -24,9 +24,7 @@ from concerto.simulation.scheduling.experiments import Task, run_task
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.recorder import Recorder
 from concerto.simulation.scheduling.workloads import JobSpec
-from concerto_agent.cgroups import Cgroup, Hierarchies
 from e2e.testbed import REPOSITORY
-from e2e.testbed.nodes import RealNode
 
 TRACE = REPOSITORY / "build" / "demo-trace.json"
 PICTURE = REPOSITORY / "build" / "demo-pods-per-node.png"
@@ -58,24 +56,12 @@ class Trace:
             self.running.setdefault(node, []).append(pods)
 
 
-class PodCpu:
-    """CPU time of all pods of real nodes, from their cgroups."""
-
-    def __init__(self, nodes: Sequence[RealNode]) -> None:
-        hierarchies = Hierarchies.detect(Path("/sys"))
-        self._cgroups = [Cgroup(hierarchies, f"{node.cgroup}/kubepods") for node in nodes]
-        self._before = self._total()
-
-    def _total(self) -> float:
-        return sum(cgroup.cpu_seconds() or 0.0 for cgroup in self._cgroups)
-
-    def note(self, trace: Trace, pods: int, took_seconds: float) -> None:
-        """Write down what the Job's pods have used, and leave the trace where this module finds it."""
-        used = self._total() - self._before
-        trace.pods, trace.pod_cpu_seconds = pods, used / pods
-        trace.cpu_share = used / took_seconds / len(self._cgroups)
-        TRACE.parent.mkdir(exist_ok=True)
-        TRACE.write_text(json.dumps(asdict(trace)))
+def note(trace: Trace, used_core_seconds: float, pods: int, took_seconds: float) -> None:
+    """Write down what the Job's pods have used, and leave the trace where this module finds it."""
+    trace.pods, trace.pod_cpu_seconds = pods, used_core_seconds / pods
+    trace.cpu_share = used_core_seconds / took_seconds / len(trace.running)
+    TRACE.parent.mkdir(exist_ok=True)
+    TRACE.write_text(json.dumps(asdict(trace)))
 
 
 def wait_seconds() -> float:

@@ -171,6 +171,13 @@ class Recorder:
         with self._lock:
             self._events.append((_revision(obj), kind, change, obj))
 
+    def latest(self, kind: str) -> list[dict[str, Any]]:
+        """The newest version seen of each object of a kind that has not been deleted."""
+        with self._lock:
+            events = sorted((e for e in self._events if e[1] == kind), key=lambda e: e[0])
+        found = {obj["metadata"]["uid"]: (change, obj) for _, _, change, obj in events}
+        return [obj for change, obj in found.values() if change != "DELETED"]
+
     def verify(self) -> Verdict:
         """Recompute every assignment; see the module's docstring."""
         with self._lock:

@@ -1,0 +1,81 @@
+"""One run on real nodes: create the Jobs, wait for their end, read the pods, remove everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from e2e.compare.observation import Run, max_on_node, times_of
+from e2e.compare.workloads import CONCERTO, Workload
+from e2e.testbed.pod_cpu import PodCpu
+from e2e.testbed.recorder import Recorder
+from e2e.testbed.system import System
+from e2e.testbed.waiting import eventually
+
+Say = Callable[[str], None]
+TIMEOUT_SECONDS = 900.0
+PROGRESS_SECONDS = 30.0
+# Between two runs: the CPU's pressure and the agents' averages are those of idle nodes again
+SETTLE_SECONDS = 10.0
+
+
+@dataclass
+class Bench:
+    """The system that all runs share: operator, agents and kube-scheduler run all the time.
+
+    Attributes:
+        system: real nodes with Concerto on them.
+        say: prints a line.
+        runs: made so far.
+    """
+
+    system: System
+    say: Say
+    runs: int = field(default=0)
+
+    def run(self, workload: Workload, pods: int, scheduler: str, number: int) -> Run:
+        """Measure one scheduler once; afterwards nothing of the run is left."""
+        self.runs += 1
+        jobs = workload.jobs(f"run-{self.runs}", pods, scheduler)
+        names = [job["metadata"]["name"] for job in jobs]
+        real = self.system.real
+        assert real is not None, "only real nodes are compared"
+        cpu = PodCpu(list(real))
+        with Recorder(str(self.system.cluster.kubeconfig)) as recorder:
+            before, began = cpu.seconds(), time.time()
+            self.system.cluster.apply(*jobs)
+            complete = self._wait(recorder, names, pods)
+            times, used = times_of(recorder.latest("pods"), names), cpu.seconds() - before
+        wrong = recorder.verify().violations if scheduler == CONCERTO else []
+        self._remove(names)
+        return Run(
+            workload.name,
+            pods,
+            scheduler,
+            number,
+            max(t.ended for t in times) - began if complete else None,
+            [t.ended - t.scheduled for t in times],
+            max_on_node(times),
+            used / pods,
+            wrong,
+        )
+
+    def _wait(self, recorder: Recorder, names: Sequence[str], pods: int) -> bool:
+        began = said = time.monotonic()
+        while time.monotonic() - began < TIMEOUT_SECONDS:
+            ended = len(times_of(recorder.latest("pods"), names))
+            if ended >= pods:
+                return True
+            if time.monotonic() - said >= PROGRESS_SECONDS:
+                said = time.monotonic()
+                self.say(f"    {ended} of {pods} pods ended after {said - began:.0f} s")
+            time.sleep(0.5)
+        return False
+
+    def _remove(self, names: Sequence[str]) -> None:
+        cluster = self.system.cluster
+        cluster.kubectl("delete", "job", *names, "--cascade=foreground")
+        eventually("the pods are gone", lambda: not cluster.get("pods", "-n", "default")["items"])
+        self.system.wait_no_batches()
+        time.sleep(SETTLE_SECONDS)

@@ -1,0 +1,100 @@
+"""What the compared Jobs' pods do, and the requests that kube-scheduler is tried with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.testbed.system import busybox_job
+
+CONCERTO = "concerto"
+# One CPU's worth of 100m to 450m is two to ten pods on a node of one CPU, the range in which the best trade lies
+REQUESTS = ("100m", "200m", "300m", "450m")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pods of one kind.
+
+    Attributes:
+        name: the value of their label ``app``, the same in every run, as of a Job that recurs.
+        wait_seconds: they sleep first.
+        iterations: of a shell loop afterwards; a million take about 0.9 core-seconds.
+        share: of the workload's pods.
+    """
+
+    name: str
+    wait_seconds: float
+    iterations: int
+    share: float = 1.0
+
+    @property
+    def command(self) -> str:
+        """What their shell runs."""
+        sleep = f"sleep {self.wait_seconds:g}; " if self.wait_seconds else ""
+        return f"{sleep}i=0; while [ $i -lt {self.iterations} ]; do i=$((i+1)); done"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs that are created together.
+
+    Attributes:
+        name: for options and files.
+        title: for tables and plots.
+        parts: a Job each.
+        requests: CPU requests of all its pods that kube-scheduler is tried with.
+    """
+
+    name: str
+    title: str
+    parts: Sequence[Part]
+    requests: Sequence[str] = REQUESTS
+
+    def sizes(self, pods: int) -> list[int]:
+        """How many of ``pods`` each part has; at least one each."""
+        counts = [max(1, int(pods * part.share)) for part in self.parts]
+        counts[0] += pods - sum(counts)
+        return counts
+
+    def jobs(self, run: str, pods: int, scheduler: str) -> list[dict[str, Any]]:
+        """The Jobs of one run.
+
+        Args:
+            run: prefix of their names, unique in the namespace.
+            pods: of all of them together.
+            scheduler: `CONCERTO`, or the CPU request of pods that kube-scheduler places.
+        """
+        return [self._job(run, part, count, scheduler) for part, count in zip(self.parts, self.sizes(pods))]
+
+    @staticmethod
+    def _job(run: str, part: Part, count: int, scheduler: str) -> dict[str, Any]:
+        command = ["sh", "-c", part.command]
+        job = busybox_job(f"{run}-{part.name}", "default", "app", command, pods=count, parallelism=count)
+        template = job["spec"]["template"]
+        template["metadata"]["labels"] = {"app": part.name}
+        if scheduler != CONCERTO:
+            template["spec"]["schedulerName"] = "default-scheduler"
+            template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": scheduler}}
+        return job
+
+
+_BURN = 2_000_000
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("waiting", "waiting-heavy: 2 s of waiting, 1.8 core-seconds", [Part("waiting", 2.0, _BURN)]),
+        Workload("cpu", "CPU-bound: 1.8 core-seconds", [Part("cpu", 0.0, _BURN)], (*REQUESTS, "900m")),
+        Workload("burst", "a burst of very short pods: 0.2 core-seconds", [Part("burst", 0.0, 150_000)]),
+        Workload(
+            "mixed",
+            "mixed sizes: 0.2, 1.8 and 5.4 core-seconds",
+            [
+                Part("mixed-medium", 2.0, _BURN, 0.4),
+                Part("mixed-small", 0.0, 150_000, 0.4),
+                Part("mixed-large", 2.0, 3 * _BURN, 0.2),
+            ],
+        ),
+    )
+}

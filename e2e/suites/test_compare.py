@@ -1,0 +1,102 @@
+"""The comparison's own arithmetic: times of pods, cells, ratios, and the order of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e.compare.__main__ import plan
+from e2e.compare.observation import PodTimes, Run, max_on_node, times_of
+from e2e.compare.report import cells, goals, table
+from e2e.compare.workloads import CONCERTO, WORKLOADS
+
+
+def a_run(scheduler: str, job: float | None, pods: list[float], round: int = 1, on_node: int = 2) -> Run:
+    return Run("waiting", 20, scheduler, round, job, pods, on_node, 2.0)
+
+
+def a_pod(job: str, phase: str = "Succeeded") -> dict[str, Any]:
+    at = {"startedAt": "2026-01-01T00:00:03Z", "finishedAt": "2026-01-01T00:00:07Z"}
+    return {
+        "metadata": {"labels": {"batch.kubernetes.io/job-name": job}},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "phase": phase,
+            "conditions": [
+                {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:09Z"},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"},
+            ],
+            "containerStatuses": [{"state": {"terminated": at}}],
+        },
+    }
+
+
+def test_a_pod_lasts_from_podscheduled_to_the_end_of_its_container() -> None:
+    (found,) = times_of([a_pod("ours"), a_pod("other"), a_pod("ours", "Running")], ["ours"])
+    assert (found.node, found.ended - found.scheduled, found.ended - found.started) == ("n1", 6.0, 4.0)
+
+
+ON_A_NODE: dict[str, tuple[list[tuple[str, float, float]], int]] = {
+    "nothing has run": ([], 0),
+    "one after the other, in the same second": ([("n1", 0, 2), ("n1", 2, 4)], 1),
+    "two overlap": ([("n1", 0, 3), ("n1", 2, 4)], 2),
+    "on different nodes": ([("n1", 0, 3), ("n2", 2, 4)], 1),
+}
+
+
+@pytest.mark.parametrize(("ran", "most"), ON_A_NODE.values(), ids=ON_A_NODE.keys())
+def test_containers_at_once_are_counted_by_node(ran: list[tuple[str, float, float]], most: int) -> None:
+    assert max_on_node(PodTimes(node, start, start, end) for node, start, end in ran) == most
+
+
+def test_the_best_trade_has_the_shortest_pods_among_jobs_that_are_nearly_the_fastest() -> None:
+    (cell,) = cells(
+        [
+            a_run("100m", 100.0, [40.0]),
+            a_run("200m", 105.0, [12.0], on_node=5),
+            a_run("450m", 130.0, [6.0]),
+            a_run(CONCERTO, 90.0, [6.0], on_node=3),
+        ]
+    )
+    assert (cell.fastest.scheduler, cell.trade.scheduler) == ("100m", "200m")
+    assert (cell.job_ratio, cell.pod_ratio, cell.node_ratio) == (0.9, 0.5, 0.6)
+    assert all(holds for _, holds in goals([cell]))
+
+
+def test_rounds_are_summed_up_by_their_median_with_the_spread() -> None:
+    concerto = [a_run(CONCERTO, job, [pod, pod], n) for n, (job, pod) in enumerate([(80, 5), (100, 9), (90, 7)], 1)]
+    (cell,) = cells([*concerto, a_run("200m", 90.0, [14.0])])
+    assert (cell.job_ratio, cell.pod_ratio) == (1.0, 0.5)
+    assert "| waiting | 20 | 3 | 90.0 (80.0 to 100.0) |" in table([cell])[-1]
+
+
+def test_a_job_that_was_not_complete_misses_every_goal_it_can() -> None:
+    (cell,) = cells([a_run(CONCERTO, None, [5.0]), a_run("200m", 90.0, [14.0])])
+    held = dict(goals([cell]))
+    assert [holds for sentence, holds in held.items() if sentence.startswith("job")] == [False, False]
+
+
+def test_a_cell_without_one_of_the_two_is_left_out() -> None:
+    assert cells([a_run(CONCERTO, 90.0, [5.0])]) == []
+    assert cells([a_run("200m", 90.0, [5.0])]) == []
+
+
+def test_every_round_runs_every_scheduler_and_begins_with_another() -> None:
+    planned = list(plan(["waiting"], [20], ["100m", "200m"], range(1, 4)))
+    by_round = [[p.scheduler for p in planned if p.round == number] for number in (1, 2, 3)]
+    assert by_round == [[CONCERTO, "100m", "200m"], ["100m", "200m", CONCERTO], ["200m", CONCERTO, "100m"]]
+
+
+@pytest.mark.parametrize("pods", [20, 60, 150])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_parts_of_a_workload_have_all_its_pods(name: str, pods: int) -> None:
+    jobs = WORKLOADS[name].jobs("run", pods, "200m")
+    assert sum(job["spec"]["completions"] for job in jobs) == pods
+    for job in jobs:
+        spec = job["spec"]["template"]["spec"]
+        assert spec["schedulerName"] == "default-scheduler"
+        assert spec["containers"][0]["resources"] == {"requests": {"cpu": "200m"}}
+    ours = WORKLOADS[name].jobs("run", pods, CONCERTO)[0]["spec"]["template"]
+    assert ours["spec"]["schedulerName"] == "concerto"
+    assert "resources" not in ours["spec"]["containers"][0]
