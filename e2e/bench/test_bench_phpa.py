@@ -17,10 +17,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from concerto.autoscaling.forecast import ForecastSettings
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.pods import ContainerView, PodView
+from concerto.autoscaling.pods import ContainerView, TargetPod
 from concerto.autoscaling.prediction import Subject, predict
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
@@ -150,7 +151,7 @@ async def test_rounds_of_a_thousand_objects_that_read_agents(say: Callable[[str]
         for i in range(NODES)
     }
     app = (ContainerView("app"),)
-    pods = [PodView(f"t{i}", node=f"n{i % NODES}", host="", containers=app) for i in range(OBJECTS)]
+    pods = [TargetPod(f"t{i}", node=f"n{i % NODES}", host="", containers=app) for i in range(OBJECTS)]
     agents = AgentMetrics(capacities, Shown("t"), time.time)
     looks_a_second, found = OBJECTS / SYNC_SECONDS, 0
 

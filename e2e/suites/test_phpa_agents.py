@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
-from concerto.autoscaling.pods import PodView
+from concerto.autoscaling.pods import TargetPod
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentTokens
 from concerto.kube import Session
 from concerto_agent.certificate import make_certificate
@@ -49,7 +49,7 @@ async def troubles(cluster: Cluster, namespace: str, tokens: Shown | AgentTokens
         capacity = {"status": {"agent": {"metrics": endpoint.to_raw()}}}
         agents = AgentMetrics({("", "n1"): capacity}, tokens, time.time)
         try:
-            return (await agents.usage(namespace, [PodView("web", node="n1")])).troubles
+            return (await agents.usage(namespace, [TargetPod("web", node="n1")])).troubles
         finally:
             await agents.close()
             await server.cleanup()

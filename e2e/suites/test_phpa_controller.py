@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.autoscaling.controller import PredictiveHPASettings
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.kube import Session
 from e2e.testbed import phpa_helpers
 from e2e.testbed.clusters import Cluster

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.autoscaling.controller import PredictiveHPASettings
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from e2e.testbed import REPOSITORY

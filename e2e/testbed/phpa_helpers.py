@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import ClusterConfig, EventRecorder, Session

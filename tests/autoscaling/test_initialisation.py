@@ -3,14 +3,14 @@ from dataclasses import replace
 import pytest
 
 from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
-from concerto.autoscaling.pods import PodView
+from concerto.autoscaling.pods import TargetPod
 
 SETTINGS = InitialisationSettings(default_seconds=60, remembered=5, trim=3, fresh=3)
 
 
 def pods(*seconds, revision="a", first=0.0):
     return [
-        PodView(f"p{i}", created_at=first + 100 * i, ready_since=first + 100 * i + s, revision=revision)
+        TargetPod(f"p{i}", created_at=first + 100 * i, ready_since=first + 100 * i + s, revision=revision)
         for i, s in enumerate(seconds)
     ]
 
@@ -39,7 +39,7 @@ def test_each_pod_counts_once():
 
 
 def test_pods_that_are_not_ready_do_not_count():
-    waiting = [PodView("p", ready="False", created_at=0, ready_since=50)]
+    waiting = [TargetPod("p", ready="False", created_at=0, ready_since=50)]
     assert learned(waiting).seconds == ()
 
 
@@ -53,7 +53,7 @@ def test_a_new_revision_starts_afresh_but_the_old_one_stands_in_until_it_is_know
 
 
 def test_pods_that_come_back_with_their_node_have_not_taken_days_to_start():
-    back = [PodView(f"q{i}", created_at=0.0, ready_since=30 * 86400.0 + i, revision="a") for i in range(5)]
+    back = [TargetPod(f"q{i}", created_at=0.0, ready_since=30 * 86400.0 + i, revision="a") for i in range(5)]
     assert learned(pods(30, 30, 30, 30, 30), back).typical(SETTINGS) == 30
     assert Initialisation((1e9,) * 5).typical(SETTINGS) == SETTINGS.longest_seconds
 

@@ -1,6 +1,6 @@
 import pytest
 
-from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample, group_pods, requests_of
+from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod, group_pods, requests_of
 from concerto.autoscaling.settings import ControllerSettings
 
 NOW = 10_000.0
@@ -9,7 +9,7 @@ FRESH = Sample(100, timestamp=NOW, window=30)
 
 
 def started(seconds_ago, **kw):
-    return PodView("p", started_at=NOW - seconds_ago, **kw)
+    return TargetPod("p", started_at=NOW - seconds_ago, **kw)
 
 
 GROUPS = {
@@ -30,7 +30,7 @@ GROUPS = {
     ),
     "a running pod without a sample is missing": (started(900), None, True, "missing"),
     "for CPU, a pod without a Ready condition is unready": (started(900, ready=None), FRESH, True, "unready"),
-    "for CPU, a pod without a start time is unready": (PodView("p", started_at=None), FRESH, True, "unready"),
+    "for CPU, a pod without a start time is unready": (TargetPod("p", started_at=None), FRESH, True, "unready"),
     "for CPU, a young pod that is not Ready is unready": (
         started(60, ready="False", ready_since=NOW - 60),
         FRESH,
@@ -87,7 +87,7 @@ def test_each_pod_is_in_one_group(pod, sample, cpu, group):
     } | {group: {"p"}}
 
 
-TWO = PodView("p", containers=(ContainerView("a", {"cpu": 100}), ContainerView("b", {"cpu": 50, "memory": 7})))
+TWO = TargetPod("p", containers=(ContainerView("a", {"cpu": 100}), ContainerView("b", {"cpu": 50, "memory": 7})))
 
 
 def test_requests_are_of_all_containers_or_of_the_named_one():
@@ -96,7 +96,7 @@ def test_requests_are_of_all_containers_or_of_the_named_one():
 
 
 def test_pod_level_requests_win_over_those_of_containers_but_not_over_a_named_container():
-    pod = PodView("p", containers=TWO.containers, pod_requests={"cpu": 500})
+    pod = TargetPod("p", containers=TWO.containers, pod_requests={"cpu": 500})
     assert requests_of([pod], "cpu", None) == {"p": 500}
     assert requests_of([pod], "cpu", "a") == {"p": 100}
     with pytest.raises(MetricError, match="missing pod-level request for memory in Pod p"):

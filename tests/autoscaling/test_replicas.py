@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample
+from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod
 from concerto.autoscaling.replicas import (
     average_value_replicas,
     per_pod_replicas,
@@ -19,7 +19,7 @@ REQUESTS = (ContainerView("c", {"cpu": 1000, "memory": 1000}),)
 
 
 def pods(count, phase="Running", first=0, **kw):
-    return [PodView(f"p{first + i}", phase, containers=REQUESTS, **kw) for i in range(count)]
+    return [TargetPod(f"p{first + i}", phase, containers=REQUESTS, **kw) for i in range(count)]
 
 
 def readings(*values, first=0):
@@ -136,7 +136,7 @@ BAD = {
     "no pods": ([], readings(1), "no pods returned by selector"),
     "only unready pods": (pods(2, "Pending"), readings(100, 100), "pods might be unready"),
     "no sample of any pod": (pods(2), {}, "did not receive metrics"),
-    "a pod without a request": ([PodView("p0", containers=(ContainerView("c"),))], readings(1), "missing request"),
+    "a pod without a request": ([TargetPod("p0", containers=(ContainerView("c"),))], readings(1), "missing request"),
     "samples of strangers only": (pods(1), readings(5, first=7), "no metrics returned matched known pods"),
     "less than nothing": (pods(1), readings(-5), "less than nothing"),
 }

@@ -8,7 +8,7 @@ import pytest
 
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import combine, decide
-from concerto.autoscaling.pods import ContainerView, Gone, MetricError, PodView, Sample
+from concerto.autoscaling.pods import ContainerView, Gone, MetricError, Sample, TargetPod
 from concerto.autoscaling.replicas import resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 
@@ -57,14 +57,14 @@ class Rollout:
             self.made += 1
             self.pods.append(Pod(f"new{self.made}", now, self.startup, True))
 
-    def seen(self, now: float) -> tuple[list[PodView], dict[str, Sample]]:
+    def seen(self, now: float) -> tuple[list[TargetPod], dict[str, Sample]]:
         views, samples = [], {}
         at = now - self.age
         for pod in self.pods:
             ready = pod.ready_at() <= now
             since = pod.ready_at() if ready else pod.created
             views.append(
-                PodView(
+                TargetPod(
                     pod.name,
                     ready=str(ready),
                     ready_since=since,

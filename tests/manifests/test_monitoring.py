@@ -53,7 +53,7 @@ def exposed() -> str:
     """What operator and agent expose, with a value of each label."""
     metrics = Metrics()
     forecasts = ForecastMetrics(metrics.registry)
-    forecasts.look("default", "web", ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
+    forecasts.observe("default", "web", ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
     forecasts.rescaled(1, 2)
     metrics.decisions.labels("capacity").inc()
     metrics.abstentions.labels("TargetLoadPacking").inc()

@@ -8,7 +8,7 @@ from typing import Any
 from concerto.api.conditions import find_condition
 from concerto.api.quantities import milli
 from concerto.api.timestamps import parse_timestamp
-from concerto.autoscaling.pods import ContainerView, PodView
+from concerto.autoscaling.pods import ContainerView, TargetPod
 
 Raw = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     }
 
 
-def read_pod(obj: Raw) -> PodView:
+def read_pod(obj: Raw) -> TargetPod:
     """The view of a raw (or trimmed) Pod.
 
     Raises:
@@ -50,7 +50,7 @@ def read_pod(obj: Raw) -> PodView:
     labels = meta.get("labels") or {}
     containers = [*spec.get("containers", ()), *(c for c in spec.get("initContainers", ()) if _restarts(c))]
     since = ready.get("lastTransitionTime") if ready else None
-    return PodView(
+    return TargetPod(
         name=meta["name"],
         phase=status.get("phase", "Pending"),
         deleting="deletionTimestamp" in meta,

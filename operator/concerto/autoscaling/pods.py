@@ -35,7 +35,7 @@ class ContainerView:
 
 
 @dataclass(frozen=True)
-class PodView:
+class TargetPod:
     """What the rules need to know of a pod.
 
     Attributes:
@@ -88,7 +88,7 @@ _OVER = ("Failed", "Succeeded")
 
 
 def group_pods(
-    pods: Sequence[PodView], samples: Mapping[str, Sample], *, cpu: bool, now: float, settings: ControllerSettings
+    pods: Sequence[TargetPod], samples: Mapping[str, Sample], *, cpu: bool, now: float, settings: ControllerSettings
 ) -> PodGroups:
     """Sort pods into ready, unready, missing and ignored.
 
@@ -114,7 +114,7 @@ def group_pods(
     return PodGroups(frozenset(ready), frozenset(unready), frozenset(missing), frozenset(ignored))
 
 
-def _still_starting(pod: PodView, sample: Sample, now: float, settings: ControllerSettings) -> bool:
+def _still_starting(pod: TargetPod, sample: Sample, now: float, settings: ControllerSettings) -> bool:
     if pod.ready is None or pod.started_at is None:
         return True
     if pod.started_at + settings.cpu_initialization_seconds > now:
@@ -126,7 +126,7 @@ def _still_starting(pod: PodView, sample: Sample, now: float, settings: Controll
     return pod.ready == "False" and never_became_ready
 
 
-def requests_of(pods: Sequence[PodView], resource: str, container: str | None) -> dict[str, int]:
+def requests_of(pods: Sequence[TargetPod], resource: str, container: str | None) -> dict[str, int]:
     """Each pod's request of ``resource`` in thousandths: of one container, else pod-level, else of all containers.
 
     Raises:
@@ -135,7 +135,7 @@ def requests_of(pods: Sequence[PodView], resource: str, container: str | None) -
     return {pod.name: _request_of(pod, resource, container) for pod in pods}
 
 
-def _request_of(pod: PodView, resource: str, container: str | None) -> int:
+def _request_of(pod: TargetPod, resource: str, container: str | None) -> int:
     if container is None and pod.pod_requests is not None:
         if resource not in pod.pod_requests:
             raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")
@@ -178,7 +178,7 @@ class Gone:
 
 
 def serving(
-    pods: Sequence[PodView],
+    pods: Sequence[TargetPod],
     samples: Mapping[str, Sample],
     resource: str | None,
     container: str | None,
@@ -215,7 +215,7 @@ def _share(pod: Gone, begin: float, end: float) -> float:
     return max(min(pod.until, end) - max(pod.since, begin), 0.0) / (end - begin)
 
 
-def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:
+def _limit_of(pod: TargetPod, resource: str | None, container: str | None) -> int:
     """Zero when any container in question has no limit: then nothing tells how far it could go."""
     chosen = [c for c in pod.containers if container is None or c.name == container]
     if resource is None or any(resource not in c.limits for c in chosen):

@@ -14,9 +14,9 @@ from concerto.autoscaling.pods import (
     Gone,
     MetricError,
     PodGroups,
-    PodView,
     Sample,
     Serving,
+    TargetPod,
     group_pods,
     requests_of,
     serving,
@@ -76,7 +76,7 @@ def usage(samples: Mapping[str, Sample], target: int) -> tuple[float, int]:
 
 def resource_utilization_replicas(
     current: int,
-    pods: Sequence[PodView],
+    pods: Sequence[TargetPod],
     samples: Mapping[str, Sample],
     *,
     resource: str,
@@ -123,7 +123,7 @@ def resource_utilization_replicas(
 
 def average_value_replicas(
     current: int,
-    pods: Sequence[PodView],
+    pods: Sequence[TargetPod],
     samples: Mapping[str, Sample],
     *,
     metric: str,
@@ -164,7 +164,7 @@ def average_value_replicas(
 
 
 def value_replicas(
-    current: int, pods: Sequence[PodView], value: int, *, metric: str, target: int, tolerances: Tolerances
+    current: int, pods: Sequence[TargetPod], value: int, *, metric: str, target: int, tolerances: Tolerances
 ) -> Proposal:
     """Object and External metrics with a Value target: the ratio times the pods that are ready.
 
@@ -199,7 +199,7 @@ def per_pod_replicas(status_replicas: int, value: int, *, metric: str, target: i
 
 
 def _counted(
-    pods: Sequence[PodView], samples: Mapping[str, Sample], cpu: bool, now: float, settings: ControllerSettings
+    pods: Sequence[TargetPod], samples: Mapping[str, Sample], cpu: bool, now: float, settings: ControllerSettings
 ) -> tuple[PodGroups, dict[str, Sample]]:
     if not pods:
         raise MetricError("no pods returned by selector while calculating replica count")

@@ -23,9 +23,10 @@ import uvloop
 from aiohttp import web
 
 from concerto.api.quantities import parse_duration
-from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.controller import PredictiveHPAController
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
 from concerto.controllers.capacity.load_watcher import Watcher

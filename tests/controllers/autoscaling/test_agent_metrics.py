@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from concerto.api.timestamps import format_timestamp
-from concerto.autoscaling.pods import ContainerView, MetricError, PodView, Sample, group_pods
+from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod, group_pods
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.sources import (
     AgentMetrics,
@@ -114,8 +114,8 @@ async def asking(
             await agents.close()
 
 
-def pod(name: str = "web", node: str = "n1", containers: tuple[ContainerView, ...] = APP) -> PodView:
-    return PodView(name, node=node, host="127.0.0.1", containers=containers)
+def pod(name: str = "web", node: str = "n1", containers: tuple[ContainerView, ...] = APP) -> TargetPod:
+    return TargetPod(name, node=node, host="127.0.0.1", containers=containers)
 
 
 async def test_a_rate_is_taken_between_two_answers_and_there_is_none_before():

@@ -300,7 +300,7 @@ def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():
 def test_a_forecasts_accuracy_is_a_metric_and_goes_with_its_object():
     registry = CollectorRegistry()
     told = ForecastMetrics(registry)
-    told.look("n", "web", RESULT)
+    told.observe("n", "web", RESULT)
     labels = {"namespace": "n", "name": "web"}
     assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) == 12.4
     assert registry.get_sample_value("concerto_phpa_forecast_active", labels) == 1.0

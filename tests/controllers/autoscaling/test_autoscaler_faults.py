@@ -15,9 +15,10 @@ from prometheus_client import generate_latest
 from concerto.api.predictivehpa import ObjectReference, PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
-from concerto.controllers.autoscaling import controller as predictivehpa
+from concerto.controllers.autoscaling import learning
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
-from concerto.controllers.autoscaling.controller import PredictiveHPAController, PredictiveHPASettings
+from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.targets import Targets
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.kube import Conflict, EventRecorder, KubeError, Unreachable
@@ -152,7 +153,7 @@ def load(value: object) -> Answer:
 async def autoscaling(world: World, clock: Clock, **settings: Any) -> AsyncIterator[PredictiveHPAController]:
     async with faulty([world]) as server:
         recorder = EventRecorder(server.session, "c", "i")
-        settings = {"company_seconds": 0.05, "metrics_timeout_seconds": 20.0} | settings
+        settings = {"batch_seconds": 0.05, "metrics_timeout_seconds": 20.0} | settings
         made = PredictiveHPAController(server.session, recorder, clock, Metrics(), PredictiveHPASettings(**settings))
         try:
             yield made
@@ -180,7 +181,7 @@ async def test_a_metrics_api_that_hangs_keeps_only_those_waiting_who_ask_it(asks
         else:
             other["metadata"]["namespace"] = "m"
         autoscaler.on_object(None, other)
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web")
         reason = "FailedGetResourceMetric" if asks == "another API" else "ValidMetricFound"
         assert world.condition("web", "ScalingActive")[1] == reason
@@ -192,17 +193,17 @@ async def test_one_object_that_ends_in_an_error_of_ours_does_not_keep_the_others
     world = World()
     world.metrics = {"requests": load("4")}
     async with autoscaling(world, Clock()) as autoscaler:
-        learn = autoscaler._learn
+        learn = autoscaler.forecaster.learn
 
         def broken(s: Any) -> Any:
             if s.spec.name == "bad":
                 raise RuntimeError("ours")
             return learn(s)
 
-        monkeypatch.setattr(autoscaler, "_learn", broken)
+        monkeypatch.setattr(autoscaler.forecaster, "learn", broken)
         for name in ("bad", "good"):
             autoscaler.on_object(None, phpa(name))
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("good")
         await world.seen("bad")
         assert world.scaled == {"good": 4, "bad": 4}, "and the metrics of now still decide on it"
@@ -211,18 +212,18 @@ async def test_one_object_that_ends_in_an_error_of_ours_does_not_keep_the_others
 async def test_a_history_that_nobody_can_forecast_from_costs_only_its_own_forecast(monkeypatch):
     world = World()
     world.metrics = {"requests": load("4")}
-    predict = predictivehpa.predict
+    predict = learning.predict
 
     def broken(subjects: Any, *rest: Any, **more: Any) -> Any:
         if any(subject.horizon_seconds == 77.0 for subject in subjects):
             raise RuntimeError("ours")
         return predict(subjects, *rest, **more)
 
-    monkeypatch.setattr(predictivehpa, "predict", broken)
+    monkeypatch.setattr(learning, "predict", broken)
     async with autoscaling(world, Clock()) as autoscaler:
         autoscaler.on_object(None, phpa("bad", horizon="77s"))
         autoscaler.on_object(None, phpa("good"))
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("good")
         await world.seen("bad")
         assert world.scaled == {"good": 4, "bad": 4}
@@ -234,11 +235,11 @@ async def test_a_clock_that_is_set_back_stops_nobody():
     world.metrics = {"requests": load("4")}
     async with autoscaling(world, clock) as autoscaler:
         autoscaler.on_object(None, phpa("web"))
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         clock.now -= 3600
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web", 2)
 
 
@@ -268,26 +269,26 @@ async def test_two_that_scale_the_same_target_do_not_fight(objects, hpas, scales
     world.metrics = {"requests": load("4")}
     async with autoscaling(world, Clock()) as autoscaler:
         for each in hpas:
-            autoscaler._conflicts.on_hpa(None, each)
+            autoscaler.observer.conflicts.on_hpa(None, each)
         for each in objects:
             autoscaler.on_object(None, each | {"spec": each["spec"] | {"maxReplicas": most}})
-        autoscaler._start_due()
+        autoscaler.start_due()
         status = await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         assert ("web" in world.scaled) == scales
         if not scales:
             assert world.condition("web", "ScalingActive") == ("False", "AmbiguousSelector")
             assert "scaled by" in status["lastDecision"]["message"]
-            autoscaler._conflicts.on_hpa(hpas[0] if hpas else hpa("old", "web"), None)
+            autoscaler.observer.conflicts.on_hpa(hpas[0] if hpas else hpa("old", "web"), None)
             autoscaler.on_object(phpa("two"), None)
-            assert autoscaler._conflicts.of(("PredictiveHPA", "n", "web")) == []
+            assert autoscaler.observer.conflicts.of(("PredictiveHPA", "n", "web")) == []
 
 
 async def test_a_forecast_that_is_not_made_is_not_said_to_be_switched_off():
     world = World()
     async with autoscaling(world, Clock()) as autoscaler:
         autoscaler.on_object(None, phpa("web") | {"spec": phpa("web")["spec"] | {"maxReplicas": 1}})
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web")
         assert world.condition("web", "Forecasting") == ("False", "NotAsked")
 
@@ -308,9 +309,10 @@ WRITES: dict[str, tuple[list[Answer], type[Exception] | None, int]] = {
     "somebody else scaled it to zero": ([CONFLICT, says(200, scale(0)), says(200)], Conflict, 1),
     "it was made anew under its name": ([CONFLICT, says(200, scale(uid="new")), says(200)], Conflict, 1),
     "it is gone": ([refuses(404, "NotFound")], KubeError, 1),
-    "done, unheard, and its repetition conflicts": ([FAULT, CONFLICT, says(200, scale(5))], None, 2),
-    "done, and never heard": ([FAULT, FAULT, FAULT, says(200, scale(5))], None, 3),
-    "not done, and never heard": ([FAULT, FAULT, FAULT, says(200, scale())], KubeError, 3),
+    "done, with an error, and its repetition conflicts": ([FAULT, FAULT, CONFLICT, says(200, scale(5))], None, 2),
+    "done, with an error": ([FAULT, says(200, scale(5))], None, 1),
+    "not done, with errors": ([FAULT, says(200, scale())] * 5, KubeError, 4),
+    "deleted while its outcome is unknown": ([FAULT, refuses(404, "NotFound")], Conflict, 1),
     "refused by admission": ([refuses(422, "Invalid"), says(200, scale())], KubeError, 1),
 }
 
@@ -382,7 +384,7 @@ async def test_whatever_a_metric_says_the_status_is_one_that_the_crd_takes(value
     async with autoscaling(world, clock) as autoscaler:
         autoscaler.on_object(None, made)
         for times in range(1, 4):
-            autoscaler._start_due()
+            autoscaler.start_due()
             status = await world.seen("web", times)
             await asyncio.gather(*autoscaler._tasks)
             assert problems(made | {"status": status}) == []
@@ -398,7 +400,7 @@ async def test_an_operator_that_dies_while_it_scales_does_not_allow_as_much_agai
     made["spec"]["behavior"] = {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 600}]}}
     async with autoscaling(world, clock) as autoscaler:
         autoscaler.on_object(None, made)
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web")
         async with asyncio.timeout(20):
             await world.taken.wait()
@@ -408,7 +410,7 @@ async def test_an_operator_that_dies_while_it_scales_does_not_allow_as_much_agai
     async with autoscaling(world, clock) as another:
         another.on_object(None, made | {"status": world.statuses["web"]})
         clock.now += 15
-        another._start_due()
+        another.start_due()
         await world.seen("web", 2)
         await asyncio.gather(*another._tasks)
         assert world.condition("web", "ScalingLimited") == ("True", "ScaleUpLimit")
@@ -421,13 +423,13 @@ async def test_a_status_that_somebody_has_emptied_is_written_again():
     made = phpa("web")
     async with autoscaling(world, clock) as autoscaler:
         autoscaler.on_object(None, made)
-        autoscaler._start_due()
+        autoscaler.start_due()
         whole = await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         world.statuses.clear()
         autoscaler.on_object(made, made)
         clock.now += 30
-        autoscaler._start_due()
+        autoscaler.start_due()
         assert (await world.seen("web", 2)).keys() == whole.keys()
 
 
@@ -486,7 +488,7 @@ async def test_what_is_overtaken_while_it_is_looked_at_is_not_carried_out(slow, 
     async with autoscaling(world, Clock()) as autoscaler:
         made = phpa("web")
         autoscaler.on_object(None, made)
-        autoscaler._start_due()
+        autoscaler.start_due()
         async with asyncio.timeout(20):
             await asked.wait()
         if after is not None:
@@ -497,11 +499,15 @@ async def test_what_is_overtaken_while_it_is_looked_at_is_not_carried_out(slow, 
             await asyncio.gather(*autoscaler._tasks)
         assert world.scaled == {}
         if after is None:
-            assert autoscaler._selectors.claimants("n", [{"app": "web"}]) == [], "nor does it claim pods for ever"
-            assert "is_active{" not in generate_latest(autoscaler._metrics.registry).decode(), "nor is it a series"
+            assert autoscaler.observer.selectors.claimants("n", [{"app": "web"}]) == [], (
+                "nor does it claim pods for ever"
+            )
+            assert "forecast_active{" not in generate_latest(autoscaler._metrics.registry).decode(), (
+                "nor is it a series"
+            )
             assert world.statuses == {}
             return
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         assert world.scaled == scaled
@@ -512,7 +518,7 @@ async def test_a_scale_that_is_refused_is_not_said_to_be_done():
     world.metrics, world.refuses_scales = {"requests": load("4")}, True
     async with autoscaling(world, Clock()) as autoscaler:
         autoscaler.on_object(None, phpa("web"))
-        autoscaler._start_due()
+        autoscaler.start_due()
         status = await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         assert status["lastDecision"]["message"].startswith("Could not scale from 2 to 4 replicas (")
@@ -524,7 +530,7 @@ async def changed(world: World, old: dict[str, Any], new: dict[str, Any], *, res
 
     async def look(autoscaler: PredictiveHPAController, times: int) -> None:
         clock.now += 30
-        autoscaler._start_due()
+        autoscaler.start_due()
         await world.seen("web", times)
         await asyncio.gather(*autoscaler._tasks)
 
@@ -579,10 +585,10 @@ async def test_room_is_reserved_for_pods_that_would_use_it_up(scheduler, reserve
     made["status"] = {"history": [{"stepSeconds": 15, "last": int(NOW // 15), "count": 1, "values": rise}]}
     meta = {"namespace": "n", "name": "p", "uid": "p", "labels": {"app": "web"}, "creationTimestamp": LONG_AGO}
     async with autoscaling(world, clock) as autoscaler:
-        autoscaler._pods.on_change(None, {"metadata": meta, "spec": {"schedulerName": scheduler}, "status": {}})
+        autoscaler.observer.pods.on_change(None, {"metadata": meta, "spec": {"schedulerName": scheduler}, "status": {}})
         autoscaler.on_object(None, made)
         clock.now += 30
-        autoscaler._start_due()
+        autoscaler.start_due()
         status = await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         assert status["lastDecision"]["reason"] == "Forecast"
@@ -597,7 +603,7 @@ async def test_what_cannot_even_be_read_is_said_in_the_last_decision():
     made["spec"]["scaleTargetRef"]["kind"] = "Widget"
     async with autoscaling(world, clock) as autoscaler:
         autoscaler.on_object(None, made)
-        autoscaler._start_due()
+        autoscaler.start_due()
         status = await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         words = "Scaled nothing: the HPA controller was unable to get the target's current scale: kind 'Widget' is not"
@@ -612,11 +618,11 @@ async def test_a_trouble_that_has_other_words_at_each_look_does_not_fill_the_eve
         autoscaler.on_object(None, made)
         for look in range(20):
             world.metrics = {"requests": load(str(-1 - look))}
-            autoscaler._start_due()
+            autoscaler.start_due()
             await world.seen("web", look + 1)
             await asyncio.gather(*autoscaler._tasks)
             clock.now += 31
-        notes = [s.event["note"] for s in autoscaler._recorder._series.values()]
+        notes = [s.event["note"] for s in autoscaler._events._recorder._series.values()]
         mine = [note for note in notes if note.startswith("failed to get requests external metric")]
         assert 4 <= len(mine) <= 12, "in ten minutes"
 
@@ -662,13 +668,13 @@ async def test_a_status_that_somebody_has_edited_costs_neither_scaling_nor_the_n
         autoscaler.on_object(None, made)
         for look in range(6):
             clock.now += 31
-            autoscaler._start_due()
+            autoscaler.start_due()
             status = await world.seen("web", look + 1)
             await asyncio.gather(*autoscaler._tasks)
             assert problems(made | {"status": status}) == []
             clock.now += 44
     assert 4 <= world.scaled["web"] <= 9
-    assert "InternalError" not in str(autoscaler._recorder._series)
+    assert "InternalError" not in str(autoscaler._events._recorder._series)
 
 
 async def test_a_selector_that_the_status_has_no_room_for_is_left_out_and_not_cut():
@@ -677,7 +683,7 @@ async def test_a_selector_that_the_status_has_no_room_for_is_left_out_and_not_cu
     world.selector = f"app in ({','.join(f'web-{i:05}' for i in range(600))}),tier=front"
     async with autoscaling(world, Clock()) as autoscaler:
         autoscaler.on_object(None, phpa("web"))
-        autoscaler._start_due()
+        autoscaler.start_due()
         status = await world.seen("web")
         await asyncio.gather(*autoscaler._tasks)
         assert world.scaled == {"web": 4}

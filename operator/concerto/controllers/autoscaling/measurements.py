@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
-from concerto.autoscaling.pods import Gone, MetricError, PodView, Sample
+from concerto.autoscaling.pods import Gone, MetricError, Sample, TargetPod
 from concerto.autoscaling.replicas import (
     MAX_REPLICAS,
     Proposal,
@@ -61,7 +61,7 @@ class MetricRequest:
 
     namespace: str
     scale: Scale
-    pods: Sequence[PodView]
+    pods: Sequence[TargetPod]
     tolerances: Tolerances
     settings: ControllerSettings
     now: float

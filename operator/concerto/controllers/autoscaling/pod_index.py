@@ -9,7 +9,7 @@ from typing import Any
 
 from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.pod_reader import read_pod
-from concerto.autoscaling.pods import Gone, PodView
+from concerto.autoscaling.pods import Gone, TargetPod
 from concerto.autoscaling.settings import ControllerSettings
 
 Key = tuple[str, str]
@@ -22,7 +22,7 @@ class PodIndex:
 
     def __init__(self) -> None:
         """Empty; fed by a reflector's ``on_change``."""
-        self._views: dict[Key, tuple[Mapping[str, str], PodView]] = {}
+        self._views: dict[Key, tuple[Mapping[str, str], TargetPod]] = {}
         self._by_label: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
         self._by_namespace: defaultdict[str, set[str]] = defaultdict(set)
         self._gone: defaultdict[str, deque[tuple[Mapping[str, str], Gone]]] = defaultdict(deque)
@@ -47,7 +47,7 @@ class PodIndex:
             for label in labels.items():
                 self._by_label[namespace, *label].add(name)
 
-    def select(self, namespace: str, selector: LabelSelector) -> list[PodView]:
+    def select(self, namespace: str, selector: LabelSelector) -> list[TargetPod]:
         """Views of the selected pods."""
         return [view for _, view in self._selected(namespace, selector)]
 
@@ -59,7 +59,7 @@ class PodIndex:
         """Labels of the selected pods."""
         return [labels for labels, _ in self._selected(namespace, selector)]
 
-    def _selected(self, namespace: str, selector: LabelSelector) -> Iterable[tuple[Mapping[str, str], PodView]]:
+    def _selected(self, namespace: str, selector: LabelSelector) -> Iterable[tuple[Mapping[str, str], TargetPod]]:
         names = self._by_namespace.get(namespace, set())
         if (pair := exact_pair(selector)) is not None:
             names = self._by_label.get((namespace, *pair), set())
@@ -114,7 +114,7 @@ class SelectorIndex:
         return sorted(found)
 
 
-def _first_ready(before: PodView, now: PodView) -> float | None:
+def _first_ready(before: TargetPod, now: TargetPod) -> float | None:
     """When it became Ready for the first time, if that was seen."""
     if before.first_ready is not None or not now.is_ready or before.is_ready:
         return before.first_ready

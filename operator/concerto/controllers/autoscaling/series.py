@@ -40,7 +40,7 @@ class ForecastMetrics:
             "concerto_phpa_rescales_total", "Targets scaled, by direction.", ["direction"], registry=registry
         )
 
-    def look(self, namespace: str, name: str, result: ForecastResult) -> None:
+    def observe(self, namespace: str, name: str, result: ForecastResult) -> None:
         """One more look at an object."""
         for attribute, gauge in self._gauges.items():
             value = getattr(result, attribute)

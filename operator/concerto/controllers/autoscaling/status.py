@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -230,8 +229,3 @@ def target_digest(spec: PredictiveHPA) -> str:
 
 def _quantity(milli: int) -> str:
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
-
-
-def finite(value: float | None) -> float | None:
-    """None for what is no number."""
-    return value if value is not None and math.isfinite(value) else None

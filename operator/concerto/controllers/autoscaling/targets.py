@@ -7,15 +7,20 @@ not ask a thousand questions every 15 s; a kind that others made is asked for it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from concerto.api.predictivehpa import ObjectReference, format_selector
-from concerto.kube import Conflict, Forbidden, KubeError, NotFound, Object, Reflector, Resource, Session, Unreachable
+from concerto.kube import Conflict, NotFound, Object, Reflector, Resource, Session, Unreachable
+from concerto.kube.confirmed_writes import WriteSettings, write_until_known
 from concerto.kube.discovery import Kinds
 
 _WATCHED = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
+_WRITE_SECONDS, _ATTEMPT_SECONDS = 10.0, 4.0
+"""Timeouts of a scale write and of one attempt; the next sync decides anew."""
+_WRITE_SETTINGS = WriteSettings(give_up_after_seconds=0.5)
 _NO_SUCH_PATH = "the server could not find the requested resource"
 
 
@@ -83,32 +88,28 @@ class Targets:
     async def write(self, namespace: str, name: str, scale: Scale, replicas: int) -> None:
         """Set ``spec.replicas`` of the very target that the scale was read from.
 
-        If somebody else has changed the target meanwhile, but not its replicas, the same is asked again. With other
-        replicas, or made anew under its name, it is not what was decided on: somebody may have scaled it to zero. A
-        write whose outcome is unknown is read back.
+        If somebody else changed the target meanwhile, but not its replicas, the write is repeated. A target with other
+        replicas, or one that was created anew under its name, is not what was decided on, and is not written to.
 
         Raises:
-            KubeError: it was refused, or others were faster each time, or it is not known what came of it.
+            KubeError: the write was refused, others were faster each time, or its outcome is not known in time.
         """
-        path = scale.resource.path(namespace, name, "scale")
         for attempt in range(1, self._attempts + 1):
-            body = {**scale.raw, "spec": {"replicas": replicas}}
+            ask = partial(self._ask, scale.resource, namespace, name, timeout_seconds=_ATTEMPT_SECONDS, attempts=1)
+            path = scale.resource.path(namespace, name, "scale")
+            write = _ScaleWrite(self._session, path, ask, scale, replicas)
             try:
-                await self._session.replace(path, body)
+                async with asyncio.timeout(_WRITE_SECONDS):
+                    await write_until_known(write.send, write.read_back, settings=_WRITE_SETTINGS)
                 return
-            except (NotFound, Forbidden):
-                raise
-            except KubeError as error:
-                found = await self._ask(scale.resource, namespace, name)
-                same = found.uid == scale.uid
-                if same and found.replicas == replicas:
-                    return  # ours, unheard; or somebody else wanted the same
-                if not isinstance(error, Conflict) or attempt == self._attempts:
+            except TimeoutError as error:
+                raise Unreachable(f"the outcome of the write is not known after {_WRITE_SECONDS:g} s") from error
+            except _OtherScaleError as error:
+                raise Conflict(409, "Conflict", str(error)) from error
+            except Conflict:
+                if attempt == self._attempts or write.latest is None:
                     raise
-                if not same or found.replicas != scale.replicas:
-                    now = f"it has {found.replicas} replicas now, not {scale.replicas}" if same else "it was made anew"
-                    raise Conflict(409, "Conflict", f"somebody else has scaled the target: {now}") from error
-                scale = found
+                scale = write.latest
 
     def close(self) -> None:
         """End the watches."""
@@ -161,6 +162,59 @@ class Targets:
         return reflector.store
 
 
+class _OtherScaleError(Exception):
+    """The target is no longer what was decided on. No KubeError, which would mean that nothing can be learned now."""
+
+
+class _ScaleWrite:
+    """One scale write, and what shows its outcome.
+
+    Attributes:
+        latest: the scale with a newer version and unchanged replicas, once that was read back.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        path: str,
+        ask: Callable[[], Awaitable[Scale]],
+        scale: Scale,
+        replicas: int,
+    ) -> None:
+        self.latest: Scale | None = None
+        self._session = session
+        self._path = path
+        self._ask = ask
+        self._scale = scale
+        self._replicas = replicas
+
+    async def send(self) -> Scale:
+        """Send one attempt; its resourceVersion is the precondition."""
+        body = {**self._scale.raw, "spec": {"replicas": self._replicas}}
+        await self._session.replace(self._path, body, timeout_seconds=_ATTEMPT_SECONDS, attempts=1)
+        return self._scale
+
+    async def read_back(self) -> Scale | None:
+        """The scale if it has the wanted replicas; None if nothing was written.
+
+        Raises:
+            _OtherScaleError: somebody else has scaled the target, or replaced it by another of the same name.
+        """
+        try:
+            found = await self._ask()
+        except NotFound as error:
+            raise _OtherScaleError("the target was deleted") from error
+        if found.uid != self._scale.uid:
+            raise _OtherScaleError("the target was deleted and created anew")
+        if found.replicas == self._replicas:
+            return found
+        if found.replicas != self._scale.replicas:
+            now = f"it has {found.replicas} replicas now, not {self._scale.replicas}"
+            raise _OtherScaleError(f"somebody else has scaled the target: {now}")
+        self.latest = found
+        return None
+
+
 def trim_target(obj: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a workload that its scale is made of."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
@@ -181,8 +235,3 @@ def scale_of(resource: Resource, obj: Mapping[str, Any]) -> Scale:
         "spec": {"replicas": replicas},
     }
     return Scale(replicas, obj["status"]["replicas"], format_selector(obj["spec"].get("selector")), resource, raw)
-
-
-def at_replicas(scale: Scale, replicas: int) -> Scale:
-    """The scale as it will be once a write has arrived in the watch."""
-    return replace(scale, replicas=replicas)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import Combined, Failure, Floor, carried_out, combine, decide, needs_metrics
-from concerto.autoscaling.pods import ContainerView, Gone, MetricError, PodView, Sample
+from concerto.autoscaling.pods import ContainerView, Gone, MetricError, Sample, TargetPod
 from concerto.autoscaling.replicas import Proposal, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats, Plant, PlantSettings
@@ -240,7 +240,7 @@ def _proposal(
     e: Experiment,
     policy: Policy,
     current: int,
-    pods: list[PodView],
+    pods: list[TargetPod],
     samples: dict[str, Sample],
     gone: list[Gone],
     now: float,
@@ -266,7 +266,9 @@ def _proposal(
         return Failure("FailedGetResourceMetric", str(error))
 
 
-def observed_pods(plant: Plant, row: int, readings: Floats, taken_at: float) -> tuple[list[PodView], dict[str, Sample]]:
+def observed_pods(
+    plant: Plant, row: int, readings: Floats, taken_at: float
+) -> tuple[list[TargetPod], dict[str, Sample]]:
     """A replicate's pods and CPU readings as the API server and the metrics API would show them."""
     cpu = {"cpu": round(plant.settings.pod_cores * 1000)}
     containers = (ContainerView("server", cpu, cpu),)
@@ -276,7 +278,7 @@ def observed_pods(plant: Plant, row: int, readings: Floats, taken_at: float) -> 
         is_ready = ready_at <= plant.now
         name = f"p{column}"
         pods.append(
-            PodView(
+            TargetPod(
                 name,
                 ready="True" if is_ready else "False",
                 ready_since=ready_at if is_ready else created,

@@ -18,7 +18,7 @@ import aiohttp
 from yarl import URL
 
 from concerto.api.nodecapacity import MetricsEndpoint
-from concerto.autoscaling.pods import PodView
+from concerto.autoscaling.pods import TargetPod
 from concerto.controllers.autoscaling.sources.resource import PodUsage
 from concerto.kube import KubeError, Object
 
@@ -150,7 +150,7 @@ class AgentMetrics:
         self._limit = asyncio.Semaphore(self._settings.concurrency)
         self._client: aiohttp.ClientSession | None = None
 
-    async def usage(self, namespace: str, pods: Sequence[PodView]) -> Found:
+    async def usage(self, namespace: str, pods: Sequence[TargetPod]) -> Found:
         """Readings of these pods, of one namespace."""
         running = [pod for pod in pods if pod.node and pod.phase == "Running"]
         hosts = {pod.node: pod.host for pod in running}
@@ -254,7 +254,7 @@ class AgentMetrics:
     def _is_old(self, point: Point | None, now: float) -> bool:
         return point is not None and abs(now - point.at) > self._settings.stale_seconds
 
-    def _reading(self, answers: Sequence[Answer], namespace: str, pod: PodView) -> PodUsage | None:
+    def _reading(self, answers: Sequence[Answer], namespace: str, pod: TargetPod) -> PodUsage | None:
         """None unless there is a rate of each of its containers."""
         at, window, usage = math.inf, 0.0, {}
         for container in pod.containers:

@@ -1,0 +1,290 @@
+"""Carry out a decision on one PredictiveHPA: reserve room, write the target's scale, and write the status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from concerto.api.conditions import Condition
+from concerto.api.selector_text import parse_selector
+from concerto.api.timestamps import format_timestamp
+from concerto.autoscaling.behavior import Memory
+from concerto.autoscaling.decision import Decision, Floor, carried_out, decide, failed, rescaled, stopped
+from concerto.autoscaling.prediction import ForecastResult, with_hold
+from concerto.autoscaling.settings import Bounds
+from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
+from concerto.controllers.autoscaling.observation import Observation
+from concerto.controllers.autoscaling.series import ForecastMetrics
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.autoscaling.state import write_events, write_state
+from concerto.controllers.autoscaling.status import (
+    all_conditions,
+    explain,
+    forecast_status,
+    last_decision,
+    merge_patch,
+    metric_statuses,
+    no_decision,
+    selector_status,
+)
+from concerto.controllers.autoscaling.targets import Scale, Targets
+from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
+from concerto.kube import KubeError, NotFound, Session
+from concerto.kube.resources import PREDICTIVE_HPAS
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_SCHEDULER = "default-scheduler"
+_REMEMBERED = frozenset({"history", "recommendations", "initialization", "forecast"})
+"""Members of the status that change at every sync, and that only a restarted operator reads."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One observation's decision, with what it was made from.
+
+    Attributes:
+        observed: the observation.
+        scale: of the target, as observed.
+        bounds: with the hold that applies.
+        forecast: the result, if there is one.
+        floor: what the forecast asks for, if it is active.
+        decision: what to do.
+    """
+
+    observed: Observation
+    scale: Scale
+    bounds: Bounds
+    forecast: ForecastResult | None
+    floor: Floor | None
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of a decision: whether the scale was written, why not, and the conditions that say so."""
+
+    written: bool
+    refused: str | None
+    conditions: tuple[Condition, ...]
+
+
+class Actuator:
+    """Decides on observed objects, and carries the decisions out."""
+
+    def __init__(
+        self,
+        session: Session,
+        targets: Targets,
+        events: ObjectEvents,
+        metrics: ForecastMetrics,
+        settings: PredictiveHPASettings,
+    ) -> None:
+        self._session = session
+        self._targets = targets
+        self._events = events
+        self._metrics = metrics
+        self._settings = settings
+
+    async def act(self, observed: Observation, forecast: ForecastResult | None, is_current: Callable[[], bool]) -> None:
+        """Decide on an observed object, scale its target, and write its status.
+
+        Args:
+            observed: what one sync observed.
+            forecast: its forecast; None without one.
+            is_current: whether the object still exists with the spec that was observed.
+        """
+        if observed.scale is None:
+            await self._report_error(observed)
+            return
+        plan = self._plan(observed, observed.scale, forecast)
+        tracked, decision = observed.tracked, plan.decision
+        if decision.error is not None:
+            self._events.warning(tracked, "FailedComputeMetricsReplicas", "Computing", decision.error)
+        outcome: _Outcome | None = _Outcome(False, None, decision.conditions)
+        if decision.rescale and observed.spec.prediction.mode != "Preview":
+            outcome = await self._carry_out(plan, is_current)
+        if outcome is not None:
+            self._remember(plan, outcome)
+            await self._write(tracked, self._status(plan, outcome), observed.now)
+
+    def _plan(self, observed: Observation, scale: Scale, forecast: ForecastResult | None) -> _Plan:
+        bounds, floor = observed.bounds, None
+        prediction, key = observed.spec.prediction, observed.tracked.key
+        if forecast is None:
+            self._metrics.forget(*key)
+        else:
+            bounds = with_hold(bounds, forecast, self._settings.hold, prediction.downscale_stabilization_seconds)
+            self._metrics.observe(*key, forecast)
+            floor = forecast.floor(bounds, replaces=prediction.decision == "Predictive")
+        memory = _confirmed(observed.tracked, bounds, scale)
+        if observed.conflict is not None:
+            decision = stopped(memory, current=scale.replicas, why=observed.conflict, now=observed.now)
+        else:
+            decision = decide(
+                bounds, memory, current=scale.replicas, metrics=observed.combined, floor=floor, now=observed.now
+            )
+        return _Plan(observed, scale, bounds, forecast, floor, decision)
+
+    async def _carry_out(self, plan: _Plan, is_current: Callable[[], bool]) -> _Outcome | None:
+        """Write the scale; None if the object changed meanwhile, and nothing may be done for it."""
+        observed, scale, decision = plan.observed, plan.scale, plan.decision
+        tracked, now = observed.tracked, observed.now
+        if plan.floor is not None and plan.floor.replicas > (decision.metrics_replicas or 0):
+            await self._reserve(plan)
+        if plan.bounds.behavior is not None:
+            # Recorded before it is made: an operator that goes on after a crash must not allow as much again
+            made = carried_out(decision.memory, plan.bounds, before=scale.replicas, after=decision.replicas, now=now)
+            await self._write(tracked, {**tracked.status, "scaleEvents": write_events(made)}, now)
+        if not is_current():
+            return None
+        tracked.unconfirmed = (scale.replicas, decision.replicas, now)
+        written, condition = await self._rescale(observed, scale, decision)
+        rest = (c for c in decision.conditions if c.type != "AbleToScale")
+        return _Outcome(written, None if written else condition.message, (*rest, condition))
+
+    async def _rescale(self, observed: Observation, scale: Scale, decision: Decision) -> tuple[bool, Condition]:
+        spec, tracked = observed.spec, observed.tracked
+        # autoscaling/v2 gives no reason for a rise that was asked for earlier and limited then
+        reason = decision.reason or "a recent recommendation was higher"
+        new_size = f"New size: {decision.replicas}; reason: {reason}"
+        try:
+            await self._targets.write(spec.namespace, spec.target.name, scale, decision.replicas)
+        except KubeError as error:
+            self._events.warning(tracked, "FailedRescale", "Rescaling", f"{new_size}; error: {error}")
+            return False, failed("FailedUpdateScale", "update the target scale", str(error))
+        self._events.normal(tracked, "SuccessfulRescale", "Rescaling", new_size)
+        self._metrics.rescaled(scale.replicas, decision.replicas)
+        return True, rescaled(decision.replicas)
+
+    async def _reserve(self, plan: _Plan) -> None:
+        """Reserve room for the pods of a rise that the forecast asks for, if the object wants that."""
+        observed, forecast = plan.observed, plan.forecast
+        added = plan.decision.replicas - plan.scale.replicas
+        if added <= 0 or forecast is None or not observed.spec.prediction.reserve_capacity:
+            return
+        tracked = observed.tracked
+        if observed.pods and all(pod.scheduler == _DEFAULT_SCHEDULER for pod in observed.pods):
+            note = f"Nothing is reserved: pods of {_DEFAULT_SCHEDULER} do not use what Concerto's scheduler reserves"
+            self._events.warning(tracked, "FailedReservation", "Reserving", note)
+            return
+        reservation = build_reservation(
+            observed.spec,
+            parse_selector(plan.scale.selector),
+            count=added,
+            horizon_seconds=forecast.horizon_seconds,
+            now=observed.now,
+        )
+        wrong = await reserve(self._session, reservation, now=observed.now)
+        name = reservation["metadata"]["name"]
+        if wrong is None:
+            note = f"Reserved room for {added} pods that {forecast.model} expects ({name})"
+            self._events.normal(tracked, "ReservedCapacity", "Reserving", note)
+        else:
+            self._events.warning(tracked, "FailedReservation", "Reserving", f"{name}: {wrong}")
+
+    def _remember(self, plan: _Plan, outcome: _Outcome) -> None:
+        tracked, memory = plan.observed.tracked, plan.decision.memory
+        if outcome.written:
+            before, after = plan.scale.replicas, plan.decision.replicas
+            memory = carried_out(memory, plan.bounds, before=before, after=after, now=plan.observed.now)
+            tracked.unconfirmed = None
+        tracked.state = replace(tracked.state, memory=memory)
+
+    def _status(self, plan: _Plan, outcome: _Outcome) -> dict[str, Any]:
+        observed, decision, floor, forecast = plan.observed, plan.decision, plan.floor, plan.forecast
+        tracked, spec, now = observed.tracked, observed.spec, observed.now
+        asked, old = floor.replicas if floor else None, tracked.status
+        message = explain(
+            decision,
+            plan.scale.replicas,
+            forecast,
+            asked,
+            carried_out=spec.prediction.mode != "Preview",
+            refused=outcome.refused,
+        )
+        decided = last_decision(
+            old.get("lastDecision"), decision, message, asked, now=now, replaces=floor is not None and floor.replaces
+        )
+        status: dict[str, Any] = {
+            "observedGeneration": spec.generation,
+            "currentReplicas": plan.scale.replicas,
+            "desiredReplicas": decision.replicas,
+            **selector_status(plan.scale.selector),
+            "currentMetrics": metric_statuses(spec.metrics, observed.measured.outcomes),
+            "historyOf": tracked.digest,
+            "lastDecision": decided,
+            "conditions": _conditions(observed, outcome.conditions, forecast),
+            **write_state(tracked.state, tracked.state.initialisation.typical(self._settings.initialisation)),
+        }
+        if (readings := observed.measured.readings) is not None:
+            status["metricsSource"] = readings.source
+            if readings.trouble:
+                status["metricsSourceMessage"] = readings.trouble[:1024]
+        if outcome.written:
+            status["lastScaleTime"] = format_timestamp(now)
+        elif "lastScaleTime" in old:
+            status["lastScaleTime"] = old["lastScaleTime"]
+        expires_at = now + self._settings.stale_seconds
+        if forecast and (shown := forecast_status(forecast, asked, now=now, expires_at=expires_at)):
+            status["forecast"] = shown
+        return status
+
+    async def _report_error(self, observed: Observation) -> None:
+        """Write the status of an object whose target's scale cannot be read."""
+        assert observed.error is not None
+        tracked = observed.tracked
+        old = tracked.status
+        self._metrics.forget(*tracked.key)
+        status = {
+            **{k: v for k, v in old.items() if k not in ("conditions", "forecast")},
+            "observedGeneration": tracked.obj["metadata"].get("generation", 0),
+            "lastDecision": no_decision(old, observed.error, now=observed.now),
+            "conditions": _conditions(observed, [observed.error], None),
+        }
+        await self._write(tracked, status, observed.now)
+
+    async def _write(self, tracked: TrackedObject, status: Mapping[str, Any], now: float) -> None:
+        """Write what has changed; a change of remembered members alone waits for the status interval."""
+        patch = merge_patch(tracked.status, status)
+        interval = self._settings.status_interval_seconds
+        if not (set(patch) - _REMEMBERED) and 0.0 <= now - tracked.written_at < interval:
+            return
+        meta = tracked.obj["metadata"]
+        path = PREDICTIVE_HPAS.path(meta["namespace"], meta["name"], "status")
+        try:
+            written = await self._session.patch(path, {"metadata": {"uid": meta["uid"]}, "status": patch})
+        except NotFound:
+            return
+        except KubeError as error:
+            # Nothing is lost: the next sync writes it again
+            logger.warning("PredictiveHPA %s/%s: status: %s", meta["namespace"], meta["name"], error)
+            return
+        tracked.status = written.get("status") or {}
+        tracked.written_at = now
+
+
+def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale) -> Memory:
+    """The memory, with the last scale write in it if its outcome was unknown and the scale now shows it."""
+    memory = tracked.state.memory
+    if tracked.unconfirmed is not None:
+        before, after, at = tracked.unconfirmed
+        if scale.replicas == after:
+            memory = carried_out(memory, bounds, before=before, after=after, now=at)
+        tracked.unconfirmed = None
+    return memory
+
+
+def _conditions(
+    observed: Observation, decided: tuple[Condition, ...] | list[Condition], forecast: ForecastResult | None
+) -> list[dict[str, Any]]:
+    return all_conditions(
+        decided,
+        forecast,
+        off=observed.spec.prediction.mode == "Off",
+        generation=observed.tracked.obj["metadata"].get("generation", 0),
+        old=observed.tracked.status.get("conditions") or (),
+        now=format_timestamp(observed.now),
+    )

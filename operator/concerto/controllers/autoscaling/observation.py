@@ -1,0 +1,183 @@
+"""Observe one PredictiveHPA: its target's scale and pods, other autoscalers of the target, and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from concerto.api.conditions import Condition
+from concerto.api.predictivehpa import PredictiveHPA
+from concerto.api.selector_text import parse_selector
+from concerto.api.selectors import LabelSelector
+from concerto.autoscaling.decision import Combined, Failure, combine, failed, needs_metrics
+from concerto.autoscaling.pods import Gone, TargetPod
+from concerto.autoscaling.settings import Bounds, ControllerSettings
+from concerto.controllers.autoscaling.measurements import Measured, Measurements, MetricRequest
+from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.autoscaling.spec import bounds_of
+from concerto.controllers.autoscaling.target_conflicts import TargetConflicts
+from concerto.controllers.autoscaling.targets import Scale, Targets
+from concerto.controllers.autoscaling.tracked import NO_SPEC, ObjectEvents, TrackedObject
+from concerto.kube import KubeError, NotFound
+from concerto.kube.resources import PREDICTIVE_HPAS
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one sync observed of one object.
+
+    Attributes:
+        tracked: the object.
+        spec: its spec at that time.
+        bounds: replica bounds and behaviour.
+        now: time of the observation, seconds.
+        scale: of the target; None where it cannot be read.
+        pods: of the target.
+        gone: pods of the target that took load in the last minutes and are deleted.
+        measured: outcomes of the metrics.
+        combined: the metrics' common answer; None where they are not asked.
+        error: condition AbleToScale where the scale cannot be read.
+        conflict: condition ScalingActive where another autoscaler scales the same target.
+    """
+
+    tracked: TrackedObject
+    spec: PredictiveHPA
+    bounds: Bounds
+    now: float
+    scale: Scale | None = None
+    pods: Sequence[TargetPod] = ()
+    gone: Sequence[Gone] = ()
+    measured: Measured = field(default_factory=Measured)
+    combined: Combined | None = None
+    error: Condition | None = None
+    conflict: Condition | None = None
+
+
+class Observer:
+    """Observes objects; holds the indexes of pods, selectors and targets that this needs."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        measurements: Measurements,
+        events: ObjectEvents,
+        clock: Callable[[], float],
+        settings: PredictiveHPASettings,
+    ) -> None:
+        self.pods = PodIndex()
+        self.selectors = SelectorIndex()
+        self.conflicts = TargetConflicts()
+        self._targets = targets
+        self._measurements = measurements
+        self._events = events
+        self._clock = clock
+        self._settings = settings
+        self._limit = asyncio.Semaphore(settings.concurrency)
+
+    async def observe(self, tracked: TrackedObject, is_current: Callable[[], bool]) -> Observation | None:
+        """Observe an object.
+
+        Args:
+            tracked: the object.
+            is_current: whether the object still exists with the spec it had when the observation began.
+
+        Returns:
+            None if the object is no longer current.
+        """
+        spec, now = tracked.spec, self._clock()
+        if spec is None:
+            error = failed("FailedGetScale", "read the object", tracked.complaint())
+            return Observation(tracked, NO_SPEC, Bounds(1), now, error=error)
+        bounds = bounds_of(spec, self._settings.controller)
+        try:
+            async with self._limit:
+                scale = await self._targets.read(spec.namespace, spec.target)
+        except KubeError as error:
+            if not is_current():
+                return None
+            if isinstance(error, NotFound):
+                self.selectors.put(tracked.key, None)
+            self._events.warning(tracked, "FailedGetScale", "GettingScale", str(error))
+            condition = failed("FailedGetScale", "get the target's current scale", str(error))
+            return Observation(tracked, spec, bounds, now, error=condition)
+        if not is_current():
+            # Its selector must not be registered any more: nothing would remove it again
+            return None
+        if (conflict := self._conflict(tracked, spec)) is not None:
+            return Observation(tracked, spec, bounds, now, scale, conflict=conflict)
+        selector, wrong = self._selector(tracked, spec, scale)
+        pods = self.pods.select(spec.namespace, selector) if selector else []
+        gone = self.pods.gone(spec.namespace, selector) if selector else []
+        observed = Observation(tracked, spec, bounds, now, scale, pods, gone)
+        if not needs_metrics(bounds, scale.replicas):
+            return observed
+        if wrong is not None:
+            return replace(observed, combined=Combined(None, "", wrong, wrong.message))
+        measured = await self._measure(observed, scale)
+        return replace(observed, measured=measured, combined=combine(measured.outcomes, scale.replicas))
+
+    def _conflict(self, tracked: TrackedObject, spec: PredictiveHPA) -> Condition | None:
+        """The condition where others scale the same target: not even bounds apply then, as theirs may differ."""
+        others = self.conflicts.of((PREDICTIVE_HPAS.kind, *tracked.key))
+        if not others:
+            return None
+        names = ", ".join(f"{kind} {name}" for kind, _, name in others)
+        message = f"{spec.target.kind} {spec.target.name} is scaled by {names} as well: leave it to one of them"
+        self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
+        return Condition("ScalingActive", "False", "AmbiguousSelector", message)
+
+    def _selector(
+        self, tracked: TrackedObject, spec: PredictiveHPA, scale: Scale
+    ) -> tuple[LabelSelector | None, Condition | None]:
+        """The target's selector, and what is wrong with it."""
+        if not scale.selector:
+            self.selectors.put(tracked.key, None)
+            self._events.warning(tracked, "SelectorRequired", "Selecting", "selector is required")
+            message = "the HPA target's scale is missing a selector"
+            return None, Condition("ScalingActive", "False", "InvalidSelector", message)
+        try:
+            selector = parse_selector(scale.selector)
+        except ValueError as error:
+            self._events.warning(tracked, "InvalidSelector", "Selecting", str(error))
+            return None, Condition("ScalingActive", "False", "InvalidSelector", str(error))
+        if spec.prediction.mode == "Preview":
+            return selector, None
+        self.selectors.put(tracked.key, selector)
+        others = self.selectors.claimants(spec.namespace, self.pods.labels(spec.namespace, selector))
+        if len(others) > 1:
+            names = ", ".join(f"{namespace}/{name}" for namespace, name in others)
+            message = f"pods by selector {scale.selector} are controlled by multiple PredictiveHPAs: {names}"
+            self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
+            return selector, Condition("ScalingActive", "False", "AmbiguousSelector", message)
+        return selector, None
+
+    async def _measure(self, observed: Observation, scale: Scale) -> Measured:
+        tracked, spec = observed.tracked, observed.spec
+        request = MetricRequest(
+            spec.namespace,
+            scale,
+            observed.pods,
+            observed.bounds.tolerances,
+            self._start_up_aware(tracked, spec),
+            observed.now,
+            spec.prediction.metrics_source,
+            observed.gone,
+        )
+        measured = await self._measurements.measure(spec.metrics, request)
+        for outcome in measured.outcomes:
+            if isinstance(outcome, Failure):
+                self._events.warning(tracked, outcome.reason, "Measuring", outcome.message)
+        if measured.readings is not None and measured.readings.trouble:
+            self._events.warning(tracked, "AgentMetricsUnavailable", "Measuring", measured.readings.trouble)
+        return measured
+
+    def _start_up_aware(self, tracked: TrackedObject, spec: PredictiveHPA) -> ControllerSettings:
+        """With forecasts, start-up work does not count as load just because it takes longer than five minutes."""
+        controller = self._settings.controller
+        if spec.prediction.mode == "Off":
+            return controller
+        typical = tracked.state.initialisation.typical(self._settings.initialisation)
+        longest = max(controller.cpu_initialization_seconds, 2 * typical)
+        return replace(controller, cpu_initialization_seconds=longest, first_readiness=True)

@@ -1,0 +1,38 @@
+"""How the PredictiveHPA controller runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.initialisation import InitialisationSettings
+from concerto.autoscaling.prediction import HoldSettings
+from concerto.autoscaling.settings import ControllerSettings
+
+
+@dataclass(frozen=True)
+class PredictiveHPASettings:
+    """How the controller runs.
+
+    Attributes:
+        controller: the flags of autoscaling/v2.
+        forecast: constants of the models.
+        initialisation: how start-up times are learned.
+        hold: how long recommendations hold while the forecast is active.
+        concurrency: number of scales that are read at a time.
+        stale_seconds: a forecast expires when its newest sample is older than this.
+        status_interval_seconds: when only remembered members of a status change, they are written this often.
+        metrics_timeout_seconds: timeout of one request to a metrics API.
+        batch_seconds: objects that are due together are forecast together when they are observed within this time. An
+            object whose metrics API answers later does not delay the others.
+    """
+
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    forecast: ForecastSettings = field(default_factory=ForecastSettings)
+    initialisation: InitialisationSettings = field(default_factory=InitialisationSettings)
+    hold: HoldSettings = field(default_factory=HoldSettings)
+    concurrency: int = 32
+    stale_seconds: float = 120.0
+    status_interval_seconds: float = 60.0
+    metrics_timeout_seconds: float = 10.0
+    batch_seconds: float = 1.0

@@ -1,0 +1,158 @@
+"""The PredictiveHPAs that the controller follows: what each asks for, remembers, and was last seen to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from concerto.api.predictivehpa import PredictiveHPA
+from concerto.autoscaling.behavior import Memory
+from concerto.controllers.autoscaling.state import State, read_state, write_state
+from concerto.controllers.autoscaling.status import target_digest
+from concerto.kube import EventRecorder, Object
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+INVALID = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a malformed object raises: only that object must suffer from it."""
+
+_WARNING_SECONDS, _MAX_WARNINGS = 300.0, 4
+"""An object's warnings of one reason have at most this many different notes within this time."""
+
+NO_SPEC = PredictiveHPA.from_raw(
+    {
+        "metadata": {"namespace": "", "name": "", "uid": ""},
+        "spec": {"scaleTargetRef": {"kind": "", "name": ""}, "maxReplicas": 1},
+    }
+)
+"""Stands in for the spec of an object whose spec is invalid."""
+
+
+@dataclass
+class TrackedObject:
+    """One PredictiveHPA as the controller knows it now.
+
+    Attributes:
+        obj: the object as the API server holds it.
+        spec: what it asks for; None while its spec is invalid.
+        state: what it remembers between syncs.
+        due: time of its next sync, seconds.
+        busy: whether a sync is in progress.
+        unconfirmed: a scale write whose outcome is unknown: replicas before, replicas after, time.
+        status: the status as last written or seen.
+        written_at: when the status was last written, seconds.
+        digest: of what its history is relative to.
+        warnings: by reason, the recent notes and when each was first recorded.
+    """
+
+    obj: Object
+    spec: PredictiveHPA | None
+    state: State
+    due: float
+    busy: bool = False
+    unconfirmed: tuple[int, int, float] | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
+    written_at: float = 0.0
+    digest: str = ""
+    warnings: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.obj["metadata"]["namespace"], self.obj["metadata"]["name"]
+
+    @classmethod
+    def from_object(cls, obj: Object, due: float) -> TrackedObject:
+        """An object that was not followed before; it goes on from its status where that still applies."""
+        status = obj.get("status") or {}
+        spec, state = _parsed(obj, status)
+        digest = target_digest(spec) if spec else ""
+        if status.get("historyOf", digest) != digest:
+            state = _without_history(state)
+        if status.get("observedGeneration") != obj["metadata"].get("generation"):
+            state = _without_recommendations(state)
+        return cls(obj, spec, state, due, status=status, digest=digest)
+
+    def update(self, obj: Object) -> bool:
+        """Take over a newer version of the object; returns whether its spec has changed."""
+        changed = bool(self.obj["metadata"].get("generation") != obj["metadata"].get("generation"))
+        status = obj.get("status") or {}
+        self.obj = obj
+        if not self.busy:
+            self.status = status  # members that somebody else has removed are written again
+        if changed:
+            self._take_spec(obj, status)
+        return changed
+
+    def _take_spec(self, obj: Object, status: Mapping[str, Any]) -> None:
+        spec, state = _parsed(obj, {**status, **write_state(self.state, 0.0)})
+        digest = target_digest(spec) if spec else ""
+        if digest != self.digest:
+            state = _without_history(state)
+        if self.spec is None or spec is None or self.spec.prediction.mode != spec.prediction.mode:
+            state = _without_recommendations(state)
+        elif self.spec.target != spec.target:
+            state = replace(state, memory=Memory())
+        self.spec, self.state, self.digest = spec, state, digest
+
+    def complaint(self) -> str:
+        """Why its spec is invalid."""
+        try:
+            PredictiveHPA.from_raw(self.obj)
+        except KeyError as error:
+            return f"{error} is missing"
+        except INVALID as error:
+            return str(error)
+        return "the spec has become valid"
+
+
+class ObjectEvents:
+    """Records events of PredictiveHPAs; a warning whose note differs at each sync does not flood the events."""
+
+    def __init__(self, recorder: EventRecorder, clock: Callable[[], float]) -> None:
+        self._recorder = recorder
+        self._clock = clock
+
+    def normal(self, tracked: TrackedObject, reason: str, action: str, note: str) -> None:
+        """Record a Normal event."""
+        self._recorder.record(tracked.obj, type="Normal", reason=reason, action=action, note=note)
+
+    def warning(self, tracked: TrackedObject, reason: str, action: str, note: str) -> None:
+        """Record a Warning, unless too many different ones of this reason were recorded in the last minutes."""
+        now, known = self._clock(), tracked.warnings.get(reason, {})
+        recent = {n: at for n, at in known.items() if 0.0 <= now - at < _WARNING_SECONDS}
+        if note not in recent and len(recent) >= _MAX_WARNINGS:
+            return
+        tracked.warnings[reason] = {**recent, note: recent.get(note, now)}
+        self._recorder.record(tracked.obj, type="Warning", reason=reason, action=action, note=note)
+
+
+def _parsed(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA | None, State]:
+    try:
+        spec = PredictiveHPA.from_raw(obj)
+    except INVALID:
+        return None, State()
+    try:
+        return spec, read_state(spec, status)
+    except INVALID:
+        # A malformed status costs the history, but never the scaling
+        return spec, State()
+
+
+def _without_history(state: State) -> State:
+    """Without demand history: with another target or metric, demand in replicas means something else."""
+    return replace(
+        state,
+        fine=replace(state.fine, values=(), count=0),
+        coarse=replace(state.coarse, values=(), count=0),
+    )
+
+
+def _without_recommendations(state: State) -> State:
+    """Without recommendations: those of a preview, or of a forecast that is now off, must not be carried out.
+
+    The present replicas then hold for as long as the recommendations would have.
+    """
+    return replace(state, memory=replace(state.memory, recommendations=()))
