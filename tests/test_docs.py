@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from concerto.autoscaling.prediction import HoldSettings
 from concerto.cli.main import COMMANDS
 from support.crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
@@ -80,6 +81,14 @@ def test_files_that_a_page_names_are_there(page):
     roots = [REPOSITORY, REPOSITORY / "operator", REPOSITORY / "agent"]
     named = [span for span in spans(page) if re.fullmatch(FILE, span)]
     assert [span for span in named if not any(any(root.glob(span)) for root in roots)] == []
+
+
+@pytest.mark.parametrize("path", ["crds/predictivehpas.yaml", "docs/autoscaling.md", "docs/reference.md"])
+def test_the_default_downscale_window_is_stated_as_it_is(path):
+    hold = HoldSettings()
+    share, shortest, longest = 100 * hold.seconds(1000.0) / 1000.0, hold.seconds(0.0), hold.seconds(1e9)
+    text = " ".join((REPOSITORY / path).read_text().split())
+    assert f"{share:g} % of the horizon, between {shortest:g}s and {longest / 60:g}m" in text
 
 
 def test_code_cites_sections_and_sources_that_the_references_have():
