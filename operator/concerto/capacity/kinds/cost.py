@@ -1,0 +1,97 @@
+"""The cost of one more pod of a kind, estimated from what was measured of it or, where that is little, its groups."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from concerto.capacity.kinds.key import Kind
+from concerto.capacity.kinds.sums import KindSums
+from concerto.capacity.kinds.table import Table
+
+Basis = Literal["Ended", "Running", "Guess"]
+
+PRIOR_SHARE = 1.0
+"""Cores that a pod is taken to use while nothing is known of any pod like it."""
+MIN_RUNNING_SHARE = 0.3
+"""Cores that a pod is taken to use at least while only running pods show what pods like it use."""
+_MARGIN = 0.3
+"""What is added to the share of pods that have only begun to run, as part of it."""
+_MARGIN_SECONDS = 30.0
+_FEW = 5.0
+"""Pods that must have ended before their mean work is taken for what the next one costs."""
+_MEMORY_DEVIATIONS = 2.0
+_LIKE = 4
+"""Groups of a kind whose pods are like it: the kind, its workload, its images in the namespace, its images."""
+_PRIOR_WEIGHT = (0.5, 0.5, 0.5, 0.25)
+"""By group, pods of evidence that the next wider group counts for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a pod of a kind takes.
+
+    Attributes:
+        share: cores, while it holds its place; stalls left out.
+        work: CPU time over its life, core-seconds; None if it runs without end, or nobody knows.
+        held: seconds for which it holds a place on a node that does not stall it; None as for ``work``.
+        memory: bytes; None where unknown.
+        pods: pods that this is known from.
+        basis: whether pods like it have ended, are running, or nothing is known.
+    """
+
+    share: float
+    work: float | None
+    held: float | None
+    memory: float | None
+    pods: float
+    basis: Basis
+
+    @property
+    def known(self) -> bool:
+        """Whether any pod like it has shown its load."""
+        return self.basis != "Guess"
+
+
+UNKNOWN = Cost(PRIOR_SHARE, None, None, None, 0.0, "Guess")
+
+
+def estimate(table: Table, kind: Kind) -> Cost:
+    """The cost of one more pod of the kind."""
+    groups = [table.get(key) for key in kind.keys[:_LIKE]]
+    ended = [(s, w) for s, w in zip(groups, _PRIOR_WEIGHT) if s is not None and s.ended > 1e-3 and s.held > 0.0]
+    if ended:
+        return _from_ended(ended, kind)
+    running = next((s for s in groups if s is not None and s.running > 0.0 and s.running_held > 0.0), None)
+    return UNKNOWN if running is None else _from_running(running, kind.endless)
+
+
+def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
+    share = work = held = memory = deviation = 0.0
+    pods = 0.0
+    for sums, weight in reversed(groups):  # from the widest group to the kind itself
+        mean_work, mean_held, mean_memory = sums.work / sums.ended, sums.held / sums.ended, sums.memory / sums.ended
+        spread = math.sqrt(max(0.0, sums.memory_squared / sums.ended - mean_memory**2))
+        part = 1.0 if not pods else sums.ended / (sums.ended + weight)
+        share += part * (sums.work / sums.held - share)
+        work += part * (mean_work - work)
+        held += part * (mean_held - held)
+        memory += part * (mean_memory - memory)
+        deviation += part * (spread - deviation)
+        pods = max(pods, sums.ended)
+    own = groups[0][0]
+    if own.ended < _FEW:
+        work = max(work, own.max_running_work)
+    memory = min(memory + _MEMORY_DEVIATIONS * deviation, max(own.max_memory, memory))
+    return Cost(share, None if kind.endless else work, None if kind.endless else held, memory, pods, "Ended")
+
+
+def _from_running(sums: KindSums, endless: bool) -> Cost:
+    if endless:
+        held = sums.running_held / sums.running
+        margin = 1.0 + _MARGIN * math.exp(-held / _MARGIN_SECONDS)
+        share = margin * sums.running_work / sums.running_held
+        return Cost(share, None, None, sums.max_memory, sums.running, "Running")
+    share = max(MIN_RUNNING_SHARE, (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3))
+    return Cost(share, 2.0 * sums.max_running_work, None, sums.max_memory, sums.running, "Running")

@@ -1,0 +1,99 @@
+"""Which pods are alike: a kind, and the wider groups that stand in for it while little is known of it.
+
+A kind is the pods of one workload with the same images and container names. A Job of one pod has a name that nobody has
+seen before, so wider groups follow: the workload whatever its images, the same images in the namespace, the same images
+anywhere, the namespace, and the cluster. Each is the prior of the one before it (``cost.estimate``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+CLUSTER = "*"
+"""Key of the widest group: every pod of the cluster."""
+MAX_NAME = 80
+"""Characters of a workload's name that a key holds; the rest is in its digest."""
+
+_ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
+_RUN_OF_A_CRON_JOB = re.compile(r"-\d{7,}$")
+_INDEX = re.compile(r"[-.]?\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of pods and its groups.
+
+    Attributes:
+        keys: from the narrowest (the kind itself) to the widest (``CLUSTER``).
+        endless: whether its pods run until somebody stops them, as a Deployment's do.
+    """
+
+    keys: tuple[str, ...]
+    endless: bool = False
+
+    @property
+    def key(self) -> str:
+        """The kind's own key."""
+        return self.keys[0]
+
+
+def kind_of_pod(pod: Mapping[str, Any]) -> Kind:
+    """The kind of a raw Pod: only its namespace, owner, labels, name, images and container names matter."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), None)
+    containers = tuple((c.get("name") or "", c.get("image") or "") for c in spec.get("containers") or ())
+    name, kind = workload_of(
+        owner_kind=owner["kind"] if owner else "",
+        owner_name=owner["name"] if owner else "",
+        template_hash=(metadata.get("labels") or {}).get("pod-template-hash") or "",
+        name=metadata.get("name") or "",
+        generate_name=metadata.get("generateName") or "",
+    )
+    return kind_of(metadata.get("namespace") or "", kind, name, containers)
+
+
+def workload_of(
+    *, owner_kind: str, owner_name: str, template_hash: str, name: str, generate_name: str
+) -> tuple[str, str]:
+    """Name and kind of the workload a pod belongs to, without what Kubernetes generated for this run of it.
+
+    The root controller is read off names, as reading the objects between would take a right for each of their kinds: a
+    ReplicaSet is called after its Deployment and the pod template's hash, a CronJob's Job after it and a time.
+
+    Returns:
+        (name, kind): of the Deployment, CronJob, ... ; kind ``Pod`` where nothing controls the pod.
+    """
+    if owner_kind == "ReplicaSet" and template_hash and owner_name.endswith("-" + template_hash):
+        return owner_name.removesuffix("-" + template_hash), "Deployment"
+    if owner_kind == "Job" and _RUN_OF_A_CRON_JOB.search(owner_name):
+        return _RUN_OF_A_CRON_JOB.sub("", owner_name), "CronJob"
+    if owner_kind:
+        return owner_name, owner_kind
+    return (generate_name.rstrip("-.") or _INDEX.sub("", name) or name), "Pod"
+
+
+@lru_cache(maxsize=4096)
+def kind_of(namespace: str, workload_kind: str, workload: str, containers: Sequence[tuple[str, str]]) -> Kind:
+    """The kind with its groups, from what identifies it.
+
+    Args:
+        namespace: the pods'.
+        workload_kind: kind of the workload, ``Deployment`` for example.
+        workload: its name.
+        containers: (name, image) of each container.
+    """
+    images = _digest("\0".join(image for _, image in containers))
+    template = _digest("\0".join(f"{name}\0{image}" for name, image in containers))
+    long = workload if len(workload) <= MAX_NAME else f"{workload[:MAX_NAME]}~{_digest(workload)}"
+    path = f"{namespace}/{workload_kind}/{long}"
+    keys = (f"{path}@{template}", path, f"{namespace}@{images}", f"@{images}", f"{namespace}/", CLUSTER)
+    return Kind(keys, workload_kind in _ENDLESS)
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()

@@ -1,0 +1,157 @@
+"""What was measured of the pods of a kind, as sums: they merge by addition, in any order, exactly.
+
+The natural share of a kind is ``work / held``: cores that a pod takes while it holds its place, waiting for a CPU left
+out. Contention adds as much to a pod's life as to the time its tasks are stalled, so the share is the same on an empty
+node and on an overloaded one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+FORGET_PER_POD = 1.0 / 64
+"""Part of what was known of a kind that each further pod of it replaces: a cost that changes is followed."""
+HALF_LIFE_SECONDS = 7 * 86400.0
+"""Age at which evidence counts half: a nightly job is remembered, last year's is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMeasurement:
+    """One pod, measured while it ran.
+
+    Attributes:
+        work: CPU time it has had, core-seconds.
+        held: seconds for which it held its place (from its start, image pulls and teardown included) without those in
+            which its tasks waited for a CPU.
+        life: seconds from its start to its end, or to now.
+        memory: most memory it has held, bytes.
+        ended: whether it is over; else it still runs.
+    """
+
+    work: float
+    held: float
+    life: float
+    memory: float
+    ended: bool
+
+    @property
+    def plausible(self) -> bool:
+        """Whether a pod can have been measured so: finite, not negative, not held for longer than it lived."""
+        numbers = (self.work, self.held, self.life, self.memory)
+        return all(map(math.isfinite, numbers)) and min(numbers) >= 0.0 and self.held <= self.life * 1.001 + 1e-3
+
+
+class KindSums(NamedTuple):
+    """Sums over pods, each weighted by how much of it is remembered.
+
+    Attributes:
+        ended: pods that have ended.
+        work: their CPU time, core-seconds.
+        work_squared: the sum of its squares.
+        held: seconds for which they held a place, stalls left out.
+        life: seconds for which they lived.
+        memory: the sum of the most memory that each held, bytes.
+        memory_squared: the sum of its squares.
+        running: pods that run and whose load shows.
+        running_work: their CPU time so far.
+        running_held: seconds for which they have held a place so far, stalls left out.
+        running_memory: the most memory that each has held so far, summed.
+        max_memory: the most memory that one of them held or holds, bytes.
+        max_running_work: CPU time of the one that has had most: it shows best what is still to come of the others.
+        max_running_held: seconds for which that one has held its place so far, stalls left out.
+    """
+
+    ended: float = 0.0
+    work: float = 0.0
+    work_squared: float = 0.0
+    held: float = 0.0
+    life: float = 0.0
+    memory: float = 0.0
+    memory_squared: float = 0.0
+    running: float = 0.0
+    running_work: float = 0.0
+    running_held: float = 0.0
+    running_memory: float = 0.0
+    max_memory: float = 0.0
+    max_running_work: float = 0.0
+    max_running_held: float = 0.0
+
+    @classmethod
+    def of_ended(cls, pod: PodMeasurement) -> Self:
+        """The sums of one pod that has ended."""
+        return cls(
+            ended=1.0,
+            work=pod.work,
+            work_squared=pod.work**2,
+            held=pod.held,
+            life=pod.life,
+            memory=pod.memory,
+            memory_squared=pod.memory**2,
+            max_memory=pod.memory,
+        )
+
+    @classmethod
+    def of_running(cls, pod: PodMeasurement) -> Self:
+        """The sums of one pod that runs."""
+        return cls(
+            running=1.0,
+            running_work=pod.work,
+            running_held=pod.held,
+            running_memory=pod.memory,
+            max_running_work=pod.work,
+            max_running_held=pod.held,
+            max_memory=pod.memory,
+        )
+
+    def plus(self, other: KindSums) -> KindSums:
+        """Both together."""
+        first = (self.max_running_work, self.max_running_held) >= (other.max_running_work, other.max_running_held)
+        most = self if first else other
+        return KindSums(*(a + b for a, b in zip(self, other)))._replace(
+            max_memory=max(self.max_memory, other.max_memory),
+            max_running_work=most.max_running_work,
+            max_running_held=most.max_running_held,
+        )
+
+    def scaled(self, factor: float) -> KindSums:
+        """The same evidence at another weight; what is a maximum stays, and so does what runs now."""
+        return KindSums(*(v * factor if i < _FADING else v for i, v in enumerate(self)))
+
+    def after(self, seconds: float) -> KindSums:
+        """As it counts that many seconds later."""
+        return self.scaled(0.5 ** (max(0.0, seconds) / HALF_LIFE_SECONDS))
+
+    def plus_ended(self, pod: PodMeasurement) -> KindSums:
+        """One more pod has ended."""
+        return self.scaled(1.0 - FORGET_PER_POD).plus(KindSums.of_ended(pod))
+
+    def to_list(self, digits: int = 4) -> list[float]:
+        """As numbers in the order of ``FIELDS``, rounded to significant digits; zeros at the end left out."""
+        numbers = [_significant(v, digits) for v in self]
+        while numbers and not numbers[-1]:
+            numbers.pop()
+        return numbers
+
+    @classmethod
+    def from_list(cls, numbers: Sequence[float]) -> Self:
+        """The reverse of ``to_list``.
+
+        Raises:
+            ValueError: more numbers than fields, or one that is negative or not finite.
+        """
+        if len(numbers) > len(FIELDS):
+            raise ValueError(f"{len(numbers)} numbers, expected at most {len(FIELDS)}")
+        if any(not math.isfinite(n) or n < 0.0 for n in numbers):
+            raise ValueError("a sum is negative or not finite")
+        return cls(*map(float, numbers))
+
+
+FIELDS = KindSums._fields
+_FADING = FIELDS.index("running")
+
+
+def _significant(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,123 @@
+"""What is known of all kinds: collected by each node, merged for the cluster by addition, bounded in size.
+
+A pod counts for its kind and for each of its groups, so a kind that is left out for want of space is still known by its
+groups. What a node says of the pods that run there now is replaced each time; what it says of ended ones accumulates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from concerto.capacity.kinds.key import CLUSTER, Kind
+from concerto.capacity.kinds.sums import KindSums, PodMeasurement
+
+Table = Mapping[str, KindSums]
+
+MAX_ENTRIES = 512
+"""Kinds and groups that a published table holds: with names of ordinary length below 100 KiB as JSON."""
+SHOWN_CORE_SECONDS = 0.1
+"""CPU time from which a running pod's load shows: less may be its start alone."""
+SHOWN_PART_OF_LIFE = 0.25
+_MAX_NODE_WEIGHT = 3.0
+
+
+class NodeKinds:
+    """What one node has measured of its pods, by kind."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, KindSums] = {}
+        self._at: dict[str, float] = {}  # when each was brought up to date
+
+    def pod_ended(self, kind: Kind, pod: PodMeasurement, now: float) -> None:
+        """A pod of the kind has ended."""
+        if not pod.plausible:
+            return
+        for key in kind.keys:
+            known = self._sums.get(key, KindSums()).after(now - self._at.get(key, now))
+            self._sums[key], self._at[key] = known.plus_ended(pod), now
+        if len(self._sums) > 2 * MAX_ENTRIES:
+            kept = bounded(self._sums, MAX_ENTRIES)
+            self._sums = dict(kept)
+            self._at = {key: self._at[key] for key in kept}
+
+    def table(self, running: Iterable[tuple[Kind, PodMeasurement]], now: float) -> dict[str, KindSums]:
+        """All of it as of now, together with the pods that run."""
+        found = {key: sums.after(now - self._at[key]) for key, sums in self._sums.items()}
+        for kind, pod in running:
+            if not pod.plausible or pod.work < SHOWN_CORE_SECONDS:
+                continue
+            one = KindSums.of_running(pod)
+            for key in kind.keys:
+                found[key] = found.get(key, KindSums()).plus(one)
+        return bounded(found, MAX_ENTRIES)
+
+
+def merge(tables: Iterable[Table], cores: Iterable[float]) -> dict[str, KindSums]:
+    """The tables of many nodes as one: the order of the nodes makes no difference.
+
+    One node's word is bounded: it counts for no more than three times what the median node says of the kind, and a
+    pod takes no more CPUs than its node has.
+
+    Args:
+        tables: of each node.
+        cores: CPUs of each node.
+    """
+    by_key: dict[str, list[KindSums]] = {}
+    for table, count in zip(tables, cores, strict=True):
+        for key, sums in table.items():
+            by_key.setdefault(key, []).append(_possible(sums, count))
+    return {key: _sum(_evened(found)) for key, found in by_key.items()}
+
+
+def _possible(sums: KindSums, cores: float) -> KindSums:
+    """The sums with no more CPU time than the node's CPUs give in the time that the pods held their places."""
+    over = sums.work / max(cores * sums.held, 1e-9)
+    if over <= 1.0:
+        return sums
+    return sums._replace(work=sums.work / over, work_squared=sums.work_squared / over**2)
+
+
+def _evened(found: list[KindSums]) -> list[KindSums]:
+    weights = [s.ended for s in found if s.ended > 0.0]
+    if len(weights) < 3:
+        return found
+    most = _MAX_NODE_WEIGHT * median(weights)
+    return [s if s.ended <= most else s.scaled(most / s.ended) for s in found]
+
+
+def _sum(found: list[KindSums]) -> KindSums:
+    # from the smallest up, so that rounding does not depend on the order in which nodes come
+    ordered = sorted(found, key=lambda s: s.to_list(17))
+    total = ordered[0]
+    for sums in ordered[1:]:
+        total = total.plus(sums)
+    return total
+
+
+def bounded(table: Table, max_entries: int) -> dict[str, KindSums]:
+    """The entries that matter most: the cluster's own, then those whose pods take most."""
+    if len(table) <= max_entries:
+        return dict(table)
+    ranked = sorted(table, key=lambda key: (key != CLUSTER, -_weight(table[key]), key))
+    return {key: table[key] for key in ranked[:max_entries]}
+
+
+def _weight(sums: KindSums) -> float:
+    return sums.work + sums.running_work + 1e-3 * (sums.ended + sums.running)
+
+
+def to_raw(table: Table) -> dict[str, list[float]]:
+    """As an object's status holds it: lists of numbers by key."""
+    return {key: sums.to_list() for key, sums in sorted(table.items())}
+
+
+def from_raw(raw: Mapping[str, list[float]]) -> dict[str, KindSums]:
+    """The reverse; an entry that cannot be read costs only itself."""
+    table = {}
+    for key, numbers in raw.items():
+        try:
+            table[key] = KindSums.from_list(numbers)
+        except (TypeError, ValueError):
+            continue
+    return table

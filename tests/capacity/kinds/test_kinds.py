@@ -1,0 +1,274 @@
+"""Kinds of pods: who is alike, what was measured of them, and what a node can take."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, estimate
+from concerto.capacity.kinds.key import CLUSTER, kind_of, kind_of_pod
+from concerto.capacity.kinds.law import KindSettings, NodeLoads
+from concerto.capacity.kinds.sums import KindSums, PodMeasurement
+from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_raw, merge, to_raw
+
+GI = 2.0**30
+WEB = kind_of("shop", "Deployment", "web", (("main", "web:1"),))
+JOB = kind_of("shop", "Job", "pi", (("main", "pi:1"),))
+
+
+def ended(work, held, stalled=0.0, memory=0.0):
+    return PodMeasurement(work, held, held + stalled, memory, True)
+
+
+def table_of(*pods, kind=JOB, now=0.0):
+    node = NodeKinds()
+    for pod in pods:
+        node.pod_ended(kind, pod, now)
+    return node.table((), now)
+
+
+def raw_pod(owner=None, labels=None, name="p", generate=None, image="a:1", namespace="shop"):
+    metadata = {"namespace": namespace, "name": name, "labels": labels or {}}
+    if owner:
+        metadata["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "controller": True}]
+    if generate:
+        metadata["generateName"] = generate
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": image}]}}
+
+
+ALIKE = {
+    "pods of one ReplicaSet": (
+        raw_pod(("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}, "web-5d4f-a"),
+        raw_pod(("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}, "web-5d4f-b"),
+    ),
+    "a rollout that does not change the images": (
+        raw_pod(("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}),
+        raw_pod(("ReplicaSet", "web-77aa"), {"pod-template-hash": "77aa"}),
+    ),
+    "two runs of a CronJob": (raw_pod(("Job", "nightly-28391040")), raw_pod(("Job", "nightly-28392480"))),
+    "pods of one generated name": (raw_pod(name="run-x7f", generate="run-"), raw_pod(name="run-9qq", generate="run-")),
+    "bare pods that are numbered": (raw_pod(name="exec-1"), raw_pod(name="exec-22")),
+}
+
+
+@pytest.mark.parametrize("sentence", ALIKE)
+def test_alike(sentence):
+    one, other = ALIKE[sentence]
+    assert kind_of_pod(one) == kind_of_pod(other)
+
+
+UNLIKE = {
+    "another image": (raw_pod(("Job", "j")), raw_pod(("Job", "j"), image="a:2")),
+    "another namespace": (raw_pod(("Job", "j")), raw_pod(("Job", "j"), namespace="lab")),
+    "another workload": (raw_pod(("Job", "j")), raw_pod(("Job", "k"))),
+    "a Deployment and a Job of one name": (
+        raw_pod(("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}),
+        raw_pod(("Job", "web")),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", UNLIKE)
+def test_not_alike(sentence):
+    one, other = UNLIKE[sentence]
+    assert kind_of_pod(one).key != kind_of_pod(other).key
+    assert kind_of_pod(one).keys[-1] == kind_of_pod(other).keys[-1] == CLUSTER
+
+
+def test_a_key_is_bounded_however_long_names_are():
+    kind = kind_of_pod(raw_pod(("Job", "j" * 253), namespace="n" * 63, image="i" * 5000))
+    assert max(map(len, kind.keys)) < 200
+
+
+@given(
+    share=st.floats(0.01, 8.0),
+    held=st.floats(0.5, 1000.0),
+    stalls=st.lists(st.floats(0.0, 10_000.0), min_size=1, max_size=20),
+)
+def test_the_share_is_the_same_however_long_pods_were_stalled(share, held, stalls):
+    table = table_of(*(ended(share * held, held, stalled) for stalled in stalls))
+    assert estimate(table, JOB).share == pytest.approx(share, rel=1e-6)
+
+
+@given(scale=st.floats(0.001, 1000.0))
+def test_costs_scale_with_what_was_measured(scale):
+    pods = [(1.0, 4.0, 30.0), (2.0, 5.0, 40.0), (0.5, 2.0, 10.0)]
+    plain = estimate(table_of(*(ended(w, h, memory=m) for w, h, m in pods)), JOB)
+    scaled = estimate(table_of(*(ended(w * scale, h, memory=m * scale) for w, h, m in pods)), JOB)
+    assert scaled.share == pytest.approx(scale * plain.share, rel=1e-6)
+    assert scaled.work == pytest.approx(scale * plain.work, rel=1e-6)
+    assert scaled.memory == pytest.approx(scale * plain.memory, rel=1e-6)
+
+
+measured = st.builds(ended, st.floats(0.0, 100.0), st.floats(0.1, 100.0), st.floats(0.0, 100.0), st.floats(0.0, 1e10))
+
+
+@given(nodes=st.lists(st.lists(measured, max_size=5), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_the_order_of_nodes_makes_no_difference(nodes, seed):
+    tables = [table_of(*pods) for pods in nodes]
+    shuffled = tables[:]
+    random.Random(seed).shuffle(shuffled)
+    assert merge(tables, [64.0] * len(tables)) == merge(shuffled, [64.0] * len(tables))
+
+
+def test_two_nodes_know_together_what_one_would_have_known():
+    one, other = ended(1.0, 4.0, memory=10.0), ended(3.0, 5.0, 2.0, memory=20.0)
+    together = merge([table_of(one), table_of(other)], [8.0, 8.0])[JOB.key]
+    assert together == KindSums.of_ended(one).plus(KindSums.of_ended(other))
+
+
+@given(share=st.floats(0.0, 1e6), pods=st.integers(1, 500))
+def test_a_liar_moves_the_share_by_no_more_than_its_part_of_the_evidence(share, pods):
+    honest = [table_of(*[ended(2.0, 4.0)] * 10) for _ in range(9)]
+    liar = NodeKinds()
+    for _ in range(pods):
+        liar.pod_ended(JOB, ended(share * 4.0, 4.0), 0.0)
+    found = estimate(merge([*honest, liar.table((), 0.0)], [4.0] * 10), JOB)
+    # at most three nodes' worth of evidence, and at most the four cores that it has
+    assert found.share <= (9 * 0.5 + 3 * 4.0) / 12 + 1e-6
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        PodMeasurement(float("nan"), 1.0, 1.0, 0.0, True),
+        PodMeasurement(1.0, float("inf"), 1.0, 0.0, True),
+        PodMeasurement(-1.0, 1.0, 1.0, 0.0, True),
+        PodMeasurement(1.0, 3.0, 1.0, 0.0, True),
+    ],
+)
+def test_what_no_pod_can_have_done_is_left_out(pod):
+    assert table_of(pod) == {}
+
+
+def test_a_cost_that_changes_is_followed_within_some_dozen_pods():
+    node = NodeKinds()
+    for _ in range(1000):
+        node.pod_ended(JOB, ended(1.0, 4.0), 0.0)
+    for _ in range(100):
+        node.pod_ended(JOB, ended(4.0, 4.0), 0.0)
+    assert estimate(node.table((), 0.0), JOB).share > 0.8
+
+
+def test_a_kind_with_a_new_name_costs_what_its_images_have_cost():
+    other = kind_of("shop", "Job", "pi-second", (("main", "pi:1"),))
+    assert estimate(table_of(ended(2.0, 4.0)), other).share == pytest.approx(0.5)
+    assert estimate(table_of(ended(2.0, 4.0)), WEB) == UNKNOWN
+    assert UNKNOWN.share == PRIOR_SHARE
+
+
+def test_a_release_starts_from_what_the_workload_cost_before_and_soon_goes_by_its_own():
+    node = NodeKinds()
+    for _ in range(20):
+        node.pod_ended(JOB, ended(2.0, 4.0), 0.0)
+    release = kind_of("shop", "Job", "pi", (("main", "pi:2"),))
+    assert estimate(node.table((), 0.0), release).share == pytest.approx(0.5)
+    for _ in range(10):
+        node.pod_ended(release, ended(8.0, 4.0), 0.0)
+    assert estimate(node.table((), 0.0), release).share == pytest.approx(2.0, rel=0.1)
+
+
+def test_pods_that_run_without_end_cost_no_work_at_once():
+    running = PodMeasurement(30.0, 600.0, 600.0, 5e7, False)
+    cost = estimate(NodeKinds().table([(WEB, running)], 0.0), WEB)
+    assert cost.work is None
+    assert cost.share == pytest.approx(0.05, rel=0.02)
+
+
+def test_a_table_is_bounded_and_what_is_left_out_is_known_by_its_group():
+    node = NodeKinds()
+    for number in range(3000):
+        kind = kind_of("shop", "Job", f"job-{number:04d}", (("main", "same:1"),))
+        node.pod_ended(kind, ended(1.0, 4.0, memory=1e9), 0.0)
+    table = node.table((), 0.0)
+    assert len(table) <= MAX_ENTRIES
+    assert len(json.dumps(to_raw(table))) <= 100 * 1024
+    new = kind_of("shop", "Job", "job-9999", (("main", "same:1"),))
+    assert estimate(table, new).share == pytest.approx(0.25)
+
+
+@given(pods=st.lists(measured, min_size=1, max_size=10))
+def test_a_published_table_says_the_same_to_four_digits(pods):
+    table = table_of(*pods)
+    back = from_raw(json.loads(json.dumps(to_raw(table))))
+    assert back.keys() == table.keys()
+    for key, sums in table.items():
+        assert back[key].work == pytest.approx(sums.work, rel=1e-3)
+        assert back[key].held == pytest.approx(sums.held, rel=1e-3)
+
+
+def test_an_entry_that_cannot_be_read_costs_only_itself():
+    raw = {"good": [1.0, 2.0, 4.0, 4.0], "long": [1.0] * 99, "negative": [-1.0], "word": "x"}
+    assert list(from_raw(raw)) == ["good"]
+
+
+def loads(cores=4.0, memory=8 * GI, nodes=2):
+    return NodeLoads(KindSettings(), np.full(nodes, cores), np.full(nodes, float(memory)), np.full(nodes, 110.0))
+
+
+def cost(share=0.5, work=None, memory=0.0):
+    return Cost(share, work, None if work is None else work / share, memory, 10.0, "Ended")
+
+
+@given(shares=st.lists(st.floats(0.01, 4.0), max_size=30))
+def test_what_was_added_can_be_taken_off_again(shares):
+    nodes = loads()
+    for share in shares:
+        nodes.add_pod(0, cost(share))
+    over = float(nodes.cpu_left()[0])
+    assert over == pytest.approx(4 * 1.15 - sum(shares), abs=1e-6)
+    for share in shares:
+        nodes.remove_pod(0, cost(share))
+    assert nodes.cpu_left()[0] == pytest.approx(nodes.cpu_left()[1], abs=1e-6)
+
+
+def test_a_node_that_is_over_takes_nothing_until_its_pods_have_ended():
+    nodes = loads()
+    for _ in range(20):
+        nodes.add_pod(0, cost(0.5))
+    assert nodes.capacity(cost(0.5))[0] < -10
+    for _ in range(11):
+        assert not nodes.feasible(cost(0.5), np.zeros(2), 0.0)[0]
+        nodes.remove_pod(0, cost(0.5))
+    nodes.remove_pod(0, cost(0.5))
+    assert nodes.feasible(cost(0.5), np.zeros(2), 0.0)[0]
+
+
+def test_no_setting_lets_a_node_full_of_memory_take_a_pod():
+    nodes = loads()
+    nodes.own_memory[:] = 0.97 * 8 * GI
+    assert not nodes.feasible(cost(0.01, memory=1.0), np.zeros(2), 0.0).any()
+    assert (nodes.capacity(cost(0.01, memory=1.0)) < 0).all()
+
+
+def test_work_is_given_no_faster_than_the_node_can_do_it():
+    nodes = loads(nodes=1)
+    given_at = []
+    for tick in range(600):
+        now = tick / 10
+        if nodes.feasible(cost(0.5, work=4.0), np.zeros(1), now)[0]:
+            nodes.add_pod(0, cost(0.5, work=4.0))
+            given_at.append(now)
+            if len(given_at) > 4:
+                nodes.remove_pod(0, cost(0.5, work=4.0))
+    # four cores do four core-seconds a second: one pod of four a second
+    assert len(given_at) == pytest.approx(60, abs=5)
+
+
+def test_the_scarcest_resource_decides_where_a_pod_is_least_in_the_way():
+    nodes = loads()
+    nodes.add_pod(0, cost(3.0, memory=0.1 * GI))
+    nodes.add_pod(1, cost(0.2, memory=6 * GI))
+    assert np.argmin(nodes.commitment(cost(1.0, memory=0.1 * GI))) == 1
+    assert np.argmin(nodes.commitment(cost(0.1, memory=1.5 * GI))) == 0
+
+
+def test_a_pod_of_which_nothing_is_known_goes_where_none_like_it_runs_yet():
+    nodes = loads()
+    like = np.array([1.0, 0.0])
+    assert nodes.feasible(UNKNOWN, like, 0.0).tolist() == [False, True]
