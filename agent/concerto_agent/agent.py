@@ -38,12 +38,12 @@ from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPS
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.measurement import Measured, Measurement
 from concerto_agent.metrics import Gauges
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner, PinningSettings
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.podmeta import limits_of, trim_pod
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits
-from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings
 from concerto_agent.writer import NodeMissing, Object, Writer
 
@@ -91,7 +91,7 @@ class Agent:
         self,
         session: Session,
         node_name: str,
-        where: SamplerSettings,
+        where: NodeFiles,
         version: str,
         settings: AgentSettings,
         *,
@@ -170,7 +170,7 @@ class Agent:
         self._another: tuple[str, float] | None = None  # instance of another agent, and when it was last seen
         self._refused_spec: str | None = None
 
-    def _make_pinner(self, where: SamplerSettings, settings: PinningSettings | None) -> Pinner | None:
+    def _make_pinner(self, where: NodeFiles, settings: PinningSettings | None) -> Pinner | None:
         if settings is None:
             return None
         try:

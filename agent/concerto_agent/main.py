@@ -22,10 +22,10 @@ from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import PinningSettings, release
 from concerto_agent.podmeta import limits_of, trim_pod
 from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
-from concerto_agent.sampler import SamplerSettings
 from concerto_agent.topology_publisher import TopologySettings
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=args.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    where = SamplerSettings(
+    where = NodeFiles(
         scope="Machine" if args.scope == "machine" else "Cgroup",
         cgroup=(args.cgroup or "/").strip("/"),
         memory_capacity_bytes=args.memory_capacity,
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
 
 
-def _release(args: argparse.Namespace, where: SamplerSettings, pinning: PinningSettings) -> int:
+def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSettings) -> int:
     """Cpusets need the node alone; which quotas its pods had, the API server knows."""
     limits, problem = None, ""
     try:
@@ -156,7 +156,7 @@ async def _limits(kubeconfig: str | None, node_name: str, within_seconds: float)
 async def _run(
     config: ClusterConfig,
     node_name: str,
-    where: SamplerSettings,
+    where: NodeFiles,
     settings: AgentSettings,
     metrics_bind: str | None,
     pod_metrics_bind: str | None,

@@ -17,8 +17,9 @@ from concerto.capacity.report import WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto_agent.metrics import Counters
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.podmeta import PodCensus
-from concerto_agent.sampler import Sample, Sampler, SamplerSettings
+from concerto_agent.sampler import Sample, Sampler
 
 _NODE = 0  # the one row of the pipeline
 
@@ -66,7 +67,7 @@ class Measurement:
         pods_changed: pods have come or gone since the last fold.
     """
 
-    def __init__(self, where: SamplerSettings, now: float, *, allocatable_pods: int = 110) -> None:
+    def __init__(self, where: NodeFiles, now: float, *, allocatable_pods: int = 110) -> None:
         """Measure with the spec's defaults until ``apply`` gives it.
 
         Args:

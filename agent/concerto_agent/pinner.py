@@ -38,9 +38,9 @@ from concerto_agent.cpusets import (
     resolve,
 )
 from concerto_agent.inotify import Inotify
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
-from concerto_agent.sampler import SamplerSettings
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ class Pinner:
         self,
         session: Session,
         node_name: str,
-        where: SamplerSettings,
+        where: NodeFiles,
         settings: PinningSettings,
         wall: Callable[[], float],
         limits: Callable[[], Mapping[str, PodLimits]],
@@ -470,7 +470,7 @@ class Pinner:
 class TopologyReader:
     """The CPUs of the node, read again when some have come or gone."""
 
-    def __init__(self, where: SamplerSettings) -> None:
+    def __init__(self, where: NodeFiles) -> None:
         """Nothing is read yet."""
         self._where = where
         self._seen: object = None
@@ -495,7 +495,7 @@ class TopologyReader:
 
 
 def release(
-    where: SamplerSettings,
+    where: NodeFiles,
     settings: PinningSettings,
     wall: Callable[[], float],
     limits: Mapping[str, PodLimits] | None,
@@ -536,7 +536,7 @@ def _any_could_be_kubelets(settings: PinningSettings) -> str:
 
 
 def _quotas(
-    where: SamplerSettings,
+    where: NodeFiles,
     hierarchies: Hierarchies,
     settings: PinningSettings,
     limits: Callable[[], Mapping[str, PodLimits]],

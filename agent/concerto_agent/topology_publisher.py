@@ -16,7 +16,7 @@ from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto_agent.cgroups import Cgroup, Hierarchies
-from concerto_agent.sampler import SamplerSettings
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.writer import NodeMissing, Object, Writer
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class TopologyPublisher:
         session: Session,
         node_name: str,
         writer: Writer,
-        where: SamplerSettings,
+        where: NodeFiles,
         settings: TopologySettings,
         wall: Callable[[], float],
         allocated: Callable[[], tuple[frozenset[int], frozenset[int]]],

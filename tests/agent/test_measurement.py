@@ -6,8 +6,8 @@ import pytest
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity.subspace import Subspace, second_moment
 from concerto_agent.measurement import Measured, Measurement, align
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.podmeta import trim_pod
-from concerto_agent.sampler import SamplerSettings
 from support.node_trees import UIDS, Machine, write
 
 A, B = UIDS
@@ -25,7 +25,7 @@ class Run:
         self.machine = machine
         self.now = 10.0
         self.ticks = [0, 0]  # busy, idle
-        self.measurement = Measurement(SamplerSettings(proc=machine.proc, sys=machine.sys), self.now)
+        self.measurement = Measurement(NodeFiles(proc=machine.proc, sys=machine.sys), self.now)
 
     def sample(self, busy: float | None = 0.5) -> bool:
         """A tenth of a second with so much of the CPUs busy; None leaves the files alone."""

@@ -8,8 +8,8 @@ import json
 import pytest
 from aiohttp import web
 
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner, PinningSettings
-from concerto_agent.sampler import SamplerSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.faulty_server import faulty, hangs_up, refuses
 from support.sysfs_trees import build, smt
@@ -58,7 +58,7 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
 
     async with faulty([server]) as made:
         settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", retry_seconds=1000.0)
-        pinner = Pinner(made.session, "n", SamplerSettings(sys=sys), settings, lambda: 1e9, dict)
+        pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
         async with asyncio.timeout(20):
             await all_told.wait()
@@ -90,7 +90,7 @@ async def test_an_agent_that_is_removed_releases_what_it_can_though_a_file_can_n
     )
     async with faulty([refuses(404, "NotFound")]) as made:
         with caplog.at_level("INFO"):
-            await Pinner(made.session, "n", SamplerSettings(sys=sys), settings, lambda: 1e9, dict).say_goodbye()
+            await Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict).say_goodbye()
     found = {(model.cgroups.root / path / "cpuset.cpus").read_text().strip() for path in model.below("a")}
     assert found == {afterwards}
     assert told in caplog.text

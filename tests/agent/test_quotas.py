@@ -12,9 +12,9 @@ import pytest
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.cpusets import Claim, KubeletRule
+from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import NodeCpusets, PinningSettings, release
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas, spec_limits
-from concerto_agent.sampler import SamplerSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.sysfs_trees import build, smt
 
@@ -199,7 +199,7 @@ def test_a_release_by_hand_gives_back_quotas_where_the_pods_limits_are_known(tmp
     for name, text in kubelet.items():
         (tmp_path / name).write_text(text)
     settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml")
-    release(SamplerSettings(sys=sys), settings, lambda: 0.0, limits)
+    release(NodeFiles(sys=sys), settings, lambda: 0.0, limits)
     assert {cgroups.effective(path) for path in paths} == {frozenset(range(4))}
     quotas = [sys / "fs/cgroup/cpu" / path / "cpu.cfs_quota_us" for path in paths]
     assert {file.read_text().strip() for file in quotas} == {quota}

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from concerto.api.capacity_settings import CapacitySettings, Gauge
 from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_number, parse_pressure
-from concerto_agent.sampler import Rate, Sample, Sampler, SamplerSettings
+from concerto_agent.node_files import NodeFiles
+from concerto_agent.rates import Rate
+from concerto_agent.sampler import Sample, Sampler
 from support.node_trees import UIDS, Machine, pod_paths, write
 
 GIB = 2**30
@@ -19,7 +21,7 @@ MEMORY_TOTAL = 24684092
 
 
 def sampler(machine: Machine, *, cgroup: str | None = None, memory: int | None = None, **spec: object) -> Sampler:
-    settings = SamplerSettings(
+    settings = NodeFiles(
         scope="Machine" if cgroup is None else "Cgroup",
         cgroup=cgroup or "",
         memory_capacity_bytes=memory,
@@ -476,13 +478,13 @@ def test_a_gauge_that_was_replaced_as_a_whole_is_read_anew(tmp_path):
 def test_a_resource_that_nothing_measures_is_told(tmp_path):
     spec = CapacitySettings(resources=("gpu",), gauges=(Gauge("disk", "/x"),))
     machine = Machine(tmp_path)
-    sample = Sampler(SamplerSettings(proc=machine.proc, sys=machine.sys), spec).sample(1.0)
+    sample = Sampler(NodeFiles(proc=machine.proc, sys=machine.sys), spec).sample(1.0)
     assert "InvalidGauge" in reasons(sample)
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_this_machine_agrees_with_psutil():
-    meters = Sampler(SamplerSettings(), CapacitySettings(resources=("cpu", "memory"), memory_formula="Available"))
+    meters = Sampler(NodeFiles(), CapacitySettings(resources=("cpu", "memory"), memory_formula="Available"))
 
     def agrees() -> bool:
         meters.sample(time.monotonic())

@@ -1,0 +1,61 @@
+"""What a meter is: one resource of the node, read ten times a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from concerto.capacity.node_status import Problem
+from concerto_agent.files import KeptFile
+from concerto_agent.rates import NAN
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One resource at one instant.
+
+    Attributes:
+        usage: fraction of the node, NaN if it was not measured.
+        utilisation: what load-aware scores average: for cpu without the pressure, else the same as ``usage``.
+        non_pod: the part of it outside the pods that are counted, NaN if it can't be told apart.
+    """
+
+    usage: float
+    utilisation: float
+    non_pod: float = NAN
+
+
+NOTHING = Reading(NAN, NAN)
+
+
+class Meter(Protocol):
+    """Measures one resource."""
+
+    def read(self, seconds: float, problems: list[Problem]) -> Reading:
+        """The resource now.
+
+        Args:
+            seconds: time since the last read; 0 if there was none or it is too long ago.
+            problems: what is missing is added to it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        ...
+
+
+def pressure_name(file: KeptFile | None) -> str:
+    """Subject and verb of the sentence on a pressure file that cannot be read."""
+    if file is None:
+        return "No cgroup hierarchy (v2 or unified) tells pressure"
+    return f"{file.path} tells no pressure"
+
+
+def content(path: Path) -> bytes | None:
+    """The file's bytes; None if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError):
+        return None
