@@ -22,8 +22,9 @@ from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
-from concerto_agent.pinner import PinningSettings, release
+from concerto_agent.pinning_release import release
 from concerto_agent.podmeta import limits_of, trim_pod
 from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
 from concerto_agent.topology_publisher import TopologySettings
@@ -130,7 +131,7 @@ def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSetting
     """Cpusets need the node alone; which quotas its pods had, the API server knows."""
     limits, problem = None, ""
     try:
-        limits = asyncio.run(_limits(args.kubeconfig, args.node_name, pinning.farewell_seconds))
+        limits = asyncio.run(_limits(args.kubeconfig, args.node_name, pinning.release_timeout_seconds))
         if kubelet_sets_quotas(pinning.kubelet_config) is None:
             problem = f"{pinning.kubelet_config} can't be read, and kubelet may set none (--kubelet-config)"
     except (ConfigError, KubeError, TimeoutError) as error:
@@ -177,7 +178,7 @@ async def _run(
             await work
         except asyncio.CancelledError:
             log.info("asked to stop")
-            await agent.say_goodbye()
+            await agent.release_on_uninstall()
         finally:
             for server in servers:
                 await server.cleanup()

@@ -20,7 +20,7 @@ from concerto.api.nodecapacity import METRICS_AUDIENCE, MetricsEndpoint, metrics
 from concerto.kube import KubeError, Session
 from concerto.kube.resources import NODE_CAPACITIES
 from concerto_agent.certificate import Certificate
-from concerto_agent.door import Door, DoorSettings
+from concerto_agent.connection_limiter import ConnectionLimiter, ConnectionLimits
 from concerto_agent.pod_metrics import PodMetrics
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Callers:
 
 
 async def serve(
-    bind: str, metrics: PodMetrics, callers: Callers, certificate: Certificate, settings: DoorSettings | None = None
+    bind: str, metrics: PodMetrics, callers: Callers, certificate: Certificate, settings: ConnectionLimits | None = None
 ) -> tuple[web.AppRunner, MetricsEndpoint]:
     """Serve; the caller cleans the runner up.
 
@@ -181,7 +181,7 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
-    settings = settings or DoorSettings()
+    settings = settings or ConnectionLimits()
     family, kind, protocol, _, address = socket.getaddrinfo(
         host or "0.0.0.0", int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -196,11 +196,11 @@ async def serve(
         raise
 
     async def shut(_: web.Application) -> None:
-        door.cancel()
+        limiter.cancel()
 
     app.on_shutdown.append(shut)
     await runner.setup()
     assert runner.server is not None, "set up just now"
-    door = asyncio.ensure_future(Door(runner.server, listener, certificate.context, settings).run())
+    limiter = asyncio.ensure_future(ConnectionLimiter(runner.server, listener, certificate.context, settings).run())
     served = listener.getsockname()[1]
     return runner, MetricsEndpoint(served, certificate.sha256, "" if host in ("", "0.0.0.0", "::") else host)

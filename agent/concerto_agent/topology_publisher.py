@@ -15,8 +15,8 @@ from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
-from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.writer import NodeMissing, Object, Writer
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class TopologyPublisher:
         self._allocated = allocated
         self._writer = writer
         self._where = where
+        self._cpus = TopologyReader(where)
         self._settings = settings
         self._wall = wall
         self._object: Object | None = None
@@ -109,22 +110,13 @@ class TopologyPublisher:
             except TimeoutError:
                 continue
 
-    def _cgroup_cpus(self) -> frozenset[int] | None:
-        if self._where.scope != "Cgroup":
-            return None
-        cgroup = Cgroup(Hierarchies.detect(self._where.sys), self._where.cgroup)
-        try:
-            return cgroup.effective_cpus()
-        finally:
-            cgroup.close()
-
     def _fingerprint(self) -> object:
         files = (self._settings.kubelet_state, self._settings.kubelet_config)
-        return self._cgroup_cpus(), fingerprint(self._where.sys, *files)
+        return self._cpus.cgroup_cpus(), fingerprint(self._where.sys, *files)
 
     async def _look_and_write(self, obj: Object | None) -> Object:
         reading = read_topology(self._where.sys)
-        if (cpus := self._cgroup_cpus()) is not None:
+        if (cpus := self._cpus.cgroup_cpus()) is not None:
             reading = TopologyReading(reading.topology.only(cpus), reading.problems)
         kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config)
         status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._allocated())

@@ -1,10 +1,10 @@
-"""What the agent hears from the API that an agent of ours, or a small node, would never say."""
+"""What the agent reads from the API that no agent, and no small node, would write."""
 
 from __future__ import annotations
 
 import pytest
 
-from concerto_agent.agent import Agent, allowed_pods
+from concerto_agent.agent import allowed_pods, read_cluster_model
 
 
 @pytest.mark.parametrize(("quantity", "pods"), [("110", 110), ("1k", 1000), ("2500", 2500), ("0", 0)])
@@ -21,7 +21,5 @@ def test_how_many_pods_a_node_takes_is_a_quantity(quantity, pods):
          "nodes": 1},
     ],
 )  # fmt: skip
-def test_a_cluster_model_that_nobody_can_read_is_as_none(status):
-    agent = Agent.__new__(Agent)
-    agent._cluster_changed(None, {"metadata": {"name": "cluster"}, "status": status})
-    assert agent._cluster is None
+def test_a_cluster_model_that_cannot_be_read_is_left_out(status):
+    assert read_cluster_model({"metadata": {"name": "cluster"}, "status": status}) is None

@@ -16,7 +16,7 @@ from concerto_agent.bindings import Outcome, build_agent_status, own_part, read_
 from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan, resolve
 from concerto_agent.inotify import Inotify
-from concerto_agent.pinner import NodeCpusets, PinningSettings
+from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.crd_schemas import problems
 

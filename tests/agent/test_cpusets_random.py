@@ -20,7 +20,7 @@ from concerto.api.podcpubinding import BindingKey, PodCPUBinding
 from concerto.pinning.validation import BoundPod, Verdict, judge_node
 from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, resolve
-from concerto_agent.pinner import NodeCpusets, PinningSettings
+from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 
 LEVELS = ("None", "CPU", "Core", "Socket", "NUMA")

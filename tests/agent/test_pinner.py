@@ -8,8 +8,9 @@ import json
 import pytest
 from aiohttp import web
 
+from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
-from concerto_agent.pinner import Pinner, PinningSettings
+from concerto_agent.pinner import Pinner
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.faulty_server import faulty, hangs_up, refuses
 from support.sysfs_trees import build, smt
@@ -90,7 +91,7 @@ async def test_an_agent_that_is_removed_releases_what_it_can_though_a_file_can_n
     )
     async with faulty([refuses(404, "NotFound")]) as made:
         with caplog.at_level("INFO"):
-            await Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict).say_goodbye()
+            await Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict).release_on_uninstall()
     found = {(model.cgroups.root / path / "cpuset.cpus").read_text().strip() for path in model.below("a")}
     assert found == {afterwards}
     assert told in caplog.text

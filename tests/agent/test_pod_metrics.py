@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
 from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
-from concerto_agent.door import DoorSettings
+from concerto_agent.connection_limiter import ConnectionLimits
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import PATH, Callers, Verdict, serve
 from concerto_agent.podmeta import trim_pod
@@ -249,7 +249,7 @@ STRANGERS: dict[str, tuple[bool, bytes]] = {
 async def test_few_strangers_are_let_in_at_a_time_and_those_who_may_read_get_through(tmp_path: Path, over_tls, words):
     certificate, trusting = make_certificate(), ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    settings = DoorSettings(connections=4, handshakes=4, handshake_seconds=60.0, pause_seconds=0.0)
+    settings = ConnectionLimits(connections=4, handshakes=4, handshake_seconds=60.0, pause_seconds=0.0)
     async with faulty([KNOWN, MAY]) as api:
         metrics = metrics_of(Machine(tmp_path, "v2"), {}, [])
         runner, endpoint = await serve("127.0.0.1:0", metrics, Callers(api.session, "n1"), certificate, settings)

@@ -1,0 +1,274 @@
+"""Writes the cpusets of a node's pods so that they equal the grants. Knows nothing of the API server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from concerto.api.nodecputopology import CPUTopology
+from concerto.api.podcpubinding import BindingKey
+from concerto_agent.bindings import Outcome
+from concerto_agent.cgroups import Hierarchies
+from concerto_agent.cpuset_files import CpusetFiles, read_rule
+from concerto_agent.cpusets import (
+    Claim,
+    Grant,
+    KubeletRule,
+    PodCgroups,
+    Refusal,
+    Write,
+    granted,
+    intruders,
+    make_plan,
+    resolve,
+)
+from concerto_agent.node_files import NodeFiles
+from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
+from concerto_agent.topology_reader import TopologyReader
+
+log = logging.getLogger(__name__)
+
+_CPU = {1: "cpu", 2: ""}
+"""Where the hierarchy of the controller cpu is; on v1 a link of this name is there if it shares one with cpuacct."""
+
+
+@dataclass(frozen=True)
+class PinningSettings:
+    """Which files pinning reads, and how cpusets are written.
+
+    Attributes:
+        kubelet_state: kubelet's ``cpu_manager_state``; its ``memory_manager_state`` lies beside it.
+        kubelet_config: kubelet's KubeletConfiguration.
+        daemon_set: namespace and name of the DaemonSet that the agent belongs to; None: of none.
+        repair_seconds: between two looks at every pod, and at the topology.
+        attempts: how often a pod is looked at again whose cgroups change while they are written.
+        retry_seconds: wait after a status could not be written.
+        release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
+    """
+
+    kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
+    kubelet_config: Path = Path("/var/lib/kubelet/config.yaml")
+    daemon_set: tuple[str, str] | None = None
+    repair_seconds: float = 15.0
+    attempts: int = 5
+    retry_seconds: float = 2.0
+    release_timeout_seconds: float = 5.0
+
+
+class NodeCpusets:
+    """The cpusets of a node's pods, written as grants say.
+
+    Attributes:
+        grants: by pod UID.
+        outcomes: how the grants stand, by pod UID.
+        refusals: of the claims that are no grants.
+        written_at: when a bound pod's cgroups last had to be written, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        files: CpusetFiles,
+        pods: Callable[[], dict[str, str]],
+        topology: Callable[[], CPUTopology],
+        rule: Callable[[], KubeletRule],
+        settings: PinningSettings,
+        wall: Callable[[], float],
+        quotas: PodQuotas | None = None,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            files: where they are.
+            pods: paths of the pods' cgroups by UID, as they are now.
+            topology: reads the CPUs.
+            rule: reads what kubelet decides.
+            settings: how to write.
+            wall: seconds since the epoch.
+            quotas: lifts and puts back CPU quotas; None: they are left alone.
+        """
+        self.grants: dict[str, Grant] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        self.refusals: dict[BindingKey, Refusal] = {}
+        self.written_at: dict[str, float] = {}
+        self._files = files
+        self._pods = pods
+        self._topology = topology
+        self._rule_now = rule
+        self._rule = rule()
+        self._settings = settings
+        self._wall = wall
+        self._quotas = quotas
+        self._claims: dict[BindingKey, Claim] = {}  # that the last look at every pod was for
+        self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
+
+    def enforce(self, claims: Iterable[Claim]) -> None:
+        """Look at every pod, and write what is not as the claims say.
+
+        Without claims every pod gets what the cgroup above it has, for which nobody has to know the topology.
+
+        Raises:
+            OSError, ValueError: there are claims, and the topology can't be read.
+        """
+        self._refresh_rule()
+        claims = tuple(claims)
+        self.grants, self.refusals = resolve(claims, self._topology(), self._rule) if claims else ({}, {})
+        self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
+        pods = self._read(self._pods())
+        errors: dict[str, str] = {}
+        self._blocked = {}
+        for _ in range(self._settings.attempts):
+            plan = make_plan(self._files.version, pods, self.grants, self._rule, self._blocked)
+            if not plan.leave and not plan.enter:
+                self._blocked = self._in_the_way(pods)
+                break
+            errors = self._write(pods, plan.leave)
+            self._blocked = self._in_the_way(pods)
+            ready = {u: w for u, w in plan.enter.items() if u not in self._blocked and u not in errors}
+            errors |= self._write(pods, ready)
+        errors |= self._set_quotas(pods, errors)
+        self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
+        self._claims = {claim.key: claim for claim in claims}
+        for uid in errors.keys() - self.grants.keys():
+            log.warning("the cpusets of pod %s are not what they should be: %s", uid, errors[uid])
+
+    def look_at(self, uid: str) -> bool:
+        """Look at one pod, of which something has changed; True if what is to be said of it has changed.
+
+        What kubelet gave to its containers is read again first: a pod that it pins has just come.
+        """
+        if self._rule.containers_only:
+            self._refresh_rule()
+        path = self._pods().get(uid)
+        if path is None:
+            return False
+        pods, error = self._read({uid: path}), ""
+        for _ in range(self._settings.attempts):
+            plan = make_plan(self._files.version, pods, self.grants, self._rule, self._blocked)
+            if not plan.leave and not plan.enter:
+                break
+            errors = self._write(pods, plan.leave) or self._write(pods, plan.enter)
+            error = errors.get(uid, "")
+        if uid not in self.grants:
+            return False
+        error = error or self._set_quotas(pods, [uid] if error else []).get(uid, "")
+        before, now = self.outcomes.get(uid), self._outcome(uid, pods.get(uid), error)
+        self.outcomes[uid] = now
+        return now != before
+
+    def standing(self, claim: Claim) -> tuple[Grant, Outcome] | Refusal | None:
+        """How a claim stands; None if it has come, or has changed, since the last look at every pod."""
+        if self._claims.get(claim.key) != claim:
+            return None
+        grant = self.grants.get(claim.pod_uid)
+        if grant is None or grant.claim != claim:
+            return self.refusals.get(claim.key)
+        outcome = self.outcomes.get(claim.pod_uid)
+        return None if outcome is None else (grant, outcome)
+
+    @property
+    def knows_kubelet(self) -> bool:
+        """Whether it is known what kubelet decides; if not, nothing is written."""
+        return self._rule.known
+
+    def _refresh_rule(self) -> None:
+        rule = self._rule_now()
+        if rule.known or not self._rule.known:  # kubelet's file is away while an administrator changes the policy
+            self._rule = rule
+
+    def _read(self, paths: dict[str, str]) -> dict[str, PodCgroups]:
+        found = {uid: self._files.pod(path) for uid, path in paths.items()}
+        return {uid: pod for uid, pod in found.items() if pod is not None}
+
+    def _write(self, pods: dict[str, PodCgroups], plan: Mapping[str, Sequence[Write]]) -> dict[str, str]:
+        """Write, and read back what the kernel made of it; what it refused, by UID."""
+        errors = {}
+        for uid, writes in plan.items():
+            if uid not in pods:
+                continue  # gone by now
+            error = self._files.apply(writes)
+            if error is not None:
+                errors[uid] = f"{error.strerror} ({error.filename})"
+            if uid in self.grants:
+                now, before = self._wall(), self.written_at.get(uid, 0.0)
+                # What somebody else fights over is not told each time
+                self.written_at[uid] = now if now - before >= self._settings.repair_seconds else before
+            again = self._files.pod(pods[uid].path)
+            if again is None:
+                del pods[uid]
+            else:
+                pods[uid] = again
+        return errors
+
+    def _set_quotas(self, pods: Mapping[str, PodCgroups], errors: Collection[str]) -> dict[str, str]:
+        if self._quotas is None:
+            return {}
+        unlimited = {
+            uid
+            for uid, grant in self.grants.items()
+            # Only on CPUs that nobody else has may a pod take what there is
+            if grant.claim.unlimited and uid not in self._blocked and uid not in errors
+            and uid in pods and granted(pods[uid])[0] <= grant.claim.cpus
+        }  # fmt: skip
+        # Kubelet lifts those of containers that it pins
+        mine = {uid: pod for uid, pod in pods.items() if uid not in self._rule.exclusive}
+        return self._quotas.enforce({uid: (pod.path, pod.containers) for uid, pod in mine.items()}, unlimited)
+
+    def _in_the_way(self, pods: dict[str, PodCgroups]) -> dict[str, str]:
+        found = {uid: intruders(pods, grant, self._rule) for uid, grant in self.grants.items() if grant.kept}
+        return {uid: f"pod {' and '.join(others[:3])}" for uid, others in found.items() if others}
+
+    def _outcome(self, uid: str, pod: PodCgroups | None, error: str) -> Outcome:
+        blocked = self._blocked.get(uid, "")
+        if pod is None:
+            return Outcome(intruder=blocked)
+        cpus, mems, same = granted(pod)
+        if not cpus:
+            return Outcome(intruder=blocked, error=error)
+        claim = self.grants[uid].claim
+        memory = pod.memory_of(claim)
+        as_wished = cpus == claim.cpus and (self._rule.mems or not memory or mems == memory)
+        return Outcome(cpus, mems, same and as_wished, blocked, error)
+
+
+def open_cpusets(
+    where: NodeFiles,
+    settings: PinningSettings,
+    pods: Callable[[], dict[str, str]],
+    wall: Callable[[], float],
+    limits: Callable[[], Mapping[str, PodLimits]] | None,
+) -> NodeCpusets:
+    """The cpusets of the node's pods.
+
+    Args:
+        where: the node's files.
+        settings: further files, and how to write.
+        pods: paths of the pods' cgroups by UID, as they are now.
+        wall: seconds since the epoch.
+        limits: CPU limits of the node's pods by UID; None: CPU quotas are left alone.
+
+    Raises:
+        OSError: the node has no cpuset hierarchy.
+    """
+    hierarchies = Hierarchies.detect(where.sys)
+    if hierarchies.cpuset is None:
+        raise OSError(f"no cpuset hierarchy below {where.sys}/fs/cgroup")
+    quotas = None
+    if limits is not None:
+        files = QuotaFiles(where.sys / "fs/cgroup" / _CPU[hierarchies.version], hierarchies.version)
+        quotas = PodQuotas(files, limits, kubelet_sets_quotas(settings.kubelet_config))
+    return NodeCpusets(
+        CpusetFiles(hierarchies.cpuset, hierarchies.version),
+        pods,
+        TopologyReader(where).read,
+        lambda: read_rule(settings.kubelet_state, settings.kubelet_state.with_name("memory_manager_state")),
+        settings,
+        wall,
+        quotas,
+    )
+
+
+def kubelet_unknown(settings: PinningSettings) -> str:
+    """Why no cpuset is given back: kubelet's state cannot be read."""
+    return f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"
