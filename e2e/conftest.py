@@ -9,22 +9,26 @@ import sys
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from concerto.kube import ClusterConfig
 from e2e.testbed import REPOSITORY
-from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, find_binaries, open_cluster
+from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
+from e2e.testbed.requirements import (
+    add_to_summary,
+    require_binaries,
+    require_local_plane,
+    skip_without_cluster,
+    summary_lines,
+)
 from e2e.testbed.waiting import eventually
-
-IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 # What a test that asks for one of these fixtures needs
 _NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "concerto_cluster", "own_plane", "admin"}
 # What a module that starts nodes imports
 _WITH_NODES = {"RealNodes", "real_system"}
-_said: list[str] = []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,24 +42,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """What a process of `-n` has said, for the summary."""
-    _said.extend(line for line in getattr(node, "workeroutput", {}).get("said", ()) if line not in _said)
+    """Take over the lines of a process of `-n` for the summary."""
+    add_to_summary(*getattr(node, "workeroutput", {}).get("summary", ()))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["said"] = _said
+        session.config.workeroutput["summary"] = summary_lines
 
 
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Print a line now, past pytest's capture: what takes long has to say so."""
+    """Print a line now, past pytest's capture, and again at the end: what takes long has to show its progress."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def print_line(text: str) -> None:
         with capture.global_and_fixture_disabled():
-            print(f"\n{text}" if not _said else text, file=sys.stderr, flush=True)
-        _said.append(text)
+            print(f"\n{text}" if not summary_lines else text, file=sys.stderr, flush=True)
+        add_to_summary(text)
 
     return print_line
 
@@ -73,34 +77,20 @@ def cluster(request: pytest.FixtureRequest, say: Callable[[str], None]) -> Itera
                 shutil.copytree(found.logs, logs, dirs_exist_ok=True)
                 say(f"logs of the control plane: {logs}")
     except NoCluster as error:
-        _go_without(error)
-
-
-def _go_without(error: NoCluster) -> NoReturn:
-    _said.extend(line for line in str(error).splitlines() if line not in _said)
-    short = f"no Kubernetes API server to test on ({'; '.join(error.refusals)})"
-    if IN_CI:
-        raise pytest.fail.Exception(f"{short}: in CI this is a failure", pytrace=False) from None
-    pytest.skip(short)
+        skip_without_cluster(error)
 
 
 @pytest.fixture(scope="module")
 def own_plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
-    """A control plane for one module alone: what is done to it would be in the way of others."""
-    try:
-        binaries = find_binaries(say)
-    except NoCluster as error:
-        _go_without(error)
-    with LocalControlPlane(binaries) as started:
+    """A control plane for one module alone, for what would disturb others."""
+    with LocalControlPlane(require_binaries(say)) as started:
         yield started
 
 
 @pytest.fixture
 def control_plane(cluster: Cluster) -> LocalControlPlane:
     """The cluster, if it is one whose API server can be stopped and started."""
-    if not isinstance(cluster, LocalControlPlane):
-        pytest.skip(f"{cluster.origin} is not ours to stop and start")
-    return cluster
+    return require_local_plane(cluster)
 
 
 @pytest.fixture
@@ -131,7 +121,7 @@ def concerto_cluster(cluster: Cluster) -> Cluster:
 
 
 def _refuses_what_it_must(cluster: Cluster) -> bool:
-    """Whether the API server has heard of the rights and policies that came last."""
+    """Whether the rights and policies that came last are in force."""
     kind = {"apiVersion": "concerto.dev/v1alpha1"}
     reservation = {**kind, "kind": "PodReservation", "spec": {"count": 1, "podSelector": {"matchLabels": {"a": "b"}}}}
     reservation["metadata"] = {"name": "tried", "namespace": "default", "labels": {"concerto.dev/in-flight": "true"}}
@@ -164,6 +154,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{suite}: {told}")
         for reason, number in reasons[suite].most_common():
             terminalreporter.line(f"  skipped {number}: {reason}")
-    for line in _said:
+    for line in summary_lines:
         if not line.startswith("["):  # the progress of a build
             terminalreporter.line(line)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from e2e.testbed.agent_helpers import Object, make_daemon_pod, make_pod, status
-from e2e.testbed.clusters import Cluster, LocalControlPlane
+from e2e.testbed.clusters import Cluster
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
-from e2e.testbed.nodes import RealNode, RealNodes, real_nodes_available
+from e2e.testbed.nodes import RealNode, RealNodes
+from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.system import agent_on
 from e2e.testbed.waiting import eventually
 
@@ -22,12 +23,8 @@ NODE = "agent-real"
 @pytest.fixture(scope="module")
 def node(concerto_cluster: Cluster) -> Iterator[RealNode]:
     """A real node with its agent."""
-    if not isinstance(concerto_cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
-    available, reason = real_nodes_available(concerto_cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
-    with RealNodes(concerto_cluster, [NODE]) as nodes:
+    plane = require_real_nodes(concerto_cluster)
+    with RealNodes(plane, [NODE]) as nodes:
         nodes.wait_ready()
         node = nodes[NODE]
         node.import_image(build_image(concerto_cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from e2e.image.build import Images, cached
-from e2e.testbed.clusters import LocalControlPlane, find_binaries
+from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.incluster import NAMESPACE, OVERLAY, import_images, install, wait_rolled_out
-from e2e.testbed.nodes import RealNode, RealNodes, real_nodes_available
+from e2e.testbed.nodes import RealNode, RealNodes
 from e2e.testbed.recorder import Recorder
+from e2e.testbed.requirements import require_binaries, require_kubelet
 from e2e.testbed.system import REPOSITORY, System, busybox_job
 from e2e.testbed.waiting import eventually
 
@@ -83,10 +84,8 @@ def cgroup_settings(nodes: RealNodes) -> dict[str, str]:
 def found(say: Callable[[str], None]) -> Iterator[Installed]:
     if not os.environ.get("E2E_CLUSTER"):
         pytest.skip("installing from images takes 4 minutes: make e2e-cluster")
-    binaries = find_binaries(say)
-    possible, reason = real_nodes_available(binaries.directory)
-    if not possible:
-        pytest.skip(reason)
+    binaries = require_binaries(say)
+    require_kubelet(binaries)
     images = cached(say)
     with LocalControlPlane(binaries, scheduler=True) as cluster, RealNodes(cluster, NAMES) as nodes:
         nodes.wait_ready()

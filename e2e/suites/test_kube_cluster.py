@@ -164,6 +164,21 @@ def test_a_chosen_release_is_not_replaced_by_another(tmp_path: Path) -> None:
         find_or_build(lambda text: None, {"KUBERNETES_VERSION": "1.20.0"})
 
 
+@pytest.mark.parametrize("ci", ["", "true"], ids=["by hand", "in CI"])
+def test_a_machine_without_an_api_server_skips_with_the_reason_and_fails_in_ci(tmp_path: Path, ci: str) -> None:
+    bare = {"PATH": "", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CI": ci}
+    one = f"{Path(__file__).relative_to(REPOSITORY)}::test_a_cluster_has_all_that_tests_build_on"
+    kept = {key: value for key, value in os.environ.items() if key == "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", one, "-q", "-p", "no:cacheprovider"],
+        cwd=REPOSITORY, env={**kept, **bare}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == (1 if ci else 0), done.stdout
+    assert ("apiserver: 1 error" if ci else "apiserver: 1 skipped") in done.stdout
+    for words in ("no kube-apiserver on PATH", "no go command on PATH", "Any one of these would do:"):
+        assert words in done.stdout
+
+
 def test_a_cluster_has_all_that_tests_build_on(cluster: Cluster, namespace: str) -> None:
     version = json.loads(cluster.kubectl("get", "--raw", "/version"))
     assert (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 34)

@@ -24,7 +24,8 @@ import pytest
 from e2e.suites.test_scheduling import condition, events, node_of, pod
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.processes import Process, concerto_command, operator_process
-from e2e.testbed.prometheus import Prometheus, Target, prometheus_available
+from e2e.testbed.prometheus import Prometheus, Target
+from e2e.testbed.requirements import require_prometheus
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import eventually
 from e2e.testbed.watcher_client import Load, WatcherClient
@@ -222,9 +223,7 @@ def exporter(loads: dict[str, float]) -> Iterator[str]:
 
 def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator, nodes, namespace, tmp_path):
     """By now no agent is left. One node is nearly as busy as the profile wants nodes to be, all others are too busy."""
-    available, reason = prometheus_available()
-    if not available:
-        pytest.skip(reason)
+    require_prometheus()
     cluster = concerto_cluster
     names = sorted(
         n["metadata"]["name"] for n in cluster.get("nodes")["items"] if n["metadata"]["name"].startswith(PREFIX)

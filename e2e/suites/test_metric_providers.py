@@ -20,14 +20,14 @@ import pytest
 from concerto.api.schedulingprofile import DEFAULT_FILTERS
 from e2e.suites.test_scheduling import condition, events, node_of, pod
 from e2e.testbed import metrics_server
-from e2e.testbed.clusters import Cluster, LocalControlPlane
-from e2e.testbed.clusters.binaries import Unusable, find_or_build_metrics_server
+from e2e.testbed.clusters import Cluster
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.clusters.pki import Authority
 from e2e.testbed.nodes import RealNode, RealNodes
 from e2e.testbed.processes import NAMESPACE, Process, operator_process
-from e2e.testbed.prometheus import Guard, Prometheus, Target, prometheus_available
-from e2e.testbed.system import agent_on, can_run_real_nodes
+from e2e.testbed.prometheus import Guard, Prometheus, Target
+from e2e.testbed.requirements import require_metrics_server, require_prometheus, require_real_nodes
+from e2e.testbed.system import agent_on
 from e2e.testbed.waiting import eventually
 
 BUSY, IDLE = "measured-busy", "measured-idle"
@@ -69,17 +69,9 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def measured(concerto_cluster: Cluster, say: Callable[[str], None], tmp_path_factory: Any) -> Iterator[Measured]:
-    cluster = concerto_cluster
-    available, reason = can_run_real_nodes(cluster)
-    if available:
-        available, reason = prometheus_available()
-    if not available:
-        pytest.skip(f"metric providers measure real nodes: {reason}")
-    assert isinstance(cluster, LocalControlPlane)
-    try:
-        find_or_build_metrics_server(say)  # before anything runs that would share the CPUs with it
-    except Unusable as error:
-        pytest.skip(f"no metrics-server here: {error}")
+    cluster = require_real_nodes(concerto_cluster)
+    require_prometheus()
+    require_metrics_server(say)
     logs = tmp_path_factory.mktemp("providers")
     pki = Authority(logs / "pki")
     guard = Guard(*pki.server("prometheus"), pki.certificate, "concerto", PASSWORD, HASH)

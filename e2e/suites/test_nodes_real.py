@@ -14,10 +14,11 @@ import pytest
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
-from e2e.testbed.nodes import RealNodes, cleanup_stale, real_nodes_available
+from e2e.testbed.nodes import RealNodes, cleanup_stale
 from e2e.testbed.nodes.cgroups import Machine
 from e2e.testbed.nodes.cleanup import claim, leftovers
 from e2e.testbed.nodes.config import Slot
+from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.realnode
@@ -26,14 +27,10 @@ pytestmark = pytest.mark.realnode
 @pytest.fixture(scope="module")
 def plane(cluster: Cluster) -> Iterator[LocalControlPlane]:
     """The run's control plane, with kube-scheduler."""
-    if not isinstance(cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {cluster.origin}")
-    available, reason = real_nodes_available(cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
-    cluster.start_scheduler()
-    yield cluster
-    cluster.stop_scheduler()
+    plane = require_real_nodes(cluster)
+    plane.start_scheduler()
+    yield plane
+    plane.stop_scheduler()
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,10 @@ from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.clusters.binaries import Unusable, find_installed, find_or_build
 from e2e.testbed.metrics_api import MetricsAPI, Readings
 from e2e.testbed.metrics_api.readings import PodReading
 from e2e.testbed.phpa_helpers import autoscaler
+from e2e.testbed.requirements import require_binaries
 from e2e.testbed.waiting import eventually, eventually_async
 
 SCENARIOS = int(os.environ.get("PHPA_SCENARIOS", "20"))
@@ -51,13 +51,7 @@ TARGETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
 @pytest.fixture(scope="module")
 def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
     """A control plane of its own, whose HPA controller is quick."""
-    try:
-        binaries = find_installed()
-    except Unusable:
-        try:
-            binaries = find_or_build(say)
-        except Unusable as error:
-            pytest.skip(f"no kube-controller-manager whose flags could be set: {error}")
+    binaries = require_binaries(say)
     flags = [
         f"--horizontal-pod-autoscaler-sync-period={SYNC_SECONDS:.0f}s",
         f"--horizontal-pod-autoscaler-downscale-stabilization={WINDOW_SECONDS}s",

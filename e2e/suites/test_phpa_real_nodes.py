@@ -13,10 +13,9 @@ import pytest
 
 from e2e.testbed import metrics_server
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.clusters.binaries import Unusable, find_installed, find_or_build, find_or_build_metrics_server
 from e2e.testbed.images import BUSYBOX_IMAGE
-from e2e.testbed.nodes import real_nodes_available
 from e2e.testbed.phpa_helpers import Object, apply, cpu_metric, deployment, phpa, replicas, status
+from e2e.testbed.requirements import require_binaries, require_kubelet, require_metrics_server
 from e2e.testbed.system import System, install, real_system
 from e2e.testbed.waiting import eventually_async
 
@@ -34,27 +33,15 @@ TWINS = {"hpa": "HorizontalPodAutoscaler", "api": "PredictiveHPA", "agents": "Pr
 @pytest.fixture(scope="module")
 def system(say: Callable[[str], None]) -> Iterator[System]:
     """A real node, its agent, an operator, and the real autoscaler, all with short times."""
-    try:
-        binaries = find_or_build(say) if (installed := _installed()) is None else installed
-        find_or_build_metrics_server(say)
-    except Unusable as error:
-        pytest.skip(f"no control plane of its own, or no metrics-server: {error}")
-    available, reason = real_nodes_available(binaries.directory)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
+    binaries = require_binaries(say)
+    require_kubelet(binaries)
+    require_metrics_server(say)
     real = [f"--horizontal-pod-autoscaler-{name}={value}" for name, value in {"sync-period": SYNC, **TIMES}.items()]
     ours = [f"--autoscaling-{name}={value}" for name, value in {"sync-period": SYNC, **TIMES}.items()]
     with LocalControlPlane(binaries, controller_manager_flags=real) as plane:
         install(plane)
         with real_system(plane, say, [NODE], operator_flags=ours) as started:
             yield started
-
-
-def _installed() -> object | None:
-    try:
-        return find_installed()
-    except Unusable:
-        return None
 
 
 def burner(name: str) -> Object:

@@ -26,10 +26,10 @@ from e2e.testbed.pinning_helpers import (
     pinning_node,
     pod,
     start_bound,
-    two_cpu_plane,
     until_condition,
 )
 from e2e.testbed.processes import Process, concerto_command, operator_process
+from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.realnode
@@ -44,7 +44,7 @@ BURSTS = [3] * 17 + [10] * 5 + [20] * 3 if FULL else [10]
 @pytest.fixture(scope="module")
 def plane(concerto_cluster: Cluster) -> LocalControlPlane:
     """A control plane that real nodes can join."""
-    return two_cpu_plane(concerto_cluster)
+    return require_real_nodes(concerto_cluster, cpus=2)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from concerto.pinning.validation import BoundPod, judge_node
 from e2e.testbed.agent_helpers import Object, condition
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
 from e2e.testbed.nodes import RealNode
-from e2e.testbed.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod, two_cpu_plane
+from e2e.testbed.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod
 from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
+from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.realnode
@@ -33,7 +34,7 @@ PODS = 5
 @pytest.fixture(scope="module")
 def system(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
     """A node, its agent, and an operator."""
-    plane = two_cpu_plane(concerto_cluster)
+    plane = require_real_nodes(concerto_cluster, cpus=2)
     operator = operator_process(plane, plane.logs, "operator-pinning", QUICK_LEASE, kept=True).start()
     try:
         with pinning_node(plane, NODE) as (node, agent):

@@ -21,10 +21,10 @@ from e2e.testbed.pinning_helpers import (
     pinning_node,
     pod,
     start_bound,
-    two_cpu_plane,
     until_condition,
 )
 from e2e.testbed.processes import Process
+from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.realnode
@@ -38,7 +38,7 @@ RECONCILE_SECONDS = 10  # kubelet's cpuManagerReconcilePeriod
 @pytest.fixture(scope="module")
 def static(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process]]:
     """A node whose kubelet has the static policy, and its agent."""
-    plane = two_cpu_plane(concerto_cluster)
+    plane = require_real_nodes(concerto_cluster, cpus=2)
     with pinning_node(plane, NODE, kubelet_config=STATIC) as (node, agent):
         yield plane, node, agent
 

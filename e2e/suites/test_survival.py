@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.processes import QUICK_LEASE, Process
 from e2e.testbed.recorder import Recorder
+from e2e.testbed.requirements import require_local_plane
 from e2e.testbed.system import System, busybox_job, can_run_real_nodes, hollow_system, real_system
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
 
@@ -27,15 +27,14 @@ LONG_SECONDS = 5 * PATIENCE_SECONDS
 
 @pytest.fixture(scope="module")
 def system(concerto_cluster, say: Callable[[str], None]) -> Iterator[System]:
-    if not isinstance(concerto_cluster, LocalControlPlane):
-        pytest.skip(f"{concerto_cluster.origin} is not ours to break")
-    possible, reason = can_run_real_nodes(concerto_cluster)
+    plane = require_local_plane(concerto_cluster)
+    possible, reason = can_run_real_nodes(plane)
     if possible:
-        with real_system(concerto_cluster, say, operator_flags=QUICK_LEASE, operator_kept=True) as found:
+        with real_system(plane, say, operator_flags=QUICK_LEASE, operator_kept=True) as found:
             yield found
     else:
         say(f"survival: simulated nodes instead of real ones: {reason}")
-        with hollow_system(concerto_cluster, say, 4, operator_flags=QUICK_LEASE, operator_kept=True) as found:
+        with hollow_system(plane, say, 4, operator_flags=QUICK_LEASE, operator_kept=True) as found:
             yield found
 
 

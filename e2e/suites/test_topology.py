@@ -12,10 +12,11 @@ import pytest
 
 import support.sysfs_trees as trees
 from e2e.testbed.agent_helpers import Object, condition, pod_spec
-from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
+from e2e.testbed.clusters import Cluster, ClusterError
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
-from e2e.testbed.nodes import RealNodes, real_nodes_available
+from e2e.testbed.nodes import RealNodes
 from e2e.testbed.processes import NAMESPACE, Process, agent_process
+from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.system import agent_on
 from e2e.testbed.waiting import eventually
 
@@ -147,17 +148,10 @@ REAL = "cpus-real"
 def test_a_real_kubelets_reserved_and_exclusive_cpus_are_published(
     concerto_cluster: Cluster, namespace: str, tmp_path: Path
 ):
-    if not isinstance(concerto_cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {concerto_cluster.origin}")
-    available, reason = real_nodes_available(concerto_cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
     kubelet = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "cpuManagerReconcilePeriod": "2s"}
-    with RealNodes(concerto_cluster, [REAL], kubelet_config=kubelet) as nodes:
+    with RealNodes(require_real_nodes(concerto_cluster, cpus=2), [REAL], kubelet_config=kubelet) as nodes:
         nodes.wait_ready()
         node = nodes[REAL]
-        if len(node.cpus) < 2:
-            pytest.skip("the static policy has nothing to give away on one CPU")
         node.import_image(build_image(concerto_cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
         agent = agent_on(concerto_cluster, node, tmp_path).start()
         try:

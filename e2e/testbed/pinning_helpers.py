@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from concerto.api.cpulist import format_cpu_list
 from e2e.testbed import REPOSITORY
 from e2e.testbed.agent_helpers import Object, condition, pod_spec
-from e2e.testbed.clusters import Cluster, LocalControlPlane
+from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
-from e2e.testbed.nodes import RealNode, RealNodes, real_nodes_available
+from e2e.testbed.nodes import RealNode, RealNodes
 from e2e.testbed.processes import Process, agent_process
 from e2e.testbed.waiting import eventually
 
@@ -27,18 +24,6 @@ GROUP = "/apis/concerto.dev/v1alpha1"
 FIRST_INSTRUCTION = (
     'while read k v; do [ "$k" = Cpus_allowed_list: ] && echo -n $v >/dev/termination-log; done </proc/self/status'
 )
-
-
-def two_cpu_plane(cluster: Cluster) -> LocalControlPlane:
-    """A control plane that real nodes of two CPUs can join; the test is skipped where there can be none."""
-    if not isinstance(cluster, LocalControlPlane):
-        pytest.skip(f"real nodes join a control plane on this machine, not {cluster.origin}")
-    available, reason = real_nodes_available(cluster.binaries)
-    if not available:
-        pytest.skip(f"no real nodes here: {reason}")
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("pinning on a real node takes two CPUs")
-    return cluster
 
 
 @contextlib.contextmanager
