@@ -24,7 +24,8 @@ from concerto.scheduling.cycle import CycleResult, schedule
 from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.state.cluster import Change, ClusterState
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
 from e2e.bench.test_bench_pinning import large_node
 
 pytestmark = pytest.mark.bench
@@ -143,7 +144,7 @@ def test_pods_with_cpus_of_their_own(benchmark: BenchmarkFixture, taken: bool) -
         cluster.set_topology(NodeCPUTopology(f"node-{i}", topology, CPUPools(reserved=frozenset({0, 128}))))
         if taken:
             cpus = format_cpu_list(int(c) for c in generator.choice(128, size=32, replace=False))
-            cluster.set_binding({
+            cluster.set_cpu_binding({
                 "metadata": {"namespace": "default", "name": f"other-{i}"},
                 "spec": {"exclusivenessLevel": "CPU"},
                 "status": {"nodeName": f"node-{i}", "cpus": cpus},

@@ -149,7 +149,7 @@ async def test_one_object_that_nobody_can_read_does_not_keep_the_others_waiting(
         made.on_pod(None, pod("n1", uid="uid-y"))
         made.on_capacity(None, {"metadata": {"name": "n1", "resourceVersion": "1"}, "status": {"observedAt": 7}})
         made.on_batch(None, {"metadata": {"name": "b"}, "spec": {"assignments": [{"uid": "?"}]}})
-        assert [n for n in ("n1", "n2") if made.cluster.exists[made.cluster.row_of.get(n, -1)]] == ["n1"]
+        assert [n for n in ("n1", "n2") if made.cluster.nodes.exists[made.cluster.row_of.get(n, -1)]] == ["n1"]
         assert "uid-x" not in made._queue
         made.on_pod(BROKEN_POD, pod(uid="uid-x"))
         assert "uid-x" in made._queue, "mended, and waiting like any other"

@@ -12,7 +12,7 @@ from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.registry import FILTERS
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, profile
 
 
@@ -160,7 +160,7 @@ class TestStandingReservations:
         cluster = self.cluster()
         heads = [pod(f"p{i}") for i in range(12)]
         assert set(placed(decide(cluster, heads)).values()) == {"a"}
-        assert cluster.available[cluster.row_of["b"]] == 0.0
+        assert cluster.measured.available[cluster.row_of["b"]] == 0.0
 
     def test_a_pod_whose_units_node_will_not_do_competes_for_the_others(self):
         result = decide(self.cluster(), [pod("p", labels={"app": "x"}, nodeSelector={"kubernetes.io/hostname": "a"})])

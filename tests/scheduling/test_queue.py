@@ -3,7 +3,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from concerto.scheduling.queue import Queue, QueueSettings
-from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import pod
 
 NOW = 1000.0

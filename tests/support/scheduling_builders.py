@@ -133,7 +133,7 @@ def query(
 ):
     """What a plugin is asked, under a profile with these settings."""
     chosen = ProfileSettings("concerto", **settings)
-    basis = cluster.basis(now, stale_after_seconds=chosen.stale_after_seconds, policy=chosen.metrics_policy)
+    basis = cluster.measured.basis(now, stale_after_seconds=chosen.stale_after_seconds, policy=chosen.metrics_policy)
     units = np.zeros(cluster.size)
     for name, held in (reserved or {}).items():
         units[cluster.row_of[name]] = held

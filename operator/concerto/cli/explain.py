@@ -154,7 +154,7 @@ def build_snapshot(
     for raw in topologies:
         cluster.set_topology(NodeCPUTopology.from_raw(raw))
     for raw in bindings:
-        cluster.set_binding(raw)
+        cluster.set_cpu_binding(raw)
     return cluster
 
 

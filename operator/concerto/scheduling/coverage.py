@@ -10,7 +10,8 @@ from concerto.api.metric_provider import MetricProviderSettings
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
 from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import MEASURED, ClusterState
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.measured_capacity import MEASURED
 from concerto.scheduling.state.provided_load import RESOURCES
 
 MAX_TOLD = 10
@@ -49,9 +50,11 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
     """What is known, as of now, of the load that a profile's scores ask for."""
     settings = profile.settings
     rows = slice(0, cluster.size)
-    exists = cluster.exists[rows]
+    exists = cluster.nodes.exists[rows]
     measured = [score.name for score, _ in profile.scores if score.needs_telemetry]
-    basis = cluster.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
+    basis = cluster.measured.basis(
+        now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
+    )
     if settings.load.provider:
         heard = cluster.load.heard(settings.load.provider, rows)
         missing = heard < now - settings.stale_after_seconds

@@ -22,8 +22,10 @@ from concerto.scheduling.framework import Query
 from concerto.scheduling.plugins.measured_capacity.score import pods_by_requests
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose
-from concerto.scheduling.state.cluster import MEASURED, ClusterState, Ints
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Ints
 from concerto.scheduling.state.cpus import Workload
+from concerto.scheduling.state.measured_capacity import MEASURED
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
@@ -173,7 +175,7 @@ class LargePodDrain:
 
     def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
         """The same pods, those first that nodes may have to be kept for: others would take what comes free."""
-        if not self._cluster.sizes:
+        if not self._cluster.large_pods.sizes:
             return heads
 
         def waits(pod: PodView) -> bool:
@@ -191,32 +193,32 @@ class LargePodDrain:
         candidates = self._may_keep[key]
         while candidates:
             row = candidates.pop()
-            if not self._cluster.draining[row]:
-                self._cluster.draining[row] = True
+            if not self._cluster.large_pods.draining[row]:
+                self._cluster.large_pods.draining[row] = True
                 self._touched.append(row)
                 return
 
     def _candidates(self, query: Query, profile: Profile) -> list[int]:
         """Nodes to keep for such pods, so many that of the nodes that would do for them a quarter is kept, or one."""
         cluster, rows = self._cluster, slice(0, self._cluster.size)
-        wanted = cluster.exists[rows] & query.is_measured(rows)
+        wanted = cluster.nodes.exists[rows] & query.is_measured(rows)
         for plugin in profile.filters:
             if plugin.name != "PodCapacity":
                 wanted &= plugin.feasible(query, rows)
-        taken = cluster.taken(rows)
-        kept = int(np.count_nonzero(wanted & cluster.draining[rows]))
+        taken = cluster.large_pods.taken(rows)
+        kept = int(np.count_nonzero(wanted & cluster.large_pods.draining[rows]))
         most = max(1, int(_MAX_EMPTYING * np.count_nonzero(wanted))) - kept
-        could: Ints = np.flatnonzero(wanted & ~cluster.draining[rows] & np.isfinite(taken))
+        could: Ints = np.flatnonzero(wanted & ~cluster.large_pods.draining[rows] & np.isfinite(taken))
         return [int(row) for row in could[np.argsort(taken[could], kind="stable")][: max(0, most)][::-1]]
 
     def over(self) -> None:
         """The cycle is over."""
-        self._cluster.draining[:] = False
+        self._cluster.large_pods.draining[:] = False
 
 
 def _template_key(cluster: ClusterState, pod: PodView, reservation: ReservationKey | None) -> tuple[object, ...]:
     """What two pods must have in common to be treated alike: labels matter only to others' anti-affinity."""
-    refusable = (pod.namespace, frozenset(pod.labels.items())) if cluster.any_refusals else None
+    refusable = (pod.namespace, frozenset(pod.labels.items())) if cluster.anti_affinity else None
     return (pod.scheduler_name, pod.shape, reservation, refusable)
 
 
@@ -231,9 +233,9 @@ def _millicores(cluster: ClusterState, pod: PodView, profile: Profile, now: floa
     The longer it waits, the less it is content with. Where even keeping a node for it has not helped, slow is better
     than never: it takes half, and so on, and in the end ``ANYTHING``, as do ordinary pods that have waited for long.
     """
-    if not cluster.sizes:
+    if not cluster.large_pods.sizes:
         return 0.0
-    waits, millicores = _waits(pod, profile, now), cluster.sizes.millicores(pod)
+    waits, millicores = _waits(pod, profile, now), cluster.large_pods.sizes.millicores(pod)
     if waits >= (_MAX_WAITS if millicores else _ORDINARY_WAITS):
         return ANYTHING
     if waits < 2:
@@ -247,7 +249,9 @@ def query_for(
 ) -> Query:
     """What plugins are asked about a pod under its profile, as of now."""
     settings = profile.settings
-    basis = cluster.basis(now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy)
+    basis = cluster.measured.basis(
+        now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
+    )
     return Query(
         pod,
         cluster,

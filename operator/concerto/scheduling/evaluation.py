@@ -16,7 +16,8 @@ from concerto.api.score_arguments import NodeResourcesFitArgs
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import Bools, ClusterState, Floats, Ints, Rows
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
@@ -81,7 +82,7 @@ class Evaluation:
         self._stand_in_weight = 0.0 if knows_requests else float(sum(w for s, w in profile.scores if s.needs_telemetry))
         self._whole = tuple((s, float(w)) for s, w in profile.scores if s.needs_normalising or s.needs_telemetry)
         size = query.cluster.size
-        self.feasible = query.cluster.exists[:size].copy()
+        self.feasible = query.cluster.nodes.exists[:size].copy()
         self.abstentions: dict[str, int] = {}
         self.by_allocation = False
         self._totals: Floats = np.zeros(0)
@@ -132,7 +133,7 @@ class Evaluation:
         if len(ties) == 1:
             row = ties[0]
         elif self._profile.settings.tie_breaking == "FirstByName":
-            row = ties[np.argmin(self.query.cluster.name_ranks()[ties])]
+            row = ties[np.argmin(self.query.cluster.rows.name_ranks()[ties])]
         else:
             row = ties[generator.integers(len(ties))]
         return int(row), float(greatest)

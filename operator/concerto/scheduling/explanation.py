@@ -11,7 +11,8 @@ from concerto.scheduling.cycle import query_for
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, ClusterState
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
     profile = profile.for_workload(query.workload)
     template = Evaluation(query, profile, reservation, ())
     totals = template.totals()
-    rows = np.flatnonzero(cluster.exists[: cluster.size])
+    rows = np.flatnonzero(cluster.nodes.exists[: cluster.size])
     by_plugin = template.by_plugin(rows)
     basis = {int(MEASURED): "Capacity", int(BY_REQUESTS): "Requests"}
     verdicts = []

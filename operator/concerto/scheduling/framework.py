@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
-from concerto.scheduling.state.cluster import BY_REQUESTS, MEASURED, Bools, Change, ClusterState, Floats, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
+from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
 from concerto.scheduling.state.provided_load import RESOURCES
 
 
@@ -59,8 +62,8 @@ class Query:
     def available(self, rows: Rows) -> Floats:
         """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
         cluster = self.cluster
-        with_reserved = cluster.available[: cluster.size][rows] + self.reserved[rows]
-        startable: Floats = cluster.startable[: cluster.size][rows]
+        with_reserved = cluster.measured.available[rows] + self.reserved[rows]
+        startable: Floats = cluster.measured.startable[rows]
         return np.minimum(with_reserved, startable)
 
     def is_measured(self, rows: Rows) -> Bools:
@@ -92,7 +95,7 @@ class Query:
 
     def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
         """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""
-        machine = self.cluster.machine[RESOURCES.index(resource), : self.cluster.size][rows]
+        machine = self.cluster.nodes.machine[RESOURCES.index(resource)][rows]
         parts: Floats = amount / np.maximum(machine, 1)
         return np.where(machine > 0, parts, np.minimum(parts, 1.0))
 

@@ -15,7 +15,7 @@ from itertools import islice
 
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle import MAX_DECISIONS
-from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.learned_sizes import kind_of
 
 _Place = tuple[float, int, str]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.scheduling.framework import Filter, Query
-from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.changes import Change
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Diagnosis:
 
 def diagnose(query: Query, filters: tuple[Filter, ...]) -> Diagnosis:
     """Run the filters again, one after another, and ask each why it refuses what it is the first to refuse."""
-    rows = np.flatnonzero(query.cluster.exists[: query.cluster.size])
+    rows = np.flatnonzero(query.cluster.nodes.exists[: query.cluster.size])
     nodes = len(rows)
     reasons: Counter[str] = Counter()
     requeue_on = Change.NODE

@@ -41,7 +41,7 @@ def test_until_the_last_of_them_has_ended():
     assert passes(UnsupportedConstraints(), asked) == ["b", "c"]
     cluster.remove_pod("uid-two")
     assert passes(UnsupportedConstraints(), asked) == ["a1", "a2", "b", "c"]
-    assert not cluster.any_refusals
+    assert not cluster.anti_affinity
 
 
 def test_a_node_without_the_label_is_no_place():

@@ -20,7 +20,7 @@ from concerto.scheduling.cycle import query_for, schedule
 from concerto.scheduling.explanation import explain
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
-from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile, reasons, scores
 from support.topologies import machine, topologies
 
@@ -140,7 +140,7 @@ def test_what_can_not_be_meant_is_said_and_the_pod_waits(asking, problem):
 def test_why_nodes_are_refused_and_what_helps():
     made = cluster("full", "slow", "free")
     made.set_node(node("blind"))
-    made.set_binding(binding("other", "full", "0-19"))
+    made.set_cpu_binding(binding("other", "full", "0-19"))
     made.avoid_cpus("slow", NOW + 30)
     query = query_for(made, pinned("p"), by(), None, NOW)
     assert reasons(WorkloadAware(), query) == {
@@ -149,15 +149,15 @@ def test_why_nodes_are_refused_and_what_helps():
         "node(s) had no NodeCPUTopology": 1,
     }
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
-    assert made.forgive_cpus(NOW + 29) == Change.NOTHING
-    assert made.forgive_cpus(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
-    assert made.remove_binding(("default", "other")) == Change.CPUS
+    assert made.end_cpu_avoidance(NOW + 29) == Change.NOTHING
+    assert made.end_cpu_avoidance(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
+    assert made.remove_cpu_binding(("default", "other")) == Change.CPUS
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
 
 
 def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
     made = cluster("empty", "half")
-    made.set_binding(binding("other", "half", "0-4", "Core"))
+    made.set_cpu_binding(binding("other", "half", "0-4", "Core"))
     assert scores(Score(), query_for(made, pinned("p"), by(), None, NOW)) == {"empty": 100, "half": pytest.approx(50)}
     filled = by("MaximumUtilization")
     assert scores(Score(), query_for(made, pinned("p"), filled, None, NOW)) == {"empty": 0, "half": pytest.approx(50)}
@@ -170,7 +170,7 @@ def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
 def cluster_like(made):
     """The same nodes anew: deciding changes a cluster."""
     again = cluster(*made.row_of)
-    again.set_binding(binding("other", "half", "0-4", "Core"))
+    again.set_cpu_binding(binding("other", "half", "0-4", "Core"))
     return again
 
 
@@ -185,16 +185,16 @@ def test_cpus_are_held_from_the_decision_on_until_the_pod_is_gone_whatever_comes
 
     assert not is_free()
     # The binding of an attempt before this one goes late: what is assumed now is not touched by it
-    made.set_binding(binding("p", "a", "0-1"))
-    made.remove_binding(("default", "p"))
+    made.set_cpu_binding(binding("p", "a", "0-1"))
+    made.remove_cpu_binding(("default", "p"))
     assert not is_free()
-    made.set_binding(binding("p", "a", "0-1"))
+    made.set_cpu_binding(binding("p", "a", "0-1"))
     made.confirm(waiting.uid)
     made.set_pod(replace(waiting, node_name="a"), NOW)
     assert not is_free()
     made.remove_pod(waiting.uid)
     assert not is_free(), "its binding holds them as long as it is there"
-    assert made.set_binding(binding("p", "a", "0-1", deletionTimestamp="2026-03-01T12:00:00Z")) == Change.CPUS
+    assert made.set_cpu_binding(binding("p", "a", "0-1", deletionTimestamp="2026-03-01T12:00:00Z")) == Change.CPUS
     assert is_free()
     assert decision.assignment.pin.cpus == "0-1"
 
@@ -210,13 +210,13 @@ def test_a_decision_that_is_taken_back_gives_its_cpus_back():
 def test_a_binding_that_holds_nothing_or_moves_is_followed():
     made = cluster("a", "b")
     small = by().workload(pinned("q", "io-bound", "2"))
-    made.set_binding(binding("x", "a", "0,10"))
+    made.set_cpu_binding(binding("x", "a", "0,10"))
     assert made.cpus.place("a", small).cpus == to_mask({1, 11})
-    assert made.set_binding(binding("x", "b", "0,10")) == Change.CPUS
+    assert made.set_cpu_binding(binding("x", "b", "0,10")) == Change.CPUS
     assert (made.cpus.place("a", small).cpus, made.cpus.place("b", small).cpus) == (to_mask({0, 10}), to_mask({1, 11}))
     lost = binding("x", "b", "0,10")
     del lost["status"]["cpus"]
-    assert made.set_binding(lost) == Change.CPUS
+    assert made.set_cpu_binding(lost) == Change.CPUS
     assert made.cpus.place("b", small).cpus == to_mask({0, 10})
 
 
@@ -275,7 +275,7 @@ def test_over_any_nodes_and_cycles_no_exclusive_cpu_is_given_twice_and_the_share
             for decision in list(live.values())[::2]:
                 a = decision.assignment
                 best = {"labels": dict(decision.pod.labels)}
-                made.set_binding(binding(a.name, a.node, a.pin.cpus, a.pin.level, **best))
+                made.set_cpu_binding(binding(a.name, a.node, a.pin.cpus, a.pin.level, **best))
                 made.confirm(a.uid)
         return {name: d.assignment for name, d in live.items()}
 

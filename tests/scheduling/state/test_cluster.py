@@ -3,7 +3,10 @@ import pytest
 
 from concerto.api.podreservation import Assignment
 from concerto.api.selectors import NodeSelector, Requirement
-from concerto.scheduling.state.cluster import AVOIDED, BY_REQUESTS, MEASURED, PODS, Change, ClusterState
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.measured_capacity import AVOIDED, BY_REQUESTS, MEASURED
+from concerto.scheduling.state.resources import PODS
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
 
 
@@ -15,10 +18,10 @@ def at(cluster, name):
     row = cluster.row_of[name]
     rows = np.array([row])
     return {
-        "exists": bool(cluster.exists[row]),
-        "cpu": (int(cluster.used("cpu", rows)[0]), int(cluster.allocatable("cpu", rows)[0])),
-        "pods": int(cluster.used(PODS, rows)[0]),
-        "available": float(cluster.available[row]),
+        "exists": bool(cluster.nodes.exists[row]),
+        "cpu": (int(cluster.resources.used("cpu", rows)[0]), int(cluster.resources.allocatable("cpu", rows)[0])),
+        "pods": int(cluster.resources.used(PODS, rows)[0]),
+        "available": float(cluster.measured.available[row]),
     }
 
 
@@ -54,7 +57,7 @@ def test_rows_of_what_is_gone_are_used_again():
         "pods": 0,
         "available": pytest.approx(np.nan, nan_ok=True),
     }
-    assert cluster.name_ranks()[[cluster.row_of["b"], cluster.row_of["c"]]].tolist() == [0, 1]
+    assert cluster.rows.name_ranks()[[cluster.row_of["b"], cluster.row_of["c"]]].tolist() == [0, 1]
 
 
 def test_columns_grow_and_keep_what_they_hold():
@@ -64,11 +67,13 @@ def test_columns_grow_and_keep_what_they_hold():
         cluster.set_capacity(capacity(f"n{i}", float(i)), NOW)
         cluster.set_pod(pod(f"p{i}", nodeName=f"n{i}", requests={"cpu": "1m", "example.com/r0": "1"}), NOW)
     rows = slice(0, 300)
-    assert cluster.allocatable("cpu", rows).tolist() == list(range(300))
-    assert cluster.available[:300].tolist() == [i - 1.0 for i in range(300)]
-    assert cluster.allocatable("example.com/r2", rows).tolist() == [i if i % 3 == 2 else 0 for i in range(300)]
-    assert cluster.used("example.com/r0", rows).tolist() == [1] * 300
-    assert cluster.allocatable("example.com/none", rows).tolist() == [0] * 300
+    assert cluster.resources.allocatable("cpu", rows).tolist() == list(range(300))
+    assert cluster.measured.available[:300].tolist() == [i - 1.0 for i in range(300)]
+    assert cluster.resources.allocatable("example.com/r2", rows).tolist() == [
+        i if i % 3 == 2 else 0 for i in range(300)
+    ]
+    assert cluster.resources.used("example.com/r0", rows).tolist() == [1] * 300
+    assert cluster.resources.allocatable("example.com/none", rows).tolist() == [0] * 300
 
 
 def test_basis_is_a_function_of_now():
@@ -78,7 +83,7 @@ def test_basis_is_a_function_of_now():
     cluster.set_capacity(capacity("n", 5.0, version=2, at=NOW + 500), NOW + 500)
 
     def basis(now, policy):
-        return cluster.basis(now, stale_after_seconds=600.0, policy=policy).tolist()
+        return cluster.measured.basis(now, stale_after_seconds=600.0, policy=policy).tolist()
 
     assert basis(NOW + 600, "Avoid") == [MEASURED, MEASURED, AVOIDED]
     assert basis(NOW + 601, "Avoid") == [MEASURED, AVOIDED, AVOIDED]
@@ -160,13 +165,18 @@ def test_what_nodes_were_and_what_pods_ask_for_does_not_pile_up():
         )
         cluster.set_node(node("m", labels={"a": "same"}, taints=[("stays", "", "NoExecute")]))
         wanted = NodeSelector((Requirement("a", "In", ("same",)), Requirement(f"l{number}", "DoesNotExist")))
-        assert cluster.selected(wanted, slice(0, cluster.size)).tolist() == [False, True]
-        assert cluster.free(("cpu", f"a.b/{number}"), slice(0, cluster.size)).tolist() == [[4000, 4000], [0, 0]]
-        assert cluster.by_taints(lambda taints: any(t.key == "stays" for t in taints), slice(0, 2)).tolist() == [
+        assert cluster.nodes.labels.selected(wanted, slice(0, cluster.size)).tolist() == [False, True]
+        assert cluster.resources.free(("cpu", f"a.b/{number}"), slice(0, cluster.size)).tolist() == [
+            [4000, 4000],
+            [0, 0],
+        ]
+        assert cluster.nodes.taints.accepted(
+            lambda taints: any(t.key == "stays" for t in taints), slice(0, 2)
+        ).tolist() == [
             False,
             True,
         ]
-    assert len(cluster._taint_sets) < 600
-    assert len(cluster._labels) <= 256
-    assert max(len(column.code_of) for column in cluster._labels.values()) < 600
-    assert len(cluster._resources) < 10
+    assert len(cluster.nodes.taints._code_of) < 600
+    assert len(cluster.nodes.labels._columns) <= 256
+    assert max(len(column.code_of) for column in cluster.nodes.labels._columns.values()) < 600
+    assert len(cluster.resources._index) < 10

@@ -123,9 +123,9 @@ def test_limits_that_are_resized_alone_are_predicted_by_at_once():
     assert recent(cluster) == [500, 100]
     cluster.set_pod(limited("2"), NOW)
     assert recent(cluster) == [2000, 100]
-    assert cluster.limits[:, cluster.row_of["n"]].tolist() == [2000, 100]
+    assert cluster.usage.limits[:, cluster.row_of["n"]].tolist() == [2000, 100]
     cluster.remove_pod("uid-p")
-    assert cluster.limits[:, cluster.row_of["n"]].tolist() == [0, 0]
+    assert cluster.usage.limits[:, cluster.row_of["n"]].tolist() == [0, 0]
 
 
 def test_another_profiles_settings_give_other_sums():

@@ -10,7 +10,7 @@ import pytest
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
-from concerto.scheduling.state.cluster import Change
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.reservations import place
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -32,8 +32,8 @@ def sizes(*named):
     """Pods of one kind, placed; of those named here an agent says that they take 3.9 CPUs."""
     made = LearnedSizes()
     for i in range(4):
-        made.placed(big(f"b{i}"), "n")
-    made.told("n", dict.fromkeys(named, 3900.0))
+        made.add_pod(big(f"b{i}"), "n")
+    made.report("n", dict.fromkeys(named, 3900.0))
     return made
 
 
@@ -46,49 +46,49 @@ def test_what_one_pod_takes_holds_for_its_siblings_and_for_nobody_else():
 
 def test_an_agent_speaks_for_the_pods_on_its_node_only():
     made = sizes()
-    made.told("other", {"uid-b0": 3900.0})
+    made.report("other", {"uid-b0": 3900.0})
     assert made.millicores(big("next")) == 0.0
 
 
 def test_those_that_ended_before_one_was_named_count_as_well():
     made = sizes()
     for uid in ("uid-b1", "uid-b2"):
-        made.lifted(uid, ended=True)
-    made.told("n", {"uid-b0": 3900.0})
+        made.remove_pod(uid, ended=True)
+    made.report("n", {"uid-b0": 3900.0})
     assert made.millicores(big("next")) == 0.0
 
 
 def test_a_kind_of_which_most_pods_have_ended_unnamed_has_units():
     made = sizes("uid-b0")
     for uid in ("uid-b1", "uid-b2"):
-        made.lifted(uid, ended=True)
+        made.remove_pod(uid, ended=True)
     assert made.millicores(big("next")) == 0.0
 
 
 def test_a_pod_that_moved_or_was_taken_back_is_no_witness():
     made = sizes("uid-b0")
     for uid in ("uid-b1", "uid-b2", "uid-b3"):
-        made.lifted(uid, ended=False)
+        made.remove_pod(uid, ended=False)
     assert made.millicores(big("next")) == 3900.0
 
 
 def test_a_pod_that_is_named_before_it_is_heard_of_counts_when_it_is():
     made = LearnedSizes()
-    made.told("n", {"uid-b0": 3000.0})
+    made.report("n", {"uid-b0": 3000.0})
     assert made.millicores(big("next")) == 0.0
-    made.placed(big("b0"), "n")
+    made.add_pod(big("b0"), "n")
     assert made.millicores(big("next")) == 3000.0
 
 
 def test_what_is_learned_outlives_its_pods_and_follows_the_latest():
     made = sizes("uid-b0")
-    made.lifted("uid-b0", ended=True)
-    made.told("n", {})
+    made.remove_pod("uid-b0", ended=True)
+    made.report("n", {})
     assert made.millicores(big("next")) == 3900.0
     for i in range(20):
-        made.placed(big(f"c{i}"), "n")
-        made.told("n", {f"uid-c{i}": 2000.0})
-        made.lifted(f"uid-c{i}", ended=True)
+        made.add_pod(big(f"c{i}"), "n")
+        made.report("n", {f"uid-c{i}": 2000.0})
+        made.remove_pod(f"uid-c{i}", ended=True)
     assert made.millicores(big("next")) == pytest.approx(2000.0, rel=0.05)
 
 
@@ -207,8 +207,8 @@ def test_of_a_few_nodes_that_would_do_a_quarter_is_kept_however_many_others_ther
             made.set_pod(each, NOW)
         made.set_capacity(capacity(f"n{i}", 1.0, observed=tuple(p.uid for p in on), pod_share=0.1), NOW)
     large = [big(f"b{i}", nodeSelector={"pool": "a"}, uid=f"b{i}") for i in range(4)]
-    made.sizes.placed(dataclasses.replace(large[0], uid="seen"), "known")
-    made.sizes.told("known", {"seen": 3900.0})
+    made.large_pods.sizes.add_pod(dataclasses.replace(large[0], uid="seen"), "known")
+    made.large_pods.sizes.report("known", {"seen": 3900.0})
     ordinary = [pod(f"o{i}", labels={"job": "small"}, created=_CREATED, nodeSelector={"pool": "a"}) for i in range(9)]
     placed, _ = decide(made, *large, *ordinary, waited=WAIT)
     assert len(placed) == 3
@@ -226,7 +226,7 @@ def test_what_an_agent_does_not_name_in_a_minute_is_kept_no_longer():
     for seconds, available in ((0.0, 9.0 - 8.75), (59.0, 9.0 - 8.75), (60.0, 9.0)):
         told = capacity("free", 9.0, observed=("uid-next",), version=int(seconds) + 2, at=NOW + seconds, pod_share=0.1)
         made.set_capacity(told, NOW + seconds)
-        assert made.available[made.row_of["free"]] == pytest.approx(available)
+        assert made.measured.available[made.row_of["free"]] == pytest.approx(available)
 
 
 CAME_FREE = {
@@ -243,9 +243,9 @@ CAME_FREE = {
 def test_those_that_wait_are_looked_at_again_when(sentence):
     made = cluster(free={"value": 10.0})
     decide(made, big("next"))
-    assert made.available[made.row_of["free"]] < 1.0
+    assert made.measured.available[made.row_of["free"]] < 1.0
     assert CAME_FREE[sentence](made) & Change.CAPACITY
-    assert made.available[made.row_of["free"]] >= 1.0
+    assert made.measured.available[made.row_of["free"]] >= 1.0
 
 
 def test_large_ones_are_looked_at_again_when_a_node_s_cpus_come_free_and_its_room_for_pods_is_what_it_was():
@@ -261,20 +261,20 @@ def test_shares_that_are_told_before_the_node_is_known_are_of_its_cpus_when_it_i
     made = cluster_state(
         [], [big("b0", nodeName="n")], [capacity("n", 1.0, observed=("uid-b0",), large={"uid-b0": 0.5})]
     )
-    assert made.sizes.millicores(big("next")) == 0.0
+    assert made.large_pods.sizes.millicores(big("next")) == 0.0
     made.set_node(node("n"))
-    assert made.sizes.millicores(big("next")) == 2000.0
+    assert made.large_pods.sizes.millicores(big("next")) == 2000.0
 
 
 def test_one_that_was_busy_for_a_while_and_stays_says_nothing_of_its_kind():
     made = sizes("uid-b0")
-    made.told("n", {}, ["uid-b1"])
+    made.report("n", {}, ["uid-b1"])
     assert made.millicores(big("next")) == 3900.0, "its end is not known yet"
     made = sizes("uid-b0")
-    made.told("n", {}, ["uid-b0", "uid-b1"])
+    made.report("n", {}, ["uid-b0", "uid-b1"])
     assert not made
-    made.lifted("uid-b1", ended=True)
-    made.told("n", {"uid-b0": 2000.0})
+    made.remove_pod("uid-b1", ended=True)
+    made.report("n", {"uid-b0": 2000.0})
     assert made.millicores(big("next")) == 0.0, "one of two"
 
 

@@ -110,7 +110,8 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(uid=st.sampled_from(UIDS), name=st.sampled_from(NAMES), resized=st.booleans())
     def seen_bound(self, uid, name, resized):
         view = self.view(uid, name)
-        before = self.cluster._placed.get(uid)
+        placed = self.cluster._placed.get(uid)
+        before = placed and placed.pod
         self.cluster.set_pod(replace(view, requests={"cpu": 500}) if resized else view, self.now)
         if uid in self.ended:
             return
@@ -149,8 +150,8 @@ class SnapshotMachine(RuleBasedStateMachine):
     @invariant()
     def every_node_s_account_is_what_is_there(self):
         made = self.cluster
-        assert made._claims.keys() == self.claims.keys()
-        assert sorted(uid for uids in made._claims_on.values() for uid in uids) == sorted(self.claims)
+        assert made.large_pods._claims.keys() == self.claims.keys()
+        assert sorted(uid for uids in made.large_pods._claims_on.values() for uid in uids) == sorted(self.claims)
         for name, row in made.row_of.items():
             here = {uid for uid, on in self.placed.items() if on == name}
             claims = here & self.claims.keys()
@@ -158,27 +159,29 @@ class SnapshotMachine(RuleBasedStateMachine):
             status = self.told[name].status if name in self.told else None
             named = set() if status is None else status.large_pods.keys()
             units = len(here - claims - named)
-            assert made._live[row] == len(here)
-            assert made._units[row] == units
-            assert made._claimed[row] == pytest.approx(claimed)
+            assert made.large_pods._live[row] == len(here)
+            assert made.large_pods._units[row] == units
+            assert made.large_pods._claimed[row] == pytest.approx(claimed)
             if status is None:
-                assert made.taken(slice(0, made.size))[row] != made.taken(slice(0, made.size))[row]  # NaN
+                assert (
+                    made.large_pods.taken(slice(0, made.size))[row] != made.large_pods.taken(slice(0, made.size))[row]
+                )  # NaN
                 continue
             share = status.pod_share
             others = max(0.0, claimed / share - len(claims)) if share and claims else 0.0
-            assert made.available[row] == pytest.approx(made.ledger.available(name) - others)
+            assert made.measured.available[row] == pytest.approx(made.ledger.available(name) - others)
             if share is not None:
                 taken = 1.0 - status.spare_share + claimed + units * share
-                assert made.taken(slice(0, made.size))[row] == pytest.approx(taken)
+                assert made.large_pods.taken(slice(0, made.size))[row] == pytest.approx(taken)
 
     @invariant()
     def what_is_known_of_pods_is_of_those_that_are_there(self):
-        sizes = self.cluster.sizes
+        sizes = self.cluster.large_pods.sizes
         assert sizes._placed.keys() == self.placed.keys()
-        assert sizes._most.keys() <= self.placed.keys()
-        assert sizes._said.keys() <= self.told.keys()
+        assert sizes._max_millicores.keys() <= self.placed.keys()
+        assert sizes._reported.keys() <= self.told.keys()
         assert all(kind.large >= 0.0 and kind.ordinary >= 0.0 for kind in sizes._kinds.values())
-        assert not self.cluster.draining.any()
+        assert not self.cluster.large_pods.draining.any()
 
 
 TestSnapshot = SnapshotMachine.TestCase

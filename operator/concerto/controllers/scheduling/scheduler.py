@@ -33,7 +33,8 @@ from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import CycleResult, Decision, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.state.cluster import Change, ClusterState
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
 
 logger = logging.getLogger(__name__)
 
@@ -255,10 +256,10 @@ class Scheduler:
         metadata = (new or old or {})["metadata"]
         key = (metadata["namespace"], metadata["name"])
         try:
-            self._helped(self.cluster.remove_binding(key) if new is None else self.cluster.set_binding(new))
+            self._helped(self.cluster.remove_cpu_binding(key) if new is None else self.cluster.set_cpu_binding(new))
         except Exception:
             self._unreadable("PodCPUBinding", new or old or {})
-            self._helped(self.cluster.remove_binding(key))
+            self._helped(self.cluster.remove_cpu_binding(key))
         self.pins.on_binding(old, new)
 
     def on_batch(self, old: Object | None, new: Object | None) -> None:
@@ -524,7 +525,7 @@ class Scheduler:
                 self._tell_silent()
                 tell_at = self._clock() + self._settings.telling_seconds
             self._adopt_late()
-            self._helped(self.cluster.forgive_cpus(self._clock()))
+            self._helped(self.cluster.end_cpu_avoidance(self._clock()))
             released = self.cluster.ledger.closable_records()
             gone = await asyncio.gather(
                 *(discard(self._session, self._namespace, self._stored[n]) for n in released if n in self._stored)

@@ -173,26 +173,26 @@ class CPUs:
         self._tidy(name)
         return True
 
-    def set_binding(self, obj: Mapping[str, Any]) -> bool:
+    def set_cpu_binding(self, obj: Mapping[str, Any]) -> bool:
         """A PodCPUBinding as the API server has it now; returns whether CPUs came free."""
         metadata, status = obj["metadata"], obj.get("status") or {}
         key = (metadata["namespace"], metadata["name"])
         name, cpus = status.get("nodeName"), status.get("cpus")
         if not name or not cpus or "deletionTimestamp" in metadata:
-            return self.remove_binding(key)
+            return self.remove_cpu_binding(key)
         level: Level = obj["spec"].get("exclusivenessLevel", "None")
         best_effort = level == "None" and (metadata.get("labels") or {}).get(LABEL) == "best-effort"
         claim = Claim(to_mask(parse_cpu_list(cpus)), level, best_effort)
         if self._node_of.get(key) == name and self._nodes[name].claims[key] == claim:
             return False
-        freed = self.remove_binding(key)
+        freed = self.remove_cpu_binding(key)
         self._node_of[key] = name
         node = self._node(name)
         node.claims[key] = claim
         node.state = None
         return freed
 
-    def remove_binding(self, key: BindingKey) -> bool:
+    def remove_cpu_binding(self, key: BindingKey) -> bool:
         """The PodCPUBinding is gone, or holds nothing any more."""
         name = self._node_of.pop(key, None)
         if name is None:
@@ -207,7 +207,7 @@ class CPUs:
         """The node's agent did not get ready in time: no pinned pod is sent there until then."""
         self._node(name).avoided_until = until
 
-    def forgive(self, now: float) -> bool:
+    def end_avoidance(self, now: float) -> bool:
         """Nodes that were avoided for long enough are tried again; returns whether there are any."""
         over = [n for n, node in self._nodes.items() if node.avoided_until is not None and node.avoided_until <= now]
         for name in over:

@@ -60,8 +60,8 @@ class LearnedSizes:
         self._kinds: OrderedDict[int, _Kind] = OrderedDict()  # of which a pod was named
         self._ended: OrderedDict[int, int] = OrderedDict()  # pods of the others that have ended
         self._placed: dict[str, tuple[int, str]] = {}  # kind and node
-        self._said: dict[str, dict[str, float]] = {}  # by node, its large pods' millicores
-        self._most: dict[str, float] = {}  # the most that each pod that was named was seen to take
+        self._reported: dict[str, dict[str, float]] = {}  # by node, its large pods' millicores
+        self._max_millicores: dict[str, float] = {}  # the most that each pod that was named was seen to take
 
     def __bool__(self) -> bool:
         """Whether there is any kind that may be no unit."""
@@ -72,13 +72,13 @@ class LearnedSizes:
         kind = self._kinds.get(hash(kind_of(pod))) if self._kinds else None
         return kind.millicores if kind is not None and kind.large > kind.ordinary else 0.0
 
-    def placed(self, pod: PodView, node: str) -> None:
+    def add_pod(self, pod: PodView, node: str) -> None:
         """The pod is on the node, or assumed there."""
         self._placed[pod.uid] = (hash(kind_of(pod)), node)
-        if (millicores := self._said.get(node, {}).get(pod.uid)) is not None:
+        if (millicores := self._reported.get(node, {}).get(pod.uid)) is not None:
             self._name(pod.uid, node, millicores)
 
-    def told(self, node: str, large: Mapping[str, float], counted: Iterable[str] = ()) -> None:
+    def report(self, node: str, large: Mapping[str, float], counted: Iterable[str] = ()) -> None:
         """A node's agent has named its large pods, with the millicores that each takes.
 
         It speaks for the pods on its node: what it says of others changes nothing.
@@ -89,19 +89,19 @@ class LearnedSizes:
             counted: UIDs of all pods that it counts. Named once, counted still and not named any more, a pod was busy
                 for a while, and says nothing of its kind.
         """
-        before = self._said.pop(node, None)
+        before = self._reported.pop(node, None)
         if large:
-            self._said[node] = dict(large)
+            self._reported[node] = dict(large)
         if before:
             for uid in (before.keys() - large.keys()).intersection(counted):
                 self._unname(uid, node)
         for uid, millicores in large.items():
             self._name(uid, node, millicores)
 
-    def lifted(self, uid: str, *, ended: bool) -> None:
+    def remove_pod(self, uid: str, *, ended: bool) -> None:
         """The pod is on no node any more; if it has ended, its kind has been seen once more."""
         name, _ = self._placed.pop(uid, (None, ""))
-        most = self._most.pop(uid, None)
+        peak = self._max_millicores.pop(uid, None)
         if name is None or not ended:
             return
         kind = self._kinds.get(name)
@@ -110,15 +110,15 @@ class LearnedSizes:
             self._ended.move_to_end(name)
             if len(self._ended) > _MAX_KINDS:
                 self._ended.popitem(last=False)
-        elif most is None:
+        elif peak is None:
             kind.vote(large=False)
         else:
-            kind.millicores += _TOWARDS_LATEST * (most - kind.millicores)
+            kind.millicores += _TOWARDS_LATEST * (peak - kind.millicores)
 
     def _unname(self, uid: str, node: str) -> None:
         name, on = self._placed.get(uid, (None, ""))
         kind = self._kinds.get(name) if name is not None else None
-        if on != node or self._most.pop(uid, None) is None or kind is None or name is None:
+        if on != node or self._max_millicores.pop(uid, None) is None or kind is None or name is None:
             return
         kind.large = max(0.0, kind.large - 1.0)
         if not kind.large:
@@ -134,7 +134,7 @@ class LearnedSizes:
             if len(self._kinds) > _MAX_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(name)
-        if uid not in self._most:
+        if uid not in self._max_millicores:
             kind.vote(large=True)
-        self._most[uid] = max(millicores, self._most.get(uid, 0.0))
+        self._max_millicores[uid] = max(millicores, self._max_millicores.get(uid, 0.0))
         kind.millicores = max(kind.millicores, millicores)

@@ -126,7 +126,7 @@ class Load:
         self._see(row, status, last_status_at)
         self._recent.clear()
 
-    def place(self, pod: PodView, row: int) -> None:
+    def add_pod(self, pod: PodView, row: int) -> None:
         """The pod is on that node, bound or assumed."""
         slot = self._slot_of.get(pod.uid)
         if slot is None:
@@ -155,15 +155,9 @@ class Load:
         if pod.uid in self._uncounted or self._provided:
             self._recent.clear()
 
-    def lift(self, uid: str) -> None:
-        """The pod is not on its node any more."""
-        slot = self._slot_of.pop(uid, None)
-        if slot is None:
-            return
-        self._uncounted.discard(uid)
-        self._free.append(slot)
-        self._terms[:, slot] = 0.0
-        self._recent.clear()
+    def remove_pod(self, pod: PodView, row: int) -> None:
+        """The pod is not on that node any more."""
+        self._forget_pod(pod.uid)
 
     # --- inside
 
@@ -219,6 +213,15 @@ class Load:
             share: Floats = np.clip((ends - since) / covered, 0.0, 1.0)
         return np.nan_to_num(share)
 
+    def _forget_pod(self, uid: str) -> None:
+        slot = self._slot_of.pop(uid, None)
+        if slot is None:
+            return
+        self._uncounted.discard(uid)
+        self._free.append(slot)
+        self._terms[:, slot] = 0.0
+        self._recent.clear()
+
     def _forget_the_old(self) -> None:
         """Pods that every window contains: they need no entry, and a status never takes one out of a window again."""
         if self._provided:
@@ -227,7 +230,7 @@ class Load:
             old = self._ends[self._row] - self._since >= _LONGEST_SECONDS
         if np.count_nonzero(old) > len(old) // 2:
             for uid in [u for u, slot in self._slot_of.items() if old[slot]]:
-                self.lift(uid)
+                self._forget_pod(uid)
 
     def _more(self) -> int:
         size = len(self._row)

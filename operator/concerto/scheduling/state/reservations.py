@@ -12,12 +12,13 @@ import numpy as np
 
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import NodeSelector
-from concerto.scheduling.state.cluster import MEASURED, ClusterState
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.measured_capacity import MEASURED
 
 
 def no_such_node(cluster: ClusterState, view: Reservation) -> bool:
     """Whether no node there is has the name or the labels that the reservation asks for."""
-    named = cluster.exists[: cluster.size] & cluster.selected(
+    named = cluster.nodes.exists[: cluster.size] & cluster.nodes.labels.selected(
         NodeSelector(labels=view.node_selector), slice(0, cluster.size)
     )
     if view.node_name:
@@ -45,9 +46,9 @@ def place(
     state = cluster.ledger.reservation_state(view.key)
     wanted = min(state.remaining, max_units)
     rows = np.arange(cluster.size)
-    fits = cluster.exists[: cluster.size] & cluster.ready[: cluster.size]
-    fits &= cluster.selected(NodeSelector(labels=view.node_selector), slice(0, cluster.size))
-    fits &= cluster.basis(now, stale_after_seconds=stale_after_seconds, policy="Avoid") == MEASURED
+    fits = cluster.nodes.exists[: cluster.size] & cluster.nodes.ready[: cluster.size]
+    fits &= cluster.nodes.labels.selected(NodeSelector(labels=view.node_selector), slice(0, cluster.size))
+    fits &= cluster.measured.basis(now, stale_after_seconds=stale_after_seconds, policy="Avoid") == MEASURED
     if view.node_name:
         fits &= rows == cluster.row_of.get(view.node_name, -1)
     placements: dict[str, int] = {}
@@ -57,7 +58,7 @@ def place(
             placements[node] = min(units, wanted)
             wanted -= placements[node]
     # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
-    fits &= ~cluster.unschedulable[: cluster.size]
+    fits &= ~cluster.nodes.unschedulable[: cluster.size]
     room: list[tuple[float, str]] = []
     for index in np.flatnonzero(fits):
         holdable = cluster.holdable(int(index))

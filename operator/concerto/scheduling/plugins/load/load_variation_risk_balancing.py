@@ -9,7 +9,7 @@ import numpy as np
 
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs
 from concerto.scheduling.framework import Local, Query, rounded
-from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from concerto.api.score_arguments import LowRiskOverCommitmentArgs
 from concerto.scheduling.framework import Local, Query, rounded
 from concerto.scheduling.plugins.load.beta import beta_cdf
-from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
 _MAX_VARIANCE = 0.99
@@ -100,9 +100,9 @@ class LowRiskOverCommitment(Local):
     def _columns(self, query: Query, resource: str, rows: Rows) -> tuple[Floats, ...]:
         """Requests and limits with the pod, allocatable, requests and limits without it, mean and deviation."""
         cluster, shape = query.cluster, query.pod.shape
-        allocatable = cluster.allocatable(resource, rows).astype(np.float64)
-        used = cluster.used(resource, rows).astype(np.float64)
-        limited = cluster.limits[RESOURCES.index(resource), : cluster.size][rows].astype(np.float64)
+        allocatable = cluster.resources.allocatable(resource, rows).astype(np.float64)
+        used = cluster.resources.used(resource, rows).astype(np.float64)
+        limited = cluster.usage.limits[RESOURCES.index(resource)][rows].astype(np.float64)
         request = shape.requests.get(resource, 0)
         limit = max(shape.limits.get(resource, 0), request)
         mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 class PodCapacity:
@@ -23,18 +24,18 @@ class PodCapacity:
         # NaN compares as False: an unmeasured node has no measured room
         room = query.is_measured(rows) & (query.available(rows) >= query.admit_fraction)
         if query.millicores:
-            room &= query.cluster.leaves(query.millicores, rows)
+            room &= query.cluster.large_pods.has_cpu_left(query.millicores, rows)
         else:
-            room &= ~query.cluster.draining[: query.cluster.size][rows]
+            room &= ~query.cluster.large_pods.draining[rows]
         return room | query.is_by_requests(rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """Full, held for other pods, never measured, or measured too long ago."""
         measured = query.is_measured(rows)
-        never = ~measured & np.isnan(query.cluster.capacity[rows])
+        never = ~measured & np.isnan(query.cluster.measured.capacity[rows])
         # What has room by capacity was refused for another reason
         room = measured & (query.available(rows) >= query.admit_fraction)
-        held = measured & ~room & (query.cluster.startable[rows] >= query.admit_fraction)
+        held = measured & ~room & (query.cluster.measured.startable[rows] >= query.admit_fraction)
         size = f"node(s) had less CPU left than the {query.millicores:.0f}m of a pod like it"
         found = {
             "Insufficient measured capacity": measured & ~held & ~room,

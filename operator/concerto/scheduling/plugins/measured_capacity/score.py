@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query, rounded
-from concerto.scheduling.state.cluster import PODS, Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
+from concerto.scheduling.state.resources import PODS
 
 
 def pods_by_requests(query: Query, rows: Rows) -> Floats:
@@ -17,11 +18,11 @@ def pods_by_requests(query: Query, rows: Rows) -> Floats:
     that request nothing (100m, 200Mi), or such pods would cost nothing.
     """
     cluster, shape = query.cluster, query.pod.shape
-    pods = (cluster.allocatable(PODS, rows) - cluster.used(PODS, rows)).astype(np.float64)
+    pods = (cluster.resources.allocatable(PODS, rows) - cluster.resources.used(PODS, rows)).astype(np.float64)
     amounts = (("cpu", shape.nonzero_cpu_millicores), ("memory", shape.nonzero_memory_bytes))
-    for (resource, amount), used in zip(amounts, cluster.nonzero_used[:, : cluster.size]):
+    for (resource, amount), used in zip(amounts, cluster.usage.nonzero[:, : cluster.size]):
         if amount:
-            pods = np.minimum(pods, (cluster.allocatable(resource, rows) - used[rows]) / amount)
+            pods = np.minimum(pods, (cluster.resources.allocatable(resource, rows) - used[rows]) / amount)
     return np.maximum(pods, 0.0)
 
 

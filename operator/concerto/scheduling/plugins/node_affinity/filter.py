@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 class NodeAffinity:
@@ -18,7 +19,7 @@ class NodeAffinity:
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows that the selector and one term of the affinity accept."""
-        return query.cluster.selected(query.pod.shape.node_selector, rows)
+        return query.cluster.nodes.labels.selected(query.pod.shape.node_selector, rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

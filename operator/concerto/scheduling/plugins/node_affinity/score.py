@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
 
 
 class NodeAffinity:
@@ -22,7 +22,7 @@ class NodeAffinity:
         preferred = query.pod.shape.preferred_nodes
         total = np.full(len(query.basis[rows]), 0.0 if preferred else np.nan)
         for weight, term in preferred:
-            total += np.where(query.cluster.in_term(term, rows), float(weight), 0.0)
+            total += np.where(query.cluster.nodes.labels.in_term(term, rows), float(weight), 0.0)
         return total
 
     def normalise(self, query: Query, scores: Floats) -> Floats:

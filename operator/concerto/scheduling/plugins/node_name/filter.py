@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 class NodeName:

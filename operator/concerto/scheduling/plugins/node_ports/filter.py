@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 class NodePorts:
@@ -18,7 +19,7 @@ class NodePorts:
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows where all of the ports are free."""
-        return ~query.cluster.port_conflicts(query.pod.shape.host_ports, rows)
+        return ~query.cluster.ports.conflicts(query.pod.shape.host_ports, rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from concerto.api.node import Taint
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
@@ -25,7 +26,7 @@ class NodeReady:
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows that are Ready; all of them for a pod that tolerates others."""
-        return query.cluster.ready[: query.cluster.size][rows] | query.pod.shape.tolerates(NOT_READY)
+        return query.cluster.nodes.ready[rows] | query.pod.shape.tolerates(NOT_READY)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

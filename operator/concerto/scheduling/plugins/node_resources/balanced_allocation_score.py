@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Local, Query
-from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
 
@@ -22,8 +22,8 @@ class NodeResourcesBalancedAllocation(Local):
         cluster, requests = query.cluster, query.pod.shape.requests
         parts, there = [], []
         for resource in RESOURCES:
-            allocatable = cluster.allocatable(resource, rows)
-            requested = cluster.used(resource, rows) + requests.get(resource, 0)
+            allocatable = cluster.resources.allocatable(resource, rows)
+            requested = cluster.resources.used(resource, rows) + requests.get(resource, 0)
             parts.append(np.minimum(requested / np.maximum(allocatable, 1), 1.0))
             there.append(allocatable > 0)
         if not any(requests.get(resource, 0) for resource in RESOURCES):

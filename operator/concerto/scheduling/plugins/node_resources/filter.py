@@ -8,14 +8,16 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import PODS, Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.resources import PODS
 
 
 def _enough(query: Query, rows: Rows) -> Bools:
     """By resource (the number of pods first, then what the pod requests) and row, whether that much is left."""
     requests = query.pod.shape.requests
     amounts = np.array([1, *requests.values()])
-    enough: Bools = query.cluster.free((PODS, *requests), rows) >= amounts[:, None]
+    enough: Bools = query.cluster.resources.free((PODS, *requests), rows) >= amounts[:, None]
     return enough
 
 

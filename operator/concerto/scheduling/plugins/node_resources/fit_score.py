@@ -11,7 +11,7 @@ import numpy as np
 
 from concerto.api.score_arguments import NodeResourcesFitArgs, ShapePoint
 from concerto.scheduling.framework import Local, Query, rounded
-from concerto.scheduling.state.cluster import Floats, Ints, Rows
+from concerto.scheduling.state.columns import Floats, Ints, Rows
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
@@ -57,7 +57,7 @@ class NodeResourcesFit(Local):
         for resource, weight in self.args.resources:
             if resource not in _NATIVE and not query.pod.shape.requests.get(resource, 0):
                 continue
-            allocatable = query.cluster.allocatable(resource, rows)
+            allocatable = query.cluster.resources.allocatable(resource, rows)
             scores = self._one(_requested(query, resource, rows), allocatable)
             # A shape's zeros do not count in kube-scheduler, not even in the mean's divisor
             counts = (allocatable > 0) & ((scores > 0) | (self.args.strategy != "RequestedToCapacityRatio"))
@@ -79,7 +79,9 @@ def _requested(query: Query, resource: str, rows: Rows) -> Ints:
     """With the pod; of cpu and memory with defaults for containers that request nothing."""
     cluster, shape = query.cluster, query.pod.shape
     if resource == "cpu":
-        return cluster.nonzero_used[0, : cluster.size][rows] + shape.nonzero_cpu_millicores
+        cpu: Ints = cluster.usage.nonzero[0][rows] + shape.nonzero_cpu_millicores
+        return cpu
     if resource == "memory":
-        return cluster.nonzero_used[1, : cluster.size][rows] + shape.nonzero_memory_bytes
-    return cluster.used(resource, rows) + shape.requests.get(resource, 0)
+        memory: Ints = cluster.usage.nonzero[1][rows] + shape.nonzero_memory_bytes
+        return memory
+    return cluster.resources.used(resource, rows) + shape.requests.get(resource, 0)

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from concerto.api.node import Taint
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
@@ -21,7 +22,7 @@ class NodeUnschedulable:
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows that are not cordoned; all of them for a pod that tolerates it."""
-        return ~query.cluster.unschedulable[: query.cluster.size][rows] | query.pod.shape.tolerates(CORDONED)
+        return ~query.cluster.nodes.unschedulable[rows] | query.pod.shape.tolerates(CORDONED)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """One reason for all."""

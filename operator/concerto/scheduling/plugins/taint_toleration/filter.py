@@ -9,7 +9,8 @@ from typing import ClassVar
 from concerto.api.node import Taint
 from concerto.api.pod_shape import PodShape
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 def _untolerated(shape: PodShape, taints: tuple[Taint, ...]) -> Taint | None:
@@ -26,11 +27,11 @@ class TaintToleration:
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """Rows without an untolerated taint."""
         shape = query.pod.shape
-        return query.cluster.by_taints(lambda taints: _untolerated(shape, taints) is None, rows)
+        return query.cluster.nodes.taints.accepted(lambda taints: _untolerated(shape, taints) is None, rows)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """A node counts under the first taint that is not tolerated."""
         found: Counter[str] = Counter()
-        for taints, count in query.cluster.taint_lists(rows):
+        for taints, count in query.cluster.nodes.taints.lists(rows):
             found[f"node(s) had untolerated taint {_untolerated(query.pod.shape, taints)}"] += count
         return found

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
 
 
 class TaintToleration:
@@ -20,7 +20,7 @@ class TaintToleration:
     def score(self, query: Query, rows: Rows) -> Floats:
         """Counts of untolerated taints."""
         tolerates = query.pod.shape.tolerates
-        return query.cluster.of_taints(
+        return query.cluster.nodes.taints.counted(
             lambda taints: sum(t.effect == "PreferNoSchedule" and not tolerates(t) for t in taints), rows
         )
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Bools, Change, Ints, Rows
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 class UnsupportedConstraints:
@@ -26,7 +27,7 @@ class UnsupportedConstraints:
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """No row for a pod with such a constraint; else those where nobody refuses it."""
         pod = query.pod
-        free = ~query.cluster.refused(pod.namespace, pod.labels, rows)
+        free = ~query.cluster.anti_affinity.refused(pod.namespace, pod.labels, rows)
         return np.zeros_like(free) if pod.shape.unsupported else free
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from concerto.pinning.allocator import normalise, score
 from concerto.scheduling.framework import Query
-from concerto.scheduling.state.cluster import Floats, Rows
+from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.cpus import Workload
 
 

@@ -26,7 +26,8 @@ from concerto.capacity.windows import WindowStatistics
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
-from concerto.scheduling.state.cluster import Change, ClusterState
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Change as PodChange
 from concerto.simulation.scheduling.node_model import Readings, Transition
@@ -240,7 +241,7 @@ class Concerto:
 
     def _room(self) -> int:
         """Pods that a cycle can place at most: more heads of one group would be looked at for nothing."""
-        available = self.state.available[: self.state.size]
+        available = self.state.measured.available[: self.state.size]
         if np.isnan(available).any():
             return MAX_DECISIONS
         return min(MAX_DECISIONS, int(np.floor(np.maximum(available, 0.0)).sum()) + 1)

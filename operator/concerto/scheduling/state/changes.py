@@ -1,0 +1,15 @@
+"""What an event may have made possible for pods that found no node."""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+
+
+class Change(Flag):
+    """Kinds of events that queued pods are requeued on; several can come together."""
+
+    NOTHING = 0
+    NODE = auto()  # a node came, or its labels, taints, readiness or allocatable changed
+    ENDED = auto()  # requests or ports of a pod are free
+    CAPACITY = auto()  # a node can take more than it could
+    CPUS = auto()  # CPUs came free, or more is known of them

@@ -1,0 +1,39 @@
+"""Arrays with one entry per row, a row being a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Rows = slice | Ints
+"""Rows that something is asked about: a slice for all, an array for some."""
+
+_Entry = TypeVar("_Entry", bound=np.generic)
+
+
+def widened(column: NDArray[_Entry], width: int, fill: float = 0) -> NDArray[_Entry]:
+    """A copy with that many entries along the last axis, new ones filled."""
+    wider = np.full((*column.shape[:-1], width), fill, dtype=column.dtype)
+    wider[..., : column.shape[-1]] = column
+    return wider
+
+
+class Columns:
+    """Base of what holds arrays by row.
+
+    Attributes:
+        FILLS: name of each array attribute, and what a new row has in it.
+    """
+
+    FILLS: ClassVar[Mapping[str, float]] = {}
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        for name, fill in self.FILLS.items():
+            setattr(self, name, widened(getattr(self, name), width, fill))

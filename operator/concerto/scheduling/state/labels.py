@@ -1,0 +1,121 @@
+"""Node labels as columns, and which nodes a node selector accepts."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import numpy as np
+
+from concerto.api.node import NodeView
+from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from concerto.scheduling.state.columns import Bools, Ints, Rows, widened
+from concerto.scheduling.state.node_rows import NodeRows
+
+MAX_LABELS = 256
+"""Labels that have a column at a time; pods choose which labels they ask for."""
+_MIN_VALUES_KEPT = 256
+
+
+class LabelColumn:
+    """One label over all rows, as codes of its distinct values.
+
+    Attributes:
+        codes: by row; -1 where a node lacks the label.
+        code_of: by value. A value keeps its code when no node has it any more.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.codes: Ints = np.full(width, -1, dtype=np.int64)
+        self.code_of: dict[str, int] = {}
+
+    def put(self, row: int, value: str | None) -> None:
+        """The row's node has this value, or lacks the label."""
+        self.codes[row] = -1 if value is None else self.code_of.setdefault(value, len(self.code_of))
+
+    def matching(self, requirement: Requirement, rows: Rows) -> Bools:
+        """Which rows meet a requirement on this label."""
+        codes = self.codes[rows]
+        if requirement.operator in ("In", "NotIn"):
+            found = np.zeros(len(codes), dtype=np.bool_)
+            for value in requirement.values:
+                if (code := self.code_of.get(value)) is not None:
+                    found |= codes == code
+            return found if requirement.operator == "In" else ~found
+        # By distinct value; the last entry answers code -1, a label that is not there
+        accepts = [requirement.accepts(value) for value in self.code_of] + [requirement.accepts(None)]
+        answer: Bools = np.array(accepts)[codes]
+        return answer
+
+
+class LabelIndex:
+    """Columns of the labels that pods ask for, made when they are first asked for.
+
+    Args:
+        rows: names and rows.
+        nodes: the Nodes by row; kept by the owner of the index.
+    """
+
+    def __init__(self, rows: NodeRows, nodes: Mapping[int, NodeView]) -> None:
+        self._rows = rows
+        self._nodes = nodes
+        self._width = 0
+        self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        self._width = width
+        for column in self._columns.values():
+            column.codes = widened(column.codes, width, -1)
+
+    def put(self, row: int, labels: Mapping[str, str]) -> None:
+        """The row's node has these labels."""
+        for key, column in self._columns.items():
+            column.put(row, labels.get(key))
+
+    def forget_values(self) -> None:
+        """Drop columns with many values that no node has any more. They are made anew when they are asked for."""
+        limit = 2 * len(self._nodes) + _MIN_VALUES_KEPT
+        for key in [key for key, column in self._columns.items() if len(column.code_of) > limit]:
+            del self._columns[key]
+
+    def column(self, key: str) -> LabelColumn:
+        """One label's column."""
+        column = self._columns.get(key)
+        if column is None:
+            if len(self._columns) >= MAX_LABELS:
+                self._columns.popitem(last=False)
+            column = self._columns[key] = LabelColumn(self._width)
+            for row, node in self._nodes.items():
+                column.put(row, node.labels.get(key))
+        return column
+
+    def selected(self, selector: NodeSelector, rows: Rows) -> Bools:
+        """Which rows a pod's node selector and required affinity accept."""
+        mask = self._every(rows)
+        for requirement in selector.labels:
+            mask &= self.column(requirement.key).matching(requirement, rows)
+        if selector.terms is not None:
+            any_term: Bools = np.zeros_like(mask)
+            for term in selector.terms:
+                any_term |= self.in_term(term, rows)
+            mask &= any_term
+        return mask
+
+    def in_term(self, term: NodeSelectorTerm, rows: Rows) -> Bools:
+        """Which rows one term of a node affinity accepts; an empty term accepts none."""
+        mask = self._every(rows)
+        if not term.labels and not term.names:
+            return ~mask
+        for requirement in term.labels:
+            mask &= self.column(requirement.key).matching(requirement, rows)
+        for requirement in term.names:
+            named: Bools = np.zeros(self._rows.size, dtype=np.bool_)
+            for value in requirement.values:
+                if (row := self._rows.row_of.get(value)) is not None:
+                    named[row] = True
+            mask &= named[rows] if requirement.operator == "In" else ~named[rows]
+        return mask
+
+    def _every(self, rows: Rows) -> Bools:
+        return np.ones(self._rows.size, dtype=np.bool_)[rows]

@@ -1,0 +1,76 @@
+"""The Nodes as columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.api.node import NodeView
+from concerto.scheduling.state.columns import Bools, Columns, Ints
+from concerto.scheduling.state.labels import LabelIndex
+from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.provided_load import RESOURCES
+from concerto.scheduling.state.taints import TaintIndex
+
+
+class Nodes(Columns):
+    """What the Node objects say, but for allocatable (``ResourceTable``).
+
+    Args:
+        rows: names and rows.
+
+    Attributes:
+        views: the Nodes that exist, by row.
+        exists: by row, whether its Node exists.
+        unschedulable: by row, whether it is cordoned.
+        ready: by row, whether it is Ready.
+        machine: cpu millicores and memory bytes of the machine, allocatable or not; shape (2, rows).
+        labels: its labels, and which rows a selector accepts.
+        taints: its taints.
+    """
+
+    FILLS: ClassVar[Mapping[str, float]] = {"exists": 0, "unschedulable": 0, "ready": 0, "machine": 0}
+
+    def __init__(self, rows: NodeRows) -> None:
+        self.views: dict[int, NodeView] = {}
+        self.exists: Bools = np.zeros(0, dtype=np.bool_)
+        self.unschedulable: Bools = np.zeros(0, dtype=np.bool_)
+        self.ready: Bools = np.zeros(0, dtype=np.bool_)
+        self.machine: Ints = np.zeros((len(RESOURCES), 0), dtype=np.int64)
+        self.labels = LabelIndex(rows, self.views)
+        self.taints = TaintIndex(self.views)
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        super().grow(width)
+        self.labels.grow(width)
+        self.taints.grow(width)
+
+    def put(self, row: int, node: NodeView) -> None:
+        """The row's Node exists, and is like this."""
+        self.views[row] = node
+        self.exists[row] = True
+        self.unschedulable[row] = node.unschedulable
+        self.ready[row] = node.ready
+        self.machine[:, row] = [node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES]
+        self.taints.put(row, node.taints)
+        self.labels.put(row, node.labels)
+        self.labels.forget_values()
+        self.taints.forget_lists()
+
+    def remove(self, row: int) -> None:
+        """The row's Node is gone."""
+        del self.views[row]
+        self.exists[row] = self.unschedulable[row] = self.ready[row] = False
+        self.machine[:, row] = 0
+        self.taints.put(row, ())
+        self.labels.put(row, {})
+
+    def row_by_address(self) -> dict[str, int]:
+        """Rows by name and by internal address. An address that several nodes claim belongs to none of them."""
+        owners = Counter(address for node in self.views.values() for address in {*node.addresses})
+        row_of = {a: row for row, node in self.views.items() for a in node.addresses if owners[a] == 1}
+        return row_of | {node.name: row for row, node in self.views.items()}
