@@ -21,9 +21,10 @@ from concerto.simulation.autoscaling.plant import PlantSettings
 from concerto.simulation.autoscaling.policies import all_policies
 from concerto.simulation.autoscaling.run import Experiment, run
 from concerto.simulation.autoscaling.traffic import PHASES, from_phases
-from concerto.simulation.scheduling.cluster import NodeSpec, Setup, World
+from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.concerto import Concerto
+from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 FIGURES = Path(__file__).resolve().parent / "figures"

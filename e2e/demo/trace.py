@@ -19,10 +19,10 @@ import numpy as np
 import yaml
 
 from concerto.api.capacity_settings import CapacitySettings
-from concerto.simulation.scheduling.cluster import NodeSpec, Setup
 from concerto.simulation.scheduling.experiments import Task, run_task
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.recorder import Recorder
+from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import JobSpec
 from e2e.testbed import REPOSITORY
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.simulation.scheduling.node_model import GIB, MIB, Change, NodeFleet, NodeModelSettings, PodLoad
+from concerto.simulation.scheduling.node_fleet import NodeFleet
+from concerto.simulation.scheduling.node_model import GIB, MIB, Change, NodeModelSettings, PodLoad
 
 AT_ONCE = NodeModelSettings(
     start_seconds=(0.0, 0.0),

@@ -12,10 +12,10 @@ import pytest
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.cli import simulate as cli
 from concerto.simulation.scheduling import evaluate, latency, scenario
-from concerto.simulation.scheduling.cluster import Fault, NodeSpec, Setup
 from concerto.simulation.scheduling.experiments import Task, run_task, trade
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies import registry
+from concerto.simulation.scheduling.setup import Fault, NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import PI_2000, SKLEARN, Arrivals, JobSpec
 
 SMALL = Setup((NodeSpec(count=4),), (JobSpec("pi", 60, PI_2000),))

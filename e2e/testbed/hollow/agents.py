@@ -29,7 +29,8 @@ from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto.kube import Reflector, Resource, Session
 from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
-from concerto.simulation.scheduling.node_model import NodeFleet, Readings
+from concerto.simulation.scheduling.node_fleet import NodeFleet
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto_agent.writer import NodeMissing, Writer, build_object
 from e2e.testbed.hollow.objects import HollowNode, Object
 from e2e.testbed.hollow.owned import create_owned

@@ -20,7 +20,8 @@ from concerto.api.pod import PodView
 from concerto.api.quantities import resource_amount
 from concerto.kube import ClusterConfig, Reflector, Session
 from concerto.kube.resources import PODS
-from concerto.simulation.scheduling.node_model import Change, NodeFleet, Transition
+from concerto.simulation.scheduling.node_fleet import NodeFleet
+from concerto.simulation.scheduling.node_model import Change, Transition
 from e2e.testbed.hollow import objects
 from e2e.testbed.hollow.agents import Agents
 from e2e.testbed.hollow.nodes import NodeObjects

@@ -14,7 +14,7 @@ from concerto.api.conditions import find_condition
 from concerto.api.node import trim_node
 from concerto.kube import Conflict, NotFound, Reflector, Session
 from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES
-from concerto.simulation.scheduling.node_model import NodeFleet
+from concerto.simulation.scheduling.node_fleet import NodeFleet
 from e2e.testbed.hollow import objects
 from e2e.testbed.hollow.agents import Agents, create_for, idle_status
 from e2e.testbed.hollow.objects import HollowNode, Object

@@ -1,105 +1,28 @@
 """The virtual-time cluster: an event queue, nodes, an API with latencies and faults, and one policy that places pods.
 
-Everything that happens is an event at a virtual time; nothing reads a clock. The policy sees only what its real
-counterpart would see: objects as watches deliver them, and telemetry as 10 Hz samples.
+Everything that happens is an event at a virtual time; nothing reads a clock. The policy sees only what a real scheduler
+would see: objects as watches deliver them, and telemetry as 10 Hz samples.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from concerto.simulation.scheduling.node_model import GIB, Change, NodeFleet, NodeModelSettings, Readings, Transition
+from concerto.simulation.scheduling.false_telemetry import FalseTelemetry
+from concerto.simulation.scheduling.node_fleet import NodeFleet
+from concerto.simulation.scheduling.node_model import Change, Transition
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.recorder import Recorder
-from concerto.simulation.scheduling.workloads import JobSpec, SimPod, first_name, make_pods, successor
-
-
-@dataclass(frozen=True)
-class NodeSpec:
-    """A group of equal nodes.
-
-    Attributes:
-        count: how many.
-        cores: CPUs of each.
-        memory_bytes: memory of each.
-        max_pods: the kubelet's limit.
-        reserved_millicores: CPU that system pods have requested (seen by policies that look at requests).
-        reserved_memory_bytes: the same for memory.
-    """
-
-    count: int = 19
-    cores: float = 4.0
-    memory_bytes: float = 8 * GIB
-    max_pods: int = 110
-    reserved_millicores: int = 0
-    reserved_memory_bytes: float = 0.0
-
-
-@dataclass(frozen=True)
-class ApiSettings:
-    """Latencies of the API server and of its watches.
-
-    Attributes:
-        write_seconds: bounds of the time from sending a write to its taking effect.
-        watch_seconds: bounds of the time from a change to its being seen by a watcher.
-        cycle_seconds: a scheduler starts a cycle at most this often.
-    """
-
-    write_seconds: tuple[float, float] = (0.005, 0.02)
-    watch_seconds: tuple[float, float] = (0.005, 0.02)
-    cycle_seconds: float = 0.05
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something that goes wrong.
-
-    Attributes:
-        kind: AgentDeath, NodeLoss, ApiOutage, FrozenTelemetry, IdleTelemetry or FullTelemetry.
-        at_seconds: when it begins.
-        for_seconds: how long it lasts.
-        nodes: indices of the nodes it strikes; empty for all.
-    """
-
-    kind: str
-    at_seconds: float
-    for_seconds: float
-    nodes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Setup:
-    """All that defines a run except the policy and the seed.
-
-    Attributes:
-        nodes: groups of equal nodes.
-        jobs: what is to run.
-        faults: what goes wrong.
-        plant: constants of the nodes.
-        api: latencies of the API server.
-        warmup_seconds: time before the scenario's zero, in which agents measure an idle cluster.
-        limit_seconds: time after which a run is given up.
-        not_ready_seconds: time from the loss of a node to its being NotReady (the node controller's grace period).
-        eviction_seconds: time from NotReady to the eviction of its pods.
-    """
-
-    nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
-    jobs: tuple[JobSpec, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    plant: NodeModelSettings = field(default_factory=NodeModelSettings)
-    api: ApiSettings = field(default_factory=ApiSettings)
-    warmup_seconds: float = 5.0
-    limit_seconds: float = 7200.0
-    not_ready_seconds: float = 40.0
-    eviction_seconds: float = 30.0
+from concerto.simulation.scheduling.setup import Fault, Setup
+from concerto.simulation.scheduling.workloads import SimPod, first_name, make_pods, successor
 
 
 class Policy(Protocol):
-    """A scheduler, with the node agents it brings along."""
+    """A scheduler with its node agents."""
 
     def attach(self, world: World) -> None:
         """Called once before time begins."""
@@ -111,7 +34,7 @@ class Policy(Protocol):
         """A pod's binding has been seen."""
 
     def pod_running(self, pod: SimPod, now: float) -> None:
-        """A pod's status has been seen to be Running."""
+        """A pod's status has become Running."""
 
     def pod_ended(self, pod: SimPod, now: float) -> None:
         """A pod's end (or deletion) has been seen."""
@@ -137,8 +60,8 @@ class World:
 
     Args:
         setup: the scenario.
-        policy: what places the pods.
-        seed: of all chance. Pods are the same under every policy.
+        policy: the scheduler.
+        seed: seed of all random numbers. Pods are the same under every policy.
     """
 
     SAMPLE_SECONDS = 0.1
@@ -166,37 +89,36 @@ class World:
         self._done: set[str] = set()
         self._lost = [False] * len(self.nodes)
         self._api_down_until = -1.0
-        self._frozen: dict[int, Readings] = {}
         self._started: set[str] = set()
         self._agent_dead = np.zeros(len(self.nodes), dtype=bool)
-        self._lies: dict[int, str] = {}
+        self._false_telemetry = FalseTelemetry()
 
-    # -- what policies may use
+    # -- for policies
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Do something later."""
+        """Call ``what`` after so many seconds."""
         self._sequence += 1
         heapq.heappush(self._queue, (self.now + seconds, self._sequence, what))
 
     def watch(self, what: Callable[[], None]) -> None:
-        """Deliver something to a watcher: after the watch's latency, and not while the API is down."""
+        """Deliver a watch event: after the watch's latency, and not while the API server is down."""
         delay = self._draw(self.setup.api.watch_seconds)
         self.after(delay + max(0.0, self._api_down_until - self.now), what)
 
     def write(self, what: Callable[[], None]) -> bool:
-        """Send a write; False says the API is down and nothing was sent."""
+        """Send a write; False if the API server is down, so that nothing was sent."""
         if self.api_down:
             return False
         self.after(self._draw(self.setup.api.write_seconds), what)
         return True
 
     def wake(self) -> None:
-        """Something changed that a cycle should look at."""
+        """Something changed: run a scheduling cycle soon."""
         self._dirty = True
 
     @property
     def api_down(self) -> bool:
-        """Whether the API server answers nobody."""
+        """Whether the API server is down."""
         return self.now < self._api_down_until
 
     def agent_dead(self, node: int) -> bool:
@@ -230,7 +152,7 @@ class World:
                 next_sample += self.SAMPLE_SECONDS
                 readings = self.fleet.readings(self.now)
                 self.recorder.sample(self.now, readings, self.fleet)
-                self.policy.sample(self._as_told(readings), self.now)
+                self.policy.sample(self._false_telemetry.apply(readings), self.now)
             if self._dirty and self._next_cycle <= self.now:
                 self._dirty = False
                 self._next_cycle = self.now + self.setup.api.cycle_seconds
@@ -263,7 +185,7 @@ class World:
     def _bind(self, pod: SimPod, node: int) -> None:
         self.recorder.decided(pod, node, self.now)
         if not self.write(lambda: self._bound(pod, node)):
-            self.after(1.0, lambda: self._bind_failed(pod))  # a connection refused, a little back-off
+            self.after(1.0, lambda: self._bind_failed(pod))  # connection refused: back off
 
     def _bind_failed(self, pod: SimPod) -> None:
         if pod.node is None:
@@ -295,12 +217,12 @@ class World:
         if change.change is Change.RUNNING:
             self._status(pod, "Running")
         elif change.change is Change.EXITED and change.reason == "Completed":
-            self._done.add(first_name(pod))  # a pod whose end went unheard runs again, and counts once
+            self._done.add(first_name(pod))  # a pod whose end was not seen runs again, and counts once
         elif change.change is Change.TERMINATED:
             self._status(pod, "Succeeded" if change.reason == "Completed" else "Failed")
 
     def _status(self, pod: SimPod, phase: str) -> None:
-        """The kubelet writes a pod's status, trying again while the API is down."""
+        """The kubelet writes a pod's status, and tries again while the API server is down."""
         if not self.write(lambda: self._status_written(pod, phase)):
             self.after(1.0, lambda: self._status(pod, phase))
 
@@ -321,7 +243,7 @@ class World:
 
     # -- faults
 
-    def _struck(self, fault: Fault) -> Sequence[int]:
+    def _affected(self, fault: Fault) -> Sequence[int]:
         return fault.nodes or range(len(self.nodes))
 
     def _begin(self, fault: Fault) -> None:
@@ -330,7 +252,7 @@ class World:
             self._api_down_until = self.now + fault.for_seconds
             end(self.wake)
             return
-        for node in self._struck(fault):
+        for node in self._affected(fault):
             if fault.kind == "AgentDeath":
                 self._agent_dead[node] = True
                 end(lambda node=node: self._agent_back(node))
@@ -338,15 +260,14 @@ class World:
                 self._lose(node)
                 end(lambda node=node: self._restore(node))
             else:
-                self._lies[node] = fault.kind
-                self._frozen.pop(node, None)
-                end(lambda node=node: self._lies.pop(node, None))
+                self._false_telemetry.begin(node, fault.kind)
+                end(lambda node=node: self._false_telemetry.end(node))
 
     def _agent_back(self, node: int) -> None:
         self._agent_dead[node] = False
 
     def _lose(self, node: int) -> None:
-        """The node stops; after a while it is NotReady, and its pods are evicted and made again by their Jobs."""
+        """The node stops; later it is NotReady, its pods are evicted, and their Jobs create new ones."""
         self._lost[node] = True
         self.fleet.fail(node, self.now)
         self.recorder.node_lost(node, self.now)
@@ -373,7 +294,7 @@ class World:
             self._create(successor(pod, self.now))
 
     def _restore(self, node: int) -> None:
-        """The node is back: what ran on it has failed, what was bound to it meanwhile starts now."""
+        """The node is back: pods that ran on it have failed, pods that were bound to it since start now."""
         self._lost[node] = False
         self.fleet.restore(node, self.now)
         self.watch(lambda: self._seen_ready(node, True))
@@ -382,18 +303,3 @@ class World:
                 self._gone(pod)
             else:
                 self._kubelet_sees(pod, node)
-
-    def _as_told(self, readings: Readings) -> Readings:
-        """Telemetry as a lying node tells it."""
-        if not self._lies:
-            return readings
-        told = {name: getattr(readings, name).copy() for name in Readings.__dataclass_fields__}
-        for node, lie in self._lies.items():
-            if lie == "FrozenTelemetry":
-                frozen = self._frozen.setdefault(node, readings)
-                for name, values in told.items():
-                    values[node] = getattr(frozen, name)[node]
-            else:
-                for name in ("utilisation", "pressure", "memory"):
-                    told[name][node] = 0.0 if lie == "IdleTelemetry" else 1.0
-        return Readings(**told)

@@ -18,7 +18,6 @@ from typing import Any
 
 from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, SlotSettings
 from concerto.simulation.scheduling import scenario
-from concerto.simulation.scheduling.cluster import Setup
 from concerto.simulation.scheduling.experiments import (
     Outcome,
     Task,
@@ -31,6 +30,7 @@ from concerto.simulation.scheduling.experiments import (
 )
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.registry import REQUEST_SWEEP
+from concerto.simulation.scheduling.setup import Setup
 from concerto.simulation.scheduling.workloads import JobSpec
 
 COMMAND = "make evaluate"

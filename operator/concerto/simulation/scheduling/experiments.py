@@ -16,10 +16,11 @@ import numpy as np
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.simulation.scheduling import latency
-from concerto.simulation.scheduling.cluster import Setup, World
+from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.policies import registry
 from concerto.simulation.scheduling.recorder import Recorder
 from concerto.simulation.scheduling.scenario import Scenario
+from concerto.simulation.scheduling.setup import Setup
 
 _TELL_SECONDS = 5.0
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.simulation.scheduling.node_model import Change, NodeFleet, Readings, Transition
+from concerto.simulation.scheduling.node_fleet import NodeFleet
+from concerto.simulation.scheduling.node_model import Change, Transition
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.workloads import JobSpec, SimPod
 
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""What runs look like to a person: a table on the terminal, and plots that need no caption."""
+"""Results of runs: a table on the terminal, and plots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concerto.simulation.scheduling.experiments import Outcome
 
 
 def print_table(document: dict[str, Any]) -> None:
-    """Medians over seeds, a row for each policy and job."""
+    """Print medians over seeds, a row for each policy and job."""
     from rich.console import Console
     from rich.table import Table
 
@@ -55,10 +55,10 @@ def _whole(value: float | None) -> str:
 
 
 def write_plots(directory: Path, title: str, outcomes: Sequence[Outcome]) -> list[Path]:
-    """Pod completion times, pods on nodes and CPU use, one PNG each; of the first seed where time is an axis.
+    """Write a PNG each of pod completion times, pods on nodes and CPU use; over time only the first seed is shown.
 
     Raises:
-        ModuleNotFoundError: matplotlib is not there (the extra `plots`).
+        ModuleNotFoundError: matplotlib is missing (install the extra `plots`).
     """
     import matplotlib
 
@@ -68,14 +68,22 @@ def write_plots(directory: Path, title: str, outcomes: Sequence[Outcome]) -> lis
     directory.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(outcome.policy for outcome in outcomes))
     firsts = [next(o for o in outcomes if o.policy == name) for name in names]
-    written: list[Path] = []
-
-    def save(figure: Any, kind: str) -> None:
+    figures = {
+        "pod-completion": _plot_completion(plt, title, outcomes, names),
+        "pods-per-node": _plot_pods(plt, title, firsts),
+        "cpu": _plot_cpu(plt, title, firsts),
+    }
+    written = []
+    for kind, figure in figures.items():
         path = directory / f"{title}-{kind}.png"
         figure.savefig(path, dpi=110, bbox_inches="tight")
         plt.close(figure)
         written.append(path)
+    return written
 
+
+def _plot_completion(plt: Any, title: str, outcomes: Sequence[Outcome], names: Sequence[str]) -> Any:
+    """The share of pods that have ended, over the time since their start."""
     figure, axes = plt.subplots(figsize=(8, 5))
     for name in names:
         times = np.sort(np.concatenate([o.recorder.completion_seconds() for o in outcomes if o.policy == name]))
@@ -90,13 +98,16 @@ def write_plots(directory: Path, title: str, outcomes: Sequence[Outcome]) -> lis
     )
     axes.grid(alpha=0.3)
     axes.legend(title="scheduler")
-    save(figure, "pod-completion")
+    return figure
 
+
+def _plot_pods(plt: Any, title: str, outcomes: Sequence[Outcome]) -> Any:
+    """Running pods of each node over time, a panel for each policy."""
     figure, panels = plt.subplots(
-        len(firsts), 1, figsize=(9, 1.9 * len(firsts) + 1), sharex=True, squeeze=False, layout="constrained"
+        len(outcomes), 1, figsize=(9, 1.9 * len(outcomes) + 1), sharex=True, squeeze=False, layout="constrained"
     )
-    highest = max((float(np.max(o.recorder.trace_pods)) for o in firsts if o.recorder.trace_pods), default=1.0)
-    for panel, outcome in zip(panels[:, 0], firsts):
+    highest = max((float(np.max(o.recorder.trace_pods)) for o in outcomes if o.recorder.trace_pods), default=1.0)
+    for panel, outcome in zip(panels[:, 0], outcomes):
         pods = np.array(outcome.recorder.trace_pods)
         seconds = np.array(outcome.recorder.trace_times)
         shown = seconds >= 0
@@ -108,10 +119,13 @@ def write_plots(directory: Path, title: str, outcomes: Sequence[Outcome]) -> lis
         panel.grid(alpha=0.3)
     panels[-1, 0].set_xlabel("seconds since the jobs were created")
     figure.suptitle(f"{title}: running pods, a thin line for each node, the thick one is their mean")
-    save(figure, "pods-per-node")
+    return figure
 
+
+def _plot_cpu(plt: Any, title: str, outcomes: Sequence[Outcome]) -> Any:
+    """The cluster's CPU use over time."""
     figure, axes = plt.subplots(figsize=(9, 4.5))
-    for outcome in firsts:
+    for outcome in outcomes:
         seconds = np.array(outcome.recorder.trace_times)
         shown = seconds >= 0
         axes.plot(seconds[shown], 100 * np.array(outcome.recorder.trace_utilisation)[shown], label=outcome.policy)
@@ -123,5 +137,4 @@ def write_plots(directory: Path, title: str, outcomes: Sequence[Outcome]) -> lis
     )
     axes.grid(alpha=0.3)
     axes.legend(title="scheduler")
-    save(figure, "cpu")
-    return written
+    return figure

@@ -13,9 +13,9 @@ import yaml
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.quantities import milli, parse_quantity
-from concerto.simulation.scheduling.cluster import ApiSettings, Fault, NodeSpec, Setup
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.policies import registry
+from concerto.simulation.scheduling.setup import ApiSettings, Fault, NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 FAULTS = ("AgentDeath", "NodeLoss", "ApiOutage", "FrozenTelemetry", "IdleTelemetry", "FullTelemetry")

@@ -1,9 +1,9 @@
-"""What if: the present cluster's pods, placed afresh under a profile, beside where they are now.
+"""What if: where a profile would place the cluster's pods, compared with where they are now.
 
-A dump (`kubectl get nodes,pods,ncap -A -o yaml`) says what nodes there are, what runs where, and what agents measured.
-What a pod uses is not in it, so a node's measured usage beyond its base is shared out evenly over its counted pods. The
-pods then arrive one after another in an empty cluster of such nodes, and Concerto places them. The answer is about
-placement and load under the same measurements; it can't know how a pod behaves when it has more CPU than it had.
+A dump (`kubectl get nodes,pods,ncap -A -o yaml`) holds the nodes, the pods on them, and what the agents measured. It
+does not hold the usage of single pods. So a node's measured usage beyond its base is divided evenly among its counted
+pods. The pods then arrive one after another in an empty cluster of such nodes, and Concerto places them. The answer
+compares placement and load under the same measurements. It cannot predict how a pod behaves when it gets more CPU.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -23,25 +24,26 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.simulation.scheduling.cluster import NodeSpec, Setup, World
+from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 ARRIVALS_PER_SECOND = 2.0
 SETTLE_SECONDS = 60.0
-"""How long the replay goes on after the last pod has come."""
+"""How long the replay continues after the last pod has arrived."""
 _REST_SECONDS = 1.0
 _DONE = "replay-clock"
 
 
 class DumpError(ValueError):
-    """A dump that can't be replayed; the message says what is missing."""
+    """A dump that cannot be replayed; the message names what is missing."""
 
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """One node, now and as it would be. CPU is a fraction of the node; NaN where no agent has measured."""
+    """One node, now and in the replay. CPU is a share of the node; NaN where no agent has measured."""
 
     name: str
     pods_now: int
@@ -57,7 +59,7 @@ class Answer:
     Attributes:
         nodes: each node.
         moved: pods that would be on another node.
-        unplaced: pods for which there was no room in the time given.
+        unplaced: pods that got no node in the time of the replay.
         total: pods replayed.
     """
 
@@ -67,84 +69,114 @@ class Answer:
     total: int
 
 
-def replay(dump: dict[str, Any], profile: ProfileSettings, seed: int = 1) -> Answer:
-    """Place the dump's pods afresh.
+@dataclass(frozen=True)
+class _Dump:
+    """A dump as the replay uses it.
+
+    Attributes:
+        nodes: its nodes.
+        capacities: NodeCapacities by node name.
+        pods: running pods that count as units of capacity, the oldest first.
+    """
+
+    nodes: tuple[NodeView, ...]
+    capacities: Mapping[str, NodeCapacity]
+    pods: tuple[PodView, ...]
+
+    @classmethod
+    def from_raw(cls, dump: Mapping[str, Any]) -> Self:
+        items = dump.get("items") or []
+        nodes = tuple(NodeView.from_raw(o) for o in items if o.get("kind") == "Node")
+        if not nodes:
+            raise DumpError("the dump holds no Node: make it with `kubectl get nodes,pods,ncap -A -o yaml`")
+        names = {node.name for node in nodes}
+        capacities = {o["metadata"]["name"]: NodeCapacity.from_raw(o) for o in items if o.get("kind") == "NodeCapacity"}
+        pods = [PodView.from_raw(o) for o in items if o.get("kind") == "Pod"]
+        running = [p for p in pods if p.counted and p.node_name in names and not p.terminal]
+        return cls(nodes, capacities, tuple(sorted(running, key=lambda p: (p.created, p.key))))
+
+    def pods_on(self) -> Counter[str]:
+        """Number of pods by node name."""
+        return Counter(p.node_name for p in self.pods)
+
+
+def replay(dump: Mapping[str, Any], profile: ProfileSettings, seed: int = 1) -> Answer:
+    """Place the dump's pods again, in an empty cluster.
 
     Args:
         dump: a List of Nodes, Pods and NodeCapacities.
-        profile: to place them under.
-        seed: of the replay.
+        profile: the profile to place them under.
+        seed: seed of the replay.
 
     Raises:
-        DumpError: there are no nodes in it.
+        DumpError: the dump holds no node.
     """
-    items = dump.get("items") or []
-    raw_nodes = [o for o in items if o.get("kind") == "Node"]
-    if not raw_nodes:
-        raise DumpError("the dump holds no Node: make it with `kubectl get nodes,pods,ncap -A -o yaml`")
-    nodes = [NodeView.from_raw(o) for o in raw_nodes]
-    index = {node.name: i for i, node in enumerate(nodes)}
-    capacities = {o["metadata"]["name"]: NodeCapacity.from_raw(o) for o in items if o.get("kind") == "NodeCapacity"}
-    pods = [PodView.from_raw(o) for o in items if o.get("kind") == "Pod"]
-    running = [p for p in pods if p.counted and p.node_name in index and not p.terminal]
-    on_node = Counter(p.node_name for p in running)
+    cluster = _Dump.from_raw(dump)
+    world = World(_setup(cluster), Concerto(profile=profile), seed)
+    recorder = world.run()
+    usage = world.policy.agents.report.usage  # type: ignore[attr-defined]
+    index = {node.name: i for i, node in enumerate(cluster.nodes)}
+    placed = [recorder.bound_to.get(f"pod-{n}-0") for n in range(len(cluster.pods))]
+    now, then = cluster.pods_on(), Counter(placed)
+    return Answer(
+        nodes=tuple(
+            NodeAnswer(
+                name=node.name,
+                pods_now=now[node.name],
+                pods_then=then[i],
+                cpu_now=_usage(cluster.capacities.get(node.name)),
+                cpu_then=float(usage[i, 0]),
+            )
+            for i, node in enumerate(cluster.nodes)
+        ),
+        moved=sum(1 for pod, node in zip(cluster.pods, placed) if node is not None and node != index[pod.node_name]),
+        unplaced=sum(1 for node in placed if node is None),
+        total=len(cluster.pods),
+    )
 
-    specs = tuple(
-        NodeSpec(
+
+def _setup(cluster: _Dump) -> Setup:
+    """The run that replays a dump: one node for each node, and one job for each pod."""
+    specs = {
+        node.name: NodeSpec(
             count=1,
             cores=node.allocatable.get("cpu", 1000) / 1000,
             memory_bytes=float(node.allocatable.get("memory", 2**30)),
             max_pods=int(node.allocatable.get("pods", 110)),
         )
-        for node in nodes
-    )
+        for node in cluster.nodes
+    }
+    pods_on = cluster.pods_on()
     jobs = []
-    for number, pod in enumerate(sorted(running, key=lambda p: (p.created, p.key))):
-        spec = specs[index[pod.node_name]]
-        cpu, memory = _share(capacities.get(pod.node_name), on_node[pod.node_name])
-        cores = max(cpu * spec.cores, 1e-3)
-        threads = max(1, round(cores))
-        duty = min(cores / threads, 0.98)
-        jobs.append(
-            JobSpec(
-                name=f"pod-{number}",
-                count=1,
-                load=PodLoad(
-                    wait_seconds=_REST_SECONDS * (1 - duty),
-                    core_seconds=_REST_SECONDS * duty * threads,
-                    threads=threads,
-                    bursts=0,
-                    memory_bytes=max(memory * spec.memory_bytes, 2**20),
-                ),
-                jitter=0.0,
-                cpu_request_millicores=pod.requests.get("cpu", 0),
-                memory_request_bytes=float(pod.requests.get("memory", 0)),
-                arrivals=Arrivals("Burst", number / ARRIVALS_PER_SECOND),
-            )
-        )
-    length = len(running) / ARRIVALS_PER_SECOND + SETTLE_SECONDS
-    # A pod that is bound by hand and does nothing ends the replay
+    for number, pod in enumerate(cluster.pods):
+        share = _share(cluster.capacities.get(pod.node_name), pods_on[pod.node_name])
+        jobs.append(_job(number, pod, specs[pod.node_name], share))
+    length = len(cluster.pods) / ARRIVALS_PER_SECOND + SETTLE_SECONDS
+    # A pod that is bound directly and does nothing ends the replay
     clock = JobSpec(_DONE, 1, PodLoad(length, 1e-6, memory_bytes=1.0), jitter=0.0, node=0)
-    world = World(Setup(specs, (*jobs, clock), plant=NodeModelSettings()), Concerto(profile=profile), seed)
-    recorder = world.run()
-    then = Counter(recorder.bound_to[f"{job.name}-0"] for job in jobs if f"{job.name}-0" in recorder.bound_to)
-    report = world.policy.agents.report  # type: ignore[attr-defined]
-    ordered = sorted(running, key=lambda p: (p.created, p.key))
-    placed = {n: recorder.bound_to.get(f"pod-{n}-0") for n in range(len(ordered))}
-    return Answer(
-        nodes=tuple(
-            NodeAnswer(
-                name=node.name,
-                pods_now=on_node[node.name],
-                pods_then=then[i],
-                cpu_now=_usage(capacities.get(node.name)),
-                cpu_then=float(report.usage[i, 0]),
-            )
-            for i, node in enumerate(nodes)
+    return Setup(tuple(specs.values()), (*jobs, clock), plant=NodeModelSettings())
+
+
+def _job(number: int, pod: PodView, spec: NodeSpec, share: tuple[float, float]) -> JobSpec:
+    """A job of one pod that uses these shares of its node's CPU and memory for ever."""
+    cpu, memory = share
+    cores = max(cpu * spec.cores, 1e-3)
+    threads = max(1, round(cores))
+    duty = min(cores / threads, 0.98)
+    return JobSpec(
+        name=f"pod-{number}",
+        count=1,
+        load=PodLoad(
+            wait_seconds=_REST_SECONDS * (1 - duty),
+            core_seconds=_REST_SECONDS * duty * threads,
+            threads=threads,
+            bursts=0,
+            memory_bytes=max(memory * spec.memory_bytes, 2**20),
         ),
-        moved=sum(1 for n, pod in enumerate(ordered) if placed[n] is not None and placed[n] != index[pod.node_name]),
-        unplaced=sum(1 for node in placed.values() if node is None),
-        total=len(running),
+        jitter=0.0,
+        cpu_request_millicores=pod.requests.get("cpu", 0),
+        memory_request_bytes=float(pod.requests.get("memory", 0)),
+        arrivals=Arrivals("Burst", number / ARRIVALS_PER_SECOND),
     )
 
 
@@ -169,7 +201,7 @@ def read_profile(path: str | None) -> ProfileSettings:
     """The SchedulingProfile in a YAML file, or Concerto's default.
 
     Raises:
-        DumpError: the file holds none.
+        DumpError: the file holds no SchedulingProfile.
     """
     if path is None:
         return ProfileSettings(SCHEDULER_NAME)
@@ -184,7 +216,7 @@ def read_cluster() -> dict[str, Any]:
     """The present cluster, as kubectl sees it.
 
     Raises:
-        DumpError: kubectl is not there, or could not read it.
+        DumpError: kubectl is not installed, or could not read the cluster.
     """
     command = ["kubectl", "get", "nodes,pods,nodecapacities.concerto.dev", "-A", "-o", "json"]
     try:
@@ -205,7 +237,9 @@ def run(args: argparse.Namespace) -> int:
     except (DumpError, OSError, yaml.YAMLError) as error:
         print(f"concerto simulate: {error}", file=sys.stderr)
         return 2
-    print(f"{answer.total} pods replayed: {answer.moved} would be on another node, {answer.unplaced} would find none.")
+    print(
+        f"{answer.total} pods replayed: {answer.moved} would be on another node, {answer.unplaced} would find no node."
+    )
     print(f"{'node':32} {'pods now':>8} {'then':>6} {'cpu now':>8} {'then':>6}")
     for node in answer.nodes:
         print(f"{node.name:32} {node.pods_now:8d} {node.pods_then:6d} {node.cpu_now:8.2f} {node.cpu_then:6.2f}")

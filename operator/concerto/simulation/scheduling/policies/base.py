@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from concerto.simulation.scheduling.cluster import World
-from concerto.simulation.scheduling.node_model import Readings, Transition
+from concerto.simulation.scheduling.node_model import Transition
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.workloads import SimPod
 
 

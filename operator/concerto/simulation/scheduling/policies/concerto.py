@@ -30,7 +30,8 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Change as PodChange
-from concerto.simulation.scheduling.node_model import Readings, Transition
+from concerto.simulation.scheduling.node_model import Transition
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.workloads import JobSpec, SimPod
 
 SCHEDULER_NAME = "concerto"

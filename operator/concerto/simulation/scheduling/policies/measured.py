@@ -9,7 +9,8 @@ import numpy as np
 from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, OverProvisionSettings, SignalSettings
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.simulation.scheduling.cluster import World
-from concerto.simulation.scheduling.node_model import Readings, Transition
+from concerto.simulation.scheduling.node_model import Transition
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.policies.base import QueueingPolicy
 from concerto.simulation.scheduling.policies.concerto import Agents
 from concerto.simulation.scheduling.workloads import SimPod

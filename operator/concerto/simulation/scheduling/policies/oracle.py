@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from concerto.simulation.scheduling.cluster import World
-from concerto.simulation.scheduling.node_model import Change, Readings, Transition
+from concerto.simulation.scheduling.node_model import Change, Transition
+from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.policies.base import QueueingPolicy
 from concerto.simulation.scheduling.workloads import SimPod
 

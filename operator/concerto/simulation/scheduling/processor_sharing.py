@@ -1,0 +1,135 @@
+"""Processor sharing on one node, exact between events.
+
+Runnable threads share the cores equally. One number for each CPU limit (service attained by a thread) therefore tells
+when each pod finishes, and an event costs O(log pods on the node).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
+from concerto.simulation.scheduling.node_telemetry import Rates
+
+
+class Group:
+    """Pods of a node with one CPU limit per thread: all their threads run at one rate."""
+
+    __slots__ = ("attained", "cap", "finishes", "rate", "threads")
+
+    def __init__(self, cap: float) -> None:
+        self.cap = cap  # cores a thread may use at most
+        self.attained = 0.0  # service a thread of this group has had, in core-seconds
+        self.rate = 0.0
+        self.threads = 0
+        self.finishes: list[tuple[float, int, RunningPod]] = []
+
+
+class RunningPod:
+    """A pod on its node, from its start to its end."""
+
+    __slots__ = (
+        "begins",
+        "bursts_left",
+        "computing",
+        "finish",
+        "group",
+        "key",
+        "load",
+        "memory",
+        "node",
+        "over",
+        "reason",
+        "running",
+        "used",
+    )
+
+    def __init__(self, key: Hashable, node: int, load: PodLoad) -> None:
+        self.key = key
+        self.node = node
+        self.load = load
+        self.bursts_left = load.bursts if load.bursts else -1
+        self.memory = 0.0
+        self.group: Group | None = None
+        self.computing = False
+        self.running = False
+        self.over = False
+        self.reason = ""
+        self.begins = math.inf  # when it next begins to compute; infinity while that is open
+        self.used = 0.0
+        self.finish = 0.0  # service attained in its group at which its present burst ends
+
+
+@dataclass
+class NodeState:
+    """One node: its pods by key, their groups by CPU limit, and the runtime's spikes."""
+
+    cores: float
+    memory_bytes: float
+    groups: dict[float, Group] = field(default_factory=dict)
+    spikes: int = 0
+    memory: float = 0.0
+    touched: float = 0.0
+    pods: dict[Hashable, RunningPod] = field(default_factory=dict)
+    alive: bool = True
+
+    def attain(self, now: float) -> None:
+        """Advance the service that the threads of each group have had."""
+        elapsed = now - self.touched
+        for group in self.groups.values():
+            group.attained += group.rate * elapsed
+        self.touched = now
+
+    def group_of(self, load: PodLoad) -> Group:
+        """The group of pods with that load's CPU limit per thread."""
+        cap = min(1.0, load.cpu_limit / load.threads) if load.cpu_limit is not None else 1.0
+        group = self.groups.get(cap)
+        if group is None:
+            group = self.groups[cap] = Group(cap)
+        return group
+
+    def share_cores(self, settings: NodeModelSettings) -> Rates:
+        """Set the rate of each group after threads have come or gone, and return the node's rates."""
+        spikes = self.spikes * settings.spike_threads
+        threads = spikes
+        free, sharers, throttled = self.cores, spikes, 1.0
+        groups = self.groups
+        if len(groups) == 1:  # nearly always
+            (group,) = groups.values()
+            threads += group.threads
+            sharers += group.threads
+            share = min(1.0, free / sharers) if sharers else 1.0
+            group.rate = min(group.cap, share)
+            busy = group.rate * group.threads + spikes * share
+            if group.threads and group.cap < 1.0:
+                throttled *= max(group.rate, 0.0)
+        else:
+            share = 1.0
+            threads += sum(g.threads for g in groups.values())
+            sharers = threads
+            # Water-filling: the group with the lowest limit first
+            for group in sorted(groups.values(), key=lambda g: g.cap):
+                share = min(1.0, free / sharers) if sharers else 1.0
+                group.rate = min(group.cap, share)
+                free -= group.rate * group.threads
+                sharers -= group.threads
+                if group.threads and group.cap < 1.0:
+                    throttled *= max(group.rate, 0.0)
+            share = min(1.0, free / spikes) if spikes else share
+            busy = self.cores - free + spikes * share
+        waiting = min(1.0, max(0.0, (threads - self.cores) / self.cores))
+        return Rates(
+            busy=min(1.0, busy / self.cores + settings.system_cpu),
+            pressure=max(waiting, 1.0 - throttled),
+            system=min(1.0, spikes * share / self.cores + settings.system_cpu),
+        )
+
+    def next_finish(self, now: float) -> float:
+        """When the next burst ends at the present rates; infinity while nobody computes."""
+        soonest = math.inf
+        for group in self.groups.values():
+            if group.finishes and group.rate > 0:
+                soonest = min(soonest, (group.finishes[0][0] - group.attained) / group.rate)
+        return now + max(soonest, 0.0)
