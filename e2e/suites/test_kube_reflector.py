@@ -21,7 +21,7 @@ from e2e.testbed.waiting import PATIENCE_SECONDS, eventually_async
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True)
 WIDGETS = Resource("e2e.concerto.dev", "v1", "widgets", "Widget", True)
 OURS = "concerto.dev/test=reflector"
-SOON = ReflectorSettings(first_backoff_seconds=0.05, longest_backoff_seconds=0.5)
+SOON = ReflectorSettings(first_backoff_seconds=0.05, max_backoff_seconds=0.5)
 
 
 def config_map(name: str, value: str = "") -> Object:

@@ -226,7 +226,7 @@ async def test_a_server_with_another_certificate_is_not_spoken_to(admin: Cluster
 
 
 async def test_an_outage_is_waited_out(control_plane: LocalControlPlane, admin: ClusterConfig, namespace: str) -> None:
-    patient = SessionSettings(attempts=1000, longest_backoff_seconds=0.5)
+    patient = SessionSettings(attempts=1000, max_backoff_seconds=0.5)
     async with await Session.open(admin, patient) as session:
         await session.create(CONFIG_MAPS.path(namespace), config_map("before"))
         await asyncio.to_thread(control_plane.stop_apiserver)

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from concerto.kube import ClusterConfig, ConfigError
-from concerto.kube.config import TOKEN_REREAD_SECONDS, TokenSource
+from concerto.kube.credentials import TOKEN_REREAD_SECONDS, Credentials, FixedCredentials, TokenFile
+from concerto.kube.tls import AUTHORITY_REREAD_SECONDS, TlsContexts
 
 
 def kubeconfig(path: Path, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None) -> Path:
@@ -30,11 +31,9 @@ def kubeconfig(path: Path, *, cluster: dict[str, Any] | None = None, user: dict[
     return path
 
 
-def test_the_current_context_counts_unless_another_is_named(tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path / "config")
-    here, there = ClusterConfig.from_kubeconfig(path), ClusterConfig.from_kubeconfig(path, "there")
-    assert (here.server, here.namespace, here.token) == ("https://near:6443", "mine", "secret")
-    assert (there.server, there.namespace) == ("https://far:6443", "default")
+def test_the_current_context_counts(tmp_path: Path) -> None:
+    config = ClusterConfig.from_kubeconfig(kubeconfig(tmp_path / "config"))
+    assert (config.server, config.namespace, config.token) == ("https://near:6443", "mine", "secret")
 
 
 def test_files_are_found_beside_the_kubeconfig(tmp_path: Path) -> None:
@@ -51,31 +50,38 @@ def test_files_are_found_beside_the_kubeconfig(tmp_path: Path) -> None:
             },
         )
     )
-    assert config.certificate_authority_data == "CA"
+    assert config.certificate_authority == str(tmp_path / "ca.pem")
     assert (config.client_certificate, config.client_key) == ("CERT", "KEY")
     assert config.token_file == str(tmp_path / "token")
 
 
+def stranger(path: Path) -> Path:
+    path.write_text(kubeconfig(path).read_text().replace("user: me", "user: stranger"))
+    return path
+
+
 BAD = {
     "no such file": (lambda p: p / "absent", "absent"),
-    "no such context": (lambda p: kubeconfig(p / "config"), "no context named 'nowhere'"),
+    "no such user": (lambda p: stranger(p / "config"), "no user named 'stranger'"),
     "a file that is not there": (
         lambda p: kubeconfig(p / "config", user={"client-certificate": "gone.pem"}),
         "client-certificate .*gone.pem",
     ),
-    "a credential plugin": (lambda p: kubeconfig(p / "config", user={"exec": {"command": "x"}}), "credential plugin"),
+    "a credential plugin": (
+        lambda p: kubeconfig(p / "config", user={"exec": {"command": "x"}}),
+        "exec is not supported",
+    ),
     "a cluster without a server": (lambda p: kubeconfig(p / "config", cluster={"a": "b"}), "no server"),
 }
 
 
 @pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD.keys())
-def test_what_cannot_be_used_is_said(tmp_path: Path, make: Any, words: str) -> None:
-    context = "nowhere" if "nowhere" in words else None
+def test_an_error_names_what_cannot_be_used(tmp_path: Path, make: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        ClusterConfig.from_kubeconfig(make(tmp_path), context)
+        ClusterConfig.from_kubeconfig(make(tmp_path))
 
 
-def test_a_pod_finds_its_server_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_finds_its_server_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "namespace").write_text("concerto-system")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
@@ -83,7 +89,7 @@ def test_a_pod_finds_its_server_in_its_environment(tmp_path: Path, monkeypatch: 
     config = ClusterConfig.in_cluster(tmp_path)
     assert config.server == "https://[fd00::1]:6443"
     assert config.namespace == "concerto-system"
-    assert TokenSource(config).token() == "secret"
+    assert (await config.credential_source().current()).authorization == "Bearer secret"
 
     with pytest.raises(ConfigError, match="not in a pod"):
         ClusterConfig.in_cluster(tmp_path / "elsewhere")
@@ -115,67 +121,99 @@ class Clock:
         return self.now
 
 
-def test_a_token_is_read_again_every_minute(tmp_path: Path) -> None:
+async def test_a_token_is_read_again_every_minute(tmp_path: Path) -> None:
     file, clock = tmp_path / "token", Clock()
     file.write_text("first")
-    tokens = TokenSource(ClusterConfig("https://a", token_file=str(file)), clock)
-    assert tokens.token() == "first"
+    tokens = TokenFile(file, clock)
+    assert await tokens.current() == Credentials("Bearer first")
     file.write_text("second")
     clock.now += TOKEN_REREAD_SECONDS - 1
-    assert tokens.token() == "first"
+    assert await tokens.current() == Credentials("Bearer first")
     clock.now += 1
-    assert tokens.token() == "second"
+    assert await tokens.current() == Credentials("Bearer second")
 
 
-def test_a_token_that_is_refused_is_read_again_at_once(tmp_path: Path) -> None:
+async def test_a_token_that_is_refused_is_read_again_at_once(tmp_path: Path) -> None:
     file, clock = tmp_path / "token", Clock()
     file.write_text("first")
-    tokens = TokenSource(ClusterConfig("https://a", token_file=str(file)), clock)
-    assert tokens.token() == "first"
-    assert not tokens.refused("first")
+    tokens = TokenFile(file, clock)
+    first = await tokens.current()
+    assert not await tokens.refresh(first)
     file.write_text("second")
-    assert tokens.refused("first")
-    assert tokens.token() == "second"
+    assert await tokens.refresh(first)
+    assert await tokens.current() == Credentials("Bearer second")
     # another request that was sent with the first one meanwhile: there is a newer one already
-    assert tokens.refused("first")
+    assert await tokens.refresh(first)
 
 
-def test_a_token_file_that_is_away_for_a_moment_does_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", [Path.unlink, lambda file: file.write_text("")], ids=["gone", "empty"])
+async def test_a_token_file_that_is_away_for_a_moment_does_no_harm(tmp_path: Path, fault: Any) -> None:
     file, clock = tmp_path / "token", Clock()
     file.write_text("first")
-    tokens = TokenSource(ClusterConfig("https://a", token_file=str(file)), clock)
-    assert tokens.token() == "first"
-    file.unlink()
+    tokens = TokenFile(file, clock)
+    assert await tokens.current() == Credentials("Bearer first")
+    fault(file)
     clock.now += TOKEN_REREAD_SECONDS
-    assert tokens.token() == "first"
+    assert await tokens.current() == Credentials("Bearer first")
     file.write_text("second")
-    assert tokens.token() == "second"
+    assert await tokens.current() == Credentials("Bearer second")
 
     with pytest.raises(ConfigError, match="absent"):
-        TokenSource(ClusterConfig("https://a", token_file=str(tmp_path / "absent"))).token()
+        await TokenFile(tmp_path / "absent").current()
 
 
-def test_a_fixed_token_has_nothing_newer() -> None:
-    assert not TokenSource(ClusterConfig("https://a", token="only")).refused("only")
+async def test_a_fixed_token_has_nothing_newer() -> None:
+    source = ClusterConfig("https://a", token="only").credential_source()
+    assert isinstance(source, FixedCredentials)
+    assert not await source.refresh(await source.current())
+
+
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """A self-signed certificate and its key."""
+    key, certificate = directory / f"{name}-key.pem", directory / f"{name}.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", key, "-out", certificate, "-subj", f"/CN={name}"], check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key
 
 
 def test_tls_material_is_checked_when_it_is_loaded(tmp_path: Path) -> None:
-    assert ClusterConfig("http://plain").ssl_context() is True
-    with pytest.raises(ConfigError, match="TLS material"):
-        ClusterConfig("https://a", certificate_authority_data="not a certificate").ssl_context()
+    assert TlsContexts(ClusterConfig("http://plain")).context(Credentials()) is True
+    for bad in ("not a certificate", " "):
+        with pytest.raises(ConfigError, match=r"cannot be used|is empty"):
+            TlsContexts(ClusterConfig("https://a", certificate_authority_data=bad)).context(Credentials())
 
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", key, "-out", certificate, "-subj", "/CN=a"], check=True, capture_output=True,
-    )  # fmt: skip
-    config = ClusterConfig(
-        "https://a",
-        certificate_authority_data=certificate.read_text(),
-        client_certificate=certificate.read_text(),
-        client_key=key.read_text(),
-    )
-    context = config.ssl_context()
+    authority, key = certificate(tmp_path, "a")
+    config = ClusterConfig("https://a", certificate_authority_data=authority.read_text())
+    context = TlsContexts(config).context(Credentials(None, authority.read_text(), key.read_text()))
     assert isinstance(context, ssl.SSLContext)
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert len(context.get_ca_certs()) == 1
+
+
+def subjects(context: ssl.SSLContext | bool) -> set[str]:
+    assert isinstance(context, ssl.SSLContext)
+    return {field[0][1] for found in context.get_ca_certs() for field in found["subject"]}  # type: ignore[index,misc]
+
+
+def test_a_rotated_certificate_authority_is_read_again(tmp_path: Path) -> None:
+    file, clock = tmp_path / "ca.crt", Clock()
+    old, new = (certificate(tmp_path, name)[0].read_text() for name in ("old", "new"))
+    file.write_text(old)
+    contexts = TlsContexts(ClusterConfig("https://a", certificate_authority=str(file)), clock)
+    first = contexts.context(Credentials())
+    assert subjects(first) == {"old"}
+    clock.now += AUTHORITY_REREAD_SECONDS
+    assert contexts.context(Credentials()) is first  # nothing has changed: connections are shared
+    file.write_text(old + new)
+    assert contexts.context(Credentials()) is first
+    contexts.expect_rotation()  # a server's certificate was not signed by it
+    assert subjects(contexts.context(Credentials())) == {"old", "new"}
+    # half written: what was good stays in use
+    clock.now += AUTHORITY_REREAD_SECONDS
+    file.write_text("")
+    assert subjects(contexts.context(Credentials())) == {"old", "new"}
+    clock.now += AUTHORITY_REREAD_SECONDS
+    file.write_text(new)
+    assert subjects(contexts.context(Credentials())) == {"new"}

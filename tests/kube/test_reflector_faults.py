@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from concerto.kube import Object, Reflector, ReflectorSettings, Resource
 from concerto.kube.reflector import StorageWentBack
-from concerto.kube.session import _lines
+from concerto.kube.transport import read_lines
 from support.faulty_server import faulty, refuses, resets, says, streams
 
 THINGS = Resource("", "v1", "things", "Thing", True)
-QUICK = ReflectorSettings(first_backoff_seconds=0.001, longest_backoff_seconds=0.01)
+QUICK = ReflectorSettings(first_backoff_seconds=0.001, max_backoff_seconds=0.01)
 
 
 def thing(name: str, version: int, uid: str | None = None, **more: Any) -> Object:
@@ -149,7 +149,7 @@ async def test_a_storage_that_was_restored_is_seen_and_ends_all_that_was_conclud
 
 async def test_a_collection_in_which_nothing_happens_is_watched_without_a_pause() -> None:
     """Else what happens first after a long quiet would be heard of half a minute late."""
-    settings = ReflectorSettings(inactivity_seconds=0.1, first_backoff_seconds=3600, longest_backoff_seconds=3600)
+    settings = ReflectorSettings(inactivity_seconds=0.1, first_backoff_seconds=3600, max_backoff_seconds=3600)
     quiet = [streams(b" ", then=for_ever)] * 6
     async with faulty([page(5), *quiet, streams(event("ADDED", thing("a", 6)), then=for_ever)]) as server:
         reflector = Reflector(server.session, THINGS, settings=settings)
@@ -196,7 +196,7 @@ async def test_an_object_that_took_anothers_name_ends_the_other() -> None:
 
 
 async def test_who_wants_a_fresh_view_does_not_wait_out_a_back_off() -> None:
-    patient = ReflectorSettings(first_backoff_seconds=3600, longest_backoff_seconds=3600)
+    patient = ReflectorSettings(first_backoff_seconds=3600, max_backoff_seconds=3600)
     async with faulty([page(5), refuses(410, "Expired"), refuses(500, "InternalError")]) as server:
         reflector = Reflector(server.session, THINGS, settings=patient)
         task = asyncio.create_task(reflector.run())
@@ -211,7 +211,7 @@ async def test_who_wants_a_fresh_view_does_not_wait_out_a_back_off() -> None:
 
 
 async def test_a_server_that_keeps_on_forgetting_is_not_listed_without_a_pause() -> None:
-    patient = ReflectorSettings(first_backoff_seconds=3600, longest_backoff_seconds=3600)
+    patient = ReflectorSettings(first_backoff_seconds=3600, max_backoff_seconds=3600)
     async with faulty([page(5), refuses(410, "Expired"), page(6), refuses(410, "Expired"), page(7)]) as server:
         reflector = Reflector(server.session, THINGS, settings=patient)
         task = asyncio.create_task(reflector.run())
@@ -239,5 +239,5 @@ async def test_lines_come_whole_wherever_they_are_cut(lines: list[bytes], data: 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
     bounds = [0, *cuts, len(whole)]
     chunks = [whole[a:b] for a, b in itertools.pairwise(bounds) if a != b]
-    found = [line async for batch in _lines(Chunks(chunks), "/x") for line in batch]  # type: ignore[arg-type]
+    found = [line async for batch in read_lines(Chunks(chunks)) for line in batch]  # type: ignore[arg-type]
     assert found == lines

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from concerto.kube import ClusterConfig, Session, SessionSettings
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-QUICK = SessionSettings(attempts=3, first_backoff_seconds=0.001, longest_backoff_seconds=0.01)
+QUICK = SessionSettings(attempts=3, first_backoff_seconds=0.001, max_backoff_seconds=0.01)
 
 
 @dataclass

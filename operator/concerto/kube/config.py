@@ -1,23 +1,24 @@
-"""How to reach a cluster: the pod's own service account, or a kubeconfig file."""
+"""How to reach a cluster: a pod's own service account, or one plain kubeconfig file.
+
+`concerto.kube.kubeconfig` reads every kubeconfig that kubectl reads (credential plugins, OIDC, several files, proxies)
+and needs the package ``kubernetes`` for it. Node agents do without that package.
+"""
 
 from __future__ import annotations
 
 import base64
 import os
-import ssl
-import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from concerto.kube.credentials import Credentials, CredentialSource, FixedCredentials, TokenFile
 from concerto.kube.errors import ConfigError
 
 SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TOKEN_REREAD_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,16 @@ class ClusterConfig:
 
     Attributes:
         server: base URL, without a trailing slash.
-        certificate_authority: path of a PEM bundle; None trusts the system's.
+        certificate_authority: path of a PEM bundle, read again when it is rotated; None trusts the system's.
         certificate_authority_data: the same inline, PEM.
         client_certificate: PEM of the client's certificate, if it authenticates by one.
         client_key: PEM of its key.
         token: a bearer token that never changes.
         token_file: path of a bearer token that is rotated under us; wins over ``token``.
+        credentials: where credentials come from; wins over the four fields above.
         insecure_skip_tls_verify: do not check the server's certificate.
         tls_server_name: the name to expect in it, if not the URL's host.
+        proxy_url: an HTTP proxy to connect through.
         namespace: the namespace this process lives in, or the context's default.
     """
 
@@ -44,26 +47,26 @@ class ClusterConfig:
     client_key: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
+    credentials: CredentialSource | None = field(default=None, repr=False)
     insecure_skip_tls_verify: bool = False
     tls_server_name: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)  # may hold a password
     namespace: str = "default"
 
     @classmethod
-    def load(cls, kubeconfig: str | Path | None = None, context: str | None = None) -> ClusterConfig:
+    def load(cls, kubeconfig: str | Path | None = None) -> ClusterConfig:
         """The first that applies: the file given, ``$KUBECONFIG``, the pod's service account, ``~/.kube/config``.
 
         Raises:
             ConfigError: none of them is there, or the one that is cannot be used.
         """
-        if kubeconfig:
-            return cls.from_kubeconfig(kubeconfig, context)
-        if from_environment := os.environ.get("KUBECONFIG"):
-            return cls.from_kubeconfig(from_environment, context)
-        if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        if path := kubeconfig or os.environ.get("KUBECONFIG"):
+            return cls.from_kubeconfig(path)
+        if in_pod():
             return cls.in_cluster()
         home = Path.home() / ".kube" / "config"
         if home.exists():
-            return cls.from_kubeconfig(home, context)
+            return cls.from_kubeconfig(home)
         raise ConfigError(f"no cluster: give --kubeconfig, set KUBECONFIG, run in a pod, or have {home}")
 
     @classmethod
@@ -86,117 +89,82 @@ class ClusterConfig:
         )
 
     @classmethod
-    def from_kubeconfig(cls, path: str | Path, context: str | None = None) -> ClusterConfig:
-        """One context of a kubeconfig file.
-
-        Client certificates, tokens and token files are understood; credential plugins are not.
+    def from_kubeconfig(cls, path: str | Path) -> ClusterConfig:
+        """The current context of one kubeconfig file with a client certificate, a token or a tokenFile.
 
         Raises:
-            ConfigError: the file, the context or what it names is missing, or it wants a credential plugin.
+            ConfigError: the file, the context or what it names is missing, or it needs what only
+                `concerto.kube.kubeconfig` understands.
         """
         path = Path(path).expanduser()
-        try:
-            document = yaml.safe_load(path.read_text())
-        except OSError as error:
-            raise ConfigError(f"kubeconfig {path}: {error.strerror}") from error
-        except yaml.YAMLError as error:
-            raise ConfigError(f"kubeconfig {path} is not YAML: {error}") from error
-        if not isinstance(document, dict):
-            raise ConfigError(f"kubeconfig {path} holds no configuration")
-
-        def named(section: str, name: str | None) -> Mapping[str, Any]:
-            for entry in document.get(section) or []:
-                if entry.get("name") == name:
-                    # "users" holds entries under "user", and so on
-                    return entry.get(section.removesuffix("s")) or {}
-            raise ConfigError(f"kubeconfig {path} has no {section.removesuffix('s')} named {name!r}")
-
-        chosen = named("contexts", context or document.get("current-context"))
-        cluster, user = named("clusters", chosen.get("cluster")), named("users", chosen.get("user"))
-        if "exec" in user or "auth-provider" in user:
+        document = _read(path)
+        context = _named(path, document, "contexts", document.get("current-context"))
+        cluster = _named(path, document, "clusters", context.get("cluster"))
+        user = _named(path, document, "users", context.get("user"))
+        if unsupported := {"exec", "auth-provider", "username"} & user.keys() or {"proxy-url"} & cluster.keys():
             raise ConfigError(
-                f"kubeconfig {path}: user {chosen.get('user')!r} needs a credential plugin, which is not supported; "
-                "use one with a client certificate, a token or a tokenFile"
+                f"kubeconfig {path}: {', '.join(sorted(unsupported))} is not supported here; "
+                "use a client certificate, a token or a tokenFile"
             )
-
-        def located(value: str | None) -> str | None:
-            return str(path.parent / value) if value else None  # an absolute value stays as it is
-
-        def pem(section: Mapping[str, Any], key: str) -> str | None:
-            if data := section.get(f"{key}-data"):
-                return base64.b64decode(data).decode()
-            location = located(section.get(key))
-            try:
-                return Path(location).read_text() if location else None
-            except OSError as error:
-                raise ConfigError(f"kubeconfig {path}: {key} {location}: {error.strerror}") from error
-
         if not cluster.get("server"):
-            raise ConfigError(f"kubeconfig {path}: cluster {chosen.get('cluster')!r} has no server")
+            raise ConfigError(f"kubeconfig {path}: cluster {context.get('cluster')!r} has no server")
+        authority = cluster.get("certificate-authority")
+        data = cluster.get("certificate-authority-data")
         return cls(
             server=cluster["server"].rstrip("/"),
-            certificate_authority_data=pem(cluster, "certificate-authority"),
-            client_certificate=pem(user, "client-certificate"),
-            client_key=pem(user, "client-key"),
+            certificate_authority=str(path.parent / authority) if authority and not data else None,
+            certificate_authority_data=base64.b64decode(data).decode() if data else None,
+            client_certificate=_pem(path, user, "client-certificate"),
+            client_key=_pem(path, user, "client-key"),
             token=user.get("token"),
-            token_file=located(user.get("tokenFile")),
+            token_file=str(path.parent / user["tokenFile"]) if user.get("tokenFile") else None,
             insecure_skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify")),
             tls_server_name=cluster.get("tls-server-name"),
-            namespace=chosen.get("namespace") or "default",
+            namespace=context.get("namespace") or "default",
         )
 
-    def ssl_context(self) -> ssl.SSLContext | bool:
-        """The TLS side of a connection; True (the library's own default) for a plain ``http://`` server.
-
-        Raises:
-            ConfigError: a certificate or key cannot be used.
-        """
-        if not self.server.startswith("https://"):
-            return True
-        try:
-            context = ssl.create_default_context(
-                cafile=self.certificate_authority, cadata=self.certificate_authority_data
-            )
-            if self.insecure_skip_tls_verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            if self.client_certificate and self.client_key:
-                # ssl only takes files: one of ours that nobody else can read, gone again at once
-                with tempfile.NamedTemporaryFile("w", suffix=".pem") as bundle:
-                    bundle.write(f"{self.client_certificate}\n{self.client_key}\n")
-                    bundle.flush()
-                    context.load_cert_chain(bundle.name)
-        except (ssl.SSLError, OSError) as error:
-            raise ConfigError(f"TLS material for {self.server} cannot be used: {error}") from error
-        return context
+    def credential_source(self) -> CredentialSource:
+        """Where the credentials of a session come from."""
+        if self.credentials is not None:
+            return self.credentials
+        if self.token_file:
+            return TokenFile(self.token_file)
+        authorization = f"Bearer {self.token}" if self.token else None
+        return FixedCredentials(Credentials(authorization, self.client_certificate, self.client_key))
 
 
-class TokenSource:
-    """The bearer token to send now: re-read from its file every minute, and when the server refuses it."""
+def in_pod() -> bool:
+    """Whether this process runs in a pod, as Kubernetes says in every container's environment."""
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
-    def __init__(self, config: ClusterConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._file = Path(config.token_file) if config.token_file else None
-        self._clock = clock
-        self._token = config.token
-        self._read_at = float("-inf")
 
-    def token(self) -> str | None:
-        """The token, or None where a client certificate (or nothing) authenticates.
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"kubeconfig {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"kubeconfig {path} is not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"kubeconfig {path} holds no configuration")
+    return document
 
-        Raises:
-            ConfigError: the token file has never been readable.
-        """
-        if self._file and self._clock() - self._read_at >= TOKEN_REREAD_SECONDS:
-            try:
-                self._token = self._file.read_text().strip()
-                self._read_at = self._clock()
-            except OSError as error:
-                # A file that vanishes while it is being rotated must not take down a process with a good token
-                if self._token is None:
-                    raise ConfigError(f"token file {self._file}: {error.strerror}") from error
-        return self._token
 
-    def refused(self, token: str | None) -> bool:
-        """Told that ``token`` got a 401: read the file again, and say whether another one is there to try."""
-        self._read_at = float("-inf")
-        return self._file is not None and self.token() != token
+def _named(path: Path, document: Mapping[str, Any], section: str, name: str | None) -> Mapping[str, Any]:
+    kind = section.removesuffix("s")  # "users" holds entries under "user", and so on
+    for entry in document.get(section) or []:
+        if entry.get("name") == name:
+            return entry.get(kind) or {}
+    raise ConfigError(f"kubeconfig {path} has no {kind} named {name!r}")
+
+
+def _pem(path: Path, user: Mapping[str, Any], key: str) -> str | None:
+    if data := user.get(f"{key}-data"):
+        return base64.b64decode(data).decode()
+    if not user.get(key):
+        return None
+    location = path.parent / user[key]  # an absolute path stays as it is
+    try:
+        return location.read_text()
+    except OSError as error:
+        raise ConfigError(f"kubeconfig {path}: {key} {location}: {error.strerror}") from error

@@ -41,13 +41,13 @@ class ReflectorSettings:
         inactivity_seconds: a watch on which nothing came for so long is taken for dead. The server sends a bookmark
             about once a minute.
         first_backoff_seconds: mean wait after a first failure; doubles with each further one.
-        longest_backoff_seconds: the wait never gets longer.
+        max_backoff_seconds: the wait never gets longer.
     """
 
     watch_seconds: float = 300.0
     inactivity_seconds: float = 90.0
     first_backoff_seconds: float = 0.5
-    longest_backoff_seconds: float = 30.0
+    max_backoff_seconds: float = 30.0
 
 
 class StorageWentBack(Exception):
@@ -309,7 +309,7 @@ class Reflector:
             self._on_change(old, new)
 
     async def _back_off(self, at_least: float | None = None) -> None:
-        wait = min(self._settings.first_backoff_seconds * 2**self._failures, self._settings.longest_backoff_seconds)
+        wait = min(self._settings.first_backoff_seconds * 2**self._failures, self._settings.max_backoff_seconds)
         self._failures = min(self._failures + 1, 16)
         try:
             # Whoever wants a fresh view wants it as soon as there is a server again

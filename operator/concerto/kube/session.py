@@ -1,4 +1,4 @@
-"""The one way to the API server: authentication, TLS, timeouts, retries and error translation live here alone."""
+"""Requests to the API server: verbs, timeouts, retries and the translation of errors."""
 
 from __future__ import annotations
 
@@ -8,43 +8,33 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
-from yarl import URL
-
-from concerto.kube.config import ClusterConfig, TokenSource
-from concerto.kube.errors import (
-    ApiError,
-    KubeError,
-    OutcomeUnknown,
-    ServerError,
-    TooManyRequests,
-    Unreachable,
-    api_error,
-)
+from concerto.kube.config import ClusterConfig
+from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
+from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Transport, read_lines, read_refusal
 
 Object = dict[str, Any]
 Lines = list[bytes]
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-_JSON = "application/json"
 _SAFE_TO_REPEAT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
+_MAX_RETRY_AFTER_SECONDS = 300.0
+"""API servers ask for up to 32 s; what a broken proxy asks for must not put a client to sleep for days."""
 
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How patient a session is.
+    """How a session waits and retries.
 
     Attributes:
         connect_timeout_seconds: for TCP and TLS together.
-        request_timeout_seconds: for one attempt of one request, answer included, unless the caller says otherwise.
+        request_timeout_seconds: for one attempt of one request, answer included, unless the caller states another.
         attempts: how often a request that may be repeated is tried in all.
-        first_backoff_seconds: mean wait before the second attempt; doubles each time.
-        longest_backoff_seconds: no wait is longer, be it our own or what ``Retry-After`` asks for.
+        first_backoff_seconds: shortest wait before the second attempt; doubles each time.
+        max_backoff_seconds: no wait of our own is longer; ``Retry-After`` may ask for more.
         page_size: objects asked for at a time when listing.
     """
 
@@ -52,7 +42,7 @@ class SessionSettings:
     request_timeout_seconds: float = 15.0
     attempts: int = 5
     first_backoff_seconds: float = 0.1
-    longest_backoff_seconds: float = 10.0
+    max_backoff_seconds: float = 10.0
     page_size: int = 500
 
 
@@ -64,16 +54,15 @@ class Session:
 
     Repeating: an attempt that the server cannot have carried out (no connection, 401 with a newer token at hand, 429)
     is repeated whatever the verb. One that it may have carried out (connection lost, timeout, 5xx) is repeated for
-    verbs that can be said twice: GET, PUT, PATCH (merge and apply) and DELETE. Of these, a DELETE or a PUT with a
-    resourceVersion may then answer 404 or 409 though its first attempt did the work. A POST is never said twice:
+    verbs that can be sent twice: GET, PUT, PATCH (merge and apply) and DELETE. Of these, a DELETE or a PUT with a
+    resourceVersion may then answer 404 or 409 though its first attempt did the work. A POST is never sent twice:
     it raises ``OutcomeUnknown``.
     """
 
-    def __init__(self, config: ClusterConfig, client: aiohttp.ClientSession, settings: SessionSettings) -> None:
+    def __init__(self, config: ClusterConfig, settings: SessionSettings, transport: Transport) -> None:
         self.config = config
         self.settings = settings
-        self._client = client
-        self._tokens = TokenSource(config)
+        self._transport = transport
 
     @classmethod
     async def open(cls, config: ClusterConfig, settings: SessionSettings | None = None) -> Self:
@@ -83,21 +72,17 @@ class Session:
             ConfigError: the TLS material cannot be used.
         """
         settings = settings or SessionSettings()
-        # No limit on connections: a request that waits for one inside the pool would use up its own timeout there,
-        # and then look as if it had been sent. Callers bound their concurrency.
-        connector = aiohttp.TCPConnector(ssl=config.ssl_context(), limit=0, keepalive_timeout=60)
-        client = aiohttp.ClientSession(
-            connector=connector,
-            # Compression costs the API server more than a cluster's own network saves
-            headers={"User-Agent": _user_agent(), "Accept": _JSON, "Accept-Encoding": "identity"},
-            skip_auto_headers=("Content-Type",),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-        return cls(config, client, settings)
+        transport = Transport(config, settings.connect_timeout_seconds)
+        try:
+            await transport.check()
+        except BaseException:
+            await transport.close()
+            raise
+        return cls(config, settings, transport)
 
     async def close(self) -> None:
-        """Give up all connections; watches in progress end with an error."""
-        await self._client.close()
+        """Close all connections; watches in progress end with an error."""
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -207,10 +192,10 @@ class Session:
         *,
         params: Mapping[str, str] | None = None,
         body: Object | None = None,
-        content_type: str = _JSON,
+        content_type: str = JSON,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
-        largest_bytes: int | None = None,
+        max_bytes: int | None = None,
     ) -> Object:
         """One request, repeated where that is safe (see the class).
 
@@ -221,73 +206,45 @@ class Session:
             body: the document to send.
             content_type: of the body.
             timeout_seconds: for each attempt.
-            attempts: in all; 1 means that nothing is repeated but a 401 with a newer token.
-            largest_bytes: of the answer, where it comes from a server that the API server only passes on; None: any.
+            attempts: in all; 1 means that nothing is repeated but a 401 with newer credentials at hand.
+            max_bytes: of the answer, where it comes from a server that the API server only passes on; None: any.
 
         Raises:
             KubeError: the answer is larger.
             ApiError: the server refused.
             OutcomeUnknown: a POST may or may not have been carried out.
-            Unreachable: no answer, after all attempts.
+            Unreachable: no answer, after all attempts; its ``__cause__`` is a TimeoutError where time ran out.
         """
-        url = URL(self.config.server + path, encoded=True)
         data = json.dumps(body, separators=(",", ":")).encode() if body is not None else None
-        limit = aiohttp.ClientTimeout(
-            total=timeout_seconds or self.settings.request_timeout_seconds,
-            sock_connect=self.settings.connect_timeout_seconds,
-        )
-        remaining = attempts or self.settings.attempts
+        left = attempts or self.settings.attempts
         backoff = self.settings.first_backoff_seconds
-        refused_tokens = 0
         while True:
-            remaining -= 1
-            token = self._tokens.token()
+            left -= 1
             try:
-                async with self._client.request(
-                    method,
-                    url,
-                    params=params,
-                    data=data,
-                    headers=_headers(token, content_type if data is not None else None),
-                    timeout=limit,
-                    server_hostname=self.config.tls_server_name,
-                    allow_redirects=False,
-                ) as response:
-                    payload = await _payload(response, largest_bytes, f"{method} {path}")
-                    status, retry_after = response.status, _retry_after(response)
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                # never sent
-                failure: Exception = Unreachable(f"{method} {path}: {_words(error)}")
-                failure.__cause__ = error
-                pause = None
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                answer = await self._transport.send(
+                    method, path, params=params, data=data, content_type=content_type,
+                    timeout_seconds=timeout_seconds or self.settings.request_timeout_seconds, max_bytes=max_bytes,
+                )  # fmt: skip
+                return _document(answer, method, path)
+            except NotSent as error:
+                failure: Unreachable | ApiError = Unreachable(f"{method} {path}: {error}")
+                failure.__cause__ = error.__cause__
+            except ConnectionLost as error:
                 if method not in _SAFE_TO_REPEAT:
-                    raise OutcomeUnknown(f"{method} {path}: {_words(error)}") from error
-                failure = Unreachable(f"{method} {path}: {_words(error)}")
-                failure.__cause__ = error
-                pause = None
-            else:
-                if status < 300:
-                    return _document(payload, method, path)
-                refusal = _refusal(status, payload, retry_after)
-                if status == 401 and refused_tokens == 0 and self._tokens.refused(token):
-                    refused_tokens += 1
-                    remaining += 1
-                    continue
-                if isinstance(refusal, ServerError):
-                    if method not in _SAFE_TO_REPEAT:
-                        # A 500 or 504 may come after storage has taken the write
-                        raise OutcomeUnknown(f"{method} {path}: {refusal}") from refusal
-                elif not isinstance(refusal, TooManyRequests):
-                    raise refusal
-                failure, pause = refusal, refusal.retry_after
-            if remaining <= 0:
+                    raise OutcomeUnknown(f"{method} {path}: {error}") from error.__cause__
+                failure = Unreachable(f"{method} {path}: {error}")
+                failure.__cause__ = error.__cause__
+            except ServerError as error:
+                if method not in _SAFE_TO_REPEAT:
+                    # A 500 or 504 may come after storage has taken the write
+                    raise OutcomeUnknown(f"{method} {path}: {error}") from error
+                failure = error
+            except TooManyRequests as error:
+                failure = error
+            if left <= 0:
                 raise failure
-            wait = pause if pause is not None else backoff
-            # Full jitter upwards only: never sooner than the server asked for
-            wait = min(wait, self.settings.longest_backoff_seconds) * random.uniform(1.0, 1.5)
+            await asyncio.sleep(_wait_seconds(failure, min(backoff, self.settings.max_backoff_seconds)))
             backoff *= 2
-            await asyncio.sleep(wait)
 
     @asynccontextmanager
     async def stream(
@@ -302,95 +259,24 @@ class Session:
             Unreachable: no connection, or it was lost, or nothing came for ``inactivity_seconds``. The iterator raises
                 this, too; it ends quietly when the server ends the stream properly.
         """
-        url = URL(self.config.server + path, encoded=True)
-        limit = aiohttp.ClientTimeout(
-            total=None, sock_connect=self.settings.connect_timeout_seconds, sock_read=inactivity_seconds
-        )
-        response = await self._begin_stream(url, params, limit)
         try:
-            if response.status == 401 and self._tokens.refused(_bearer(response)):
-                response.close()
-                response = await self._begin_stream(url, params, limit)
+            response = await self._transport.open_stream(path, params=params, inactivity_seconds=inactivity_seconds)
+        except ConnectionLost as error:
+            raise Unreachable(f"GET {path}: {error}") from error
+
+        async def batches() -> AsyncIterator[Lines]:
+            try:
+                async for lines in read_lines(response.content):
+                    yield lines
+            except ConnectionLost as error:
+                raise Unreachable(f"GET {path}: {error}") from error
+
+        try:
             if response.status != 200:
-                raise await self._refused_stream(response)
-            yield _lines(response.content, path)
+                raise _refusal(await read_refusal(response, self.settings.request_timeout_seconds))
+            yield batches()
         finally:
             response.close()
-
-    async def _begin_stream(
-        self, url: URL, params: Mapping[str, str], limit: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
-        try:
-            return await self._client.get(
-                url,
-                params=params,
-                headers=_headers(self._tokens.token(), None),
-                timeout=limit,
-                server_hostname=self.config.tls_server_name,
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"GET {url.path}: {_words(error)}") from error
-
-    async def _refused_stream(self, response: aiohttp.ClientResponse) -> ApiError:
-        try:
-            async with asyncio.timeout(self.settings.request_timeout_seconds):
-                payload = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            payload = b""  # the status says enough
-        return _refusal(response.status, payload, _retry_after(response))
-
-
-async def _lines(content: aiohttp.StreamReader, path: str) -> AsyncIterator[Lines]:
-    begun: list[bytes] = []  # pieces of a line whose end has not come yet
-    while True:
-        try:
-            chunk = await content.readany()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"GET {path}: {_words(error)}") from error
-        if not chunk:
-            return  # a line without its end is a line cut short: nobody may act on it
-        head, newline, rest = chunk.partition(b"\n")
-        begun.append(head)
-        if newline:
-            lines = [b"".join(begun)]
-            *more, last = rest.split(b"\n")
-            begun = [last] if last else []
-            yield [line for line in (*lines, *more) if line]
-        # Reading from a full buffer does not suspend: without this a busy watch would starve all other tasks
-        await asyncio.sleep(0)
-
-
-def _user_agent() -> str:
-    try:
-        return f"concerto/{version('concerto-k8s')}"
-    except PackageNotFoundError:
-        return "concerto"
-
-
-async def _payload(response: aiohttp.ClientResponse, largest: int | None, what: str) -> bytes:
-    if largest is None:
-        return await response.read()
-    pieces, size = [], 0
-    async for piece in response.content.iter_any():
-        size += len(piece)
-        if size > largest:
-            raise KubeError(f"{what}: the answer is larger than {largest} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _headers(token: str | None, content_type: str | None) -> dict[str, str]:
-    headers = {}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    if content_type:
-        headers["Content-Type"] = content_type
-    return headers
-
-
-def _bearer(response: aiohttp.ClientResponse) -> str | None:
-    return response.request_info.headers.get("Authorization", "").removeprefix("Bearer ") or None
 
 
 def selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
@@ -399,29 +285,27 @@ def selectors(label_selector: str | None, field_selector: str | None) -> dict[st
     return {key: value for key, value in given.items() if value}
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    value = response.headers.get("Retry-After")
-    try:
-        return max(0.0, float(value)) if value else None
-    except ValueError:  # the date form, which no API server sends
-        return None
+def _wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> float:
+    """Before the next attempt: never sooner than the server asked for; longer by chance, so that clients part."""
+    asked = failure.retry_after if isinstance(failure, ApiError) else None
+    wait = backoff_seconds if asked is None else min(asked, _MAX_RETRY_AFTER_SECONDS)
+    return wait * random.uniform(1.0, 1.5)
 
 
-def _document(payload: bytes, method: str, path: str) -> Object:
+def _document(answer: Answer, method: str, path: str) -> Object:
+    if answer.status >= 300:
+        raise _refusal(answer)
     try:
-        document = json.loads(payload) if payload else {}
+        document = json.loads(answer.payload) if answer.payload else {}
     except ValueError as error:
-        raise OutcomeUnknown(f"{method} {path}: the answer is not JSON ({payload[:80]!r})") from error
+        raise OutcomeUnknown(f"{method} {path}: the answer is not JSON ({answer.payload[:80]!r})") from error
     return document if isinstance(document, dict) else {"value": document}
 
 
-def _refusal(status: int, payload: bytes, retry_after: float | None) -> ApiError:
+def _refusal(answer: Answer) -> ApiError:
     try:
-        body = json.loads(payload)
+        body = json.loads(answer.payload)
     except ValueError:
         body = None
-    return api_error(status, body if isinstance(body, dict) else None, payload.decode(errors="replace"), retry_after)
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    status = body if isinstance(body, dict) else None
+    return api_error(answer.status, status, answer.payload.decode(errors="replace"), answer.retry_after_seconds)

@@ -89,7 +89,7 @@ class CustomMetrics:
 
     async def _ask(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
         return await self._session.request(
-            "GET", path, params=params, timeout_seconds=self._timeout, attempts=1, largest_bytes=LARGEST_BYTES
+            "GET", path, params=params, timeout_seconds=self._timeout, attempts=1, max_bytes=LARGEST_BYTES
         )
 
 

@@ -24,7 +24,7 @@ async def external_metric(
     params = {"labelSelector": selector} if selector else {}
     with understanding("external metrics"):
         answer = await session.request(
-            "GET", path, params=params, timeout_seconds=timeout_seconds, attempts=1, largest_bytes=LARGEST_BYTES
+            "GET", path, params=params, timeout_seconds=timeout_seconds, attempts=1, max_bytes=LARGEST_BYTES
         )
         items = answer.get("items") or []
         if not items:

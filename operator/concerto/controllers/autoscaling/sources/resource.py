@@ -96,7 +96,7 @@ class ResourceMetrics:
                     POD_METRICS.path(namespace),
                     timeout_seconds=self._timeout,
                     attempts=1,
-                    largest_bytes=LARGEST_BYTES,
+                    max_bytes=LARGEST_BYTES,
                 )
             return {item["metadata"]["name"]: _understood(item) for item in listed.get("items") or ()}
 

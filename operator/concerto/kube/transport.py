@@ -1,0 +1,272 @@
+"""One attempt of one request: connections, TLS, credentials, and how far the attempt came."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import aiohttp
+from yarl import URL
+
+from concerto.kube.config import ClusterConfig
+from concerto.kube.credentials import Credentials
+from concerto.kube.errors import KubeError
+from concerto.kube.tls import TlsContexts
+
+JSON = "application/json"
+_UNACKNOWLEDGED_MILLISECONDS = 4000
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class NotSent(Exception):
+    """The API server cannot have carried out the request: there was no connection."""
+
+
+class ConnectionLost(Exception):
+    """The request was sent, and there is no whole answer: the API server may have carried it out."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the API server answered.
+
+    Attributes:
+        status: HTTP status code.
+        payload: the body.
+        retry_after_seconds: as the ``Retry-After`` header asks, or None.
+    """
+
+    status: int
+    payload: bytes
+    retry_after_seconds: float | None
+
+
+class Transport:
+    """A pool of connections to one API server. Belongs to the event loop that it was opened in."""
+
+    def __init__(self, config: ClusterConfig, connect_timeout_seconds: float) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            config: the API server.
+            connect_timeout_seconds: for TCP and TLS together.
+        """
+        self._config = config
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._credentials = config.credential_source()
+        self._tls = TlsContexts(config)
+        # No limit on connections: a request that waits for one inside the pool would use up its own timeout there,
+        # and then look as if it had been sent. Callers bound their concurrency.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, socket_factory=_open_socket)
+        self._client = aiohttp.ClientSession(
+            connector=connector,
+            # Compression costs the API server more than a cluster's own network saves
+            headers={"User-Agent": _user_agent(), "Accept": JSON, "Accept-Encoding": "identity"},
+            skip_auto_headers=("Content-Type",),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def check(self) -> None:
+        """Fetch credentials and TLS material once.
+
+        Raises:
+            ConfigError: they cannot be used.
+        """
+        self._tls.context(await self._credentials.current())
+
+    async def close(self) -> None:
+        """Close all connections; streams in progress end with an error."""
+        await self._client.close()
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        content_type: str = JSON,
+        timeout_seconds: float,
+        max_bytes: int | None = None,
+    ) -> Answer:
+        """Send a request once, or twice where a 401 shows that there are newer credentials.
+
+        Args:
+            method: HTTP verb.
+            path: encoded already.
+            params: query parameters.
+            data: the body.
+            content_type: of the body.
+            timeout_seconds: for each attempt, connection and answer included.
+            max_bytes: a larger answer is an error; None: any.
+
+        Raises:
+            NotSent: the API server cannot have carried it out.
+            ConnectionLost: it may have.
+            ConfigError: there are no credentials.
+            KubeError: the answer is larger than ``max_bytes``.
+        """
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=self._connect_timeout_seconds)
+        url = URL(self._config.server + path, encoded=True)
+
+        async def attempt(credentials: Credentials) -> Answer:
+            async with self._client.request(
+                method,
+                url,
+                params=params,
+                data=data,
+                headers=_headers(credentials, content_type if data is not None else None),
+                timeout=timeout,
+                ssl=self._tls.context(credentials),
+                server_hostname=self._config.tls_server_name,
+                proxy=self._config.proxy_url,
+                allow_redirects=False,
+            ) as response:
+                payload = await _payload(response, max_bytes, f"{method} {path}")
+                return Answer(response.status, payload, _retry_after(response))
+
+        credentials = await self._credentials.current()
+        try:
+            answer = await attempt(credentials)
+            if answer.status == 401 and await self._credentials.refresh(credentials):
+                answer = await attempt(await self._credentials.current())
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
+            self._on_connect_error(error)
+            raise NotSent(_text(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ConnectionLost(_text(error)) from error
+        return answer
+
+    async def open_stream(
+        self, path: str, *, params: Mapping[str, str], inactivity_seconds: float
+    ) -> aiohttp.ClientResponse:
+        """The response to a GET whose answer has no end; the caller closes it.
+
+        Raises:
+            ConnectionLost: no connection, or it was lost before the answer began.
+            ConfigError: there are no credentials.
+        """
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._connect_timeout_seconds, sock_read=inactivity_seconds
+        )
+        url = URL(self._config.server + path, encoded=True)
+
+        async def attempt(credentials: Credentials) -> aiohttp.ClientResponse:
+            return await self._client.get(
+                url,
+                params=params,
+                headers=_headers(credentials, None),
+                timeout=timeout,
+                ssl=self._tls.context(credentials),
+                server_hostname=self._config.tls_server_name,
+                proxy=self._config.proxy_url,
+                allow_redirects=False,
+            )
+
+        credentials = await self._credentials.current()
+        try:
+            response = await attempt(credentials)
+            if response.status == 401 and await self._credentials.refresh(credentials):
+                response.close()
+                response = await attempt(await self._credentials.current())
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._on_connect_error(error)
+            raise ConnectionLost(_text(error)) from error
+        return response
+
+    def _on_connect_error(self, error: Exception) -> None:
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            self._tls.expect_rotation()
+
+
+async def read_refusal(response: aiohttp.ClientResponse, timeout_seconds: float) -> Answer:
+    """The answer of a stream that the API server refused to begin; an empty payload if it does not come in time."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            payload = await response.read()
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        payload = b""
+    return Answer(response.status, payload, _retry_after(response))
+
+
+async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+    """The whole lines of a stream, of any length, in batches as they arrive.
+
+    Raises:
+        ConnectionLost: the stream did not end properly.
+    """
+    begun: list[bytes] = []  # pieces of a line whose end has not come yet
+    while True:
+        try:
+            chunk = await content.readany()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ConnectionLost(_text(error)) from error
+        if not chunk:
+            return  # a line without its end is a line cut short: nobody may act on it
+        head, newline, rest = chunk.partition(b"\n")
+        begun.append(head)
+        if newline:
+            lines = [b"".join(begun)]
+            *more, last = rest.split(b"\n")
+            begun = [last] if last else []
+            yield [line for line in (*lines, *more) if line]
+        # Reading from a full buffer does not suspend: without this a busy watch would starve all other tasks
+        await asyncio.sleep(0)
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket whose unsent data ends with it.
+
+    Without this the kernel goes on sending what a request has left in its buffer, minutes after the request has timed
+    out and even after the process has exited: a binding would reach the API server when another leader decides.
+    """
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: where this process is stopped, and closes nothing
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MILLISECONDS)
+    return opened
+
+
+def _user_agent() -> str:
+    try:
+        return f"concerto/{version('concerto-k8s')}"
+    except PackageNotFoundError:
+        return "concerto"
+
+
+def _headers(credentials: Credentials, content_type: str | None) -> dict[str, str]:
+    headers = {}
+    if credentials.authorization:
+        headers["Authorization"] = credentials.authorization
+    if content_type:
+        headers["Content-Type"] = content_type
+    return headers
+
+
+async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None, what: str) -> bytes:
+    if max_bytes is None:
+        return await response.read()
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > max_bytes:
+            raise KubeError(f"{what}: the answer is larger than {max_bytes} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    value = response.headers.get("Retry-After")
+    try:
+        return max(0.0, float(value)) if value else None
+    except ValueError:  # the date form, which no API server sends
+        return None
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
