@@ -25,6 +25,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.timestamps import parse_timestamp
 from concerto.controllers.scheduling.load_providers import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
+from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.resources import (
     EVENTS,
     NODE_CAPACITIES,
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto explain`."""
     parser.add_argument("kind", choices=["pod"])
     parser.add_argument("pod", metavar="NAMESPACE/NAME")
-    parser.add_argument("--kubeconfig", help="kubeconfig to use")
+    add_cluster_arguments(parser)
     parser.add_argument(
         "--operator-namespace", default="concerto-system", help="where the Secret of a profile's metric provider is"
     )
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"concerto explain: {args.pod!r} is no pod's name: give NAMESPACE/NAME", file=sys.stderr)
         return 2
     try:
-        print(asyncio.run(_explain(ClusterConfig.load(args.kubeconfig), namespace, name, args.operator_namespace)))
+        config = load_config(args.kubeconfig, args.context)
+        print(asyncio.run(_explain(config, namespace, name, args.operator_namespace)))
     except NotFound:
         print(f"concerto explain: there is no pod {namespace}/{name}", file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+from concerto.kube.kubeconfig import add_cluster_arguments
 from concerto.simulation.scheduling import experiments, scenario
 from concerto.simulation.scheduling.policies import registry
 
@@ -24,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plots", metavar="DIR", help="write plots to this directory")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one for each CPU)")
     what_if = parser.add_argument_group("what if", "replay a real cluster's pods under a profile")
-    what_if.add_argument("--from-cluster", action="store_true", help="take the present cluster (kubectl's context)")
+    what_if.add_argument("--from-cluster", action="store_true", help="take the present cluster, as kubectl reads it")
+    add_cluster_arguments(what_if)
     what_if.add_argument("--dump", metavar="FILE", help="take what `kubectl get nodes,pods,ncap -A -o yaml` printed")
     what_if.add_argument("--profile", metavar="FILE", help="SchedulingProfile to replay under (default: Concerto's)")
 

@@ -18,6 +18,7 @@ from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.cli.top_cpus import draw, fetch
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
+from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.resources import NODE_CAPACITIES
 
 _RESOURCES = ("cpu", "memory")
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "view", nargs="?", choices=["nodes", "cpus"], default="nodes", help="cpus: draw one node's CPUs"
     )
     parser.add_argument("node", nargs="?", help="the node, with cpus")
-    parser.add_argument("--kubeconfig", help="kubeconfig to use")
+    add_cluster_arguments(parser)
     parser.add_argument("--window", choices=["5m", "10m", "15m"], default="5m", help="over which load is averaged")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot (PNG, SVG or PDF)")
     parser.add_argument(
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_cpus(args)
     try:
         before = read_dump(args.before) if args.before else []
-        capacities = asyncio.run(_fetch(ClusterConfig.load(args.kubeconfig)))
+        capacities = asyncio.run(_fetch(load_config(args.kubeconfig, args.context)))
     except (ConfigError, KubeError, OSError, ValueError) as error:
         print(f"concerto top: {error}", file=sys.stderr)
         return 1
@@ -71,7 +72,7 @@ def _run_cpus(args: argparse.Namespace) -> int:
     try:
         from rich.console import Console
 
-        topology, bindings = asyncio.run(_fetch_cpus(ClusterConfig.load(args.kubeconfig), args.node))
+        topology, bindings = asyncio.run(_fetch_cpus(load_config(args.kubeconfig, args.context), args.node))
         Console().print(draw(topology, bindings))
     except ImportError:
         print("concerto top: cpus needs rich: pip install 'concerto-k8s[plots]'", file=sys.stderr)

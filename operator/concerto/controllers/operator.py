@@ -15,7 +15,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Collection, Coroutine
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import kopf
@@ -41,6 +41,7 @@ from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler, SchedulerSettings
 from concerto.kube import ClusterConfig, ConfigError, Forbidden, KubeError, NotFound, Object, Reflector, Session
 from concerto.kube.events import EventRecorder
+from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.lease import LeaderElection, LeaseSettings
 from concerto.kube.resources import (
     DEPLOYMENTS,
@@ -73,7 +74,7 @@ IN_FLIGHT_LABEL = "concerto.dev/in-flight"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto operator`."""
-    parser.add_argument("--kubeconfig", help="kubeconfig to use; by default the pod's service account")
+    add_cluster_arguments(parser)
     parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
     parser.add_argument(
         "--bind", default="0.0.0.0:8080", help="where /metrics, /healthz, /readyz and /watcher are served"
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     try:
-        config = ClusterConfig.load(args.kubeconfig)
+        config = load_config(args.kubeconfig, args.context)
     except ConfigError as error:
         print(f"concerto operator: {error}", file=sys.stderr)
         return 2
@@ -200,8 +201,8 @@ class Operator:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.login(registry=registry, id="login")
-        def login(**_: Any) -> kopf.ConnectionInfo:
-            return connection_info(self._config)
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            return await connection_info(self._config)
 
         @kopf.on.startup(registry=registry, id="start")
         async def start(**_: Any) -> None:
@@ -496,19 +497,21 @@ def not_yet(reflector: Reflector) -> Callable[[], str | None]:
     return lambda: None if reflector.synced.is_set() else "not listed yet"
 
 
-def connection_info(config: ClusterConfig) -> kopf.ConnectionInfo:
-    """The same credentials for kopf; it asks again when they are refused."""
-    token = config.token
-    if config.token_file:
-        token = Path(config.token_file).read_text().strip()
+async def connection_info(config: ClusterConfig) -> kopf.ConnectionInfo:
+    """The same credentials for kopf, which asks again when they expire or are refused."""
+    credentials = await config.credential_source().current()
+    scheme, _, token = (credentials.authorization or "").partition(" ")
+    expiry = credentials.expires_at
     return kopf.ConnectionInfo(
         server=config.server,
         ca_path=config.certificate_authority,
         ca_data=config.certificate_authority_data,
         insecure=config.insecure_skip_tls_verify or None,
-        scheme="Bearer" if token else None,
-        token=token,
-        certificate_data=config.client_certificate,
-        private_key_data=config.client_key,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_data=credentials.client_certificate,
+        private_key_data=credentials.client_key,
+        proxy_url=config.proxy_url,
         default_namespace=config.namespace,
+        expiration=datetime.fromtimestamp(expiry, UTC) if expiry is not None else None,
     )

@@ -212,13 +212,19 @@ def read_profile(path: str | None) -> ProfileSettings:
     return ProfileSettings.from_raw(spec)
 
 
-def read_cluster() -> dict[str, Any]:
+def read_cluster(kubeconfig: str | None = None, context: str | None = None) -> dict[str, Any]:
     """The present cluster, as kubectl sees it.
+
+    Args:
+        kubeconfig: a file instead of kubectl's own.
+        context: a context instead of the current one.
 
     Raises:
         DumpError: kubectl is not installed, or could not read the cluster.
     """
     command = ["kubectl", "get", "nodes,pods,nodecapacities.concerto.dev", "-A", "-o", "json"]
+    command += [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
+    command += [f"--context={context}"] if context else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except FileNotFoundError:
@@ -232,7 +238,7 @@ def read_cluster() -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
     """The command `concerto simulate --from-cluster` or `--dump FILE`."""
     try:
-        dump = yaml.safe_load(Path(args.dump).read_text()) if args.dump else read_cluster()
+        dump = yaml.safe_load(Path(args.dump).read_text()) if args.dump else read_cluster(args.kubeconfig, args.context)
         answer = replay(dump if isinstance(dump, dict) else {}, read_profile(args.profile))
     except (DumpError, OSError, yaml.YAMLError) as error:
         print(f"concerto simulate: {error}", file=sys.stderr)
