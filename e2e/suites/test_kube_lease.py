@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from concerto.kube import ClusterConfig, LeaderElection, LeaseSettings, Session
+from concerto.kube import ClusterConfig, LeaderElection, LeaseSettings, NotFound, Session
 from concerto.kube.resources import LEASES
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.clusters.proxy import Wire
@@ -158,6 +158,42 @@ async def test_a_lease_that_was_taken_away_ends_leadership(session: Session, nam
     assert journal == ["first leads", "first lost", "first stops"]
     # what it lost it does not give back
     assert (await holder(session, namespace))[0] == "usurper"
+
+
+async def test_a_lease_that_is_deleted_is_made_again_by_its_holder(session: Session, namespace: str) -> None:
+    journal: list[str] = []
+    first = Candidate(session, namespace, "first", journal)
+    await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
+    second = Candidate(session, namespace, "second", journal)
+    await eventually_async("the second has seen the first", lambda: second.election.holder == "first")
+    deleted = await session.delete(LEASES.path(namespace, "it"))
+
+    async def made_again() -> bool:
+        with contextlib.suppress(NotFound):
+            lease = await session.get(LEASES.path(namespace, "it"))
+            return lease["metadata"]["uid"] != deleted.get("details", {}).get("uid")
+        return False
+
+    await eventually_async("it is there again", made_again)
+    assert (await holder(session, namespace))[0] == "first"
+    assert journal == ["first leads"]
+    await asyncio.gather(first.stop(), second.stop())
+
+
+async def test_nobody_leads_after_a_deletion_before_the_holders_right_has_ended(
+    session: Session, wired: Session, wire: Wire, namespace: str
+) -> None:
+    """The holder cannot hear of the deletion: it may act until its deadline."""
+    journal: list[str] = []
+    first = Candidate(wired, namespace, "first", journal)
+    await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
+    second = Candidate(session, namespace, "second", journal)
+    await eventually_async("the second has seen the first", lambda: second.election.holder == "first")
+    wire.freeze()
+    await session.delete(LEASES.path(namespace, "it"))
+    await asyncio.wait_for(second.leads.wait(), PATIENCE_SECONDS)
+    assert journal == ["first leads", "first lost", "first stops", "second leads"]
+    await second.stop()
 
 
 async def test_what_leads_may_fail(session: Session, namespace: str) -> None:

@@ -11,6 +11,9 @@ Safety here rests on one inequality. A leader's right ends ``renew_deadline`` af
 that was confirmed. Nobody else takes over before ``lease_duration`` after they *saw* that renewal, which is later. So
 for ``lease_duration - renew_deadline`` after a leader has stopped there is no other: whatever it had sent (bindings)
 must have ended, by its timeout, within that time. Only durations on each one's own monotonic clock enter.
+
+A Lease that is deleted ends nobody's right: its holder makes it again with its next renewal, and candidates who saw a
+holder wait ``lease_duration`` from when they first missed it.
 """
 
 from __future__ import annotations
@@ -102,6 +105,7 @@ class LeaderElection:
         self._lease: Object | None = None  # as last read or written
         self._observed: tuple[Any, ...] | None = None  # what a holder changes with each renewal
         self._observed_at = 0.0
+        self._last_spec: Object = {}  # of the Lease as it was last seen, also after it has been deleted
 
     @property
     def holder(self) -> str | None:
@@ -178,7 +182,7 @@ class LeaderElection:
         """
         try:
             await self._read()
-            if self._lease is not None and not self._is_mine_to_write():
+            if not self._is_mine_to_write():
                 return False
             sent_at = self._clock()
             # One attempt: a repeated write might be confirmed long after it was sent first
@@ -211,13 +215,18 @@ class LeaderElection:
             )
         except NotFound:
             self._lease = None
-        spec = (self._lease or {}).get("spec") or {}
-        observed = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        if self._lease is not None:
+            self._last_spec = self._lease.get("spec") or {}
+        spec = self._last_spec
+        observed = (
+            self._lease is None,
+            *(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions")),
+        )
         if observed != self._observed:
             self._observed, self._observed_at = observed, self._clock()
 
     def _is_mine_to_write(self) -> bool:
-        spec = (self._lease or {}).get("spec") or {}
+        spec = self._last_spec
         if not spec.get("holderIdentity") or spec["holderIdentity"] == self.identity:
             return True
         return self._clock() >= self._observed_at + float(spec.get("leaseDurationSeconds") or 0)
