@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from concerto.api.pod_kind import ANY, Kind, kind_of_pod
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, shape_of
 from concerto.api.timestamps import parse_timestamp
@@ -37,6 +38,7 @@ class PodView:
         mirror: whether it is the mirror pod of a static pod.
         gates: names of its scheduling gates; a pod with a gate is not scheduled.
         started: when the kubelet of its node accepted it, seconds since the epoch; None before.
+        kind: which pods cost what it costs.
     """
 
     namespace: str
@@ -55,6 +57,7 @@ class PodView:
     mirror: bool
     gates: tuple[str, ...]
     started: float | None = None
+    kind: Kind = ANY
 
     @property
     def key(self) -> str:
@@ -104,4 +107,5 @@ class PodView:
             mirror=MIRROR in (metadata.get("annotations") or ()),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
             started=parse_timestamp(started) if started else None,
+            kind=kind_of_pod(obj),
         )

@@ -11,7 +11,7 @@ from concerto.api.pod_constraints import claims_of
 Raw = Mapping[str, Any]
 
 _METADATA = (
-    "namespace", "name", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
+    "namespace", "name", "generateName", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
     "deletionTimestamp",
 )  # fmt: skip
 _SPEC = (
@@ -19,7 +19,7 @@ _SPEC = (
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef",
 )  # fmt: skip
 _STATUS = ("phase", "startTime", "resources", "allocatedResources")
-_CONTAINER = ("name", "resources", "ports", "restartPolicy")
+_CONTAINER = ("name", "image", "resources", "ports", "restartPolicy")
 _CONTAINER_STATUS = ("name", "resources", "allocatedResources")
 
 

@@ -1,4 +1,4 @@
-"""SubspaceSnapshot: directions of resource use and their strength, of each node and, merged, of the cluster."""
+"""SubspaceSnapshot: directions of resource use and what pods cost by kind, of each node and, merged, of the cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ CLUSTER_NAME = "cluster"
 """The one object that the operator writes and every agent watches."""
 
 _DIGITS = 9
+
+KindEntry = tuple[str, tuple[float, ...]]
+"""Key of a kind of pods or of a group of kinds, and its sums (``capacity.kinds.sums.FIELDS``)."""
 
 
 def model_numbers(numbers: Iterable[float]) -> tuple[float, ...]:
@@ -31,6 +34,8 @@ class SubspaceStatus:
         directions: r directions of m numbers each, ``directions[k]`` being u_k.
         batches: batches folded in since the writer's start.
         nodes: how many nodes are merged; None on a node's own model.
+        kinds: what was measured of each kind of pods.
+        costliest: the kinds that take most, for people; only on the cluster's object.
         conditions: Ready, Reconciling, Stalled; as the API holds them.
     """
 
@@ -41,6 +46,8 @@ class SubspaceStatus:
     directions: tuple[tuple[float, ...], ...]
     batches: int
     nodes: int | None = None
+    kinds: tuple[KindEntry, ...] = ()
+    costliest: tuple[Mapping[str, Any], ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
@@ -54,6 +61,8 @@ class SubspaceStatus:
             directions=tuple(tuple(d) for d in status["directions"]),
             batches=status["batches"],
             nodes=status.get("nodes"),
+            kinds=tuple((entry["key"], tuple(entry["sums"])) for entry in status.get("kinds") or ()),
+            costliest=tuple(status.get("costliest") or ()),
             conditions=tuple(status.get("conditions", ())),
         )
 
@@ -66,10 +75,13 @@ class SubspaceStatus:
             "sigma": list(self.sigma),
             "directions": [list(d) for d in self.directions],
             "batches": self.batches,
+            "kinds": [{"key": key, "sums": list(sums)} for key, sums in self.kinds],
             "conditions": [dict(c) for c in self.conditions],
         }
         if self.nodes is not None:
             raw["nodes"] = self.nodes
+        if self.costliest:
+            raw["costliest"] = [dict(c) for c in self.costliest]
         return raw
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, estimate
-from concerto.capacity.kinds.key import CLUSTER, kind_of, kind_of_pod
+from concerto.api.pod_kind import CLUSTER, kind_of, kind_of_pod
+from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, costliest, estimate
 from concerto.capacity.kinds.law import KindSettings, NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
-from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_raw, merge, to_raw
+from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries, has_changed, to_entries
 
 GI = 2.0**30
 WEB = kind_of("shop", "Deployment", "web", (("main", "web:1"),))
@@ -30,6 +30,13 @@ def table_of(*pods, kind=JOB, now=0.0):
     for pod in pods:
         node.pod_ended(kind, pod, now)
     return node.table((), now)
+
+
+def merge(tables, cores):
+    cluster = ClusterKinds()
+    for number, (table, count) in enumerate(zip(tables, cores, strict=True)):
+        cluster.set_node(f"n{number}", table, count)
+    return cluster.table()
 
 
 def raw_pod(owner=None, labels=None, name="p", generate=None, image="a:1", namespace="shop"):
@@ -116,6 +123,19 @@ def test_the_order_of_nodes_makes_no_difference(nodes, seed):
     assert merge(tables, [64.0] * len(tables)) == merge(shuffled, [64.0] * len(tables))
 
 
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.lists(measured, max_size=3), st.booleans()), max_size=12))
+def test_what_is_merged_step_by_step_is_what_is_merged_at_once(steps):
+    stepwise, now = ClusterKinds(), {}
+    for node, pods, gone in steps:
+        if gone:
+            stepwise.remove_node(f"n{node}")
+            now.pop(node, None)
+        else:
+            now[node] = table_of(*pods)
+            stepwise.set_node(f"n{node}", now[node], 64.0)
+        assert stepwise.table() == merge(list(now.values()), [64.0] * len(now))
+
+
 def test_two_nodes_know_together_what_one_would_have_known():
     one, other = ended(1.0, 4.0, memory=10.0), ended(3.0, 5.0, 2.0, memory=20.0)
     together = merge([table_of(one), table_of(other)], [8.0, 8.0])[JOB.key]
@@ -187,7 +207,8 @@ def test_a_table_is_bounded_and_what_is_left_out_is_known_by_its_group():
         node.pod_ended(kind, ended(1.0, 4.0, memory=1e9), 0.0)
     table = node.table((), 0.0)
     assert len(table) <= MAX_ENTRIES
-    assert len(json.dumps(to_raw(table))) <= 100 * 1024
+    entries = [{"key": key, "sums": sums} for key, sums in to_entries(table)]
+    assert len(json.dumps(entries)) <= 100 * 1024
     new = kind_of("shop", "Job", "job-9999", (("main", "same:1"),))
     assert estimate(table, new).share == pytest.approx(0.25)
 
@@ -195,7 +216,7 @@ def test_a_table_is_bounded_and_what_is_left_out_is_known_by_its_group():
 @given(pods=st.lists(measured, min_size=1, max_size=10))
 def test_a_published_table_says_the_same_to_four_digits(pods):
     table = table_of(*pods)
-    back = from_raw(json.loads(json.dumps(to_raw(table))))
+    back = from_entries(to_entries(table))
     assert back.keys() == table.keys()
     for key, sums in table.items():
         assert back[key].work == pytest.approx(sums.work, rel=1e-3)
@@ -203,8 +224,24 @@ def test_a_published_table_says_the_same_to_four_digits(pods):
 
 
 def test_an_entry_that_cannot_be_read_costs_only_itself():
-    raw = {"good": [1.0, 2.0, 4.0, 4.0], "long": [1.0] * 99, "negative": [-1.0], "word": "x"}
-    assert list(from_raw(raw)) == ["good"]
+    entries = [("good", [1.0, 2.0, 4.0, 4.0]), ("long", [1.0] * 99), ("negative", [-1.0]), ("word", "x")]
+    assert list(from_entries(entries)) == ["good"]
+
+
+def test_a_table_is_published_again_when_a_decision_may_change_by_it():
+    before = table_of(*[ended(2.0, 4.0)] * 10)
+    assert not has_changed(before, table_of(*[ended(2.0, 4.0)] * 11))
+    assert has_changed(before, table_of(*[ended(2.3, 4.0)] * 10))
+    assert has_changed(before, table_of(*[ended(2.0, 4.0)] * 10, kind=WEB))
+
+
+def test_the_costliest_kinds_come_first_in_words():
+    node = NodeKinds()
+    node.pod_ended(JOB, ended(2.0, 4.0, memory=20 * 2**20), 0.0)
+    node.pod_ended(kind_of("shop", "Job", "small", (("main", "s:1"),)), ended(0.1, 4.0), 0.0)
+    first, second = costliest(node.table((), 0.0))
+    assert first == {"pods": "shop/Job/pi", "cores": "0.5", "evidence": "1", "cpuSeconds": "2", "memory": "20Mi"}
+    assert second["pods"] == "shop/Job/small"
 
 
 def loads(cores=4.0, memory=8 * GI, nodes=2):

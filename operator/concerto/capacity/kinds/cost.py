@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from concerto.capacity.kinds.key import Kind
+from concerto.api.pod_kind import ENDLESS, Kind
 from concerto.capacity.kinds.sums import KindSums
 from concerto.capacity.kinds.table import Table
 
@@ -95,3 +95,24 @@ def _from_running(sums: KindSums, endless: bool) -> Cost:
         return Cost(share, None, None, sums.max_memory, sums.running, "Running")
     share = max(MIN_RUNNING_SHARE, (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3))
     return Cost(share, 2.0 * sums.max_running_work, None, sums.max_memory, sums.running, "Running")
+
+
+def costliest(table: Table, most: int = 10) -> tuple[dict[str, str], ...]:
+    """The kinds that take most CPU, in words for people: who, cores, CPU seconds, memory, evidence."""
+    kinds = sorted((k for k in table if "/" in k and "@" in k), key=lambda k: (-_taken(table[k]), k))
+    return tuple(_in_words(table, key) for key in kinds[:most])
+
+
+def _taken(sums: KindSums) -> float:
+    return sums.work + sums.running_work
+
+
+def _in_words(table: Table, key: str) -> dict[str, str]:
+    pods = key.partition("@")[0]
+    cost = estimate(table, Kind((key,), pods.split("/")[1] in ENDLESS))
+    words = {"pods": pods, "cores": f"{cost.share:.3g}", "evidence": f"{cost.pods:.0f}"}
+    if cost.work is not None:
+        words["cpuSeconds"] = f"{cost.work:.3g}"
+    if cost.memory is not None:
+        words["memory"] = f"{cost.memory / 2**20:.0f}Mi"
+    return words

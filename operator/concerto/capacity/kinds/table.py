@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from concerto.capacity.kinds.key import CLUSTER, Kind
+from concerto.api.pod_kind import CLUSTER, Kind
+from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 
 Table = Mapping[str, KindSums]
 
-MAX_ENTRIES = 512
+MAX_ENTRIES = 400
 """Kinds and groups that a published table holds: with names of ordinary length below 100 KiB as JSON."""
 SHOWN_CORE_SECONDS = 0.1
 """CPU time from which a running pod's load shows: less may be its start alone."""
@@ -53,21 +54,58 @@ class NodeKinds:
         return bounded(found, MAX_ENTRIES)
 
 
-def merge(tables: Iterable[Table], cores: Iterable[float]) -> dict[str, KindSums]:
-    """The tables of many nodes as one: the order of the nodes makes no difference.
+class ClusterKinds:
+    """The tables of many nodes as one: the order in which nodes come makes no difference.
 
     One node's word is bounded: it counts for no more than three times what the median node says of the kind, and a
-    pod takes no more CPUs than its node has.
-
-    Args:
-        tables: of each node.
-        cores: CPUs of each node.
+    pod takes no more CPUs than its node has. Only kinds of which something changed are added up again.
     """
-    by_key: dict[str, list[KindSums]] = {}
-    for table, count in zip(tables, cores, strict=True):
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[str, KindSums]] = {}  # by node
+        self._keys: dict[str, frozenset[str]] = {}  # of each node
+        self._merged: dict[str, KindSums] = {}
+        self._changed: set[str] = set()
+
+    def set_node(self, node: str, table: Table, cores: float) -> None:
+        """What a node knows now, in place of what it knew before.
+
+        Args:
+            node: its name.
+            table: what it has measured.
+            cores: CPUs that it has.
+        """
+        for key in self._keys.get(node, frozenset()) - table.keys():
+            self._take_off(node, key)
         for key, sums in table.items():
-            by_key.setdefault(key, []).append(_possible(sums, count))
-    return {key: _sum(_evened(found)) for key, found in by_key.items()}
+            possible = _possible(sums, cores)
+            at = self._by_key.setdefault(key, {})
+            if at.get(node) != possible:
+                at[node] = possible
+                self._changed.add(key)
+        self._keys[node] = frozenset(table)
+
+    def remove_node(self, node: str) -> None:
+        """The node is gone, or has not been heard from for too long."""
+        for key in self._keys.pop(node, ()):
+            self._take_off(node, key)
+
+    def _take_off(self, node: str, key: str) -> None:
+        at = self._by_key[key]
+        del at[node]
+        if not at:
+            del self._by_key[key]
+        self._changed.add(key)
+
+    def table(self) -> dict[str, KindSums]:
+        """All of them together."""
+        for key in self._changed:
+            if at := self._by_key.get(key):
+                self._merged[key] = _sum(_evened(list(at.values())))
+            else:
+                self._merged.pop(key, None)
+        self._changed.clear()
+        return bounded(self._merged, MAX_ENTRIES)
 
 
 def _possible(sums: KindSums, cores: float) -> KindSums:
@@ -107,17 +145,34 @@ def _weight(sums: KindSums) -> float:
     return sums.work + sums.running_work + 1e-3 * (sums.ended + sums.running)
 
 
-def to_raw(table: Table) -> dict[str, list[float]]:
-    """As an object's status holds it: lists of numbers by key."""
-    return {key: sums.to_list() for key, sums in sorted(table.items())}
+def to_entries(table: Table) -> tuple[KindEntry, ...]:
+    """As a SubspaceSnapshot's status holds it, ordered by key."""
+    return tuple((key, tuple(sums.to_list())) for key, sums in sorted(table.items()))
 
 
-def from_raw(raw: Mapping[str, list[float]]) -> dict[str, KindSums]:
+def from_entries(entries: Iterable[KindEntry]) -> dict[str, KindSums]:
     """The reverse; an entry that cannot be read costs only itself."""
     table = {}
-    for key, numbers in raw.items():
+    for key, numbers in entries:
         try:
             table[key] = KindSums.from_list(numbers)
         except (TypeError, ValueError):
             continue
     return table
+
+
+def has_changed(before: Table, after: Table, share: float = 0.05) -> bool:
+    """Whether a decision may come out differently: a kind is new or gone, or costs another share than before."""
+    if before.keys() != after.keys():
+        return True
+    return any(_differs(before[key], sums, share) for key, sums in after.items())
+
+
+def _differs(before: KindSums, after: KindSums, share: float) -> bool:
+    return any(abs(a - b) > share * max(abs(a), abs(b)) for a, b in zip(_costs(before), _costs(after)))
+
+
+def _costs(sums: KindSums) -> tuple[float, ...]:
+    ended, held, running = max(sums.ended, 1e-9), max(sums.held, 1e-9), max(sums.running_held, 1e-9)
+    now = () if sums.ended else (sums.running_work / running, sums.max_running_work, sums.max_running_held)
+    return (float(sums.ended > 0.0), sums.work / held, sums.work / ended, sums.memory / ended, sums.max_memory, *now)

@@ -16,6 +16,9 @@ import numpy as np
 from concerto.api.capacity_settings import MergeKind
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus, model_numbers
+from concerto.capacity.kinds.cost import costliest
+from concerto.capacity.kinds.sums import KindSums
+from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, from_entries, has_changed, to_entries
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.metrics import Metrics
@@ -26,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 _MOST_RESOURCES = 8
 """What the status of a SubspaceSnapshot can hold; the ones that fewest nodes measure are left out."""
+
+
+_UNKNOWN_CORES = 1024.0
+"""CPUs that a node is taken to have while its Node object is not known."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,21 @@ class ClusterModelPublisher:
         metrics: Metrics,
         clock: Callable[[], float],
         settings: ClusterModelSettings | None = None,
+        *,
+        cores_of: Callable[[str], float | None] = lambda node: None,
     ) -> None:
-        """Nothing is written before `run`."""
+        """Nothing is written before `run`.
+
+        Args:
+            session: the way to the API server.
+            metrics: what is counted.
+            clock: seconds since the epoch.
+            settings: when to write.
+            cores_of: CPUs of a node, None if that is not known: no pod takes more of them than there are.
+        """
+        self._cores_of = cores_of
+        self._kinds = ClusterKinds()
+        self._published_kinds: dict[str, KindSums] = {}
         self._session = session
         self._metrics = metrics
         self._clock = clock
@@ -82,7 +102,10 @@ class ClusterModelPublisher:
             self._snapshots.pop(name, None)
             self._heard_at.pop(name, None)
             self._model.remove(name)
+            self._kinds.remove_node(name)
         else:
+            cores = self._cores_of(name) or _UNKNOWN_CORES
+            self._kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores)
             known = self._snapshots.get(name)
             if known is None:
                 # It may have lain there for long before we came: it is as old as it says
@@ -143,10 +166,11 @@ class ClusterModelPublisher:
             self._dirty.clear()
             self._drop_stale()
             current = self._model.subspace()
+            kinds = self._kinds.table()
             self._metrics.cluster_model_nodes.set(len(self._model))
-            if current is not None and self._worth_a_write(current):
+            if current is not None and (self._worth_a_write(current) or has_changed(self._published_kinds, kinds)):
                 try:
-                    await self._publish(current)
+                    await self._publish(current, kinds)
                 except NotFound:
                     await self._ensure_exists()
                     self._dirty.set()
@@ -160,6 +184,7 @@ class ClusterModelPublisher:
         for name, heard in self._heard_at.items():
             if heard < horizon and name in self._model:
                 self._model.remove(name)
+                self._kinds.remove_node(name)
 
     def _worth_a_write(self, current: Subspace) -> bool:
         published = self._published
@@ -190,7 +215,7 @@ class ClusterModelPublisher:
             else:
                 return
 
-    async def _publish(self, current: Subspace) -> None:
+    async def _publish(self, current: Subspace, kinds: dict[str, KindSums]) -> None:
         path = SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME)
         before = await self._session.get(path)
         generation = before["metadata"].get("generation", 0)
@@ -199,6 +224,7 @@ class ClusterModelPublisher:
             self._resources,
             observed_at=self._clock(),
             batches=self._batches,
+            kinds=kinds,
             generation=generation,
             conditions=merge_conditions(
                 (before.get("status") or {}).get("conditions") or (),
@@ -209,7 +235,7 @@ class ClusterModelPublisher:
         )
         # One writer of the whole status: a merge patch replaces each list as a whole
         await self._session.patch(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME, subresource="status"), {"status": status})
-        self._published = current
+        self._published, self._published_kinds = current, kinds
         self._metrics.cluster_model_updates.inc()
 
 
@@ -221,6 +247,7 @@ def build_cluster_status(
     batches: int,
     generation: int,
     conditions: list[Object],
+    kinds: dict[str, KindSums] | None = None,
 ) -> Object:
     """The status of SubspaceSnapshot/cluster.
 
@@ -231,6 +258,7 @@ def build_cluster_status(
         batches: node models taken so far.
         generation: of the object.
         conditions: as the API is to hold them.
+        kinds: the merged table of kinds.
     """
     return SubspaceStatus(
         observed_at=observed_at,
@@ -240,5 +268,7 @@ def build_cluster_status(
         directions=tuple(model_numbers(column) for column in current.directions.T),
         batches=batches,
         nodes=current.nodes,
+        kinds=to_entries(kinds or {}),
+        costliest=costliest(kinds or {}),
         conditions=tuple(conditions),
     ).to_raw()

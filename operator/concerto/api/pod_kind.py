@@ -19,7 +19,8 @@ CLUSTER = "*"
 MAX_NAME = 80
 """Characters of a workload's name that a key holds; the rest is in its digest."""
 
-_ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
+ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
+"""Kinds of workloads whose pods run until somebody stops them."""
 _RUN_OF_A_CRON_JOB = re.compile(r"-\d{7,}$")
 _INDEX = re.compile(r"[-.]?\d+$")
 
@@ -77,6 +78,10 @@ def workload_of(
     return (generate_name.rstrip("-.") or _INDEX.sub("", name) or name), "Pod"
 
 
+ANY = Kind((CLUSTER,))
+"""The kind of a pod of which nothing is known: every pod of the cluster is like it."""
+
+
 @lru_cache(maxsize=4096)
 def kind_of(namespace: str, workload_kind: str, workload: str, containers: Sequence[tuple[str, str]]) -> Kind:
     """The kind with its groups, from what identifies it.
@@ -92,7 +97,7 @@ def kind_of(namespace: str, workload_kind: str, workload: str, containers: Seque
     long = workload if len(workload) <= MAX_NAME else f"{workload[:MAX_NAME]}~{_digest(workload)}"
     path = f"{namespace}/{workload_kind}/{long}"
     keys = (f"{path}@{template}", path, f"{namespace}@{images}", f"@{images}", f"{namespace}/", CLUSTER)
-    return Kind(keys, workload_kind in _ENDLESS)
+    return Kind(keys, workload_kind in ENDLESS)
 
 
 def _digest(text: str) -> str:
