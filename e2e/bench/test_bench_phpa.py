@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring
 from concerto.autoscaling.pods import ContainerView, TargetPod
 from concerto.autoscaling.prediction import Subject, predict

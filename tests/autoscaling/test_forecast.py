@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.autoscaling.forecast import ForecastSettings, Past, critical_fractile, forecast
+from concerto.autoscaling.forecast import forecast
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Onset, Seasons, holt, line, noise, seasonal_peak
+from concerto.autoscaling.margins import Past, critical_fractile
 
 SETTINGS = ForecastSettings()
 

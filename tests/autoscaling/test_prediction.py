@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring
 from concerto.autoscaling.prediction import ForecastResult, HoldSettings, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod
 from concerto.autoscaling.replicas import (
+    PodReadings,
     average_value_replicas,
     per_pod_replicas,
     resource_utilization_replicas,
@@ -28,28 +29,18 @@ def readings(*values, first=0):
 
 def by_utilization(current, all_pods, samples, target, tolerances=TEN_PERCENT, resource="cpu"):
     return resource_utilization_replicas(
-        current,
-        all_pods,
-        samples,
+        PodReadings(current, all_pods, samples, tolerances, ControllerSettings(), 1e6),
         resource=resource,
         container=None,
         target_percent=target,
-        tolerances=tolerances,
-        settings=ControllerSettings(),
-        now=1e6,
     )
 
 
 def by_average(current, all_pods, samples, target):
     return average_value_replicas(
-        current,
-        all_pods,
-        samples,
+        PodReadings(current, all_pods, samples, TEN_PERCENT, ControllerSettings(), 1e6),
         metric="qps",
         target=target,
-        tolerances=TEN_PERCENT,
-        settings=ControllerSettings(),
-        now=1e6,
     )
 
 

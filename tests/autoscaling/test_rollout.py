@@ -9,7 +9,7 @@ import pytest
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import combine, decide
 from concerto.autoscaling.pods import ContainerView, Gone, MetricError, Sample, TargetPod
-from concerto.autoscaling.replicas import resource_utilization_replicas
+from concerto.autoscaling.replicas import PodReadings, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 
 LOAD, REQUEST, PERCENT = 5000, 1000, 50
@@ -102,16 +102,10 @@ def test_a_rolling_update_does_not_ratchet(startup, surge, unavailable, age, win
         views, samples = rollout.seen(now)
         try:
             proposal = resource_utilization_replicas(
-                replicas,
-                views,
-                samples,
+                PodReadings(replicas, views, samples, bounds.tolerances, bounds.controller, now, rollout.gone),
                 resource="cpu",
                 container=None,
                 target_percent=PERCENT,
-                tolerances=bounds.tolerances,
-                settings=bounds.controller,
-                now=now,
-                gone=rollout.gone,
             )
         except MetricError:
             continue

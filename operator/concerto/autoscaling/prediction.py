@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from concerto.autoscaling.decision import Floor
-from concerto.autoscaling.forecast import Forecasts, ForecastSettings, Past, forecast
+from concerto.autoscaling.forecast import Forecasts, forecast
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Floats, Seasons
 from concerto.autoscaling.history import Ring, as_matrix
+from concerto.autoscaling.margins import Past
 from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from concerto.autoscaling.pods import (
     Gone,
@@ -34,11 +34,11 @@ class Proposal:
         replicas: whole replicas after tolerance and missing pods.
         metric: what it is called in messages, e.g. ``cpu resource utilization (percentage of request)``.
         demand: replicas (fractional) whose load would be exactly at the target, from settled pods' readings; None when
-            they tell nothing. This is what forecasts are made of: it does not saw up and down with the replicas.
+            there are none. Forecasts are made of it, as it does not change with the number of replicas.
         average_value: current average per pod in thousandths, where the target is one.
         average_utilization: current percent, where the target is one.
         value: current total in thousandths, where the target is one.
-        observed_at: when the reading was taken, seconds; None when the source did not say.
+        observed_at: when the reading was taken, seconds; None when the source does not give it.
         window: length of the readings' window, seconds.
         saturated: the pods are at their limits: ``demand`` is only a lower bound.
     """
@@ -74,93 +74,97 @@ def usage(samples: Mapping[str, Sample], target: int) -> tuple[float, int]:
     return average / target, average
 
 
+@dataclass(frozen=True)
+class PodReadings:
+    """The pods of a target and their readings of one metric, at one moment.
+
+    Attributes:
+        current: ``spec.replicas`` of the target's scale.
+        pods: all pods of the target.
+        samples: readings by pod name.
+        tolerances: of the object.
+        settings: of the controller, for this object.
+        now: seconds.
+        gone: pods of the target that shared its load in the last minutes and are deleted.
+    """
+
+    current: int
+    pods: Sequence[TargetPod]
+    samples: Mapping[str, Sample]
+    tolerances: Tolerances
+    settings: ControllerSettings
+    now: float
+    gone: Sequence[Gone] = ()
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What the readings of one metric are measured against.
+
+    Attributes:
+        metric: its name in messages.
+        resource: name of the resource; None for a Pods metric.
+        container: name of the container; None for all.
+        ratio_of: ratio of samples to the target.
+        missing_when_low: what a missing pod counts as while the ratio is below 1, in thousandths.
+        per_replica: load of one replica at the target, in thousandths.
+    """
+
+    metric: str
+    resource: str | None
+    container: str | None
+    ratio_of: Callable[[Mapping[str, Sample]], float]
+    missing_when_low: Callable[[str], int]
+    per_replica: Callable[[str], float]
+
+
 def resource_utilization_replicas(
-    current: int,
-    pods: Sequence[TargetPod],
-    samples: Mapping[str, Sample],
-    *,
-    resource: str,
-    container: str | None,
-    target_percent: int,
-    tolerances: Tolerances,
-    settings: ControllerSettings,
-    now: float,
-    gone: Sequence[Gone] = (),
+    readings: PodReadings, *, resource: str, container: str | None, target_percent: int
 ) -> Proposal:
     """Resource and ContainerResource metrics with a Utilization target.
+
+    Source: docs/references.md, "Replica rules".
 
     Raises:
         MetricError: no pods, no usable sample, or a request is missing.
     """
-    groups, counted = _counted(pods, samples, resource == "cpu", now, settings)
-    requests = requests_of(pods, resource, container)
-    ratio, percent, average = utilization(counted, requests, target_percent)
-
+    groups, counted = _counted(readings, cpu=resource == "cpu")
+    requests = requests_of(readings.pods, resource, container)
+    _, percent, average = utilization(counted, requests, target_percent)
     # A missing pod counts as using all it asked for when that could shrink the target, and nothing when it could grow.
     full = max(100, target_percent)
-    replicas = _with_absent_pods(
-        current,
-        groups,
-        counted,
-        ratio,
-        tolerances,
-        missing_when_low=lambda name: requests[name] * full // 100,
-        ratio_of=lambda filled: utilization(filled, requests, target_percent)[0],
-    )
-    share = serving(pods, samples, resource, container, gone)
     name = "container resource" if container is not None else "resource"
-    return Proposal(
-        replicas,
+    target = _Target(
         f"{resource} {name} utilization (percentage of request)",
-        _demand(counted, share, lambda name: requests.get(name, 0) * target_percent / 100),
-        average_value=average,
-        average_utilization=percent,
-        observed_at=_oldest(counted),
-        window=_longest(counted),
-        saturated=share.saturated,
+        resource,
+        container,
+        ratio_of=lambda samples: utilization(samples, requests, target_percent)[0],
+        missing_when_low=lambda pod: requests[pod] * full // 100,
+        per_replica=lambda pod: requests.get(pod, 0) * target_percent / 100,
     )
+    return replace(_proposal(readings, groups, counted, target), average_value=average, average_utilization=percent)
 
 
 def average_value_replicas(
-    current: int,
-    pods: Sequence[TargetPod],
-    samples: Mapping[str, Sample],
-    *,
-    metric: str,
-    resource: str | None = None,
-    container: str | None = None,
-    target: int,
-    tolerances: Tolerances,
-    settings: ControllerSettings,
-    now: float,
-    gone: Sequence[Gone] = (),
+    readings: PodReadings, *, metric: str, target: int, resource: str | None = None, container: str | None = None
 ) -> Proposal:
     """Pods metrics (no ``resource``), Resource and ContainerResource metrics with an AverageValue target (thousandths).
+
+    Source: docs/references.md, "Replica rules".
 
     Raises:
         MetricError: no pods, or no usable sample.
     """
-    groups, counted = _counted(pods, samples, resource == "cpu", now, settings)
-    ratio, average = usage(counted, target)
-    replicas = _with_absent_pods(
-        current,
-        groups,
-        counted,
-        ratio,
-        tolerances,
-        missing_when_low=lambda _: target,
-        ratio_of=lambda filled: usage(filled, target)[0],
-    )
-    share = serving(pods, samples, resource, container, gone)
-    return Proposal(
-        replicas,
+    groups, counted = _counted(readings, cpu=resource == "cpu")
+    rule = _Target(
         metric,
-        _demand(counted, share, lambda _: target),
-        average_value=average,
-        observed_at=_oldest(counted),
-        window=_longest(counted),
-        saturated=share.saturated,
+        resource,
+        container,
+        ratio_of=lambda samples: usage(samples, target)[0],
+        missing_when_low=lambda _: target,
+        per_replica=lambda _: target,
     )
+    return replace(_proposal(readings, groups, counted, rule), average_value=usage(counted, target)[1])
 
 
 def value_replicas(
@@ -176,7 +180,7 @@ def value_replicas(
     if current == 0:
         return Proposal(_whole(ratio), metric, ratio, value=value)
     ready = sum(pod.is_ready for pod in pods)
-    # With no pod ready, nobody knows what share of the load one would take: that is not none
+    # With no pod ready, the share of the load that one pod would take is unknown, not zero
     demand = ratio * ready if ready else None
     if tolerances.contain(ratio):
         return Proposal(current, metric, demand, value=value)
@@ -191,50 +195,52 @@ def per_pod_replicas(status_replicas: int, value: int, *, metric: str, target: i
     """Object and External metrics with an AverageValue target: the total shared among the replicas that exist."""
     _refuse_negative(value, metric)
     demand = value / target
-    # From no replicas at all, any load is outside of any tolerance and none is inside none: both give ceil(demand).
+    # With no replicas there is no ratio: any load is outside of the tolerance, and the result is ceil(demand).
     ratio = value / (target * status_replicas) if status_replicas else math.inf
     replicas = status_replicas if tolerances.contain(ratio) else _whole(demand)
     average = math.ceil(value / status_replicas) if status_replicas else value
     return Proposal(replicas, metric, demand, average_value=average)
 
 
-def _counted(
-    pods: Sequence[TargetPod], samples: Mapping[str, Sample], cpu: bool, now: float, settings: ControllerSettings
-) -> tuple[PodGroups, dict[str, Sample]]:
-    if not pods:
+def _counted(readings: PodReadings, *, cpu: bool) -> tuple[PodGroups, dict[str, Sample]]:
+    if not readings.pods:
         raise MetricError("no pods returned by selector while calculating replica count")
-    groups = group_pods(pods, samples, cpu=cpu, now=now, settings=settings)
+    groups = group_pods(readings.pods, readings.samples, cpu=cpu, now=readings.now, settings=readings.settings)
     dropped = groups.ignored | groups.unready
-    counted = {name: sample for name, sample in samples.items() if name not in dropped}
+    counted = {name: sample for name, sample in readings.samples.items() if name not in dropped}
     if not counted:
         raise MetricError("did not receive metrics for targeted pods (pods might be unready)")
     for name, sample in counted.items():
         if sample.value < 0:
-            raise MetricError(f"pod {name} reports {sample.value}m, and less than nothing is no usage")
+            raise MetricError(f"pod {name} reports {sample.value}m: usage cannot be negative")
     return groups, counted
 
 
-def _with_absent_pods(
-    current: int,
-    groups: PodGroups,
-    counted: Mapping[str, Sample],
-    ratio: float,
-    tolerances: Tolerances,
-    *,
-    missing_when_low: Callable[[str], int],
-    ratio_of: Callable[[Mapping[str, Sample]], float],
-) -> int:
-    """Replicas for ``ratio``, after pods without a usable sample were counted against the direction it points in."""
+def _proposal(readings: PodReadings, groups: PodGroups, counted: Mapping[str, Sample], target: _Target) -> Proposal:
+    share = serving(readings.pods, readings.samples, target.resource, target.container, readings.gone)
+    return Proposal(
+        _with_absent_pods(readings, groups, counted, target),
+        target.metric,
+        _demand(counted, share, target.per_replica),
+        observed_at=_oldest(counted),
+        window=_longest(counted),
+        saturated=share.saturated,
+    )
+
+
+def _with_absent_pods(readings: PodReadings, groups: PodGroups, counted: Mapping[str, Sample], target: _Target) -> int:
+    """Replicas for the ratio, with pods that have no usable sample counted against the direction it points in."""
+    current, tolerances, ratio = readings.current, readings.tolerances, target.ratio_of(counted)
     unready_could_grow = bool(groups.unready) and ratio > 1.0
     if not unready_could_grow and not groups.missing:
         return current if tolerances.contain(ratio) else _whole(ratio * len(groups.ready))
 
     filled = dict(counted)
     if ratio < 1.0:
-        filled |= {name: Sample(missing_when_low(name)) for name in groups.missing}
+        filled |= {name: Sample(target.missing_when_low(name)) for name in groups.missing}
     elif ratio > 1.0:
         filled |= {name: Sample(0) for name in groups.missing | groups.unready}
-    new_ratio = ratio_of(filled)
+    new_ratio = target.ratio_of(filled)
     flipped = (ratio < 1.0 < new_ratio) or (new_ratio < 1.0 < ratio)
     if flipped or tolerances.contain(new_ratio):
         return current
@@ -245,7 +251,7 @@ def _with_absent_pods(
 
 def _refuse_negative(value: int, metric: str) -> None:
     if value < 0:
-        raise MetricError(f"{metric} is {value}m, and less than nothing is no load")
+        raise MetricError(f"{metric} is {value}m: a load cannot be negative")
 
 
 def _demand(counted: Mapping[str, Sample], share: Serving, per_replica: Callable[[str], float]) -> float | None:
@@ -258,7 +264,7 @@ def _demand(counted: Mapping[str, Sample], share: Serving, per_replica: Callable
 
 
 def _oldest(counted: Mapping[str, Sample]) -> float:
-    """The oldest reading's time: a forecast must not believe its input fresher than it is."""
+    """The oldest reading's time: a forecast must not take its input for fresher than it is."""
     return min(s.timestamp for s in counted.values())
 
 

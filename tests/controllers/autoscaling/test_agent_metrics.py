@@ -17,7 +17,7 @@ from concerto.controllers.autoscaling.sources import (
     AgentMetrics,
     AgentSettings,
     AgentTokens,
-    PodReadings,
+    PodReader,
     ResourceMetrics,
 )
 from concerto.controllers.autoscaling.sources.agents import Point, read_answer
@@ -391,7 +391,7 @@ async def test_the_fresher_source_is_taken_pod_by_pod(wanted, known, answer, sou
     pods = [pod("a"), pod("b")]
     async with serving() as node, faulty([answer]) as api:
         async with asking({("", "n1"): node.capacity()}, clock) as agents:
-            readings = PodReadings(ResourceMetrics(api.session, clock, timeout_seconds=20), agents)
+            readings = PodReader(ResourceMetrics(api.session, clock, timeout_seconds=20), agents)
             for cpu in (10.0, 13.0):
                 node.text = "".join(said(cpu, clock.now, pod=name) for name in known)
                 await agents.usage("n", pods)
@@ -408,7 +408,7 @@ async def test_the_fresher_source_is_taken_pod_by_pod(wanted, known, answer, sou
 
 async def test_an_operator_without_agents_asks_the_api_alone_and_says_so_where_agents_are_wanted():
     async with faulty([listed("a")]) as api:
-        readings = PodReadings(ResourceMetrics(api.session, Clock(), timeout_seconds=20), None)
+        readings = PodReader(ResourceMetrics(api.session, Clock(), timeout_seconds=20), None)
         assert (await readings.read("n", [pod("a")], "Auto")).source == "MetricsAPI"
         with pytest.raises(MetricError, match="this operator does not ask agents"):
             await readings.read("n", [pod("a")], "Agents")
@@ -419,7 +419,7 @@ async def test_a_failing_agent_is_named_beside_what_stands_in_for_it():
     async with serving() as node, faulty([listed("a")]) as api:
         node.status = 403
         async with asking({("", "n1"): node.capacity()}, clock) as agents:
-            found = await PodReadings(ResourceMetrics(api.session, clock, timeout_seconds=20), agents).read(
+            found = await PodReader(ResourceMetrics(api.session, clock, timeout_seconds=20), agents).read(
                 "n", [pod("a")], "Auto"
             )
         assert found.source == "MetricsAPI"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
@@ -13,6 +13,7 @@ from concerto.autoscaling.decision import Failure
 from concerto.autoscaling.pods import Gone, MetricError, Sample, TargetPod
 from concerto.autoscaling.replicas import (
     MAX_REPLICAS,
+    PodReadings,
     Proposal,
     average_value_replicas,
     per_pod_replicas,
@@ -23,7 +24,7 @@ from concerto.autoscaling.settings import ControllerSettings, Tolerances
 from concerto.controllers.autoscaling.sources import (
     AgentMetrics,
     CustomMetrics,
-    PodReadings,
+    PodReader,
     Readings,
     ResourceMetrics,
     external_metric,
@@ -68,6 +69,10 @@ class MetricRequest:
     wanted: Wanted = "Auto"
     gone: Sequence[Gone] = ()
 
+    def readings(self, samples: Mapping[str, Sample]) -> PodReadings:
+        """What the replica rules need, with these readings by pod name."""
+        return PodReadings(self.scale.replicas, self.pods, samples, self.tolerances, self.settings, self.now, self.gone)
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -99,7 +104,7 @@ class Measurements:
         self._session = session
         fresh_seconds = min(5.0, sync_seconds / 3)
         api = ResourceMetrics(session, clock, fresh_seconds=fresh_seconds, timeout_seconds=timeout_seconds)
-        self._pod_readings = PodReadings(api, agents)
+        self._pod_reader = PodReader(api, agents)
         self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
         self._timeout = timeout_seconds
         self._limit = asyncio.Semaphore(_CONCURRENCY)
@@ -113,7 +118,7 @@ class Measurements:
             known = all(m.name in ("cpu", "memory") for m in metrics if m.type in ("Resource", "ContainerResource"))
             try:
                 wanted = request.wanted if known else "MetricsAPI"
-                readings = await self._pod_readings.read(request.namespace, request.pods, wanted)
+                readings = await self._pod_reader.read(request.namespace, request.pods, wanted)
             except MetricError as error:
                 readings = error
         outcomes = await asyncio.gather(*(self._outcome(metric, request, readings) for metric in metrics))
@@ -156,16 +161,10 @@ class Measurements:
         if metric.utilization is None:
             return self._average(metric, request, samples, f"{metric.name} resource", metric.name)
         return resource_utilization_replicas(
-            request.scale.replicas,
-            request.pods,
-            samples,
+            request.readings(samples),
             resource=metric.name,
             container=metric.container,
             target_percent=metric.utilization,
-            tolerances=request.tolerances,
-            settings=request.settings,
-            now=request.now,
-            gone=request.gone,
         )
 
     async def _pods(self, metric: MetricSpec, request: MetricRequest) -> Proposal:
@@ -178,17 +177,11 @@ class Measurements:
         self, metric: MetricSpec, request: MetricRequest, samples: dict[str, Sample], name: str, resource: str | None
     ) -> Proposal:
         return average_value_replicas(
-            request.scale.replicas,
-            request.pods,
-            samples,
+            request.readings(samples),
             metric=name,
             resource=resource,
             container=metric.container,
             target=_given(metric.average_value),
-            tolerances=request.tolerances,
-            settings=request.settings,
-            now=request.now,
-            gone=request.gone,
         )
 
     async def _total(self, metric: MetricSpec, request: MetricRequest) -> Proposal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.prediction import HoldSettings
 from concerto.autoscaling.settings import ControllerSettings

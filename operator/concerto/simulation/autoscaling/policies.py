@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.autoscaling.decision import Floor
-from concerto.autoscaling.forecast import ForecastSettings
+from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring, season_step
 from concerto.autoscaling.prediction import MODELS, ForecastResult, HoldSettings, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds

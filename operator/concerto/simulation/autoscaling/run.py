@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import Combined, Failure, Floor, carried_out, combine, decide, needs_metrics
 from concerto.autoscaling.pods import ContainerView, Gone, MetricError, Sample, TargetPod
-from concerto.autoscaling.replicas import Proposal, resource_utilization_replicas
+from concerto.autoscaling.replicas import PodReadings, Proposal, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats, Plant, PlantSettings
 from concerto.simulation.autoscaling.traffic import Traffic
@@ -251,16 +251,10 @@ def _proposal(
         settings = replace(settings, cpu_initialization_seconds=longest)
     try:
         return resource_utilization_replicas(
-            current,
-            pods,
-            samples,
+            PodReadings(current, pods, samples, e.bounds.tolerances, settings, now, gone),
             resource="cpu",
             container=None,
             target_percent=e.target_percent,
-            tolerances=e.bounds.tolerances,
-            settings=settings,
-            now=now,
-            gone=gone,
         )
     except MetricError as error:
         return Failure("FailedGetResourceMetric", str(error))

@@ -4,7 +4,7 @@ from concerto.controllers.autoscaling.sources.agent_tokens import AgentTokens
 from concerto.controllers.autoscaling.sources.agents import AgentMetrics, AgentSettings
 from concerto.controllers.autoscaling.sources.custom import CustomMetrics
 from concerto.controllers.autoscaling.sources.external import external_metric
-from concerto.controllers.autoscaling.sources.readings import PodReadings, Readings
+from concerto.controllers.autoscaling.sources.readings import PodReader, Readings
 from concerto.controllers.autoscaling.sources.resource import PodUsage, ResourceMetrics
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "AgentSettings",
     "AgentTokens",
     "CustomMetrics",
-    "PodReadings",
+    "PodReader",
     "PodUsage",
     "Readings",
     "ResourceMetrics",

@@ -29,7 +29,7 @@ class Readings:
     trouble: str = ""
 
 
-class PodReadings:
+class PodReader:
     """Reads from both."""
 
     def __init__(self, api: ResourceMetrics, agents: AgentMetrics | None) -> None:

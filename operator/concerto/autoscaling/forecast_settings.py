@@ -1,0 +1,65 @@
+"""Constants of the forecasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ForecastSettings:
+    """How forecasts are made.
+
+    Attributes:
+        step_seconds: grid of the series.
+        linear_windows: samples that lines are drawn through.
+        holt: weight of a sample, of its surprise in the trend, and the share of the trend left after a step.
+        shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
+        surplus_seconds: a surplus pod is paid for at least so long, however soon it is ready.
+        half_life: samples after which an error counts half when models are compared ...
+        margin_half_life: ... and when the margin is taken from them.
+        surprise: replicas by which a load of one replica is expected to grow within `surprise_seconds` before any error
+            has been seen; forecast growth is a part of that ...
+        surprise_powers: ... it grows with these powers of the load (a small one can more easily double) and of the
+            horizon ...
+        surprise_samples: ... and weighs as much as so many seen errors.
+        falling: share of it that is left while load falls for certain ...
+        falling_errors: ... by so many standard errors, over the first of the linear windows.
+        risen: quantile of the rises in the long history that stands in for `surprise` where it is less ...
+        risen_least: ... down to this share of it ...
+        risen_samples: ... and wholly so once the history holds so many.
+        long_window: samples of the one line whose level may lie above what is seen now.
+        least_samples: fewer are a warm-up.
+        recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
+        noise_window: samples that the noise of one is taken from.
+        onset_windows: samples of the lines that a sudden rise is looked for with ...
+        onset_errors: ... and standard errors that are taken off what they promise.
+        turn_windows: samples of the lines that show that a rise is over ...
+        turn_errors: ... and standard errors by which they have to fall.
+        plausible: no forecast is above so many times the highest known demand, and one replica.
+    """
+
+    step_seconds: float = 15.0
+    linear_windows: tuple[int, ...] = (20, 40)
+    holt: tuple[float, float, float] = (0.4, 0.15, 0.97)
+    shortage_seconds: float = 1800.0
+    surplus_seconds: float = 60.0
+    half_life: float = 40.0
+    margin_half_life: float = 40.0
+    surprise: float = 2.5
+    surprise_seconds: float = 135.0
+    surprise_powers: tuple[float, float] = (0.25, 0.15)
+    surprise_samples: float = 12.0
+    falling: float = 0.25
+    falling_errors: float = 2.5
+    risen: float = 0.95
+    risen_least: float = 0.5
+    risen_samples: int = 72
+    long_window: int = 160
+    least_samples: int = 4
+    recent: int = 4
+    noise_window: int = 60
+    onset_windows: tuple[int, ...] = (3, 4, 6, 8)
+    onset_errors: float = 1.0
+    turn_windows: tuple[int, ...] = (4, 6, 8)
+    turn_errors: float = 1.5
+    plausible: float = 2.0

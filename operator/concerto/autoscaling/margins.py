@@ -1,0 +1,136 @@
+"""How wrong a forecast may be: room for rises that nothing announces, quantiles of past errors, and measures of error.
+
+The quantile is that of a newsvendor: a missing replica costs more than a surplus one, and how much more depends on the
+horizon. Source: docs/references.md, "Forecasts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.autoscaling.forecast_settings import ForecastSettings
+from concerto.autoscaling.forecasters import Floats, Line
+
+SMALL_LOAD = 0.25
+"""Replicas: where errors or rises are relative to the load, a smaller load counts as this one."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """Demand of the last days, coarsely.
+
+    Attributes:
+        values: objects x buckets, in replicas, the newest last; NaN where nothing is known.
+        step_seconds: length of a bucket.
+    """
+
+    values: Floats
+    step_seconds: float
+
+
+def critical_fractile(horizon_seconds: Floats, shortage_seconds: float) -> Floats:
+    """Newsvendor: cost of too few over the sum of both, where the cost of too many grows with the horizon."""
+    return np.asarray(shortage_seconds / (shortage_seconds + horizon_seconds))
+
+
+def surprise(
+    lines: Mapping[int, Line],
+    spread: Floats,
+    horizon_seconds: Floats,
+    paid_seconds: Floats,
+    past: Past | None,
+    settings: ForecastSettings,
+) -> Floats:
+    """Replicas that a load of one replica may grow by within the horizon with nothing to announce it, per object."""
+    power, by_horizon = settings.surprise_powers
+    feared = settings.surprise * (paid_seconds / settings.surprise_seconds) ** by_horizon
+    left = np.full(len(feared), settings.falling)
+    if past is not None:
+        known, risen = _risen(past, horizon_seconds, power, settings.risen)
+        share = np.minimum(known / settings.risen_samples, 1.0)
+        feared += share * np.nan_to_num(np.clip(risen, settings.risen_least * feared, feared) - feared)
+        left += share * (1.0 - settings.falling)  # what was learned comes from falls, too
+    falls = lines[settings.linear_windows[0]].surely_falls(spread, settings.falling_errors)[:, -1]
+    return np.asarray(np.where(falls, left * feared, feared))
+
+
+def _risen(past: Past, horizon_seconds: Floats, power: float, quantile: float) -> tuple[Floats, Floats]:
+    """How many rises within the horizon the long history holds, and that quantile of them for a load of one replica.
+
+    A rise within a part of a bucket is taken for the root of that part, as in a random walk. NaN without any.
+    """
+    values = past.values
+    buckets = np.maximum(np.ceil(horizon_seconds / past.step_seconds), 1).astype(int)
+    count, found = np.zeros(len(values)), np.full(len(values), np.nan)
+    for ahead in np.unique(buckets[buckets < values.shape[1]]):
+        rows = np.flatnonzero(buckets == ahead)
+        base = values[rows, :-ahead]
+        highest = np.fmax.reduce([values[rows, i : i + base.shape[1]] for i in range(1, ahead + 1)])
+        rise = np.sort(
+            np.maximum(highest - base, 0.0) / np.fmax(base, SMALL_LOAD) ** power, axis=1
+        )  # NaN is sorted last
+        known = np.isfinite(rise).sum(axis=1)
+        last = np.maximum(np.ceil(quantile * known).astype(int) - 1, 0)
+        part = np.sqrt(np.minimum(horizon_seconds[rows] / (ahead * past.step_seconds), 1.0))
+        count[rows], found[rows] = known, rise[np.arange(len(rows)), last] * part
+    return count, found
+
+
+def margins(
+    error: Floats,
+    rising: NDArray[np.bool_],
+    fractile: Floats,
+    weights: Floats,
+    prior: Floats,
+    prior_weight: float,
+) -> tuple[Floats, Floats]:
+    """The weighted fractile of the errors made while the model pointed the way it points now; never below zero.
+
+    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors say
+    little about the rare ones: ``prior``, an error of each object, stands beside them until there are many. First
+    without, then with it.
+    """
+    alike = np.where(rising == rising[:, -1:], error, np.nan)
+    enough = np.isfinite(alike).sum(axis=1, keepdims=True) >= 4
+    chosen = np.column_stack([np.where(enough, alike, error), prior])
+    order = np.argsort(chosen, axis=1)
+    ranked = np.take_along_axis(chosen, order, axis=1)
+    rows = np.arange(len(ranked))
+    found = []
+    for weight in (0.0, prior_weight):
+        weighed = np.where(np.isfinite(chosen), np.append(weights, weight), 0.0)
+        share = np.cumsum(np.take_along_axis(weighed, order, axis=1), axis=1)
+        index = (share < fractile[:, None] * share[:, -1:]).sum(axis=1)
+        value = ranked[rows, np.minimum(index, ranked.shape[1] - 1)]
+        found.append(np.asarray(np.maximum(np.nan_to_num(value), 0.0)))
+    return found[0], found[1]
+
+
+def pinball(error: Floats, fractile: Floats, weights: Floats) -> Floats:
+    """Mean cost of being wrong: ``fractile`` a replica too few, the rest of 1 a replica too many."""
+    known = np.isfinite(error)
+    miss = np.where(known, error, 0.0)
+    tau = fractile[:, None]
+    cost = np.where(miss > 0, tau * miss, (tau - 1) * miss)
+    total = (known * weights).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((cost * weights).sum(axis=1) / total)
+
+
+def weighted_error(error: Floats, actual: Floats) -> Floats:
+    """Weighted mean absolute error, percent of the load, per object."""
+    known = np.isfinite(error)
+    load = np.where(known, actual, 0.0).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return np.asarray(100.0 * np.where(known, np.abs(error), 0.0).sum(axis=1) / load)
+
+
+def share_under(error: Floats) -> Floats:
+    """Share of the error that was too low, percent, per object."""
+    missed = np.where(np.isfinite(error), error, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(100.0 * np.maximum(missed, 0.0).sum(axis=1) / np.abs(missed).sum(axis=1))
