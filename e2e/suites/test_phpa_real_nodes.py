@@ -111,7 +111,7 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
         def stood_in_for() -> bool:
             now = status(plane, namespace, "agents")
             why = now.get("metricsSourceMessage", "")
-            nobody = f"node {NODE}: nobody answers at 127.0.0.1, port "
+            nobody = f"node {NODE}: nothing answers at 127.0.0.1, port "
             return now.get("metricsSource") == "MetricsAPI" and why.startswith(nobody)
 
         await eventually_async("metrics.k8s.io stands in for a killed agent", stood_in_for)

@@ -129,7 +129,7 @@ BAD = {
     "no sample of any pod": (pods(2), {}, "did not receive metrics"),
     "a pod without a request": ([TargetPod("p0", containers=(ContainerView("c"),))], readings(1), "missing request"),
     "samples of strangers only": (pods(1), readings(5, first=7), "no metrics returned matched known pods"),
-    "less than nothing": (pods(1), readings(-5), "less than nothing"),
+    "less than nothing": (pods(1), readings(-5), "cannot be negative"),
 }
 
 
@@ -195,9 +195,9 @@ def test_object_and_external_average_value(existing, value, target, want):
 
 
 def test_a_negative_total_is_refused():
-    with pytest.raises(MetricError, match="no load"):
+    with pytest.raises(MetricError, match="cannot be negative"):
         value_replicas(1, pods(1), -1, metric="m", target=1, tolerances=TEN_PERCENT)
-    with pytest.raises(MetricError, match="no load"):
+    with pytest.raises(MetricError, match="cannot be negative"):
         per_pod_replicas(1, -1, metric="m", target=1, tolerances=TEN_PERCENT)
 
 

@@ -48,7 +48,7 @@ class ObjectReference:
         """As the API server holds it.
 
         Raises:
-            ValueError: a part of it is none of a path, so that it could lead to other objects than it names.
+            ValueError: a part of it cannot stand in a path, so that it could lead to another object than it names.
         """
         version = raw.get("apiVersion", "")
         if not _API_VERSION.fullmatch(version):
@@ -87,7 +87,7 @@ class MetricSpec:
         """As the API server holds it.
 
         Raises:
-            ValueError: a quantity is none.
+            ValueError: a quantity is not valid.
         """
         body = raw[_MEMBER[raw["type"]]]
         metric = body.get("metric") or {}
@@ -162,16 +162,16 @@ class PredictionSpec:
     """``spec.prediction``.
 
     Attributes:
-        mode: Auto scales; Preview only says what it would do; Off makes no forecasts.
+        mode: Auto scales; Preview only reports what it would do; Off makes no forecasts.
         decision: Floor: forecasts only raise; Predictive: they decide while they are good.
         model: Auto, Linear, Holt or Seasonal.
-        history_seconds: how much history is kept.
+        history_seconds: length of the coarse history.
         horizon_seconds: how far to look ahead; None: as long as pods take to start.
         season_seconds: length of a season; None: an hour, a day and a week are tried.
         season_start: nothing before this time counts for a season.
         downscale_stabilization_seconds: how long a recommendation holds replicas while the forecast is active and
             ``behavior.scaleDown`` gives no window; None: by the horizon.
-        shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
+        shortage_seconds: a missing pod costs as much as a surplus pod for this long.
         metrics_source: Auto, Agents or MetricsAPI.
         reserve_capacity: whether rises reserve room.
     """
@@ -193,7 +193,7 @@ class PredictionSpec:
         """As the API server holds it.
 
         Raises:
-            ValueError: a duration or a time is none.
+            ValueError: a duration or a time is not valid.
         """
         raw = raw or {}
         season = raw.get("season") or {}

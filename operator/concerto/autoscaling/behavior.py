@@ -89,7 +89,7 @@ _TOO_FEW = ("TooFewReplicas", "the desired replica count is less than the minimu
 
 
 def normalise(bounds: Bounds, memory: Memory, *, current: int, desired: int, now: float) -> Normalised:
-    """Limit ``desired``; `Memory.recommended` must be told of it afterwards, not before."""
+    """Limit ``desired``; Call `Memory.recommended` after it, not before."""
     if bounds.behavior is None:
         return _without_behavior(bounds, memory, current, desired, now)
     return _with_behavior(bounds, bounds.behavior.with_window(bounds.controller), memory, current, desired, now)

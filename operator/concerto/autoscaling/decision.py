@@ -1,7 +1,7 @@
-"""One look at one object: from its metrics' outcomes to the replicas to ask for, the conditions and the reason.
+"""Decide on one object: from its metrics' outcomes to the replicas, the conditions and the reason.
 
 The order is autoscaling/v2's: a target scaled to zero is left alone; bounds come before metrics; then metrics, limits.
-A forecast is one more voice that can raise the metrics' answer (or, where the object says so, replace it).
+A forecast can raise the metrics' answer, or replace it where the object wants that.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Decision:
         replicas: what the target should have.
         rescale: whether that must be written.
         reason: why, as in event SuccessfulRescale.
-        conditions: AbleToScale, ScalingActive and ScalingLimited as far as this look could tell.
-        memory: what the next look must know; rescales are entered by `carried_out` once they have succeeded.
+        conditions: AbleToScale, ScalingActive and ScalingLimited, as far as they are known.
+        memory: what the next decision must know; `carried_out` adds a rescale once it has succeeded.
         metrics_replicas: the metrics' own answer; None where they were not asked or had none.
         error: for event FailedComputeMetricsReplicas.
     """
@@ -118,7 +118,7 @@ def decide(
         bounds: what it may scale to.
         memory: what earlier decisions left behind.
         current: ``spec.replicas`` of the target's scale.
-        metrics: their combined answer; None exactly where `needs_metrics` says they are not asked.
+        metrics: their combined answer; None exactly where `needs_metrics` is false.
         floor: the forecast's answer, if it has one that counts.
         now: seconds.
     """

@@ -255,7 +255,7 @@ def _most_now(series: Floats, spread: Floats, samples: int) -> Floats:
 
 
 def _at_least(peak: Floats, other: Floats) -> Floats:
-    """The higher one; NaN where the first is: a model that says nothing yet."""
+    """The higher one; NaN where the first is: a model without a forecast yet."""
     return np.where(np.isnan(peak), peak, np.fmax(peak, other))
 
 

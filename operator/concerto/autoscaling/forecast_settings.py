@@ -13,7 +13,7 @@ class ForecastSettings:
         step_seconds: grid of the series.
         linear_windows: samples that lines are drawn through.
         holt: weight of a sample, of its surprise in the trend, and the share of the trend left after a step.
-        shortage_seconds: a missing pod costs as much as a surplus pod that is kept for so long.
+        shortage_seconds: a missing pod costs as much as a surplus pod for this long.
         surplus_seconds: a surplus pod is paid for at least so long, however soon it is ready.
         half_life: samples after which an error counts half when models are compared ...
         margin_half_life: ... and when the margin is taken from them.
@@ -31,7 +31,7 @@ class ForecastSettings:
         least_samples: fewer are a warm-up.
         recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
         noise_window: samples that the noise of one is taken from.
-        onset_windows: samples of the lines that a sudden rise is looked for with ...
+        onset_windows: samples of the lines that detect a sudden rise ...
         onset_errors: ... and standard errors that are taken off what they promise.
         turn_windows: samples of the lines that show that a rise is over ...
         turn_errors: ... and standard errors by which they have to fall.

@@ -1,7 +1,7 @@
-"""Models of demand. Each says, at every moment of a series, how high demand will come within the horizon.
+"""Models of demand. Each forecasts, at every moment of a series, how high demand will rise within the horizon.
 
 All work on many objects at once: ``series`` is objects x samples on an even grid, newest last, NaN where there is no
-sample (or one that is only a lower bound). What a model says at sample k comes from samples up to k alone, so that the
+sample (or one that is only a lower bound). The forecast at sample k comes from samples up to k alone, so that the
 same pass over the history gives the forecast (at the last sample) and its backtest (at all others).
 """
 
@@ -30,7 +30,10 @@ class Trend:
     reach: float
 
     def peak(self, steps: Floats, index: int | slice = slice(None)) -> Floats:
-        """Highest point within ``steps`` (a column, or one per object): a falling trend peaks now (002 §4.2.3)."""
+        """Highest point within ``steps`` (a column, or one per object): a falling trend peaks now.
+
+        Source: McNaughton, 4.2.3 (docs/references.md).
+        """
         rise = np.maximum(self.slope[:, index], 0.0) * np.minimum(steps, self.reach)
         return np.asarray(self.level[:, index] + rise)
 
@@ -41,7 +44,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class Line:
-    """Least squares over the last samples at each moment (002 §4.2.3: b = Cov(x,y)/Var(x), a = mean(y) - b mean(x)).
+    """Least squares over the last samples at each moment. Source: McNaughton, 4.2.3 (docs/references.md).
 
     Attributes:
         level: where it stands then, objects x samples; NaN with fewer than three samples, as is the slope.
@@ -49,7 +52,7 @@ class Line:
         count: samples it is drawn through.
         behind: steps from their middle to now.
         spread: sum of their squared distances from that middle.
-        window: steps they were looked for in.
+        window: steps that the samples come from.
     """
 
     level: Floats
@@ -86,7 +89,7 @@ class Line:
     def trend(self, series: Floats, *, whole: bool = False) -> Trend:
         """With fewer than three samples there is a level (their mean), but no slope.
 
-        ``whole``: nothing is said where less than three quarters of the window are there.
+        ``whole``: NaN where less than three quarters of the window are there.
         """
         level = np.where(self.count >= 3, self.level, recent_mean(series, self.window))
         if whole:
@@ -141,7 +144,7 @@ class Onset:
     errors: float
 
     def peak(self, steps: Floats, index: int | slice = slice(None)) -> Floats:
-        """The highest lower end of all lines within ``steps``; NaN where there is none (as `Trend.peak`)."""
+        """The highest lower end of all lines within ``steps``; NaN without one (as `Trend.peak`)."""
         ends = [each.least(steps, self.noise, self.most, self.errors, index) for each in self.lines]
         return np.asarray(np.fmax.reduce(ends))
 
@@ -213,9 +216,9 @@ def seasonal_peak(level: Floats, at: Floats, ahead_seconds: Floats, seasons: Sea
     Args:
         level: objects x samples, the load now.
         at: seconds of those samples, one row.
-        ahead_seconds: how far to look, one per object (a column).
+        ahead_seconds: length of the horizon, one per object (a column).
         seasons: what earlier seasons had.
-        points: how many moments within the horizon are looked at.
+        points: number of moments within the horizon that are compared.
     """
     at = np.broadcast_to(at, level.shape)
     then = seasons.before(at)

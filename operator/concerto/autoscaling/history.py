@@ -23,9 +23,9 @@ class Ring:
 
     Attributes:
         step: seconds of a bucket.
-        length: buckets that are kept.
+        length: maximal number of buckets.
         last: index of the newest bucket (its start is ``last * step``).
-        values: means of the buckets' samples, the newest last; `NOTHING` where there was none.
+        values: means of the buckets' samples, the newest last; `NOTHING` where there was no sample.
         count: samples in the newest bucket, for its mean.
     """
 
@@ -83,7 +83,7 @@ class Ring:
         return found
 
     def highest(self) -> float:
-        """The highest value, in replicas; 0 if there is none."""
+        """The highest value, in replicas; 0 for an empty ring."""
         return max((v for v in self.values if v != NOTHING), default=0) / 1000.0
 
 

@@ -1,7 +1,7 @@
-"""How long a target's pods take from creation to Ready (002 §4.2.1), learned so that outliers do not matter.
+"""How long a target's pods take from creation to Ready, learned so that outliers do not matter.
 
-002 averages over all pods that were ever ready, and names outliers as its weakness. Here the latest few count, and of
-them those near the median.
+McNaughton averages over all pods that were ever ready, and names outliers as the weakness of that. Here the latest few
+count, and of them those near the median. Source: McNaughton, 4.2.1 (docs/references.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class InitialisationSettings:
         trim: a time further from the median than so many median deviations is an outlier.
         fresh: so many pods of a new revision have to be seen before the old one is forgotten.
         longest_seconds: a pod that becomes ready later than this after its creation has been ready before: its node
-            was away, or it was restarted. Nor is looked ahead for longer (as `spec.prediction.horizon` is bounded).
+            was away, or it was restarted. It bounds the horizon as well, as for `spec.prediction.horizon`.
     """
 
     default_seconds: float = 60.0
@@ -62,9 +62,9 @@ class Initialisation:
     def learn(self, pods: Iterable[TargetPod], settings: InitialisationSettings) -> Initialisation:
         """With the pods that became ready since.
 
-        A pod that is ready for the second time looks as if it had taken long. It is left out where the first was seen,
-        or where that is longer than any start; else it is an outlier, or, if all do that, the truth about when pods can
-        take load.
+        A pod that is ready for the second time seems slow. It is left out where the first time was seen,
+        or where that is longer than any start. Else it is an outlier, or, if all pods do that, the time after which
+        pods can take load.
         """
         news = sorted(
             (

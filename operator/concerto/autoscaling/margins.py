@@ -90,9 +90,10 @@ def margins(
 ) -> tuple[Floats, Floats]:
     """The weighted fractile of the errors made while the model pointed the way it points now; never below zero.
 
-    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors say
-    little about the rare ones: ``prior``, an error of each object, stands beside them until there are many. First
-    without, then with it.
+    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors tell
+    little about rare ones: ``prior``, an error of each object, counts beside them until there are many.
+
+    Returns the margin without and with ``prior``.
     """
     alike = np.where(rising == rising[:, -1:], error, np.nan)
     enough = np.isfinite(alike).sum(axis=1, keepdims=True) >= 4

@@ -43,7 +43,7 @@ def read_pod(obj: Raw) -> TargetPod:
     """The view of a raw (or trimmed) Pod.
 
     Raises:
-        ValueError: a quantity or a time is none.
+        ValueError: a quantity or a time is not valid.
     """
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     ready = find_condition(status.get("conditions"), "Ready")

@@ -1,6 +1,6 @@
 """Which of a target's pods count: autoscaling/v2's four groups, and the requests that utilisation is measured against.
 
-Source: the documented behaviour of HorizontalPodAutoscaler ("algorithm details") and hpa-rules; first match wins.
+First match wins. Source: docs/references.md, "Replica rules".
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class TargetPod:
         started_at: ``status.startTime``, None before the kubelet has seen the pod.
         pod_requests: the pod-level requests where the pod has any (they win over its containers'), else None.
         node: where it runs; empty before it is bound.
-        host: IP address of that node, as its kubelet says.
+        host: IP address of that node, from the pod's status.
         scheduler: who is to place it.
-        first_ready: when it became Ready for the first time, seconds; None where nobody was watching.
+        first_ready: when it became Ready for the first time, seconds; None if that was not observed.
         deleting_since: when its deletion was asked for, seconds; from then on it gets no new load.
     """
 
@@ -155,9 +155,9 @@ class Serving:
 
     Attributes:
         settled: pods that were Ready during the whole of their reading.
-        pods: how many pods shared the load while those readings were taken, on average: whoever was Ready then, for as
-            long as it was, also if it is gone by now.
-        saturated: the settled use (almost) all that their limits allow, so that the load may be higher than it looks.
+        pods: how many pods shared the load while those readings were taken, on average. A pod counts
+            for the time it was Ready, also if it is deleted by now.
+        saturated: the settled use (almost) all that their limits allow, so the load may be higher than the readings.
     """
 
     settled: frozenset[str]

@@ -1,4 +1,4 @@
-"""What forecasts say about many objects at once: from their histories to the floors that `decision.decide` is given."""
+"""Forecast many objects at once: from their histories to the floors that `decision.decide` takes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class ForecastResult:
-    """What the forecast says of one object.
+    """The forecast of one object.
 
     Attributes:
         reason: ForecastActive, WarmingUp, NotBetterThanNoChange or Expired.

@@ -1,4 +1,4 @@
-"""What a PredictiveHPA is told: replica bounds, behaviour and the controller's own constants, as frozen values."""
+"""Settings of the replica rules: bounds, behaviour and the controller's constants, as frozen values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ControllerSettings:
     """The flags of kube-controller-manager that shape autoscaling/v2, with its defaults.
 
     Attributes:
-        sync_seconds: how often an object is looked at.
+        sync_seconds: time between two syncs of an object.
         tolerance: change of the ratio, from 1, that is too small to act on; each direction.
         downscale_stabilization_seconds: how long a higher recommendation holds replicas up.
         cpu_initialization_seconds: how long after its start a pod's CPU samples may be start-up work.

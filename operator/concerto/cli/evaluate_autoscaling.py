@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     names = [p.name for p in all_policies()]
     wanted = set(args.policy or names) | {"HPA v2"}
     if unknown := wanted - set(names):
-        print(f"--policy: {sorted(unknown)[0]!r} is none of {', '.join(names)}", file=sys.stderr)
+        print(f"--policy: {sorted(unknown)[0]!r} is not a policy: choose one of {', '.join(names)}", file=sys.stderr)
         return 2
     plan = Plan(
         seeds=args.seeds,
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         target_percent=args.target,
     )
     try:
-        # What cannot be read or written is told now, and not after an hour
+        # Report what cannot be read or written now, not after an hour
         read = read_traces(plan)
         for windows in read:
             print(described(windows))

@@ -176,7 +176,7 @@ FAULTS: dict[str, tuple[Callable[[Node], None], str]] = {
     "it does not know us": (lambda n: setattr(n, "status", 401), "node n1: its agent refuses: 401"),
     "we may not ask": (lambda n: setattr(n, "status", 403), "node n1: its agent refuses: 403"),
     "it cannot ask who we are": (lambda n: setattr(n, "status", 503), "node n1: its agent refuses: 503"),
-    "it was killed": (killed, "node n1: nobody answers at 127.0.0.1, port 9"),
+    "it was killed": (killed, "node n1: nothing answers at 127.0.0.1, port 9"),
     "it says too much": (lambda n: setattr(n, "text", "x" * 10_001), "it answers more than"),
     "its readings are old": (lambda n: setattr(n, "text", said(13.0, NOW - 31)), "its agent's readings are not of"),
     "its clock is ahead": (lambda n: setattr(n, "text", said(13.0, NOW + 60)), "its agent's readings are not of"),

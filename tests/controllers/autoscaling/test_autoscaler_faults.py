@@ -446,7 +446,7 @@ async def test_without_a_scheduler_room_is_not_said_to_be_held_and_what_nobody_g
     listed = {"items": [of("old", NOW - 121), of("young", NOW - 60)]}
     script = [says(201), *[says(200, of("now", NOW))] * 3, says(200, listed), says(200)]
     async with faulty(script) as server:
-        assert "no scheduler has looked" in (await reserve(server.session, made, now=NOW) or "")
+        assert "no scheduler has handled" in (await reserve(server.session, made, now=NOW) or "")
         deleted = [line.rpartition("/")[2] for line in server.seen if line.startswith("DELETE")]
         assert deleted == ["old"]
 

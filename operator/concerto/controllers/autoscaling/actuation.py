@@ -64,7 +64,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of a decision: whether the scale was written, why not, and the conditions that say so."""
+    """Outcome of a decision: whether the scale was written, why not, and the conditions."""
 
     written: bool
     refused: str | None

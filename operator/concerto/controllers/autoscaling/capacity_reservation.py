@@ -36,7 +36,7 @@ def build_reservation(
         spec: whose target rises.
         selector: of the target's pods.
         count: pods that the rise adds.
-        horizon_seconds: by when they will be ready; kept for twice as long.
+        horizon_seconds: by when they will be ready; the reservation expires after twice that.
         now: seconds; the name is made of it, so that a create whose outcome is unknown can be repeated.
     """
     expressions: list[dict[str, Any]] = []
@@ -78,9 +78,8 @@ def _cut(name: str, length: int) -> str:
 async def reserve(session: Session, reservation: Object, *, now: float) -> str | None:
     """Hold the room, and remove what earlier rises left behind; returns what went wrong, if anything did.
 
-    Returns once the room has been looked for, so that the pods of the rise do not come before it and leave it unused;
-    but a rise does not wait for long, nor for its reservation to succeed: pods without reserved room are better than
-    no pods.
+    Returns once the scheduler has handled the reservation, so that the pods of the rise can use it. A rise does not
+    wait for long, nor for its reservation to succeed: pods without reserved room are better than no pods.
     """
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
@@ -98,7 +97,7 @@ async def _reserve(session: Session, reservation: Object, now: float) -> str | N
     except KubeError as error:
         return str(error)
     path = POD_RESERVATIONS.path(namespace, reservation["metadata"]["name"])
-    wrong: str | None = f"no scheduler has looked for room within {_PATIENCE_SECONDS:g} s: is Concerto's running?"
+    wrong: str | None = f"no scheduler has handled it within {_PATIENCE_SECONDS:g} s: is Concerto's running?"
     for _ in range(round(_PATIENCE_SECONDS / _LOOK_SECONDS)):
         try:
             if status := (await session.get(path)).get("status") or {}:
@@ -119,14 +118,14 @@ async def _reserve(session: Session, reservation: Object, now: float) -> str | N
                 meta = old["metadata"]
                 await session.delete(POD_RESERVATIONS.path(namespace, meta["name"]), uid=meta["uid"])
     except (NotFound, Conflict):
-        pass  # somebody else was faster
+        pass  # deleted or changed meanwhile
     except KubeError as error:
         logger.warning("PodReservations of %s in %s cannot be tidied up: %s", selector, namespace, error)
     return wrong
 
 
 def _not_held(status: Mapping[str, Any]) -> str | None:
-    """Why room is not held, in the words of whoever looks for it; None if it is."""
+    """Why room is not reserved, from the reservation's condition; None if it is."""
     if status.get("phase") != "Pending":
         return None
     ready = find_condition(status.get("conditions"), "Ready") or {}
@@ -134,8 +133,8 @@ def _not_held(status: Mapping[str, Any]) -> str | None:
 
 
 def _is_over(reservation: Object, now: float) -> bool:
-    """Used up or given up; or it should have been, and there is no scheduler to say so."""
+    """Whether it is used up or expired, or should be and no scheduler has updated it."""
     if (reservation.get("status") or {}).get("phase") in _OVER:
         return True
-    made, kept = reservation["metadata"].get("creationTimestamp"), (reservation.get("spec") or {}).get("ttlSeconds")
-    return made is not None and kept is not None and now - parse_timestamp(made) > kept
+    created, ttl = reservation["metadata"].get("creationTimestamp"), (reservation.get("spec") or {}).get("ttlSeconds")
+    return created is not None and ttl is not None and now - parse_timestamp(created) > ttl

@@ -8,7 +8,7 @@ from concerto.api.quantities import parse_duration
 from concerto.autoscaling.settings import ControllerSettings
 
 _DURATIONS = {
-    "sync-period": ("sync_seconds", "how often each object is looked at"),
+    "sync-period": ("sync_seconds", "time between two syncs of an object"),
     "downscale-stabilization": ("downscale_stabilization_seconds", "how long a higher recommendation holds replicas"),
     "cpu-initialization-period": (
         "cpu_initialization_seconds",
@@ -45,6 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_from(args: argparse.Namespace) -> ControllerSettings:
-    """What the flags say."""
+    """Settings from the parsed flags."""
     durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _ in _DURATIONS.values()}
     return ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)

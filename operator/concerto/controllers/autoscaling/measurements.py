@@ -76,11 +76,11 @@ class MetricRequest:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one look found.
+    """What one sync measured.
 
     Attributes:
         outcomes: of each metric, what it asks for or why it cannot be had.
-        readings: CPU and memory of the pods; None where no metric needs them, or nobody has them.
+        readings: CPU and memory of the pods; None where no metric needs them, or no source has them.
     """
 
     outcomes: Sequence[Proposal | Failure] = ()
@@ -100,7 +100,6 @@ class Measurements:
         sync_seconds: float,
         timeout_seconds: float,
     ) -> None:
-        """Nothing is asked yet."""
         self._session = session
         fresh_seconds = min(5.0, sync_seconds / 3)
         api = ResourceMetrics(session, clock, fresh_seconds=fresh_seconds, timeout_seconds=timeout_seconds)

@@ -1,4 +1,4 @@
-"""Pods by label, so that selecting a target's pods does not look at all others."""
+"""Pods by label, so that selecting a target's pods does not visit all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from concerto.autoscaling.settings import ControllerSettings
 
 Key = tuple[str, str]
 _GONE_SECONDS, _GONE_MOST = 300.0, 10_000
-"""Pods that are gone are remembered for so long after, and so many of a namespace: longer than readings are old."""
+"""Seconds for which deleted pods are remembered (readings are never older), and their number per namespace."""
 
 
 class PodIndex:
@@ -28,7 +28,7 @@ class PodIndex:
         self._gone: defaultdict[str, deque[tuple[Mapping[str, str], Gone]]] = defaultdict(deque)
 
     def on_change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
-        """A pod appeared, changed or is gone."""
+        """Take note that a pod appeared, changed or was deleted."""
         before = None
         if old is not None:
             _, before = self._views.get((old["metadata"]["namespace"], old["metadata"]["name"]), ({}, None))
@@ -52,7 +52,7 @@ class PodIndex:
         return [view for _, view in self._selected(namespace, selector)]
 
     def gone(self, namespace: str, selector: LabelSelector) -> list[Gone]:
-        """Of the selected pods, those that took load in the last minutes and take none any more."""
+        """Of the selected pods, those that took load in the last minutes and are deleted."""
         return [gone for labels, gone in self._gone.get(namespace, ()) if selector.matches(labels)]
 
     def labels(self, namespace: str, selector: LabelSelector) -> list[Mapping[str, str]]:
@@ -87,15 +87,14 @@ class PodIndex:
 
 
 class SelectorIndex:
-    """Who selects what: finds objects whose selectors claim the same pods."""
+    """Selectors of objects: finds objects that select the same pods."""
 
     def __init__(self) -> None:
-        """Empty."""
         self._selectors: dict[Key, LabelSelector] = {}
         self._by_pair: defaultdict[tuple[str, tuple[str, str] | None], set[Key]] = defaultdict(set)
 
     def put(self, key: Key, selector: LabelSelector | None) -> None:
-        """This object now selects these pods (None: it is gone)."""
+        """Register the selector of an object; None removes the object."""
         if (before := self._selectors.pop(key, None)) is not None:
             self._by_pair[key[0], exact_pair(before)].discard(key)
         if selector is not None:

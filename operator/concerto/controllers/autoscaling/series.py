@@ -1,4 +1,4 @@
-"""What the autoscaler says of its forecasts to Prometheus: one series per PredictiveHPA, gone with it."""
+"""Prometheus metrics of forecasts: one series per PredictiveHPA, removed with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class ForecastMetrics:
     """Accuracy of each object's forecast, and how often targets were scaled."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Registers the series."""
         self._gauges = {
             "error_percent": Gauge(
                 "concerto_phpa_forecast_error_percent",
@@ -41,18 +40,18 @@ class ForecastMetrics:
         )
 
     def observe(self, namespace: str, name: str, result: ForecastResult) -> None:
-        """One more look at an object."""
+        """Set the series of one object."""
         for attribute, gauge in self._gauges.items():
             value = getattr(result, attribute)
             if value is not None:
                 gauge.labels(namespace, name).set(float(value))
 
     def rescaled(self, before: int, after: int) -> None:
-        """A target was scaled."""
+        """Count a rescale of a target."""
         self.rescales.labels("up" if after > before else "down").inc()
 
     def forget(self, namespace: str, name: str) -> None:
-        """The object is gone."""
+        """Remove the series of an object."""
         for gauge in self._gauges.values():
             with contextlib.suppress(KeyError):  # it may never have had a forecast
                 gauge.remove(namespace, name)

@@ -1,4 +1,4 @@
-"""From a PredictiveHPA as people write it to the settings of the pure rules."""
+"""From the spec of a PredictiveHPA to the settings of the pure rules."""
 
 from __future__ import annotations
 

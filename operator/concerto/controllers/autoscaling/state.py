@@ -1,4 +1,4 @@
-"""What a PredictiveHPA remembers between looks, to and from its status: a restarted operator goes on from there."""
+"""What a PredictiveHPA remembers between syncs, to and from its status: a restarted operator goes on from there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
     """The state in a status; what is not there, or on another grid than the spec asks for, begins anew.
 
     Raises:
-        ValueError: a time is none.
+        ValueError: a time is not valid.
     """
     learned = status.get("initialization") or {}
     rings = {item["stepSeconds"]: item for item in status.get("history") or ()}
@@ -90,7 +90,7 @@ def write_events(memory: Memory) -> list[dict[str, Any]]:
 
 
 def _time(text: str) -> float:
-    """Not before 1970: what somebody has dated before all times could not be written again."""
+    """Not before 1970: a time that somebody set to the year 1 could not be written again."""
     return max(parse_timestamp(text), 1.0)
 
 
@@ -98,7 +98,7 @@ def _filled(ring: Ring, written: Mapping[int, Mapping[str, Any]]) -> Ring:
     found = written.get(ring.step)
     if found is None:
         return ring
-    # As no sample of ours can be, somebody's edit may be: sums and means must stay numbers that a status can hold
+    # Somebody may have edited the status: sums and means must stay numbers that a status can hold
     values = tuple(min(v, 1000 * MAX_REPLICAS) for v in found["values"][-ring.length :])
     return Ring(ring.step, ring.length, found["last"], values, min(max(found.get("count", 1), 1), _MOST_COUNTED))
 

@@ -1,4 +1,4 @@
-"""The status of a PredictiveHPA, and the one sentence in it that says why."""
+"""The status of a PredictiveHPA, and the sentence in it that explains the last decision."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 _MOST_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
-    "ForecastActive": "The model did better over the kept history than the assumption that nothing changes, "
+    "ForecastActive": "The model did better over the history than the assumption that nothing changes, "
     "by a measure to which a replica too few is worse than one too many (spec.prediction.shortage).",
     "WarmingUp": "There are too few samples yet; until there are more, the metrics of now decide alone.",
-    "NotBetterThanNoChange": "No model did better over the kept history than the assumption that nothing changes, so "
+    "NotBetterThanNoChange": "No model did better over the history than the assumption that nothing changes, so "
     "the metrics of now decide alone.",
     "Expired": "The newest sample is too old to forecast from, so the metrics of now decide alone; see ScalingActive.",
     "Off": "spec.prediction.mode is Off.",
@@ -44,14 +44,14 @@ def metric_statuses(metrics: Sequence[MetricSpec], outcomes: Sequence[Proposal |
 
 
 def selector_status(selector: str) -> dict[str, str]:
-    """``status.selector``; left out where it is too long: a part of one selects other pods, or is none."""
+    """``status.selector``; left out where it is too long: a part of a selector selects other pods, or is invalid."""
     return {"selector": selector} if len(selector) <= _MOST_TEXT else {}
 
 
 def forecast_status(
     result: ForecastResult, replicas: int | None, *, now: float, expires_at: float
 ) -> dict[str, Any] | None:
-    """``status.forecast``; None while there is none."""
+    """``status.forecast``; None without a forecast."""
     if result.expected is None or result.upper is None:
         return None
     backtest = {
@@ -157,7 +157,7 @@ def all_conditions(
     stalled = ready.status == "False"
     rest = [
         ready,
-        Condition("Reconciling", "False", ready.reason, "The last look is complete."),
+        Condition("Reconciling", "False", ready.reason, "The last sync is complete."),
         Condition(
             "Stalled", "True" if stalled else "False", ready.reason, ready.message if stalled else "Nothing is wrong."
         ),
@@ -166,7 +166,7 @@ def all_conditions(
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON merge patch that makes a status of ``old`` into ``new``: members that are gone are said to be null."""
+    """A JSON merge patch that makes a status of ``old`` into ``new``: removed members become null."""
     patch: dict[str, Any] = {k: None for k in old if k not in new}
     for key, value in new.items():
         before = old.get(key)
@@ -179,7 +179,7 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def spoken(decision_status: Mapping[str, Any]) -> dict[str, Any]:
-    """A decision without its time, to see whether it says something new."""
+    """A decision without its time, to compare it with another."""
     return {k: v for k, v in decision_status.items() if k != "at"}
 
 
@@ -192,7 +192,7 @@ def last_decision(
     now: float,
     replaces: bool = False,
 ) -> dict[str, Any]:
-    """``status.lastDecision``; its time is when it last said something new."""
+    """``status.lastDecision``; its time is that of its last change."""
     new: dict[str, Any] = {
         "reason": why(decision, floor, replaces=replaces),
         "message": message[:1024],

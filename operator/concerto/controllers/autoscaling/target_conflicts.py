@@ -1,4 +1,4 @@
-"""Who else scales a target: two autoscalers on one of them fight, be the other a HorizontalPodAutoscaler."""
+"""Other autoscalers of a target: two that scale one target undo each other's changes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ class TargetConflicts:
     """Autoscalers by their targets."""
 
     def __init__(self) -> None:
-        """Empty."""
         self._targets: dict[Scaler, _Target] = {}
         self._scalers: defaultdict[_Target, set[Scaler]] = defaultdict(set)
 
     def put(self, scaler: Scaler, target: ObjectReference | None) -> None:
-        """This autoscaler scales that (None: nothing, or it is gone)."""
+        """Register the target of an autoscaler; None removes the autoscaler."""
         if (before := self._targets.pop(scaler, None)) is not None:
             self._scalers[before].discard(scaler)
             if not self._scalers[before]:
@@ -37,23 +36,23 @@ class TargetConflicts:
             self._scalers[key].add(scaler)
 
     def of(self, scaler: Scaler) -> list[Scaler]:
-        """All others that scale the same, in order."""
+        """All other autoscalers of the same target, in order."""
         target = self._targets.get(scaler)
         return sorted(self._scalers[target] - {scaler}) if target is not None else []
 
     def on_hpa(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
-        """A HorizontalPodAutoscaler appeared, changed or is gone."""
+        """Take note that a HorizontalPodAutoscaler appeared, changed or was deleted."""
         meta = (new or old or {})["metadata"]
         scaler = (HORIZONTAL_POD_AUTOSCALERS.kind, meta["namespace"], meta["name"])
         target = None
         if new is not None:
-            # Another API's object: what is no name for us is no target of ours either
+            # An invalid reference cannot name a target of ours
             with contextlib.suppress(ValueError, KeyError):
                 target = ObjectReference.from_raw(new["spec"]["scaleTargetRef"])
         self.put(scaler, target)
 
 
 def trim_hpa(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a HorizontalPodAutoscaler that says what it scales."""
+    """The part of a HorizontalPodAutoscaler that names its target."""
     meta = {k: obj["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")}
     return {"metadata": meta, "spec": {"scaleTargetRef": obj["spec"]["scaleTargetRef"]}}

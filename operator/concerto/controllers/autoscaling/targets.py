@@ -54,13 +54,11 @@ class Targets:
     def __init__(
         self, session: Session, kinds: Kinds, *, write_attempts: int = 5, patience_seconds: float = 10.0
     ) -> None:
-        """Nothing is asked yet; a watch begins with the first target of its kind.
-
-        Args:
-            session: the way to the API server.
-            kinds: where kinds are served.
-            write_attempts: how often a write is tried against others who change the target at the same time.
-            patience_seconds: how long a new watch is waited for; later, whoever asks is told at once that it fails.
+        """Args:
+        session: the way to the API server.
+        kinds: where kinds are served.
+        write_attempts: how often a write is tried against others who change the target at the same time.
+        patience_seconds: how long to wait for a new watch; later requests fail at once.
         """
         self._session = session
         self._kinds = kinds
@@ -73,11 +71,11 @@ class Targets:
 
         Raises:
             NotFound: no such target, or its kind has no scale.
-            KubeError: the API server does not say.
+            KubeError: the API server does not answer.
         """
         resource = await self._kinds.find(reference)
         if resource.group != "apps" or resource.kind not in _WATCHED:
-            # Once, and briefly: a kind's own conversion may hang, and the next look asks again
+            # One short attempt: a kind's conversion webhook may hang, and the next sync asks again
             return await self._ask(resource, namespace, reference.name, timeout_seconds=5.0, attempts=1)
         store = await self._watch(resource)
         obj = store.get((namespace, reference.name))
@@ -130,7 +128,7 @@ class Targets:
         try:
             raw = await self._session.request("GET", path, timeout_seconds=timeout_seconds, attempts=attempts)
         except NotFound as error:
-            # of an object that is missing it says which; else the path is one that it does not have
+            # For a missing object the message names it; otherwise the path does not exist
             if _NO_SUCH_PATH not in str(error):
                 raise
             raise NotFound(404, "NotFound", f"a {resource.kind} has no scale, so nothing can scale it") from error
@@ -157,8 +155,8 @@ class Targets:
             self._watches.pop(resource, None)
             task.result()
         if not reflector.synced.is_set():
-            # A reflector waits out whatever is wrong, a missing right as well; whoever asks must hear of it
-            raise Unreachable(f"{resource.plural} cannot be listed and watched; the operator's log says why")
+            # A reflector retries for ever, without the right to list as well: the caller must get an error
+            raise Unreachable(f"{resource.plural} cannot be listed and watched; the operator's log gives the reason")
         return reflector.store
 
 

@@ -1,4 +1,4 @@
-"""All cells of evaluation.md's row on prediction: patterns and traces x start-up times x policies, and the verdicts."""
+"""All cells of the autoscaling evaluation: patterns and traces x start-up times x policies, and the verdicts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class PlantSettings:
     Attributes:
         startup_seconds: creation to Ready.
         startup_spread: standard deviation of that, as a share of it.
-        pod_cores: a pod's CPU request and limit (0.1, as 002 §5.5.1).
+        pod_cores: a pod's CPU request and limit (0.1, as in McNaughton, 5.5.1).
         cpu_seconds_per_request: mean CPU a request needs.
         timeout_seconds: a request that would wait longer is turned away and counts as having taken this long.
         max_pods: room for pods, those being started included.

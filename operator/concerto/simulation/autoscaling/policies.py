@@ -1,4 +1,4 @@
-"""What the autoscaling experiments compare: no scaling, autoscaling/v2, the seed's rule as written, and our models.
+"""What the autoscaling experiments compare: no scaling, autoscaling/v2, McNaughton's rule as written, and our models.
 
 `Forecasting` keeps the histories that the controller keeps, and asks `autoscaling.prediction` what the controller asks.
 """
@@ -49,7 +49,7 @@ class Reactive:
 
 
 class Static(Reactive):
-    """As many replicas as the traffic needs on average (002 §5.3.1), all the time."""
+    """As many replicas as the traffic needs on average. Source: McNaughton, 5.3.1 (docs/references.md)."""
 
     name = "static"
     reactive = False
@@ -105,14 +105,14 @@ class ExactTrend(Perfect):
         return [Floor(math.ceil(need - 1e-9), self.name) for need in now + rise]
 
 
-class Seed(Reactive):
-    """002 §3.5.2 and §4.2 as written: a line through the last three minutes of mean utilisation; slope <= 0: reactive.
+class McNaughton(Reactive):
+    """McNaughton's rule as written: a line through the last three minutes of mean utilisation; slope <= 0: reactive.
 
-    The Kubernetes of its time waited three minutes after a rescale before growing again, and five before shrinking
-    (§3.4.1); both rules stay, as the seed's own evaluation had them.
+    The Kubernetes of its time waited three minutes after a rescale before growing again, and five before shrinking.
+    Both rules stay, as in McNaughton's evaluation. Source: McNaughton, 3.4.1, 3.5.2 and 4.2 (docs/references.md).
     """
 
-    name = "seed 002"
+    name = "McNaughton"
     reactive = False
     up_seconds = 180.0
     down_seconds = 300.0
@@ -141,7 +141,7 @@ class Seed(Reactive):
         return [Floor(int(n), self.name, replaces=True) for n in chosen]
 
     def bounds(self, bounds: Bounds, row: int) -> Bounds:
-        """Without the windows that came after the seed."""
+        """Without the windows that later versions of Kubernetes have."""
         return replace(bounds, controller=replace(bounds.controller, downscale_stabilization_seconds=0.0))
 
     def _extrapolated(self, at: float, now: Floats) -> Floats:
@@ -256,7 +256,7 @@ def all_policies() -> list[Reactive]:
     return [
         Static(),
         Reactive(),
-        Seed(),
+        McNaughton(),
         Forecasting("Linear", ("Linear",)),
         Forecasting("Holt", ("Holt",)),
         Forecasting("Seasonal", ("Seasonal",)),

@@ -111,7 +111,7 @@ class Result:
     Attributes:
         p95: 95th percentile of latency over the unloaded one.
         mean: mean latency, seconds.
-        idle: share of the requested CPU that did no useful work (002 §5.2.1's IdleCPU).
+        idle: share of the requested CPU that did no useful work (McNaughton's IdleCPU, 5.2.1).
         pods: mean number of existing pods.
         demand: replicas the traffic of that minute needs.
         p99: 99th percentile of latency over the whole run, seconds; a value per replicate.

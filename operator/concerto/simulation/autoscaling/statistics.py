@@ -1,8 +1,8 @@
-"""Do forecasts help, and is it chance? The sums of 002 §5.2.3, tested with the seed as the replicate.
+"""Tests whether a policy's sum of ERU and QoS differs from another's by more than chance.
 
-002 compared minutes of one run with each other and divided by their standard deviation; minutes of one run depend on
-each other, and the mean's uncertainty is its standard *error*. Here each seed gives one difference, and those are
-tested (paired, one-sided Student).
+McNaughton tests minutes of one run against each other, and divides by their standard deviation. Minutes of one run
+depend on each other, and the mean's uncertainty is its standard *error*. Here each random seed gives one difference,
+and those are tested (paired, one-sided Student). Source: docs/references.md, "ERU and QoS".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Difference:
 
 
 def z_sum_differences(policy: Result, reference: Result) -> Floats:
-    """One difference per seed: -z(IdleCPU) - z(ResponseTime), normalised over both policies' minutes (002 §5.2.3)."""
+    """One difference per seed: -z(IdleCPU) - z(ResponseTime), normalised over both policies' minutes."""
     sums = []
     idle, response = (np.stack([getattr(r, k) for r in (policy, reference)]) for k in ("idle", "mean"))
     for values in (idle, response):

@@ -1,4 +1,4 @@
-"""Traffic that the autoscaling experiments are driven by: the phases of seed 002 §5.4, two more, and public traces.
+"""Traffic that the autoscaling experiments are driven by: McNaughton's phases (5.4), two more, and public traces.
 
 A `Traffic` is a piecewise linear rate of requests per second. Traces are cut into windows, scaled so that the busiest
 part of the whole trace is at `PEAK_RATE`, and carry the days before the window as history that is known at its start.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from concerto.simulation.autoscaling.trace import read_trace
 
 PEAK_RATE = 20.0
-"""Requests per second at the top of every pattern (002 §5.4.2)."""
+"""Requests per second at the top of every pattern (McNaughton, 5.4.2)."""
 MOST_RATE = 10 * PEAK_RATE
 """More than 40 pods, the most that an experiment has, can serve; what a trace has above it is cut off."""
 LEAST_SECONDS = 300.0
@@ -74,7 +74,7 @@ class Traffic:
 
 
 def from_phases(name: str, phases: tuple[Phase, ...]) -> Traffic:
-    """A pattern of the seeds; a step is two points at the same instant."""
+    """A pattern; a step is two points at the same instant."""
     times, rates, now = [], [], 0.0
     for first, last, seconds in phases:
         times += [now, now + seconds]

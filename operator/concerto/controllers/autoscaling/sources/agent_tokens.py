@@ -49,14 +49,12 @@ class AgentTokens:
         clock: Callable[[], float],
         settings: TokenSettings | None = None,
     ) -> None:
-        """Nothing is asked for yet.
-
-        Args:
-            session: the way to the API server.
-            namespace: of the service account.
-            account: the operator's own.
-            clock: seconds.
-            settings: how to ask.
+        """Args:
+        session: the way to the API server.
+        namespace: of the service account.
+        account: the operator's own.
+        clock: seconds.
+        settings: how to ask.
         """
         self._session = session
         self._path = SERVICE_ACCOUNTS.path(namespace, account, "token")

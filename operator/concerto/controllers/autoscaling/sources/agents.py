@@ -1,8 +1,8 @@
 """CPU and memory of pods from Concerto's node agents, a second old: only the nodes that host the pods are asked.
 
-An agent says counters; a rate is taken between two answers, over 10 s and more, so that it is no noisier than
-metrics-server's. A reading that is not whole (a container without one, a counter that began anew, a time that is not
-now) is no reading: the pod is missing, as it would be in metrics.k8s.io, and never at zero.
+An agent serves counters. A rate is taken between two answers at least 10 s apart, so that it is no noisier than
+metrics-server's. A pod whose reading is incomplete (a container without one, a restarted counter, a wrong time) counts
+as missing, as it would in metrics.k8s.io, and never as zero.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class AgentSettings:
         fresh_seconds: an answer serves all who ask within this time.
         window_seconds: rates are taken over at least so long, once there are answers that far apart.
         shortest_seconds: and over this before.
-        longest_seconds: answers are kept for so long.
-        stale_seconds: a reading whose time is further than this from now is none.
+        longest_seconds: older answers are dropped.
+        stale_seconds: a reading whose time is further than this from now is not used.
         timeout_seconds: for one answer.
         concurrency: agents asked at a time.
         largest_bytes: of an answer; more is a fault. 500 pods of four containers are 1.5 MiB.
-        forget_seconds: a node that nobody has asked about for so long is forgotten.
+        forget_seconds: a node without a request for this long is forgotten.
     """
 
     fresh_seconds: float = 5.0
@@ -83,10 +83,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent said once.
+    """One answer of an agent.
 
     Attributes:
-        came_at: when it came, by our own clock: whatever times an agent writes, it is not kept for longer.
+        came_at: arrival time by the operator's clock, which the agent cannot influence.
         points: by namespace, pod and container.
     """
 
@@ -96,7 +96,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Found:
-    """What the agents had to say.
+    """Readings from the agents.
 
     Attributes:
         usage: whole readings, by pod.
@@ -134,13 +134,11 @@ class AgentMetrics:
         clock: Callable[[], float],
         settings: AgentSettings | None = None,
     ) -> None:
-        """Nothing is asked yet.
-
-        Args:
-            capacities: NodeCapacities as a reflector's store holds them: they say where and as whom agents serve.
-            tokens: for agents.
-            clock: seconds.
-            settings: how they are asked.
+        """Args:
+        capacities: NodeCapacities as a reflector's store holds them; they name the agents' addresses and certificates.
+        tokens: for agents.
+        clock: seconds.
+        settings: how they are asked.
         """
         self._capacities = capacities
         self._tokens = tokens
@@ -210,7 +208,7 @@ class AgentMetrics:
         except KubeError as error:
             return f"the operator has no token for its agent: {error}"
         if self._client is None:
-            # Longer than a sync period, so that a connection is kept from round to round
+            # Longer than a sync period, so that connections are reused in the next round
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
             # Agents do not compress, and what a stranger has compressed may unfold to anything
             self._client = aiohttp.ClientSession(
@@ -241,7 +239,7 @@ class AgentMetrics:
             return f"its agent does not answer within {settings.timeout_seconds:g} s"
         except aiohttp.ClientConnectorError:
             # Its own words change from one time to the next, and would make a new status of it each time
-            return f"nobody answers at {endpoint.address or host}, port {endpoint.port}"
+            return f"nothing answers at {endpoint.address or host}, port {endpoint.port}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"its agent cannot be asked: {error or type(error).__name__}"
         now = self._clock()
@@ -285,7 +283,7 @@ _STALE = "its agent's readings are not of the last {:.0f} s: it hangs, or the no
 
 
 def endpoint_of(capacity: Object | None) -> MetricsEndpoint | None:
-    """Where the node's agent serves metrics of its pods; None if it does not say."""
+    """Where the node's agent serves metrics of its pods; None if it does not serve them."""
     agent = ((capacity or {}).get("status") or {}).get("agent") or {}
     return MetricsEndpoint.from_raw(agent["metrics"]) if "metrics" in agent else None
 

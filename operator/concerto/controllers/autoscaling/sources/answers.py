@@ -1,4 +1,4 @@
-"""What a metrics API answers may be anything: whoever asked gets to hear of it, and nobody else."""
+"""A metrics API may answer anything: only the object that asked gets the error."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WORDS = 500
 
 @contextmanager
 def understanding(api: str) -> Iterator[None]:
-    """Turn what goes wrong with an answer into words.
+    """Turn errors of an answer into a MetricError.
 
     Args:
-        api: ``custom metrics``, say.
+        api: for example ``custom metrics``.
 
     Raises:
         MetricError: the API does not answer, or not in its form.
@@ -30,7 +30,7 @@ def understanding(api: str) -> Iterator[None]:
     try:
         yield
     except (KubeError, ValueError) as error:
-        # An error page may be long, and what is said stands in conditions
+        # An error page may be long, and this message stands in conditions
         raise MetricError(f"unable to fetch metrics from {api} API: {str(error)[:_WORDS]}") from error
     except NOT_OF_THIS_FORM as error:
         what = f"its answer is not of that API's form ({type(error).__name__}: {str(error)[:_WORDS]})"

@@ -17,14 +17,13 @@ from concerto.kube.discovery import Kinds
 
 _GROUP = "/apis/custom.metrics.k8s.io"
 _DEFAULT_WINDOW_SECONDS = 60.0
-"""What HPA takes for a reading that does not say over how long it is."""
+"""Window of a reading that does not give its own, as HPA assumes."""
 
 
 class CustomMetrics:
     """Reads single metrics; which version the API speaks is asked once."""
 
     def __init__(self, session: Session, kinds: Kinds, *, timeout_seconds: float) -> None:
-        """Nothing is asked yet."""
         self._session = session
         self._kinds = kinds
         self._timeout = timeout_seconds
@@ -38,7 +37,7 @@ class CustomMetrics:
             metric: its name.
             pods: label selector of the pods.
             selector: label selector of the metric; may be empty.
-            now: seconds; a reading that does not say when it was taken is of now, as for HPA.
+            now: seconds; a reading without a time is of now, as for HPA.
 
         Raises:
             MetricError: the API does not answer, or has no reading.

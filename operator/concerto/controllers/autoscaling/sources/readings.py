@@ -21,7 +21,7 @@ class Readings:
     Attributes:
         usage: by pod; a pod without a reading is not in it.
         source: where the readings of the object's pods came from.
-        trouble: what kept the agents from being asked or from answering, as sentences; empty if nothing did.
+        trouble: why agents could not be asked or did not answer, as sentences; empty without errors.
     """
 
     usage: Mapping[str, PodUsage]

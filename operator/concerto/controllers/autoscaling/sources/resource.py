@@ -1,4 +1,4 @@
-"""CPU and memory of pods from metrics.k8s.io: one list per namespace and round, however many objects look at it."""
+"""CPU and memory of pods from metrics.k8s.io: one list per namespace and round for any number of objects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PodUsage:
         """Of one container, or of all together; None if any of them has no such reading.
 
         Raises:
-            MetricError: it has one that nobody can understand.
+            MetricError: its reading is malformed.
         """
         if self.wrong:
             raise MetricError(self.wrong)
@@ -102,7 +102,7 @@ class ResourceMetrics:
 
 
 def _understood(item: Mapping[str, Any]) -> PodUsage:
-    """One pod's nonsense is the error of whoever selects that pod, not of the whole namespace."""
+    """A malformed reading is the error of the objects that select its pod, not of the whole namespace."""
     try:
         return read_usage(item)
     except (ValueError, *NOT_OF_THIS_FORM) as error:
@@ -115,7 +115,7 @@ def read_usage(item: Mapping[str, Any]) -> PodUsage:
     """A PodMetrics object.
 
     Raises:
-        ValueError: a quantity, duration or time is none ("NaN" is no quantity).
+        ValueError: a quantity, duration or time is not valid ("NaN" is not).
         Exception: it is of another form (one of `answers.NOT_OF_THIS_FORM`).
     """
     return PodUsage(
