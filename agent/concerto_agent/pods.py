@@ -1,6 +1,6 @@
 """Which pod cgroups there are, from the kernel: a pod is seen some 20 ms after its creation in the API.
 
-The API's own events come after the container runtime's load spike has begun (seed 000, figure 4.8), so that the churn
+The API's own events come after the container runtime's load spike has begun (Carico, figure 4.8), so that the churn
 window can only be opened in time from here.
 """
 

@@ -1,4 +1,4 @@
-"""The source's estimator, literally (seed 000, section 4.2.4)."""
+"""The source's estimator, literally (Carico, section 4.2.4; docs/references.md)."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_without_pods_cost_creeps_up_to_the_first_guess_and_not_beyond():
 
 
 def test_at_a_constant_number_of_pods_it_cannot_tell_baseline_from_cost():
-    """What is wrong with it (algorithms section 3): true b = 1, c = 0.1, started at b = 0.6; a steady n = 5."""
+    """Its fault: true b = 1, c = 0.1, started at b = 0.6; a steady n = 5."""
     estimator = SignalEstimator(1)
     estimator.baseline[:], estimator.cost[:] = 0.6, 0.1
     for _ in range(200):

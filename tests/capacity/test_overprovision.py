@@ -1,4 +1,4 @@
-"""TCP-style allowance: seed 003, section 3.11.2."""
+"""TCP-style allowance: Choteborsky, section 3.11.2."""
 
 from itertools import pairwise
 

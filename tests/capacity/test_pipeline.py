@@ -186,7 +186,7 @@ def test_what_is_published_is_the_local_model_and_never_the_view():
 
 
 def test_the_local_model_is_the_weighted_svd_of_its_batches():
-    """algorithms §2: SVD of [√(1-w) UΣ, √w A/√b], the first batch whole."""
+    """Source: docs/references.md, "Local model and merge". SVD of [√(1-w) UΣ, √w A/√b], the first batch whole."""
     clock, rng, batches = start(), np.random.default_rng(6), []
     for _ in range(6):
         rows = []
@@ -233,7 +233,7 @@ def test_until_three_batches_are_folded_only_the_first_guess_counts(spec):
 
 
 def test_the_source_s_identities_hold_in_its_own_mode():
-    """000 eq. 3.5 and 3.6: quiet k / c, in churn b / c - n; clipped to what the kubelet takes."""
+    """Carico, eq. 3.5 and 3.6: quiet k / c, in churn b / c - n; clipped to what the kubelet takes."""
     clock = start(ESTIMATORS["Signal"], allocatable_pods=1000)
     for _ in range(3):
         clock.pipeline.pod_started(0, clock.now - 60.0)

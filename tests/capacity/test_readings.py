@@ -37,7 +37,7 @@ def test_utilisation(case, before, after, expected):
         ("all CPUs busy, none waits", "Damped", 1.0, 0.0, 0.5),
         ("twice as many runnable as CPUs", "Damped", 1.0, 1.0, 1.0),
         ("a pod held back by its own quota on an idle node", "Damped", 0.11, 0.79, 0.11 * 1.79 / 2),
-        ("the same by the seed's formula", "Mean", 0.11, 0.79, 0.45),
+        ("the same by Carico's formula", "Mean", 0.11, 0.79, 0.45),
         ("no pressure file: utilisation alone", "Damped", 0.7, None, 0.7),
     ],
 )

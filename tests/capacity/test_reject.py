@@ -1,4 +1,4 @@
-"""Pronto's reject-job signal by peak detection (seed 000, section 2.3.8)."""
+"""Pronto's reject-job signal by peak detection (docs/references.md, "Reject signal")."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The capacity signal: eq. 3.3 and the scenarios of seed 000, section 3.4.1."""
+"""The capacity signal: eq. 3.3 and the scenarios of Carico, section 3.4.1."""
 
 import numpy as np
 import pytest

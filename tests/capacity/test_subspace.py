@@ -1,4 +1,4 @@
-"""Models and their merging: the lemmas of seed 000 (appendix A), and exactness of the cluster model."""
+"""Models and their merging: the lemmas of Carico, appendix A, and exactness of the cluster model."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_nothing_used_points_everywhere_alike(m):
 
 @given(st.data())
 def test_more_usage_never_lowers_sigma(data):
-    """000 appendix A.2: 0 ≤ a ≤ b ≤ 1 everywhere gives σ₁(A) ≤ σ₁(B)."""
+    """Carico, appendix A.2: 0 ≤ a ≤ b ≤ 1 everywhere gives σ₁(A) ≤ σ₁(B)."""
     m, b = data.draw(resources), data.draw(st.integers(1, 12))
     small = data.draw(arrays(float, (b, m), elements=unit))
     share = data.draw(arrays(float, (b, m), elements=unit))
@@ -97,7 +97,7 @@ def test_more_usage_never_lowers_sigma(data):
 
 @given(batches(two), unit)
 def test_merged_sigma_lies_between_the_two_projected_energies(drawn, weight):
-    """000 appendix A.4, along the merged u₁, for scaled batches; in consequence it cannot explode."""
+    """Carico, appendix A.4, along the merged u₁, for scaled batches; in consequence it cannot explode."""
     first, second = (batch_moment(batch) for batch in drawn)
     directions, sigma = merge(decompose(first), decompose(second), weight)
     u = directions[:, 0]
@@ -107,7 +107,7 @@ def test_merged_sigma_lies_between_the_two_projected_energies(drawn, weight):
 
 @given(batches(two), unit)
 def test_merging_is_the_svd_of_the_weighted_concatenation(drawn, weight):
-    """000 §3.3, literally: SVD of [√w₁ U₁Σ₁, √w₂ U₂Σ₂]."""
+    """Carico, section 3.3, literally: SVD of [√w₁ U₁Σ₁, √w₂ U₂Σ₂]."""
     models = [decompose(batch_moment(batch)) for batch in drawn]
     concatenated = np.hstack([np.sqrt(w) * (u * s) for w, (u, s) in zip((1 - weight, weight), models)])
     same_model(merge(*models, weight), by_svd(concatenated))
@@ -143,7 +143,7 @@ def test_the_cluster_model_is_the_dense_svd_and_the_sequential_merge(drawn):
         exact.update(f"node-{k}", *model)
         streaming.update(f"node-{k}", *model)
     same_model(told(exact), dense(drawn))
-    # The seed's rule with γ = √((N-1)/N), √(1/N) is exact as long as each node is merged once
+    # Carico's rule with γ = √((N-1)/N), √(1/N) is exact as long as each node is merged once
     sequential = models[0]
     for k, model in enumerate(models[1:], start=2):
         sequential = merge(sequential, model, 1 / k)

@@ -16,7 +16,7 @@ from support.node_trees import write
 SHAPES = {
     "one CPU": (trees.SINGLE, (1, 1, 1, 1), "0", []),
     "a laptop with SMT": (trees.LAPTOP, (1, 4, 8, 1), "0,4", [(3, "0-7")]),
-    "the seed's two sockets": (trees.SEED, (2, 10, 20, 2), "0,10", [(3, "0-4,10-14"), (3, "5-9,15-19")]),
+    "Stefanakis's two sockets": (trees.SEED, (2, 10, 20, 2), "0,10", [(3, "0-4,10-14"), (3, "5-9,15-19")]),
     "sub-NUMA clusters": (trees.SUB_NUMA, (2, 16, 32, 4), "0,16", [(3, "0-7,16-23"), (3, "8-15,24-31")]),
     "AMD's core complexes": (
         trees.CCX, (1, 16, 32, 1), "0,16", [(3, "0-3,16-19"), (3, "4-7,20-23"), (3, "8-11,24-27"), (3, "12-15,28-31")],

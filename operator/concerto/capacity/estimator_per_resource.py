@@ -1,4 +1,4 @@
-"""What a pod costs, per resource: the control law past the source (algorithms section 3; docs/capacity-control.md).
+"""What a pod costs, per resource (docs/references.md, "Capacity signal"; docs/capacity-control.md).
 
 For every resource, usage = base + cost * (pods old enough to show their load). The parts of the law, each there because
 the source's rules run away without it:

@@ -1,7 +1,8 @@
-"""The source's estimator: two 1-D Kalman filters for baseline and per-pod cost (seed 000, section 4.2.4).
+"""Carico's estimator: two 1-D Kalman filters for baseline and per-pod cost.
 
-signal = b - c n, b by the one filter and c by the other, so that no covariance between the two can oscillate. Kept to
-be compared with; what is wrong with it is told in docs/capacity-control.md and algorithms section 3.
+signal = b - c n, b by the one filter and c by the other, so that no covariance between the two can oscillate. It is
+selectable for comparison; docs/capacity-control.md names its faults. Source: Carico, section 4.2.4
+(docs/references.md).
 """
 
 from __future__ import annotations

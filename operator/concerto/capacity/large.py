@@ -5,8 +5,8 @@ of one makes the mean of both say nothing about either. Such a pod is found by t
 hides: a multiple of what a completed pod of the node has taken on the mean. It is then no longer one of the pods that
 the control law averages over (slots.py); what it would take without the others is taken off the node instead.
 
-Past 000, which knows one kind of pod ("a limitation", §5.9). Not the size alone: where all pods are large, they are
-alike.
+Carico knows one kind of pod and names that a limitation (section 5.9; docs/references.md). Size alone makes no pod
+large: where all pods are large, they are alike.
 """
 
 from __future__ import annotations

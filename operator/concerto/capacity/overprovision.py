@@ -1,7 +1,8 @@
-"""Allowance on top of the measured capacity, found as TCP finds its window (seed 003, section 3.11.2).
+"""Allowance on top of the measured capacity, found as TCP finds its window.
 
 Disjoint windows of W completions; the sum of squared completion times of each is kept in O(1). A sum within the
 threshold of the window before adds one pod; a larger one halves the allowance. Squares make a few slow pods weigh more.
+Source: docs/references.md, "Over-provision".
 """
 
 from __future__ import annotations

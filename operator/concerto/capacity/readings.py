@@ -1,4 +1,4 @@
-"""From counters to y in [0, 1]: how full each resource of a node is (seed 000, section 4.2.1; algorithms section 1).
+"""From counters to y in [0, 1]: how full each resource of a node is (docs/references.md, "Telemetry").
 
 Pure: whoever calls reads the files and measures the time between two readings with a monotonic clock. Where a counter
 makes no sense (it went back, no time has passed) the answer is None: unknown is never zero. The formulas that combine
@@ -44,7 +44,7 @@ def utilisation(before: Sequence[int], after: Sequence[int]) -> float | None:
 def cpu(utilised: Fractions, waiting: Fractions | None, formula: CpuFormula = "Damped") -> Fractions:
     """The cpu entry of y.
 
-    ``Mean`` is the seed's (utilisation + pressure) / 2. ``Damped``, utilisation * (1 + pressure) / 2, agrees with it at
+    ``Mean`` is Carico's (utilisation + pressure) / 2. ``Damped``, utilisation * (1 + pressure) / 2, agrees with it at
     full utilisation, but does not take the pods' own CFS quotas for a full machine.
 
     Args:
@@ -78,7 +78,7 @@ def memory_available(info: Meminfo) -> float | None:
 
 
 def memory_free_buffers_cached(info: Meminfo) -> float | None:
-    """The seed's memory entry of y: 1 - (MemFree + Buffers + Cached) / MemTotal. It cannot see tmpfs (000 §4.2.1)."""
+    """Carico's memory entry of y: 1 - (MemFree + Buffers + Cached) / MemTotal. It cannot see tmpfs."""
     if info.free is None or info.buffers is None or info.cached is None or info.total <= 0:
         return None
     return min(1.0, max(0.0, 1.0 - (info.free + info.buffers + info.cached) / info.total))

@@ -1,4 +1,4 @@
-"""Pronto's reject-job signal, kept for comparison (seed 000, section 2.3.8; 003, section 2.6).
+"""Pronto's reject-job signal, kept for comparison (docs/references.md, "Reject signal").
 
 Samples are projected on the directions of the merged model and watched for peaks; when the peaks of one instant,
 weighted by σ, exceed a threshold, the node would rather have no job. Peaks are found by a z-score against the window

@@ -1,4 +1,4 @@
-"""The capacity signal: how many units of the expected workload still fit (seed 000 eq. 3.3-3.4; 003 eq. 3.10, §3.8.2).
+"""The capacity signal: how many units of the expected workload still fit (docs/references.md, "Capacity signal").
 
 k = max{k : y_i + k e_i < 1 for all i} = min over e_i > 0 of (1 - y_i) / e_i.
 """
@@ -20,8 +20,8 @@ def expected_load(directions: Floats, sigma: Floats, form: SignalForm) -> Floats
     Args:
         directions: (…, m, r), as ``subspace.decompose`` gives them (signs fixed).
         sigma: (…, r), descending.
-        form: ``Magnitude``: σ₁u₁ (000 eq. 3.3); ``Proportion``: σ₁u₁ / Tr Σ (003 eq. 3.10); ``Mixture``:
-            |Σ σ_i u_i| / Tr Σ (003 §3.8.2).
+        form: ``Magnitude``: σ₁u₁ (Carico, eq. 3.3); ``Proportion``: σ₁u₁ / Tr Σ (Choteborsky, eq. 3.10); ``Mixture``:
+            |Σ σ_i u_i| / Tr Σ (Choteborsky, section 3.8.2).
     """
     if form == "Magnitude":
         return directions[..., 0] * sigma[..., :1]

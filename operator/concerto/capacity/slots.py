@@ -16,8 +16,8 @@ whatever n was meanwhile. An overloaded node (n/D small, u = 1) and an idle one 
   node starts with a few and adds slowly while its CPUs have room.
 
 Sources: Little's law; Kleinrock's operating point as in TCP BBR (window and pacing from rate and round trip); slow
-start and restart after idle of TCP (RFC 5681, RFC 2861). Past 000 §3.5, which has no rate and reads saturation as
-evidence.
+start and restart after idle of TCP (RFC 5681, RFC 2861). Carico, section 3.5, has no rate and reads saturation as
+evidence (docs/references.md).
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class SlotLaw:
         idle_cost_growth: float,
         elapsed: float,
     ) -> None:
-        """Old evidence fades over a life; while a node idles, the cost creeps up to the first guess (000 §4.2.4)."""
+        """Old evidence fades over a life; while a node idles, the cost creeps up to the first guess."""
         alone = (present == 0.0) & (apart > 0.0)  # with large pods: no evidence comes, and none grows old
         busy = (present > 0.0) | alone
         self._busy_seconds = np.where(busy, self._busy_seconds + elapsed, 0.0)

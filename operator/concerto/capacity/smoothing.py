@@ -1,4 +1,4 @@
-"""Dynamic exponential moving average (seed 000, section 4.2.2; algorithms section 1).
+"""Dynamic exponential moving average (docs/references.md, "Smoothing").
 
 A container that starts or ends makes a spike of some 200 ms. The average is slow, so a spike hardly moves it; once a
 change has lasted for ``patience`` samples it is believed, and followed fast.

@@ -1,9 +1,10 @@
-"""Models of resource usage: a node's own, the cluster's, and how they merge (seed 000 §3.2-3.3, §4.3; 003 §3.7).
+"""Models of resource usage: a node's own, the cluster's, and how they merge.
 
 A model is a pair (U, Σ): orthonormal directions of usage and the root-mean-square usage along each. It is carried as
-its second moment G = U Σ² Uᵀ, an m x m matrix: SVD of [√w₁ U₁Σ₁, √w₂ U₂Σ₂], the seed's Subspace-Merge, has the left
+its second moment G = U Σ² Uᵀ, an m x m matrix: SVD of [√w₁ U₁Σ₁, √w₂ U₂Σ₂], Carico's Subspace-Merge, has the left
 singular vectors and squared singular values that w₁ G₁ + w₂ G₂ has as eigenvectors and eigenvalues. So merging is
 adding, in any order, and exact at full rank. All functions take any leading axes (nodes first).
+Source: docs/references.md, "Local model and merge".
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def second_moment(directions: Floats, sigma: Floats) -> Floats:
 def decompose(moment: Floats) -> tuple[Floats, Floats]:
     """Directions (…, m, m) and σ (…, m), descending, of second moments (…, m, m).
 
-    Signs are fixed: u_1 is taken non-negative (Perron-Frobenius; 000 appendix A.1.3), every other direction so that its
+    Signs are fixed: u_1 is taken non-negative (Carico, appendix A.1.3), every other direction so that its
     entries sum to at least 0. Of a zero moment u_1 is uniform.
     """
     values, vectors = np.linalg.eigh(moment)
@@ -93,7 +94,7 @@ def batch_moment(batch: Floats, valid: Floats | None = None) -> Floats:
 
 
 def merge(first: tuple[Floats, Floats], second: tuple[Floats, Floats], weight_second: float) -> tuple[Floats, Floats]:
-    """Subspace-Merge of two models (U, Σ) with weights that sum to 1 (000 §3.3): SVD of [√w₁ U₁Σ₁, √w₂ U₂Σ₂]."""
+    """Subspace-Merge (Carico, section 3.3) of two models (U, Σ), weights summing to 1: SVD of [√w₁ U₁Σ₁, √w₂ U₂Σ₂]."""
     return decompose((1.0 - weight_second) * second_moment(*first) + weight_second * second_moment(*second))
 
 
@@ -116,7 +117,7 @@ def has_moved(published: Subspace, current: Subspace, *, sigma_share: float, ang
 
 
 class ClusterModel:
-    """The merge of all live nodes' models: exact, independent of order, O(m²) an update (algorithms section 2).
+    """The merge of all live nodes' models: exact, independent of order, O(m²) an update.
 
     The mean of the nodes' second moments, kept as a sum from which a node's old moment is taken when its new one comes.
     """
@@ -179,9 +180,9 @@ class ClusterModel:
 
 
 class StreamingClusterModel:
-    """The seed's on-the-fly aggregation (000 §4.3): each model that arrives is merged into the latest aggregate.
+    """Carico's on-the-fly aggregation (section 4.3): each model that arrives is merged into the latest aggregate.
 
-    Weights γ_A = √((N-1)/N), γ_B = √(1/N) for N known nodes: the seed's N-1 and 1 do not sum to 1 and σ₁ would explode.
+    Weights γ_A = √((N-1)/N), γ_B = √(1/N) for N known nodes: Carico's N-1 and 1 do not sum to 1 and σ₁ would explode.
     What a node said earlier fades out rather than being taken back, so the result depends on order and rate.
     """
 

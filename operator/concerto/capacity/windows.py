@@ -1,4 +1,4 @@
-"""Averages and deviations over the last minutes, for load-aware scores (seed 001; algorithms section 1).
+"""Averages and deviations over the last minutes, for load-aware scores (docs/references.md, "Load watcher").
 
 1-second means go into a ring that is as long as the longest window. Statistics are computed from the ring when they are
 asked for: no running sums, so nothing drifts, and a gap is a gap rather than a zero.
