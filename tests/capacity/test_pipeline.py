@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, OverProvisionSettings, SignalSettings
+from concerto.api.capacity_settings import (
+    CapacitySettings,
+    EstimatorSettings,
+    OverProvisionSettings,
+    SignalSettings,
+    SmoothingSettings,
+)
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import Subspace, batch_moment, decompose
@@ -76,8 +82,8 @@ def test_garbage_never_gets_into_the_numbers(data, kind, form):
         report = pipeline.fold(now)
         pods = np.bincount([node for node, _ in living], minlength=n)
         assert report.pods.tolist() == pods.tolist()
-        assert (report.capacity >= 0).all()
-        assert (report.capacity <= np.maximum(8 - pods, 0)).all()
+        assert (report.capacity >= -pods).all()
+        assert (report.capacity <= 8 - pods).all() or pods.max() > 8
         assert ((report.signal >= 0) & (report.signal <= spec.signal.maximum)).all()
         assert ((report.cost > 0) & (report.base >= 0) & (report.base <= 1)).all()
         assert ((report.usage >= 0) & (report.usage <= 1) | np.isnan(report.usage)).all()
@@ -287,11 +293,87 @@ def test_over_provision_is_contained_in_capacity_and_never_exceeds_what_the_kube
     for clock in (with_it, without):
         for _ in range(10):
             clock.pipeline.pod_started(0, clock.now)
-            clock.batch([[0.3, 0.2]])
+            clock.batch([[0.3, 0.02]])
             clock.pipeline.pod_ended(0, clock.now - 1.0, clock.now)
-        clock.batches(10, [[0.3, 0.2]])
+        clock.batches(10, [[0.3, 0.02]])
     assert with_it.report.over_provision[0] == 3
     assert with_it.report.capacity[0] == pytest.approx(min(without.report.capacity[0] + 3, 20))
+
+
+def overloaded(spec=SETTINGS, pods=20, batches=3):
+    """A node of which a fifth of the pods would fill the CPUs, after pods have completed on it."""
+    clock = start(spec)
+    for _ in range(4):
+        clock.pipeline.pod_started(0, clock.now)
+    for _ in range(30):
+        clock.batches(3, [[0.5, 0.2]], utilisation=np.array([[1.0, 0.2]]))
+        clock.pipeline.pod_ended(0, clock.now - 12.0, clock.now)
+        clock.pipeline.pod_started(0, clock.now)
+    for _ in range(pods - 4):
+        clock.pipeline.pod_started(0, clock.now)
+    clock.batches(batches, [[1.0, 0.2]], utilisation=np.array([[1.0, 0.2]]))
+    return clock
+
+
+def test_a_node_with_too_many_pods_publishes_by_how_many():
+    report = overloaded().report
+    assert report.pods[0] == 20
+    assert -20 <= report.capacity[0] < -8
+    assert report.room[0] < -4
+
+
+def test_what_is_published_of_an_overload_is_the_window_less_the_pods():
+    clock = overloaded()
+    few, many = clock.report, overloaded(pods=40).report
+    assert many.capacity[0] == pytest.approx(few.capacity[0] - 20, abs=4)
+
+
+FULL_OF_MEMORY = {
+    "the defaults": {},
+    "an allowance": {"over_provision": OverProvisionSettings(enabled=True, window=2, maximum=8)},
+    "Carico's estimator": {"estimator": EstimatorSettings(type="Signal")},
+    "pods believed to be tiny": {"estimator": EstimatorSettings(initial_per_pod_cost=0.001)},
+    "tiny pods by Carico's estimator": {"estimator": EstimatorSettings(type="Signal", initial_per_pod_cost=0.001)},
+    "a narrow band for smoothing": {"smoothing": SmoothingSettings(delta=0.01)},
+    "all of it": {
+        "over_provision": OverProvisionSettings(enabled=True, window=2, maximum=8),
+        "estimator": EstimatorSettings(type="Signal", initial_per_pod_cost=0.001),
+        "smoothing": SmoothingSettings(delta=0.01),
+    },
+}
+
+
+@pytest.mark.parametrize("changes", FULL_OF_MEMORY.values(), ids=FULL_OF_MEMORY)
+@pytest.mark.parametrize("pods", [0, 3])
+def test_no_setting_makes_a_node_whose_memory_is_full_publish_room(changes, pods):
+    clock = start(replace(SETTINGS, **changes))
+    for _ in range(pods):
+        clock.pipeline.pod_started(0, clock.now - 600.0)
+    for _ in range(20):
+        for _ in range(5):  # completions in a row let an allowance grow
+            clock.pipeline.pod_started(0, clock.now)
+            clock.pipeline.pod_ended(0, clock.now - 5.0, clock.now)
+        report = clock.batch([[0.05, 0.97]], utilisation=np.array([[0.1, 0.97]]))
+        assert report.capacity[0] <= 0
+        assert report.room[0] <= 0
+
+
+def test_an_allowance_is_no_memory():
+    on = replace(SETTINGS, over_provision=OverProvisionSettings(enabled=True, window=2, maximum=8))
+    reports = []
+    for spec in (SETTINGS, on):
+        clock = start(spec)
+        for _ in range(6):
+            clock.pipeline.pod_started(0, clock.now - 600.0)
+        for _ in range(20):
+            for _ in range(5):
+                clock.pipeline.pod_started(0, clock.now)
+                clock.pipeline.pod_ended(0, clock.now - 5.0, clock.now)
+            clock.batch([[0.05, 0.86]], utilisation=np.array([[0.1, 0.86]]), non_pod=np.array([[0.0, 0.1]]))
+        reports.append(clock.batches(20, [[0.05, 0.86]], utilisation=np.array([[0.1, 0.86]])))
+    plain, generous = reports
+    assert generous.over_provision[0] == 8
+    assert generous.capacity[0] <= max(plain.capacity[0], (1 - 0.86) / generous.cost[0, 1])
 
 
 def test_windows_are_of_utilisation_where_that_differs_from_y():

@@ -13,15 +13,17 @@ CAPACITIES = [
     capacity("b", 2.25, observed=("x", "y"), windows=load((0.5, 0.125), (0.25, 0.0))),
     capacity("a", None),
     capacity("c", 0.0, at=NOW - 90),
+    capacity("d", -3.25, observed=("z",)),
 ]
 
 
 def test_the_table_has_a_line_for_each_node():
     assert table(CAPACITIES, "5m", NOW + 5).splitlines() == [
-        "NODE  CAN TAKE  PODS  CPU       MEMORY   HEARD",
-        "a     -         -     -         -        never",
-        "b     2.2       2     50% ± 12  25% ± 0  5s ago",
-        "c     0.0       0     -         -        95s ago",
+        "NODE  CAN TAKE  OVER BY  PODS  CPU       MEMORY   LAST STATUS",
+        "a     -         -        -     -         -        never",
+        "b     2.2       -        2     50% ± 12  25% ± 0  5s ago",
+        "c     0.0       -        0     -         -        95s ago",
+        "d     0.0       3.2      1     -         -        5s ago",
     ]
     assert "50%" not in table(CAPACITIES, "15m", NOW)
 

@@ -205,19 +205,20 @@ node_statuses = st.builds(
         mode=st.sampled_from(["Machine", "Cgroup"]),
         pod_events=st.sampled_from(["Inotify", "Scan"]),
     ),
-    capacity=finite,
+    capacity=st.floats(-1024, 1024),
     capacity_mode=st.sampled_from(["Quiet", "Slots", "Warmup"]),
     signal=finite,
     baseline=finite,
     per_pod_cost=finite,
+    room=st.none() | st.floats(-1024, 1024),
     pod_count=st.integers(0, 500),
     young_pods=st.integers(0, 500),
     observed_pod_uids=st.lists(st.uuids().map(str), max_size=5).map(tuple),
-    settle_time_seconds=finite,
+    settle_time_seconds=st.floats(0, 3600),
     reject=st.booleans(),
-    over_provision=finite,
+    over_provision=st.floats(0, 1024),
     resources=st.lists(
-        st.builds(ResourceStatus, name=names, usage=share, base=share, cost=finite, non_pod=st.none() | share),
+        st.builds(ResourceStatus, name=names, usage=share, base=share, cost=share, non_pod=st.none() | share),
         max_size=8,
     ).map(tuple),
     windows=st.lists(
@@ -234,6 +235,28 @@ node_statuses = st.builds(
     ).map(tuple),
     conditions=conditions,
 )
+
+
+IMPLAUSIBLE = {
+    "more pods than any kubelet takes": {"capacity": 1e70},
+    "more room than any kubelet takes": {"room": 2000},
+    "an immense overload": {"capacity": -1e9},
+    "more pods than a status lists": {"podCount": 5000},
+    "a pod that costs more than the node": {"resources": [{"name": "cpu", "usage": 0.5, "cost": 3}]},
+    "a load that takes a day to show": {"settleTimeSeconds": 86400},
+}
+
+
+@pytest.mark.parametrize("change", IMPLAUSIBLE.values(), ids=IMPLAUSIBLE)
+def test_a_number_that_no_node_can_mean_is_refused(change):
+    agent = {"version": "1", "instance": "i", "mode": "Machine", "podEvents": "Inotify"}
+    status = {
+        "observedAt": "2026-03-01T12:00:00Z", "agent": agent, "capacity": 3, "capacityMode": "Quiet", "signal": 1,
+        "baseline": 2, "perPodCost": 0.5, "podCount": 0, "youngPods": 0, "observedPodUIDs": [], "settleTimeSeconds": 1,
+    }  # fmt: skip
+    obj = {"apiVersion": "concerto.dev/v1alpha1", "kind": "NodeCapacity", "metadata": {"name": "n"}, "spec": {}}
+    assert problems(obj | {"status": status}) == []
+    assert problems(obj | {"status": status | change}) != []
 
 
 @given(node_statuses)

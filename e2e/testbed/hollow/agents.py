@@ -79,7 +79,7 @@ class Known:
     def may_be_news(self, report: CapacityReport, settings: PublishSettings, now: float) -> Bools:
         """(N,) False where `should_publish` would surely say no, windows apart; an unknown number may be news."""
         capacity = np.abs(report.capacity - self.capacity) + _ROUNDING
-        deadband = np.maximum(settings.capacity_pods, settings.capacity_share * self.capacity)
+        deadband = np.maximum(settings.capacity_pods, settings.capacity_share * np.abs(self.capacity))
         usage = np.abs(report.usage - self.usage) + _ROUNDING
         quiet = (capacity < deadband) & (usage < settings.usage).all(axis=1) & (now < self.due) & ~self.pods_changed
         # Its conditions change while a node warms up.

@@ -168,11 +168,13 @@ class NodeCapacityStatus:
         observed_at: when it was measured, seconds since the epoch by the node's clock.
         observed_generation: generation of the spec it was measured with.
         agent: who measured.
-        capacity: pods the node can take now, on top of ``pod_count``; at least 0, fractions allowed.
-        room: pods it could take one after the other; None from an agent that does not tell.
-        large_pods: UIDs of the pods that are no unit of it, with the share of the node's CPUs that each takes.
-        pod_share: share of them that one of the other pods takes while it lives; None from an agent that does not tell.
-        spare_share: share of them that is left for those.
+        capacity: pods the node can take now, on top of ``pod_count``, fractions allowed; negative by as many pods as
+            the node runs too many.
+        room: pods it could take one after the other, signed likewise; None if the agent does not publish it.
+        large_pods: UIDs of the large pods, with the share of the node's CPUs that each takes.
+        pod_share: share of the node's CPUs that one regular pod takes while it lives; None if the agent does not
+            publish it.
+        spare_share: share of the node's CPUs that is left for regular pods.
         capacity_mode: how ``capacity`` was found: from quiet headroom, from slots (b / c - n), or while warming up.
         signal: the capacity signal.
         baseline: estimated signal of the node without pods.
@@ -244,6 +246,8 @@ class NodeCapacityStatus:
             "observedGeneration": self.observed_generation,
             "agent": self.agent.to_raw(),
             "capacity": self.capacity,
+            "freePods": max(self.capacity, 0.0),
+            "excessPods": max(-self.capacity, 0.0),
             **({} if self.room is None else {"room": self.room}),
             "capacityMode": self.capacity_mode,
             "signal": self.signal,

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+FULL = 0.95
+"""Usage of a resource shared in space (memory) from which a node takes no further pod, whatever the settings."""
+MAX_CAPACITY = 1024.0
+"""Most pods that a status may claim, as in crds/nodecapacities.yaml; as many as it lists."""
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -67,24 +72,28 @@ class Demand:
         fits = np.where(self.known, (1.0 - self.usage) / self.first_cost, np.inf).min(axis=1)
         return fits - self.young  # type: ignore[no-any-return]
 
-    def full(self, resources: Bools, full_above: float) -> Bools:
+    def full(self, resources: Bools) -> Bools:
         """(N,) whether one of ``resources`` (N, m) is used up."""
-        return np.any(resources & (self.usage >= full_above), axis=1)  # type: ignore[no-any-return]
+        return np.any(resources & (self.usage >= FULL), axis=1)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What an estimator makes of N nodes, before warm-up, allowance and limits.
 
+    Numbers of pods are signed: a node that runs too many pods has less than 0.
+
     Attributes:
         capacity: (N,) pods that may start now.
         room: (N,) pods that fit one after the other.
+        limit: (N,) pods that fit by the resources shared in space. An allowance cannot go beyond it.
         baseline: (N,) signal without pods.
         per_pod_cost: (N,) signal units that one pod takes.
     """
 
     capacity: Floats
     room: Floats
+    limit: Floats
     baseline: Floats
     per_pod_cost: Floats
 
@@ -103,3 +112,12 @@ def signal_units(by_slots: Floats, signal: Floats, cost: Floats, e: Floats, maxi
 def first_signal_cost(e_binding: Floats, initial_cost: float, maximum: float) -> Floats:
     """(N,) first guess of a pod's cost in signal units: its share of the binding resource over that of one unit."""
     return np.minimum(initial_cost / np.maximum(e_binding, 1e-9), maximum)
+
+
+def publishable(capacity: Floats, pods: Floats, allocatable: Floats) -> Floats:
+    """(N,) the capacity within what a node can mean: at least -n (every pod too many), at most what the kubelet takes.
+
+    The sign stays. The operator adds a pod to it for each end that the agent has not counted yet; added to a number cut
+    off at 0, each end of an overloaded node would start a successor, and the overload would never drain.
+    """
+    return np.clip(capacity, -pods, np.minimum(allocatable - pods, MAX_CAPACITY))

@@ -146,7 +146,13 @@ class CapacityControl:
 
     def full(self, demand: Demand) -> Bools:
         """(N,) whether a resource other than cpu is used up."""
-        return demand.full(self._shared_in_space(demand), 1.0 - self.settings.smoothing.delta)
+        return demand.full(self._shared_in_space(demand))
+
+    def _limit(self, demand: Demand, reads_usage: Bools) -> Floats:
+        """(N,) pods that fit by the resources shared in space; at most 0 where one of them is used up."""
+        in_space = self._shared_in_space(demand)
+        limit = np.where(reads_usage, demand.by_usage(in_space), demand.by_slots(in_space) - demand.pods)
+        return np.where(self.full(demand), np.minimum(limit, 0.0), limit)
 
     def estimate(
         self, batch: Batch, demand: Demand, e: Floats, signal: Floats, binding: Ints, elapsed: float
@@ -163,45 +169,40 @@ class CapacityControl:
         """
         if self.settings.estimator.type == "Signal":
             e_binding = e[np.arange(self._n_nodes), binding]
-            return self._estimate_by_signal(batch, e_binding, signal, demand.pods, elapsed)
+            return self._estimate_by_signal(batch, demand, e_binding, signal, elapsed)
         return self._estimate_per_resource(batch, demand, e, signal)
 
     def _estimate_by_signal(
-        self, batch: Batch, e_binding: Floats, signal: Floats, pods: Floats, elapsed: float
+        self, batch: Batch, demand: Demand, e_binding: Floats, signal: Floats, elapsed: float
     ) -> Estimate:
         """Source: Carico, section 4.2.4 (docs/references.md)."""
         cfg = self.settings
         self._signal.update(
             cfg.estimator,
             signal=signal,
-            pods=pods,
+            pods=demand.pods,
             measured=batch.fresh,
             churn=~np.all(batch.quiet, axis=1),
             initial_cost=first_signal_cost(e_binding, cfg.estimator.initial_per_pod_cost, cfg.signal.maximum),
             elapsed_seconds=elapsed,
         )
         per_pod = np.maximum(self._signal.cost, 1e-9)
-        by_slots = self._signal.baseline / per_pod - pods
+        by_slots = self._signal.baseline / per_pod - demand.pods
         capacity = np.where(batch.quiet_at_end & (signal > 0.0), signal / per_pod, by_slots)
-        return Estimate(capacity, capacity, self._signal.baseline, per_pod)
+        full = self.full(demand)
+        # Memory is part of the signal already; the limit binds the allowance, and a node whose memory is used up
+        limit = np.where(full, 0.0, np.maximum(capacity, self._limit(demand, batch.quiet_at_end & ~full)))
+        return Estimate(np.minimum(capacity, limit), np.minimum(capacity, limit), limit, self._signal.baseline, per_pod)
 
     def _estimate_per_resource(self, batch: Batch, demand: Demand, e: Floats, signal: Floats) -> Estimate:
         maximum = self.settings.signal.maximum
-        in_space, full = self._shared_in_space(demand), self.full(demand)
-        by_usage = demand.by_usage(in_space)
+        reads_usage = batch.quiet_at_end & ~self.full(demand)
         slots = demand.by_slots(demand.known)
         by_slots = slots - demand.pods
         per_pod = signal_units(by_slots, signal, demand.cost, e, maximum)
-        reads_usage = batch.quiet_at_end & ~full
-        capacity = np.where(reads_usage, np.minimum(by_usage, by_slots), by_slots)
-        room = capacity
+        limit = self._limit(demand, reads_usage)
+        capacity = room = np.minimum(by_slots, limit)
         if self._cpu is not None:
             capacity = np.minimum(capacity, self.slots.tokens)
-            room = np.where(reads_usage, by_usage, demand.by_slots(in_space) - demand.pods)
-            room = np.minimum(room, self.slots.room - demand.pods)
-        return Estimate(
-            capacity=np.where(full, np.minimum(capacity, 0.0), capacity),
-            room=np.where(full, np.minimum(room, 0.0), room),
-            baseline=np.minimum(per_pod * slots, maximum),
-            per_pod_cost=per_pod,
-        )
+            room = np.minimum(limit, self.slots.room - demand.pods)
+        return Estimate(capacity, room, limit, np.minimum(per_pod * slots, maximum), per_pod)

@@ -166,7 +166,7 @@ def _resources(
             name=settings.resources[i],
             usage=_fraction(report.usage[node, i]),
             base=_fraction(report.base[node, i]),
-            cost=_number(report.cost[node, i]),
+            cost=_fraction(report.cost[node, i]),
             non_pod=None if math.isnan(report.non_pod[node, i]) else _fraction(report.non_pod[node, i]),
         )
         for i in measured

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity import subspace
 from concerto.capacity.batch import Batch, BatchBuffer, or_zero
-from concerto.capacity.capacity_rules import Demand, Estimate
+from concerto.capacity.capacity_rules import Demand, Estimate, publishable
 from concerto.capacity.control import CapacityControl
 from concerto.capacity.estimator_per_resource import SETTLE_AGES
 from concerto.capacity.local_model import LocalModel
@@ -240,12 +240,13 @@ class NodePipeline:
         pods, full = demand.pods, self._control.full(demand)
         over = self._over.allowance if self.settings.over_provision.enabled else np.zeros_like(pods)
         warm = self._batches < WARMUP_BATCHES
-        capacity = np.where(warm, np.minimum(demand.by_first_guess(), estimate.capacity), estimate.capacity + over)
+        capacity = np.minimum(estimate.capacity + over, estimate.limit)
+        capacity = np.where(warm, np.minimum(demand.by_first_guess(), estimate.capacity), capacity)
         mode = np.where(warm, WARMUP, np.where(batch.quiet_at_end & ~full, QUIET, SLOTS))
-        free = np.maximum(self.allocatable_pods - pods, 0.0)
         measured = demand.known.any(axis=1)
-        capacity = np.where(measured, np.clip(or_zero(capacity), 0.0, free), 0.0)
-        room = np.where(measured & ~warm, np.clip(or_zero(estimate.room + over), capacity, free), capacity)
+        capacity = np.where(measured, publishable(or_zero(capacity), pods, self.allocatable_pods), 0.0)
+        room = publishable(or_zero(np.minimum(estimate.room + over, estimate.limit)), pods, self.allocatable_pods)
+        room = np.where(measured & ~warm, np.maximum(room, capacity), capacity)
         return CapacityReport(
             now=now,
             fresh=batch.fresh,

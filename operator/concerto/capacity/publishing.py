@@ -113,7 +113,7 @@ def should_publish(
 
 def capacity_moved(old: float, new: float, settings: PublishSettings) -> bool:
     """Whether the change would move a pod: small numbers decide whether one more fits, large ones where it goes."""
-    return abs(new - old) >= max(settings.capacity_pods, settings.capacity_share * old)
+    return abs(new - old) >= max(settings.capacity_pods, settings.capacity_share * abs(old))
 
 
 def usage_moved(old: NodeCapacityStatus, new: NodeCapacityStatus, change: float) -> bool:

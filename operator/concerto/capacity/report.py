@@ -34,7 +34,8 @@ class CapacityReport:
         fresh: (N,) whether this batch holds a valid sample of the node. Only then is there something new to publish.
         batches: (N,) batches folded so far.
         mode: (N,) index into MODES.
-        capacity: (N,) pods it can take now on top of ``pods``, in [0, allocatable - pods].
+        capacity: (N,) pods it can take now on top of ``pods``, in [-pods, allocatable - pods]; below 0 by how many pods
+            it runs too many.
         room: (N,) pods it could take one after the other, by what is believed of the node; at least ``capacity``.
         signal: (N,) capacity signal k.
         baseline: (N,) signal without pods, b.

@@ -120,16 +120,18 @@ def loads(capacity: NodeCapacity, window: str) -> dict[str, Window]:
 
 def table(capacities: Sequence[NodeCapacity], window: str, now: float) -> str:
     """One line for each node; load as mean and standard deviation, in percent of the node."""
-    rows = [["NODE", "CAN TAKE", "PODS", "CPU", "MEMORY", "HEARD"]]
+    rows = [["NODE", "CAN TAKE", "OVER BY", "PODS", "CPU", "MEMORY", "LAST STATUS"]]
     for capacity in sorted(capacities, key=lambda c: c.name):
         status = capacity.status
         if status is None:
-            rows.append([capacity.name, "-", "-", "-", "-", "never"])
+            rows.append([capacity.name, "-", "-", "-", "-", "-", "never"])
             continue
         found = loads(capacity, window)
         cells = [_cell(found.get(resource)) for resource in _RESOURCES]
-        heard = f"{max(0.0, now - status.observed_at):.0f}s ago"
-        rows.append([capacity.name, f"{status.capacity:.1f}", str(status.pod_count), *cells, heard])
+        age = f"{max(0.0, now - status.observed_at):.0f}s ago"
+        free = f"{max(status.capacity, 0.0):.1f}"
+        excess = f"{-status.capacity:.1f}" if status.capacity < 0 else "-"
+        rows.append([capacity.name, free, excess, str(status.pod_count), *cells, age])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 

@@ -53,6 +53,11 @@ STORIES = {
         [("pod", bound("p")), ("status", 4, ["p"]), ("pod", bound("p", phase="Succeeded"))],
         5,
     ),
+    "observed on a node that runs 3 pods too many, then ended: still 2 too many": (
+        [("pod", bound("p")), ("status", -3, ["p"]), ("pod", bound("p", phase="Succeeded"))],
+        -2,
+    ),
+    "assumed on a node that runs 3 pods too many": ([("status", -3, []), ("assume", "p")], -4),
     "ended twice is credited once": (
         [("pod", bound("p")), ("status", 4, ["p"]), ("pod", bound("p", phase="Succeeded")), ("delete", "p")],
         5,
@@ -247,6 +252,15 @@ class TestRebuild:
 
 class TestStanding:
     key = ("default", "res")
+
+    def test_no_unit_can_be_held_on_a_node_that_runs_too_many_pods_before_as_many_have_ended(self):
+        ledger = ledger_with(*[bound(name) for name in "abcd"], value=-3, observed=[f"uid-{n}" for n in "abcd"])
+        assert ledger.holdable("node") == -3
+        for name in "abc":
+            ledger.set_pod(bound(name, phase="Succeeded"), NOW)
+        assert ledger.holdable("node") == ledger.startable("node") == 0
+        ledger.set_pod(bound("d", phase="Succeeded"), NOW)
+        assert ledger.holdable("node") == 1
 
     def test_a_held_unit_keeps_room_and_not_the_one_start_that_a_node_allows_at_a_time(self):
         ledger = Ledger()
