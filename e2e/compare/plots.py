@@ -41,6 +41,7 @@ def _panel(panel: Any, cell: Cell) -> None:
     _point(panel, cell.concerto, "tab:blue")
     panel.annotate("Concerto", (cell.concerto.job, cell.concerto.pod), xytext=(4, 4), textcoords="offset points")
     panel.set_title(f"{cell.pods} pods", fontsize=9)
+    panel.margins(0.2)
     panel.set(xlabel="the Job (s)", xlim=(0, None), ylim=(0, None))
     panel.grid(alpha=0.3)
 

@@ -1,10 +1,11 @@
-"""What the tokens of operator and agents may do, as `kubectl auth can-i --list` says, and what roles let people do with
-our kinds: written down beside this file.
+"""What the tokens of operator and agents may do, by `kubectl auth can-i --list`, and what roles let people do with our
+kinds: written down beside this file.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from e2e.testbed.clusters import Cluster
@@ -25,6 +26,9 @@ def file(account: str) -> Path:
 def listing(cluster: Cluster, account: str, node: str) -> str:
     """An account's rights at home and elsewhere, a line each, sorted: resource, [URL], [names], [verbs].
 
+    What every authenticated user may do is left out: discovery, health, reviews of oneself, and whatever a release of
+    Kubernetes adds to those.
+
     Args:
         cluster: with Concerto's rights applied.
         account: one of `ACCOUNTS`.
@@ -34,14 +38,18 @@ def listing(cluster: Cluster, account: str, node: str) -> str:
     kubeconfig = cluster.token_kubeconfig(
         NAMESPACE, f"concerto-{account}", file_name=f"rights-{account}", bound_node=bound
     )
+    anybody = cluster.token_kubeconfig("default", "default", file_name="rights-anybody")
     parts = []
     for namespace in NAMESPACES:
-        said = cluster.kubectl(
-            "auth", "can-i", "--list", "--no-headers", "-n", namespace, "--kubeconfig", str(kubeconfig)
-        )
-        rows = sorted(_ordered(row) for row in said.splitlines() if row.strip())
-        parts.append("\n".join([f"# in namespace {namespace}", *rows]))
+        rows = _rows(cluster, kubeconfig, namespace) - _rows(cluster, anybody, namespace)
+        parts.append("\n".join([f"# in namespace {namespace}", *sorted(rows.elements())]))
     return "\n".join(parts) + "\n"
+
+
+def _rows(cluster: Cluster, kubeconfig: Path, namespace: str) -> Counter[str]:
+    """The rights in a namespace, and how many rules give each."""
+    table = cluster.kubectl("auth", "can-i", "--list", "--no-headers", "-n", namespace, "--kubeconfig", str(kubeconfig))
+    return Counter(_ordered(row) for row in table.splitlines() if row.strip())
 
 
 def people(cluster: Cluster) -> str:
