@@ -50,6 +50,7 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
         (("Ingress", AGENT, AGENT, 9102), False),  # one node does not ask another
         (("Ingress", AGENT, NO_POD, 9102), False),
         (("Egress", OPERATOR, NO_POD, 6443), True),
+        (("Egress", OPERATOR, NO_POD, 16443), True),  # MicroK8s; minikube has 8443
         (("Egress", OPERATOR, POD, 9090), True),
         (("Egress", OPERATOR, NO_POD, 9090), False),
         (("Egress", OPERATOR, POD, 53, "UDP"), True),
@@ -84,6 +85,11 @@ def test_every_port_that_a_pod_of_ours_serves_is_let_through_and_no_other():
         for p in POLICIES
     }
     assert let_in == serves
+
+
+def test_the_default_overlay_restricts_the_network():
+    overlay = yaml.safe_load((MANIFESTS / "overlays" / "default" / "kustomization.yaml").read_text())
+    assert "../../components/network-policy" in overlay["components"]
 
 
 def test_the_policies_select_the_pods_there_are():
