@@ -150,8 +150,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for suite in ("plain", "apiserver", "realnode", "bench"):
         if suite not in counts:
             continue
-        told = ", ".join(f"{number} {outcome}" for outcome, number in counts[suite].items())
-        terminalreporter.line(f"{suite}: {told}")
+        results = ", ".join(f"{number} {outcome}" for outcome, number in counts[suite].items())
+        terminalreporter.line(f"{suite}: {results}")
         for reason, number in reasons[suite].most_common():
             terminalreporter.line(f"  skipped {number}: {reason}")
     for line in summary_lines:

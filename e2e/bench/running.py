@@ -73,7 +73,9 @@ def run_through(control_plane: LocalControlPlane, nodes: int, pods: int, say: Sa
             if name == "concerto":
                 verdict = recorder.verify()
                 figures[name]["not_allowed"] = len(verdict.violations)
-                said += f"; {verdict.assignments} assignments, {len(verdict.violations)} not allowed"
+                said += (
+                    f"; {verdict.assignments} assignments, {len(verdict.violations)} beyond what the node could take"
+                )
             say(said)
     return figures
 

@@ -1,7 +1,7 @@
 """Pods bound per second, and what that costs, beside the real kube-scheduler on the same cluster in the same run.
 
 A backlog of pods is there before a scheduler is started; the clock runs from its start to the last pod bound. Nodes are
-API objects that say once that they are idle; nobody runs the pods.
+API objects whose status is written once, as idle; the pods never start.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ class View:
 
 def table(rows: list[list[str]], phases: Counter[str], seconds: float) -> Table:
     """The live table."""
-    told = ", ".join(f"{n} {phase.lower()}" for phase, n in sorted(phases.items()))
-    shown = Table(title=f"Job burn, {seconds:.0f} s: {told or 'no pods yet'}", title_justify="left")
+    counts = ", ".join(f"{n} {phase.lower()}" for phase, n in sorted(phases.items()))
+    shown = Table(title=f"Job burn, {seconds:.0f} s: {counts or 'no pods yet'}", title_justify="left")
     for column in ("node", "can take (pods)", "reserved, not counted yet", "running", "succeeded"):
         shown.add_column(column, justify="left" if column == "node" else "right")
     shown.add_column("CPU, pressure", no_wrap=True)
@@ -101,8 +101,8 @@ def line(rows: list[list[str]], phases: Counter[str]) -> str:
     nodes = [
         f"{name}: runs {runs}, can take {take} more, CPU {cpu[-5:].strip()}" for name, take, _, runs, _, cpu in rows[:4]
     ]
-    told = ", ".join(f"{phases[p]} {p.lower()}" for p in ("Waiting", "Pending", "Running", "Succeeded") if phases[p])
-    return " | ".join([told, *nodes])
+    counts = ", ".join(f"{phases[p]} {p.lower()}" for p in ("Waiting", "Pending", "Running", "Succeeded") if phases[p])
+    return " | ".join([counts, *nodes])
 
 
 def watch_job(system: System) -> tuple[float, Trace]:
@@ -163,13 +163,13 @@ def judge(system: System, recorder: Recorder) -> list[str]:
     verdict = recorder.verify()
     say(
         f"independent recorder: {verdict.assignments} assignments, {verdict.by_capacity} by measured capacity, "
-        f"{len(verdict.violations)} not allowed; most in flight at once: "
+        f"{len(verdict.violations)} beyond what the node could take; at most in flight at once: "
         + ", ".join(f"{most} on {node}" for node, most in sorted(verdict.max_in_flight.items()))
     )
     wrong += verdict.violations + [f"{name} was bound twice" for name in verdict.rebound] + recorder.gaps
     if difference := system.diff():
         changed = [line[:200] for line in difference.splitlines() if line.startswith(("diff", "+", "-"))]
-        wrong.append("\n".join(["somebody wrote to what was applied:", *changed[:40]]))
+        wrong.append("\n".join(["applied objects were changed by another writer:", *changed[:40]]))
     else:
         say(f"kubectl diff -k {system.overlay.relative_to(REPOSITORY)}: empty")
     return wrong
@@ -213,7 +213,7 @@ def conclude(stack: ExitStack, system: System, recorder: Recorder) -> int:
     for line in wrong:
         say(f"wrong: {line}", "red")
     if not wrong:
-        say("all is as it should be: each pod was placed once, and nothing is left behind")
+        say("every check passed: each pod was placed once, within measured capacity, and nothing is left behind")
     if KEEP and not wrong:
         leave_running(stack, system)
     return 1 if wrong else 0
@@ -239,7 +239,7 @@ def down() -> int:
         console.print("nothing is running")
         return 0
     if STATE.stat().st_uid != os.getuid():
-        console.print(f"{STATE} is somebody else's: what it names is not ours to end")
+        console.print(f"{STATE} belongs to another user; the demo that it names is left running")
         return 1
     state = json.loads(STATE.read_text())
     for pid in state["pids"]:

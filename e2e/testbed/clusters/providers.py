@@ -67,7 +67,7 @@ def open_cluster(say: Say, *, kubeconfig: str | None = None, keep: bool = False)
         with opened as cluster:
             say(f"cluster: {cluster.origin}")
             for refusal in refusals:
-                say(f"  not {refusal}")
+                say(f"  passed over {refusal}")
             yield cluster
         return
     raise NoCluster(refusals)
