@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,12 @@ from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.node import NodeView, Taint
 from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment, Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.framework import Filter, Query, Score
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.ledger import Ledger
 
 GI = 2**30
 NOW = 1000.0
@@ -121,6 +123,27 @@ def cluster_state(
         made.set_capacity(status, NOW)
     for p in pods:
         made.set_pod(p, NOW)
+    return made
+
+
+def restored_ledger(
+    pods: Iterable[PodView],
+    capacities: Iterable[NodeCapacity],
+    records: Mapping[str, Sequence[Assignment]],
+    reservations: Iterable[Reservation] = (),
+    *,
+    now: float,
+) -> Ledger:
+    """The ledger as a new leader builds it, from what the API server holds and nothing else."""
+    made = Ledger()
+    for status in capacities:
+        made.set_capacity(status, now)
+    for p in pods:
+        made.set_pod(p, now)
+    for reservation in reservations:
+        made.reservations.set(reservation)
+    for name, assignments in records.items():
+        made.adopt_record(name, assignments)
     return made
 
 

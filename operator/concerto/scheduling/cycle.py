@@ -131,7 +131,7 @@ def schedule(
         if len(result.decisions) == limit:
             result.left.append(pod)
             continue
-        reservation = cluster.ledger.reservation_for(pod)
+        reservation = cluster.ledger.reservations.for_pod(pod)
         workload = profile.workload(pod)
         millicores = _millicores(cluster, pod, profile, now)
         key = (*_template_key(cluster, pod, reservation), workload, millicores)

@@ -30,7 +30,7 @@ _BY_ALLOCATION = NodeResourcesFit(NodeResourcesFitArgs())
 def reserved(cluster: ClusterState, reservation: ReservationKey | None) -> Floats:
     """By row, the units that a standing reservation holds."""
     units = np.zeros(cluster.size)
-    for node, held in cluster.ledger.held_for(reservation).items() if reservation is not None else ():
+    for node, held in cluster.ledger.reservations.held_by(reservation).items() if reservation is not None else ():
         units[cluster.row_of[node]] = held
     return units
 

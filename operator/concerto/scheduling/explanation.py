@@ -45,7 +45,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
         profile: its profile.
         now: seconds since the epoch.
     """
-    reservation = cluster.ledger.reservation_for(pod)
+    reservation = cluster.ledger.reservations.for_pod(pod)
     query = query_for(cluster, pod, profile, reservation, now)
     profile = profile.for_workload(query.workload)
     template = Evaluation(query, profile, reservation, ())

@@ -3,7 +3,7 @@ import pytest
 from concerto.api.podreservation import Assignment, Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.ledger import Ledger
-from support.scheduling_builders import capacity, pod
+from support.scheduling_builders import capacity, pod, restored_ledger
 
 NOW = 1000.0
 
@@ -156,7 +156,7 @@ def test_the_age_of_telemetry(statuses, last_status_at):
 
 
 def test_ended_pods_are_forgotten_one_day_which_promises_nothing():
-    ledger = Ledger(remember_ended=1)
+    ledger = Ledger(max_ended_remembered=1)
     for name in ("p", "q"):
         ledger.set_pod(bound(name, phase="Succeeded"), NOW)
     ledger.set_capacity(capacity("node", 3, ("uid-p", "uid-q")), NOW)
@@ -221,7 +221,7 @@ class TestRebuild:
         pods = [pod("waiting"), bound("flying"), bound("seen"), bound("done", phase="Succeeded")]
         batch = [assignment(name) for name in ("waiting", "flying", "seen", "done", "gone")]
         capacities = [capacity("node", 5, ("uid-seen", "uid-done"))]
-        ledger = Ledger.rebuild(pods, capacities, {"cycle-1": batch}, now=NOW)
+        ledger = restored_ledger(pods, capacities, {"cycle-1": batch}, now=NOW)
         # 5, less the one in flight, and the ended one's unit back; the waiting one is decided afresh
         assert ledger.available("node") == 5
         assert ledger.in_flight("node") == 1
@@ -230,7 +230,7 @@ class TestRebuild:
         assert ledger.closable_records() == ["cycle-1"]
 
     def test_a_binding_that_lands_after_all_counts(self):
-        ledger = Ledger.rebuild([pod("p")], [capacity("node", 5)], {"cycle-1": [assignment("p")]}, now=NOW)
+        ledger = restored_ledger([pod("p")], [capacity("node", 5)], {"cycle-1": [assignment("p")]}, now=NOW)
         assert ledger.closable_records() == ["cycle-1"]
         ledger.set_pod(bound("p"), NOW)
         assert ledger.available("node") == 4
@@ -238,15 +238,15 @@ class TestRebuild:
     def test_standing_units_used_in_flight_are_not_held_again(self):
         key = ("default", "res")
         batch = [assignment(name, reservation=key) for name in ("bound", "waiting", "gone")]
-        ledger = Ledger.rebuild(
+        ledger = restored_ledger(
             [bound("bound"), pod("waiting")],
             [capacity("node", 5)],
             {"cycle-1": batch},
             [standing(count=4, placements={"node": 4})],
             now=NOW,
         )
-        assert ledger.reservation_state(key).consumed == {"uid-bound": "node", "uid-gone": "node"}
-        assert ledger.reservation_state(key).held == {"node": 2}
+        assert ledger.reservations.state(key).consumed == {"uid-bound": "node", "uid-gone": "node"}
+        assert ledger.reservations.state(key).held == {"node": 2}
         assert ledger.available("node") == 5 - 1 - 2
 
 
@@ -265,8 +265,8 @@ class TestStanding:
     def test_a_held_unit_keeps_room_and_not_the_one_start_that_a_node_allows_at_a_time(self):
         ledger = Ledger()
         ledger.set_capacity(capacity("node", 1, room=4), NOW)
-        ledger.set_reservation(standing(count=3))
-        ledger.hold(self.key, {"node": 3})
+        ledger.reservations.set(standing(count=3))
+        ledger.reservations.hold(self.key, {"node": 3})
         assert ledger.holdable("node") == 1
         assert ledger.available("node") == 1
         ledger.assume(assignment("other"), NOW)
@@ -277,97 +277,97 @@ class TestStanding:
 
     def test_held_units_are_not_for_others_and_change_hands_once(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=2))
-        ledger.hold(self.key, {"node": 2})
+        ledger.reservations.set(standing(count=2))
+        ledger.reservations.hold(self.key, {"node": 2})
         assert ledger.available("node") == 3
         assert ledger.startable("node") == 5
-        assert ledger.reservation_for(pod("p", labels={"app": "a"})) == self.key
-        assert ledger.reservation_for(pod("p", labels={"app": "b"})) is None
-        assert ledger.reservation_for(pod("p", labels={"app": "a"}, namespace="other")) is None
+        assert ledger.reservations.for_pod(pod("p", labels={"app": "a"})) == self.key
+        assert ledger.reservations.for_pod(pod("p", labels={"app": "b"})) is None
+        assert ledger.reservations.for_pod(pod("p", labels={"app": "a"}, namespace="other")) is None
         ledger.assume(assignment("p", reservation=self.key), NOW)
         assert ledger.available("node") == 3
-        assert ledger.reservation_state(self.key).held == {"node": 1}
+        assert ledger.reservations.state(self.key).held == {"node": 1}
         ledger.set_pod(bound("p"), NOW)
         ledger.set_pod(bound("p", phase="Succeeded"), NOW)
         assert ledger.available("node") == 4
-        assert ledger.reservation_state(self.key).remaining == 1
+        assert ledger.reservations.state(self.key).remaining == 1
 
     def test_a_decision_taken_back_gives_its_unit_back(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=1))
-        ledger.hold(self.key, {"node": 1})
+        ledger.reservations.set(standing(count=1))
+        ledger.reservations.hold(self.key, {"node": 1})
         ledger.assume(assignment("p", reservation=self.key), NOW)
-        assert ledger.reservation_for(pod("q", labels={"app": "a"})) is None
+        assert ledger.reservations.for_pod(pod("q", labels={"app": "a"})) is None
         ledger.forget("uid-p")
-        assert ledger.reservation_state(self.key).held == {"node": 1}
+        assert ledger.reservations.state(self.key).held == {"node": 1}
         assert ledger.available("node") == 4
 
     def test_a_batch_waits_until_the_reservations_status_names_its_users(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=1))
-        ledger.hold(self.key, {"node": 1})
+        ledger.reservations.set(standing(count=1))
+        ledger.reservations.hold(self.key, {"node": 1})
         claim = assignment("p", reservation=self.key)
         ledger.assume(claim, NOW)
         ledger.open_record("cycle-1", [claim])
         ledger.set_pod(bound("p"), NOW)
         ledger.set_pod(bound("p", phase="Succeeded"), NOW)
         assert ledger.closable_records() == []
-        ledger.set_reservation(standing(count=1, consumed={"uid-p": "node"}))
+        ledger.reservations.set(standing(count=1, consumed={"uid-p": "node"}))
         assert ledger.closable_records() == ["cycle-1"]
 
     def test_or_until_the_reservation_is_gone(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=1))
-        ledger.hold(self.key, {"node": 1})
+        ledger.reservations.set(standing(count=1))
+        ledger.reservations.hold(self.key, {"node": 1})
         claim = assignment("p", reservation=self.key)
         ledger.assume(claim, NOW)
         ledger.open_record("cycle-1", [claim])
-        ledger.remove_reservation(self.key)
+        ledger.reservations.remove(self.key)
         ledger.remove_pod("uid-p")
         assert ledger.closable_records() == ["cycle-1"]
         assert ledger.available("node") == 5
 
     def test_time_is_over_once(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
-        assert ledger.expire(NOW + 9) == []
+        ledger.reservations.set(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
+        assert ledger.reservations.expire(NOW + 9) == []
         assert ledger.available("node") == 3
-        assert ledger.expire(NOW + 10) == [self.key]
+        assert ledger.reservations.expire(NOW + 10) == [self.key]
         assert ledger.available("node") == 5
-        assert ledger.expire(NOW + 11) == []
-        assert ledger.reservation_state(self.key).expired
+        assert ledger.reservations.expire(NOW + 11) == []
+        assert ledger.reservations.state(self.key).expired
         # Its own status, written before, does not bring the units back
-        ledger.set_reservation(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
+        ledger.reservations.set(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
         assert ledger.available("node") == 5
 
     def test_a_longer_life_given_later_makes_it_live_again(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=2, expires_at=NOW))
-        ledger.expire(NOW)
-        ledger.set_reservation(standing(count=2, expires_at=NOW + 100))
-        ledger.hold(self.key, {"node": 2})
+        ledger.reservations.set(standing(count=2, expires_at=NOW))
+        ledger.reservations.expire(NOW)
+        ledger.reservations.set(standing(count=2, expires_at=NOW + 100))
+        ledger.reservations.hold(self.key, {"node": 2})
         assert ledger.available("node") == 3
 
     def test_a_smaller_count_holds_less(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=3, placements={"node": 3}))
-        ledger.set_reservation(standing(count=1))
-        assert ledger.reservation_state(self.key).held == {"node": 1}
+        ledger.reservations.set(standing(count=3, placements={"node": 3}))
+        ledger.reservations.set(standing(count=1))
+        assert ledger.reservations.state(self.key).held == {"node": 1}
         assert ledger.available("node") == 4
 
     def test_one_created_again_under_its_name_starts_afresh(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing(count=1, placements={"node": 1}))
+        ledger.reservations.set(standing(count=1, placements={"node": 1}))
         ledger.assume(assignment("p", reservation=self.key), NOW)
-        ledger.set_reservation(standing(count=1, uid="another"))
-        assert ledger.reservation_state(self.key).remaining == 1
-        assert ledger.reservation_state(self.key).consumed == {}
+        ledger.reservations.set(standing(count=1, uid="another"))
+        assert ledger.reservations.state(self.key).remaining == 1
+        assert ledger.reservations.state(self.key).consumed == {}
 
     def test_the_older_reservation_is_used_first(self):
         ledger = ledger_with()
-        ledger.set_reservation(standing("young", created=2.0, placements={"node": 1}))
-        ledger.set_reservation(standing("old", created=1.0, placements={"node": 1}))
-        assert ledger.reservation_for(pod("p", labels={"app": "a"})) == ("default", "old")
+        ledger.reservations.set(standing("young", created=2.0, placements={"node": 1}))
+        ledger.reservations.set(standing("old", created=1.0, placements={"node": 1}))
+        assert ledger.reservations.for_pod(pod("p", labels={"app": "a"})) == ("default", "old")
 
 
 @pytest.mark.parametrize(
@@ -396,5 +396,5 @@ def test_a_pod_placed_by_requests_keeps_its_batch_only_until_it_is_bound(sentenc
 
 def test_a_batch_of_a_pod_placed_by_requests_and_bound_is_over_when_it_is_found_after_a_restart():
     decided = Assignment("default", "p", "uid-p", "node", "Requests", "", 1.0)
-    ledger = Ledger.rebuild([pod("p", nodeName="node")], [], {"cycle-1": [decided]}, now=NOW)
+    ledger = restored_ledger([pod("p", nodeName="node")], [], {"cycle-1": [decided]}, now=NOW)
     assert ledger.closable_records() == ["cycle-1"]

@@ -24,7 +24,7 @@ from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Reservation, ReservationKey
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.ledger import Ledger
-from support.scheduling_builders import capacity, pod
+from support.scheduling_builders import capacity, pod, restored_ledger
 
 NODES = ("a", "b")
 SLOTS = {"a": 4, "b": 2}
@@ -98,7 +98,7 @@ class LedgerMachine(RuleBasedStateMachine):
         key = ("default", f"r{len(self.standing)}")
         selector = LabelSelector.from_raw({"matchLabels": {"app": app}})
         self.standing[key] = Reservation(*key, f"uid-{key[1]}", selector, count, expires_at=expires)
-        self.ledger.set_reservation(self.standing[key])
+        self.ledger.reservations.set(self.standing[key])
 
     # --- the operator is told
 
@@ -139,8 +139,8 @@ class LedgerMachine(RuleBasedStateMachine):
         for uid, seen in list(self.seen.items()):
             if len(decided) == most or seen.node_name or seen.terminal or uid in self.assumed:
                 continue
-            key = self.ledger.reservation_for(seen)
-            own = self.ledger.held_for(key) if key is not None else {}
+            key = self.ledger.reservations.for_pod(seen)
+            own = self.ledger.reservations.held_by(key) if key is not None else {}
             node = data.draw(st.sampled_from(NODES))
             if (self.ledger.available(node) or 0) + own.get(node, 0) < 1:
                 continue
@@ -193,26 +193,26 @@ class LedgerMachine(RuleBasedStateMachine):
     def hold(self, data):
         """Place units that are not held yet where there is room."""
         key = data.draw(st.sampled_from(list(self.standing)))
-        state = self.ledger.reservation_state(key)
+        state = self.ledger.reservations.state(key)
         placements = dict(state.held)
         for _ in range(state.remaining - sum(placements.values())):
             node = data.draw(st.sampled_from(NODES))
             extra = placements.get(node, 0) - state.held.get(node, 0)
             if (self.ledger.available(node) or 0) - extra >= 1:
                 placements[node] = placements.get(node, 0) + 1
-        self.ledger.hold(key, placements)
+        self.ledger.reservations.hold(key, placements)
 
     @precondition(lambda self: self.standing)
     @rule(data=st.data())
     def write_standing(self, data):
         key = data.draw(st.sampled_from(list(self.standing)))
-        state = self.ledger.reservation_state(key)
+        state = self.ledger.reservations.state(key)
         self.standing[key] = replace(self.standing[key], placements=dict(state.held), consumed=dict(state.consumed))
-        self.ledger.set_reservation(self.standing[key])
+        self.ledger.reservations.set(self.standing[key])
 
     @rule()
     def expire(self):
-        self.ledger.expire(float(self.cycles))
+        self.ledger.reservations.expire(float(self.cycles))
 
     @rule()
     def release(self):
@@ -230,7 +230,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.seen = dict(self.pods)
         self.statuses = dict(self.capacities)
         self.ended = {u for u, p in self.pods.items() if p.terminal}
-        self.ledger = Ledger.rebuild(
+        self.ledger = restored_ledger(
             self.pods.values(),
             self.capacities.values(),
             self.batches,
@@ -252,7 +252,7 @@ class LedgerMachine(RuleBasedStateMachine):
             observed = set(status.status.observed_pod_uids)
             live = {u for u, p in self.seen.items() if p.node_name == node and not p.terminal and u not in self.ended}
             live |= {u for u, a in self.assumed.items() if a.node == node}
-            held = sum(self.ledger.reservation_state(key).held.get(node, 0) for key in self.standing)
+            held = sum(self.ledger.reservations.state(key).held.get(node, 0) for key in self.standing)
             credited = observed & self.ended
             want = status.status.capacity - len(live - observed) + len(credited) - held
             assert self.ledger.available(node) == want
@@ -268,7 +268,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def reservations_hold_no_more_than_is_left_of_them(self):
         for key, view in self.standing.items():
-            state = self.ledger.reservation_state(key)
+            state = self.ledger.reservations.state(key)
             assert all(units > 0 for units in state.held.values())
             assert sum(state.held.values()) <= (0 if state.expired else max(view.count - len(state.consumed), 0))
 
@@ -292,11 +292,11 @@ class LedgerMachine(RuleBasedStateMachine):
             self.publish(node)
         while self.capacity_events:
             self.hear_of_capacity(again=False)
-        self.ledger.expire(OPEN_ENDED)
+        self.ledger.reservations.expire(OPEN_ENDED)
         for key, view in self.standing.items():
-            consumed = dict(self.ledger.reservation_state(key).consumed)
-            self.ledger.set_reservation(replace(view, consumed=consumed))
-            self.ledger.hold(key, {})
+            consumed = dict(self.ledger.reservations.state(key).consumed)
+            self.ledger.reservations.set(replace(view, consumed=consumed))
+            self.ledger.reservations.hold(key, {})
         for node in NODES:
             assert self.ledger.available(node) == SLOTS[node]
             assert self.ledger.in_flight(node) == 0

@@ -10,9 +10,9 @@ import pytest
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.reservation_placement import place
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.learned_sizes import LearnedSizes
-from concerto.scheduling.state.reservations import place
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 _CREATED = "1970-01-01T00:16:40Z"  # NOW

@@ -17,8 +17,8 @@ from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube import NotFound, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_RESERVATIONS
-from concerto.scheduling.state.ledger import ReservationState
-from concerto.scheduling.state.reservations import no_such_node, place
+from concerto.scheduling.reservation_placement import no_such_node, place
+from concerto.scheduling.state.reservations import ReservationState
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +61,15 @@ class ReservationController:
         change = cluster.set_reservation(view) | cluster.expire(now)
         limit, stale_after = self._scheduler.reservation_limits()
         others = sum(
-            sum(cluster.ledger.held_for(v.key).values())
-            for v in cluster.ledger.reservations()
+            sum(cluster.ledger.reservations.held_by(v.key).values())
+            for v in cluster.ledger.reservations.views()
             if v.namespace == view.namespace and v.key != view.key
         )
         allowed = max(limit - others, 0)
         placements = place(cluster, view, now=now, max_units=allowed, stale_after_seconds=stale_after)
         change |= cluster.hold(view.key, placements)
         self._scheduler.changed(change)
-        state = cluster.ledger.reservation_state(view.key)
+        state = cluster.ledger.reservations.state(view.key)
         status = build_reservation_status(
             obj,
             view,

@@ -181,19 +181,19 @@ class ClusterState:
 
     def set_reservation(self, view: Reservation) -> Change:
         """A person's reservation as the API server has it now."""
-        return self._follow(lambda: self.ledger.set_reservation(view))
+        return self._follow(lambda: self.ledger.reservations.set(view))
 
     def remove_reservation(self, key: ReservationKey) -> Change:
         """A person's reservation is gone."""
-        return self._follow(lambda: self.ledger.remove_reservation(key))
+        return self._follow(lambda: self.ledger.reservations.remove(key))
 
     def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> Change:
         """Hold a person's reservation's units on these nodes, and nowhere else."""
-        return self._follow(lambda: self.ledger.hold(key, placements))
+        return self._follow(lambda: self.ledger.reservations.hold(key, placements))
 
     def expire(self, now: float) -> Change:
         """Give up what is left of the reservations whose time is over."""
-        return self._follow(lambda: self.ledger.expire(now))
+        return self._follow(lambda: self.ledger.reservations.expire(now))
 
     # --- CPUs
 

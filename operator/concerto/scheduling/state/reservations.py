@@ -1,74 +1,185 @@
-"""Where a person's reservation is held: room on the emptiest nodes that fit, by measured capacity. Pure.
-
-Source: algorithms section 4 (standing reservations). Room that is held stays where it is as long as its node will do;
-what is missing is looked for on the node that can take most, unit by unit, so that it spreads as pods do.
-"""
+"""Persons' reservations: what each still holds on which node, and which pods have used a unit of it."""
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-import numpy as np
-
-from concerto.api.podreservation import Reservation
-from concerto.api.selectors import NodeSelector
-from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.measured_capacity import MEASURED
+from concerto.api.pod import PodView
+from concerto.api.podreservation import Reservation, ReservationKey
 
 
-def no_such_node(cluster: ClusterState, view: Reservation) -> bool:
-    """Whether no node there is has the name or the labels that the reservation asks for."""
-    named = cluster.nodes.exists[: cluster.size] & cluster.nodes.labels.selected(
-        NodeSelector(labels=view.node_selector), slice(0, cluster.size)
-    )
-    if view.node_name:
-        named &= np.arange(cluster.size) == cluster.row_of.get(view.node_name, -1)
-    return not named.any()
+@dataclass(frozen=True)
+class ReservationState:
+    """The state of a person's reservation.
+
+    Attributes:
+        held: units still held, by node.
+        consumed: pods that have used a unit, UID to node.
+        remaining: units not used yet, held or not; 0 once it has expired.
+        expired: whether its time is over.
+    """
+
+    held: Mapping[str, int]
+    consumed: Mapping[str, str]
+    remaining: int
+    expired: bool
 
 
-def place(
-    cluster: ClusterState,
-    view: Reservation,
-    *,
-    now: float,
-    max_units: int,
-    stale_after_seconds: float,
-) -> dict[str, int]:
-    """Units to hold by node, for what is left of a reservation; fewer than asked for where there is no room.
+@dataclass(slots=True, eq=False)
+class _Reservation:
+    view: Reservation
+    held: dict[str, int]
+    consumed: dict[str, str]
+    expired: bool = False
+
+    @property
+    def remaining(self) -> int:
+        """Units not used yet; 0 once it has expired."""
+        return 0 if self.expired else max(self.view.count - len(self.consumed), 0)
+
+
+class Reservations:
+    """All persons' reservations. Pure.
 
     Args:
-        cluster: the cluster; it knows the reservation (``set_reservation``), and is only read.
-        view: the reservation.
-        now: seconds since the epoch.
-        max_units: what its namespace may still hold, what this reservation holds now included.
-        stale_after_seconds: age up to which a node's telemetry is used; room is never held on unmeasured nodes.
+        on_held: called with a node and by how many units what is held there has changed.
     """
-    state = cluster.ledger.reservation_state(view.key)
-    wanted = min(state.remaining, max_units)
-    rows = np.arange(cluster.size)
-    fits = cluster.nodes.exists[: cluster.size] & cluster.nodes.ready[: cluster.size]
-    fits &= cluster.nodes.labels.selected(NodeSelector(labels=view.node_selector), slice(0, cluster.size))
-    fits &= cluster.measured.basis(now, stale_after_seconds=stale_after_seconds, policy="Avoid") == MEASURED
-    if view.node_name:
-        fits &= rows == cluster.row_of.get(view.node_name, -1)
-    placements: dict[str, int] = {}
-    for node, units in sorted(state.held.items()):
-        row = cluster.row_of.get(node)
-        if row is not None and fits[row] and wanted > 0:
-            placements[node] = min(units, wanted)
-            wanted -= placements[node]
-    # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
-    fits &= ~cluster.nodes.unschedulable[: cluster.size]
-    room: list[tuple[float, str]] = []
-    for index in np.flatnonzero(fits):
-        holdable = cluster.holdable(int(index))
-        if holdable >= 1.0:
-            room.append((-holdable, cluster.names[index]))
-    heapq.heapify(room)
-    while wanted > 0 and room:
-        available, node = heapq.heappop(room)
-        placements[node] = placements.get(node, 0) + 1
-        wanted -= 1
-        if available + 1.0 <= -1.0:
-            heapq.heappush(room, (available + 1.0, node))
-    return placements
+
+    def __init__(self, on_held: Callable[[str, int], None]) -> None:
+        self._on_held = on_held
+        self._by_key: dict[ReservationKey, _Reservation] = {}
+        self._in_namespace: dict[str, list[_Reservation]] = {}  # oldest first
+
+    # --- what is asked
+
+    def state(self, key: ReservationKey) -> ReservationState:
+        """The state of a reservation.
+
+        Raises:
+            KeyError: no reservation has that namespace and name.
+        """
+        found = self._by_key[key]
+        return ReservationState(dict(found.held), dict(found.consumed), found.remaining, found.expired)
+
+    def views(self) -> list[Reservation]:
+        """Every reservation, oldest first."""
+        return [found.view for found in sorted(self._by_key.values(), key=_age)]
+
+    def for_pod(self, pod: PodView) -> ReservationKey | None:
+        """The oldest reservation that holds units for the pod; None for a pod that takes no units."""
+        for found in self._in_namespace.get(pod.namespace, ()) if pod.counted else ():
+            if found.held and found.view.selector.matches(pod.labels):
+                return found.view.key
+        return None
+
+    def held_by(self, key: ReservationKey) -> Mapping[str, int]:
+        """Units that the reservation holds, by node."""
+        return self._by_key[key].held
+
+    def lacks_in_status(self, key: ReservationKey, uid: str) -> bool:
+        """Whether the pod has used a unit of the reservation, and the reservation's status does not show it yet."""
+        found = self._by_key.get(key)
+        return found is not None and uid in found.consumed and uid not in found.view.consumed
+
+    # --- what is seen and decided
+
+    def set(self, view: Reservation) -> None:
+        """A reservation as the API server has it now.
+
+        Where its units are held and which pods have used them is read from its status only when it is first seen; from
+        then on this account is newer than a status that the operator wrote itself.
+        """
+        known = self._by_key.get(view.key)
+        if known is not None and known.view.uid != view.uid:
+            self.remove(view.key)
+            known = None
+        if known is None:
+            self._by_key[view.key] = known = _Reservation(view, {}, dict(view.consumed))
+            insort(self._in_namespace.setdefault(view.namespace, []), known, key=_age)
+            for node, units in view.placements.items():
+                self._hold(known, node, units)
+        # An edit may have moved the end; whether the new end is over, too, is decided by `expire`
+        known.expired = known.expired and known.view.expires_at == view.expires_at
+        known.view = view
+        self._trim(known)
+
+    def remove(self, key: ReservationKey) -> None:
+        """The reservation is gone; its units are free."""
+        known = self._by_key.pop(key, None)
+        if known is not None:
+            self._release(known)
+            self._in_namespace[key[0]].remove(known)
+            if not self._in_namespace[key[0]]:
+                del self._in_namespace[key[0]]
+
+    def hold(self, key: ReservationKey, placements: Mapping[str, int]) -> None:
+        """Hold the reservation's units on these nodes, and nowhere else."""
+        known = self._by_key[key]
+        self._release(known)
+        for node, units in placements.items():
+            self._hold(known, node, units)
+        self._trim(known)
+
+    def expire(self, now: float) -> list[ReservationKey]:
+        """Give up what is left of the reservations whose time is over; returns those for which it is over just now."""
+        over = [
+            key
+            for key, found in self._by_key.items()
+            if not found.expired and found.view.expires_at is not None and found.view.expires_at <= now
+        ]
+        for key in over:
+            self._by_key[key].expired = True
+            self._release(self._by_key[key])
+        return over
+
+    def consume(self, key: ReservationKey, uid: str, node: str) -> None:
+        """The pod, placed on the node, uses a unit; nothing happens if it has used one already."""
+        found = self._by_key.get(key)
+        if found is None or uid in found.consumed:
+            return
+        found.consumed[uid] = node
+        if node in found.held:
+            self._release_units(found, node, 1)
+        self._trim(found)
+
+    def give_back(self, key: ReservationKey, uid: str, node: str) -> None:
+        """The pod is not placed on the node after all: its unit is held there again."""
+        found = self._by_key.get(key)
+        if found is not None and found.consumed.pop(uid, None) is not None and not found.expired:
+            self._hold(found, node, 1)
+            self._trim(found)
+
+    # --- inside
+
+    def _hold(self, found: _Reservation, node: str, units: int) -> None:
+        if units > 0:
+            found.held[node] = found.held.get(node, 0) + units
+            self._on_held(node, units)
+
+    def _release_units(self, found: _Reservation, node: str, units: int) -> None:
+        left = found.held[node] - units
+        if left:
+            found.held[node] = left
+        else:
+            del found.held[node]
+        self._on_held(node, -units)
+
+    def _release(self, found: _Reservation) -> None:
+        for node, units in list(found.held.items()):
+            self._release_units(found, node, units)
+
+    def _trim(self, found: _Reservation) -> None:
+        """Hold no more than what is left of the count."""
+        surplus = sum(found.held.values()) - found.remaining
+        for node in sorted(found.held):
+            if surplus <= 0:
+                return
+            units = min(surplus, found.held[node])
+            self._release_units(found, node, units)
+            surplus -= units
+
+
+def _age(found: _Reservation) -> tuple[float, ReservationKey]:
+    return (found.view.created, found.view.key)

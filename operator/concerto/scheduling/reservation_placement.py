@@ -1,0 +1,74 @@
+"""Where a person's reservation is held: room on the emptiest nodes that fit, by measured capacity. Pure.
+
+Source: algorithms section 4 (standing reservations). Room that is held stays where it is as long as its node will do;
+what is missing is looked for on the node that can take most, unit by unit, so that it spreads as pods do.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from concerto.api.podreservation import Reservation
+from concerto.api.selectors import NodeSelector
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.measured_capacity import MEASURED
+
+
+def no_such_node(cluster: ClusterState, view: Reservation) -> bool:
+    """Whether no node there is has the name or the labels that the reservation asks for."""
+    named = cluster.nodes.exists[: cluster.size] & cluster.nodes.labels.selected(
+        NodeSelector(labels=view.node_selector), slice(0, cluster.size)
+    )
+    if view.node_name:
+        named &= np.arange(cluster.size) == cluster.row_of.get(view.node_name, -1)
+    return not named.any()
+
+
+def place(
+    cluster: ClusterState,
+    view: Reservation,
+    *,
+    now: float,
+    max_units: int,
+    stale_after_seconds: float,
+) -> dict[str, int]:
+    """Units to hold by node, for what is left of a reservation; fewer than asked for where there is no room.
+
+    Args:
+        cluster: the cluster; it knows the reservation (``set_reservation``), and is only read.
+        view: the reservation.
+        now: seconds since the epoch.
+        max_units: what its namespace may still hold, what this reservation holds now included.
+        stale_after_seconds: age up to which a node's telemetry is used; room is never held on unmeasured nodes.
+    """
+    state = cluster.ledger.reservations.state(view.key)
+    wanted = min(state.remaining, max_units)
+    rows = np.arange(cluster.size)
+    fits = cluster.nodes.exists[: cluster.size] & cluster.nodes.ready[: cluster.size]
+    fits &= cluster.nodes.labels.selected(NodeSelector(labels=view.node_selector), slice(0, cluster.size))
+    fits &= cluster.measured.basis(now, stale_after_seconds=stale_after_seconds, policy="Avoid") == MEASURED
+    if view.node_name:
+        fits &= rows == cluster.row_of.get(view.node_name, -1)
+    placements: dict[str, int] = {}
+    for node, units in sorted(state.held.items()):
+        row = cluster.row_of.get(node)
+        if row is not None and fits[row] and wanted > 0:
+            placements[node] = min(units, wanted)
+            wanted -= placements[node]
+    # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
+    fits &= ~cluster.nodes.unschedulable[: cluster.size]
+    room: list[tuple[float, str]] = []
+    for index in np.flatnonzero(fits):
+        holdable = cluster.holdable(int(index))
+        if holdable >= 1.0:
+            room.append((-holdable, cluster.names[index]))
+    heapq.heapify(room)
+    while wanted > 0 and room:
+        available, node = heapq.heappop(room)
+        placements[node] = placements.get(node, 0) + 1
+        wanted -= 1
+        if available + 1.0 <= -1.0:
+            heapq.heappush(room, (available + 1.0, node))
+    return placements

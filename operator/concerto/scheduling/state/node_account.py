@@ -1,0 +1,100 @@
+"""One node's account of units: who is on it, which pods its agent has counted, and the sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from concerto.api.nodecapacity import NodeCapacityStatus
+
+
+@dataclass(slots=True)
+class NodeAccount:
+    """Units by pod UID.
+
+    Attributes:
+        live: of the pods assigned or bound to the node that have not ended.
+        observed: pods that its agent counts.
+        credited: of ended pods that its agent still counts.
+        in_flight: sum over the live pods that its agent does not count.
+        held: sum over what reservations hold on the node.
+        resource_version: version of the NodeCapacity that ``status`` is from; empty without one.
+        status: its last status.
+        heartbeat_seconds: how often its agent reports at least.
+        last_status_at: when its last status came, by the operator's clock, seconds.
+    """
+
+    live: dict[str, int] = field(default_factory=dict)
+    observed: frozenset[str] = frozenset()
+    credited: dict[str, int] = field(default_factory=dict)
+    in_flight: int = 0
+    held: int = 0
+    resource_version: str = ""
+    status: NodeCapacityStatus | None = None
+    heartbeat_seconds: float = 0.0
+    last_status_at: float = 0.0
+
+    @property
+    def promised(self) -> int:
+        """Units in flight, less those that the agent counts though their pods have ended."""
+        return self.in_flight - sum(self.credited.values())
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known of the node."""
+        return not self.live and self.status is None and not self.held and not self.resource_version
+
+    @property
+    def startable(self) -> float | None:
+        """Pods that may still start on the node by its last status; None without a status."""
+        return None if self.status is None else self.status.capacity - self.promised
+
+    @property
+    def holdable(self) -> float | None:
+        """Units that can still be held on the node: its room, less what is promised and held; None without a status.
+
+        Held units wait for their pods. They keep room from others, but not the few starts that a node allows at a time:
+        a node that takes its pods one by one would take none any more for a single unit that is held.
+        """
+        if self.status is None:
+            return None
+        room = self.status.capacity if self.status.room is None else self.status.room
+        return max(room, self.status.capacity) - self.promised - self.held
+
+    def add_pod(self, uid: str, units: int) -> bool:
+        """A pod is assigned or bound to the node; returns whether its agent counts it already."""
+        self.live[uid] = units
+        if uid in self.observed:
+            return True
+        self.in_flight += units
+        return False
+
+    def remove_pod(self, uid: str) -> None:
+        """The pod is not on the node any more."""
+        units = self.live.pop(uid)
+        if uid not in self.observed:
+            self.in_flight -= units
+
+    def credit(self, uid: str, units: int) -> bool:
+        """The pod has ended; returns whether its agent still counts it, so that its units are given back here."""
+        if uid not in self.observed:
+            return False
+        self.credited[uid] = units
+        return True
+
+    def observe(self, uids: frozenset[str], ended_units: Callable[[str], int | None]) -> list[str]:
+        """The agent counts these pods.
+
+        Args:
+            uids: the pods.
+            ended_units: units of a pod whose end has been seen; None for others.
+
+        Returns:
+            The live ones among them.
+        """
+        self.credited = {
+            uid: units for uid in uids if (units := ended_units(uid) or self.credited.get(uid)) is not None
+        }
+        self.observed = uids
+        self.in_flight = sum(units for uid, units in self.live.items() if uid not in uids)
+        return [uid for uid in self.live if uid in uids]
