@@ -1,3 +1,6 @@
+import contextlib
+import time
+
 import pytest
 
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA, format_selector
@@ -154,6 +157,30 @@ def test_a_selector_in_words(text, cases):
 def test_what_is_no_selector_is_refused_with_its_text(text):
     with pytest.raises(ValueError, match="is not part of a label selector"):
         parse_selector(text)
+
+
+LONGEST = {
+    "labels with values": "a=b," * 4095 + "a=b",
+    "labels alone": "a," * 8191 + "a",
+    "a set that is not closed": "a in (" + "b," * 8000,
+    "spaces": "a" + " " * 16_000 + "b",
+}
+
+
+@pytest.mark.parametrize("text", LONGEST.values(), ids=LONGEST)
+def test_the_longest_selector_is_parsed_in_linear_time(text):
+    began = time.process_time()
+    with contextlib.suppress(ValueError):
+        parse_selector(text)
+    assert time.process_time() - began < 0.1
+
+
+def test_a_selector_beyond_the_limit_is_refused_before_it_is_parsed():
+    text = ",".join(f"a{i}" for i in range(64_000))
+    began = time.process_time()
+    with pytest.raises(ValueError, match=r"has [0-9]+ characters: shorten it to 16384"):
+        parse_selector(text)
+    assert time.process_time() - began < 0.01
 
 
 def test_a_selector_is_written_as_it_is_read():

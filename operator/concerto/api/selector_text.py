@@ -9,7 +9,9 @@ import re
 
 from concerto.api.selectors import LabelSelector, Requirement
 
-_PART = re.compile(r",(?![^(]*\))")
+MAX_LENGTH = 16_384
+"""Characters of a selector; custom kinds may serve texts of any length."""
+
 _SET = re.compile(r"^([^\s!=<>]+)\s+(in|notin)\s*\(([^)]*)\)$")
 _COMPARED = re.compile(r"^([^\s!=<>]+)\s*(==|=|!=|>|<)\s*([^\s!=<>]*)$")
 _KEY = re.compile(r"^(!?)\s*([A-Za-z0-9][-A-Za-z0-9_./]*)$")
@@ -20,10 +22,26 @@ def parse_selector(text: str) -> LabelSelector:
     """The selector that ``text`` stands for; an empty text selects everything.
 
     Raises:
-        ValueError: it is not a selector; the message quotes the part that is not.
+        ValueError: it is longer than `MAX_LENGTH`, or is not a selector; the message quotes the part that is not.
     """
-    parts = [part.strip() for part in _PART.split(text)] if text.strip() else []
-    return LabelSelector(tuple(_requirement(part) for part in parts))
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"the label selector has {len(text)} characters: shorten it to {MAX_LENGTH} or fewer")
+    return LabelSelector(tuple(_requirement(part) for part in _parts(text))) if text.strip() else LabelSelector(())
+
+
+def _parts(text: str) -> list[str]:
+    """The text between the commas that are not in parentheses; takes linear time."""
+    parts, start, in_parentheses = [], 0, False
+    for index, character in enumerate(text):
+        if character == "(":
+            in_parentheses = True
+        elif character == ")":
+            in_parentheses = False
+        elif character == "," and not in_parentheses:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    parts.append(text[start:].strip())
+    return parts
 
 
 def _requirement(part: str) -> Requirement:
@@ -36,4 +54,4 @@ def _requirement(part: str) -> Requirement:
     if found := _KEY.match(part):
         absent, key = found.groups()
         return Requirement(key, "DoesNotExist" if absent else "Exists")
-    raise ValueError(f"{part!r} is not part of a label selector (examples: app=web, tier in (a,b), !canary)")
+    raise ValueError(f"{part[:100]!r} is not part of a label selector (examples: app=web, tier in (a,b), !canary)")

@@ -1,9 +1,14 @@
-"""Pods as the API server holds them, to the little that the rules need."""
+"""Pods as the API server holds them, to the little that the rules need.
+
+Anybody who may create a pod, and every kubelet, chooses what stands in it. So its size is bounded here, and a time
+that cannot be read counts as one that tells nothing.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from concerto.api.conditions import find_condition
 from concerto.api.quantities import milli
@@ -11,6 +16,7 @@ from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.pods import ContainerView, TargetPod
 
 Raw = Mapping[str, Any]
+_T = TypeVar("_T")
 
 _REVISION_LABELS = ("pod-template-hash", "controller-revision-hash")
 _METADATA = (
@@ -25,29 +31,52 @@ _METADATA = (
 )
 
 
+MAX_LABEL_BYTES = 16 * 1024
+"""A pod with more text in its labels is held without them, so that no selector finds it."""
+_MAX_CONTAINERS, _MAX_RESOURCES = 100, 16
+"""Containers of a pod, and resources of a container, that are held; cpu and memory come first."""
+_NEVER = 253402300799.0
+"""The last second of the year 9999."""
+
+
 def trim_pod(obj: Raw) -> dict[str, Any]:
-    """The part of a raw Pod that `read_pod` reads."""
+    """The part of a raw Pod that `read_pod` and `label_text` read, bounded in size.
+
+    ``metadata.labels`` becomes text: a mapping of many labels takes some twenty times the memory.
+    """
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    kept = {k: [_trim(c) for c in spec[k]] for k in ("containers", "initContainers") if k in spec}
-    kept |= {k: spec[k] for k in ("resources", "overhead", "nodeName", "schedulerName") if k in spec}
-    said = {k: status[k] for k in ("phase", "startTime", "hostIP") if k in status}
-    said["conditions"] = [c for c in status.get("conditions") or () if c["type"] == "Ready"]
-    return {
-        "metadata": {k: obj["metadata"][k] for k in _METADATA if k in obj["metadata"]},
-        "spec": kept,
-        "status": said,
+    trimmed: dict[str, Any] = {
+        k: [_trim(c) for c in spec[k][:_MAX_CONTAINERS]] for k in ("containers", "initContainers") if k in spec
     }
+    trimmed |= {k: spec[k] for k in ("overhead", "nodeName", "schedulerName") if k in spec}
+    if "resources" in spec:
+        trimmed["resources"] = _trim_resources(spec["resources"])
+    observed = {k: status[k] for k in ("phase", "startTime", "hostIP") if k in status}
+    observed["conditions"] = [
+        {k: c.get(k) for k in ("type", "status", "lastTransitionTime")}
+        for c in status.get("conditions") or ()
+        if c["type"] == "Ready"
+    ][:1]
+    meta = {k: obj["metadata"][k] for k in _METADATA if k in obj["metadata"]}
+    return {"metadata": {**meta, "labels": label_text(obj["metadata"])}, "spec": trimmed, "status": observed}
+
+
+def label_text(meta: Raw) -> str:
+    """The labels of a raw or trimmed Pod as JSON; ``{}`` where they are longer than `MAX_LABEL_BYTES`."""
+    labels = meta.get("labels") or {}
+    text = labels if isinstance(labels, str) else json.dumps(labels, separators=(",", ":"), ensure_ascii=False)
+    return text if len(text.encode()) <= MAX_LABEL_BYTES else "{}"
 
 
 def read_pod(obj: Raw) -> TargetPod:
     """The view of a raw (or trimmed) Pod.
 
     Raises:
-        ValueError: a quantity or a time is not valid.
+        ValueError: a quantity is not valid.
     """
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     ready = find_condition(status.get("conditions"), "Ready")
-    labels = meta.get("labels") or {}
+    labels = json.loads(label_text(meta))
     containers = [*spec.get("containers", ()), *(c for c in spec.get("initContainers", ()) if _restarts(c))]
     since = ready.get("lastTransitionTime") if ready else None
     return TargetPod(
@@ -55,9 +84,10 @@ def read_pod(obj: Raw) -> TargetPod:
         phase=status.get("phase", "Pending"),
         deleting="deletionTimestamp" in meta,
         ready=ready["status"] if ready else None,
-        ready_since=parse_timestamp(since) if since else 0.0,
-        started_at=parse_timestamp(status["startTime"]) if "startTime" in status else None,
-        created_at=parse_timestamp(meta["creationTimestamp"]),
+        # A pod whose readiness changed at an unknown time has no reading that is about load alone
+        ready_since=_time(since, _NEVER) if since else 0.0,
+        started_at=_time(status["startTime"], None) if "startTime" in status else None,
+        created_at=_time(meta["creationTimestamp"], 0.0),
         containers=tuple(ContainerView(c["name"], _amounts(c, "requests"), _amounts(c, "limits")) for c in containers),
         pod_requests=_pod_level(spec, containers),
         uid=meta.get("uid", ""),
@@ -70,14 +100,35 @@ def read_pod(obj: Raw) -> TargetPod:
 
 
 def _deleting_since(meta: Raw) -> float:
-    """The API server writes down when the pod's time to end is over."""
+    """``deletionTimestamp`` is when the grace period will be over, not when the deletion was requested."""
     if "deletionTimestamp" not in meta:
         return 0.0
-    return parse_timestamp(meta["deletionTimestamp"]) - (meta.get("deletionGracePeriodSeconds") or 0)
+    until = _time(meta["deletionTimestamp"], None)
+    return 0.0 if until is None else until - (meta.get("deletionGracePeriodSeconds") or 0)
+
+
+def _time(text: str, unreadable: _T) -> float | _T:
+    """Seconds; ``unreadable`` for what Kubernetes accepts and Python cannot represent, such as the year 10000."""
+    try:
+        return parse_timestamp(text)
+    except (ValueError, OverflowError):
+        return unreadable
 
 
 def _trim(container: Raw) -> dict[str, Any]:
-    return {k: container[k] for k in ("name", "resources", "restartPolicy") if k in container}
+    trimmed = {k: container[k] for k in ("name", "restartPolicy") if k in container}
+    if "resources" in container:
+        trimmed["resources"] = _trim_resources(container["resources"])
+    return trimmed
+
+
+def _trim_resources(resources: Raw) -> dict[str, Any]:
+    """Requests and limits of the first few resources; cpu and memory are always among them."""
+    return {
+        kind: dict(sorted(amounts.items(), key=lambda item: item[0] not in ("cpu", "memory"))[:_MAX_RESOURCES])
+        for kind in ("requests", "limits")
+        if (amounts := resources.get(kind))
+    }
 
 
 def _restarts(container: Raw) -> bool:

@@ -343,7 +343,40 @@ def test_an_answer_is_read_line_by_line():
         + 'pod_cpu_usage_seconds_total{namespace="n",pod="web"} 99 1\n'
         + "container_cpu_usage_seconds_total{oops} 1 1\nresource_scrape_error 0\n"
     )
-    assert read_answer(text) == {("n", "web", "app"): Point(NOW, 15.0, 1_048_576, NOW - 60)}
+    assert read_answer(text, {("n", "web", "app")}) == {("n", "web", "app"): Point(NOW, 15.0, 1_048_576, NOW - 60)}
+
+
+async def test_of_an_answer_only_the_containers_that_were_asked_about_are_held():
+    clock = Clock()
+    settings = replace(SETTINGS, largest_bytes=2 * 2**20)
+    async with serving() as node, asking({("", "n1"): node.capacity()}, clock, settings) as agents:
+        bomb = "".join(said(10.0, NOW, pod=f"p{i}") for i in range(4000))
+        for step in range(12):
+            clock.now = NOW + 6 * step
+            node.text = bomb + said(6.0 * step, clock.now)
+            found = await agents.usage("n", [pod()])
+        assert set(found.usage) == {"web"}
+        assert all(set(a.points) <= {("n", "web", "app")} for a in agents._nodes["n1"].answers)
+        clock.now += 400
+        await agents.usage("n", [pod("other")])
+        assert set(agents._wanted["n1"]) == {("n", "other", "app")}, "nor are names of pods that are gone"
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "0.0.0.0", "metadata.internal"])
+async def test_an_address_that_cannot_be_a_nodes_is_not_connected_to(address):
+    async with serving() as node:
+        capacity = node.capacity()
+        capacity["status"]["agent"]["metrics"]["address"] = address
+        async with asking({("", "n1"): capacity}, Clock()) as agents:
+            found = await agents.usage("n", [pod()])
+            assert (found.silent, found.troubles, node.asked) == (("n1",), (), [])
+
+
+async def test_what_an_agent_writes_reaches_no_terminal_as_control_characters():
+    async with serving() as node, asking({("", "n1"): node.capacity()}, Clock()) as agents:
+        node.status, node.text = 500, "\x1b[2Jgone"
+        (trouble,) = (await agents.usage("n", [pod()])).troubles
+        assert trouble.isprintable() and trouble.endswith("[2Jgone")
 
 
 # Which source is used

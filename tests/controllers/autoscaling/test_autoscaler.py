@@ -256,7 +256,7 @@ def test_pods_are_found_by_any_selector_and_forgotten_when_gone():
 
 
 def test_selectors_that_claim_the_same_pods_are_told_apart_from_those_that_do_not():
-    selectors = SelectorIndex()
+    selectors = SelectorIndex(PodIndex())
     selectors.put(("n", "one"), parse_selector("app=web"))
     selectors.put(("n", "all"), parse_selector("tier"))
     selectors.put(("m", "one"), parse_selector("app=web"))

@@ -230,6 +230,28 @@ async def test_a_history_that_nobody_can_forecast_from_costs_only_its_own_foreca
         assert world.condition("good", "Forecasting")[1] == "WarmingUp"
 
 
+async def test_a_namespace_with_many_objects_takes_turns_and_keeps_no_other_waiting():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    async with autoscaling(world, clock, max_syncs_per_namespace=2, forecast_batch=1) as autoscaler:
+        for number in range(5):
+            autoscaler.on_object(None, phpa(f"many-{number}"))
+        other = phpa("other")
+        other["metadata"]["namespace"] = "elsewhere"
+        autoscaler.on_object(None, other)
+        synced = []
+        for _ in range(3):
+            before = dict(world.looks)
+            autoscaler.start_due()
+            autoscaler.start_due()
+            await asyncio.gather(*autoscaler._tasks)
+            synced.append({name for name in world.looks if world.looks[name] > before.get(name, 0)})
+            clock.now += 15
+        assert [len(names - {"other"}) for names in synced] == [2, 2, 2]
+        assert "other" in synced[0]
+        assert len(set.union(*synced)) == 6, "each had its turn"
+
+
 async def test_a_clock_that_is_set_back_stops_nobody():
     world, clock = World(), Clock()
     world.metrics = {"requests": load("4")}

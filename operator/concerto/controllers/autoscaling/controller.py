@@ -16,7 +16,9 @@ from typing import TypeVar
 
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.autoscaling.pod_reader import trim_pod
+from concerto.autoscaling.prediction import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
+from concerto.controllers.autoscaling.fairness import SyncBudget
 from concerto.controllers.autoscaling.learning import Forecaster
 from concerto.controllers.autoscaling.measurements import Measurements
 from concerto.controllers.autoscaling.observation import Observation, Observer
@@ -74,6 +76,7 @@ class PredictiveHPAController:
         self._objects: dict[Key, TrackedObject] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_objects = asyncio.Event()
+        self._budget = SyncBudget(self.settings.max_syncs_per_namespace, self.settings.controller.sync_seconds)
 
     async def run(self) -> None:
         """Follow the objects and their pods, and scale, until cancelled."""
@@ -151,6 +154,8 @@ class PredictiveHPAController:
         now, period = self._clock(), self.settings.controller.sync_seconds
         # A due time further away than two periods shows that the clock was set back
         due = [t for t in self._objects.values() if not t.busy and not now < t.due <= now + 2 * period]
+        due.sort(key=lambda tracked: tracked.due)
+        due = [tracked for tracked in due if self._budget.take(tracked.key[0], now)]
         if not due:
             return
         for tracked in due:
@@ -186,19 +191,25 @@ class PredictiveHPAController:
 
     async def _decide(self, observed: Sequence[Observation]) -> None:
         try:
-            current = [o for o in observed if self._is_current(o.tracked, o.spec)]
-            results = self.forecaster.forecast(current)
-            acting = (
-                self._guarded(
-                    o.tracked, self.actuator.act(o, forecast, lambda o=o: self._is_current(o.tracked, o.spec))
-                )
-                for o, forecast in zip(current, results, strict=True)
-            )
+            size = self.settings.forecast_batch
+            acting: list[asyncio.Task[None]] = []
+            for batch in (observed[i : i + size] for i in range(0, len(observed), size)):
+                current = [o for o in batch if self._is_current(o.tracked, o.spec)]
+                results = self.forecaster.forecast(current)
+                acting += [asyncio.ensure_future(self._act(o, r)) for o, r in zip(current, results, strict=True)]
+                await asyncio.sleep(0)
             await asyncio.gather(*acting)
-            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(current))
+            self._metrics.reconciles.labels("PredictiveHPA", "ok").inc(len(acting))
         finally:
             for each in observed:
                 each.tracked.busy = False
+
+    async def _act(self, observed: Observation, forecast: ForecastResult | None) -> None:
+        def is_current() -> bool:
+            return self._is_current(observed.tracked, observed.spec)
+
+        if is_current():
+            await self._guarded(observed.tracked, self.actuator.act(observed, forecast, is_current))
 
     def _is_current(self, tracked: TrackedObject, spec: PredictiveHPA | None) -> bool:
         """Whether the object still is what was observed: a metrics API may take ten seconds to answer.

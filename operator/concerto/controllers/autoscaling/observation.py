@@ -67,7 +67,7 @@ class Observer:
         settings: PredictiveHPASettings,
     ) -> None:
         self.pods = PodIndex()
-        self.selectors = SelectorIndex()
+        self.selectors = SelectorIndex(self.pods)
         self.conflicts = TargetConflicts()
         self._targets = targets
         self._measurements = measurements

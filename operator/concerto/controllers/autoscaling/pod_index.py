@@ -1,107 +1,184 @@
-"""Pods by label, so that selecting a target's pods does not visit all others."""
+"""Pods by namespace and by the labels that selectors name, so that selecting a target's pods does not visit all others.
+
+Users choose labels freely, so they are indexed only where a registered selector asks for one exact value, and are held
+as text otherwise.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import json
+import logging
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from concerto.api.selectors import LabelSelector
-from concerto.autoscaling.pod_reader import read_pod
+from concerto.autoscaling.pod_reader import label_text, read_pod
 from concerto.autoscaling.pods import Gone, TargetPod
 from concerto.autoscaling.settings import ControllerSettings
 
+logger = logging.getLogger(__name__)
+
 Key = tuple[str, str]
-_GONE_SECONDS, _GONE_MOST = 300.0, 10_000
+Labels = Mapping[str, str]
+
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_GONE_SECONDS, _MAX_GONE = 300.0, 10_000
 """Seconds for which deleted pods are remembered (readings are never older), and their number per namespace."""
 
 
+@dataclass(frozen=True)
+class _Pod:
+    """One pod: its labels as text, and its view."""
+
+    text: str
+    view: TargetPod
+
+    @property
+    def labels(self) -> Labels:
+        labels: Labels = json.loads(self.text)
+        return labels
+
+
+@dataclass(frozen=True)
+class _GonePod:
+    text: str
+    gone: Gone
+
+
 class PodIndex:
-    """Views of pods, found by selectors that ask for at least one label's value."""
+    """Views of pods, found by label selectors."""
 
     def __init__(self) -> None:
-        """Empty; fed by a reflector's ``on_change``."""
-        self._views: dict[Key, tuple[Mapping[str, str], TargetPod]] = {}
-        self._by_label: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
-        self._by_namespace: defaultdict[str, set[str]] = defaultdict(set)
-        self._gone: defaultdict[str, deque[tuple[Mapping[str, str], Gone]]] = defaultdict(deque)
+        self._pods: defaultdict[str, dict[str, _Pod]] = defaultdict(dict)
+        self._by_label: defaultdict[str, dict[str, dict[str, set[str]]]] = defaultdict(dict)
+        """By namespace, label key (of those that `index` was asked for) and value: names of pods."""
+        self._selectors_of: Counter[tuple[str, str]] = Counter()
+        self._gone: defaultdict[str, deque[_GonePod]] = defaultdict(deque)
 
     def on_change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """Take note that a pod appeared, changed or was deleted."""
         before = None
         if old is not None:
-            _, before = self._views.get((old["metadata"]["namespace"], old["metadata"]["name"]), ({}, None))
-            self._remove(old["metadata"])
+            before = self._remove(old["metadata"]["namespace"], old["metadata"]["name"])
         if new is not None:
-            meta = new["metadata"]
-            labels = meta.get("labels") or {}
-            namespace, name = meta["namespace"], meta["name"]
-            view = read_pod(new)
+            namespace, name = new["metadata"]["namespace"], new["metadata"]["name"]
+            try:
+                pod = _Pod(label_text(new["metadata"]), read_pod(new))
+            except _MALFORMED as error:
+                # One pod that cannot be read must not stop the watch of all others
+                logger.warning("pod %s/%s does not count for autoscaling: %s", namespace, name, str(error)[:200])
+                return
             if before is not None:
-                view = replace(view, first_ready=_first_ready(before, view))
-            self._views[namespace, name] = (labels, view)
-            if before is not None and before.is_ready and view.deleting and not before.deleting:
-                self._leaves(namespace, labels, Gone(before.ready_since, view.deleting_since))
-            self._by_namespace[namespace].add(name)
-            for label in labels.items():
-                self._by_label[namespace, *label].add(name)
+                pod = replace(pod, view=replace(pod.view, first_ready=_first_ready(before, pod.view)))
+            self._add(namespace, name, pod)
+            if before is not None and before.is_ready and pod.view.deleting and not before.deleting:
+                self._remember_gone(namespace, _GonePod(pod.text, Gone(before.ready_since, pod.view.deleting_since)))
+
+    def index(self, namespace: str, selector: LabelSelector) -> None:
+        """Index the label that this selector asks one exact value of; call `unindex` when the selector is gone."""
+        if (pair := exact_pair(selector)) is None:
+            return
+        self._selectors_of[namespace, pair[0]] += 1
+        if pair[0] not in self._by_label[namespace]:
+            values = self._by_label[namespace][pair[0]] = {}
+            for name, pod in self._pods.get(namespace, {}).items():
+                if (value := pod.labels.get(pair[0])) is not None:
+                    values.setdefault(value, set()).add(name)
+
+    def unindex(self, namespace: str, selector: LabelSelector) -> None:
+        """The reverse of `index`."""
+        if (pair := exact_pair(selector)) is None:
+            return
+        self._selectors_of[namespace, pair[0]] -= 1
+        if self._selectors_of[namespace, pair[0]] <= 0:
+            del self._selectors_of[namespace, pair[0]]
+            del self._by_label[namespace][pair[0]]
+            if not self._by_label[namespace]:
+                del self._by_label[namespace]
 
     def select(self, namespace: str, selector: LabelSelector) -> list[TargetPod]:
         """Views of the selected pods."""
-        return [view for _, view in self._selected(namespace, selector)]
+        return [pod.view for pod, _ in self._selected(namespace, selector)]
 
     def gone(self, namespace: str, selector: LabelSelector) -> list[Gone]:
         """Of the selected pods, those that took load in the last minutes and are deleted."""
-        return [gone for labels, gone in self._gone.get(namespace, ()) if selector.matches(labels)]
+        return [pod.gone for pod in self._gone.get(namespace, ()) if selector.matches(json.loads(pod.text))]
 
-    def labels(self, namespace: str, selector: LabelSelector) -> list[Mapping[str, str]]:
+    def labels(self, namespace: str, selector: LabelSelector) -> list[Labels]:
         """Labels of the selected pods."""
-        return [labels for labels, _ in self._selected(namespace, selector)]
+        return [labels for _, labels in self._selected(namespace, selector)]
 
-    def _selected(self, namespace: str, selector: LabelSelector) -> Iterable[tuple[Mapping[str, str], TargetPod]]:
-        names = self._by_namespace.get(namespace, set())
-        if (pair := exact_pair(selector)) is not None:
-            names = self._by_label.get((namespace, *pair), set())
-        found = (self._views[namespace, name] for name in sorted(names))
-        return [entry for entry in found if selector.matches(entry[0])]
+    def _selected(self, namespace: str, selector: LabelSelector) -> Iterable[tuple[_Pod, Labels]]:
+        pods = self._pods.get(namespace, {})
+        names: Iterable[str] = pods
+        indexed = self._by_label.get(namespace, {})
+        if (pair := exact_pair(selector)) is not None and pair[0] in indexed:
+            names = indexed[pair[0]].get(pair[1], ())
+        found = ((pods[name], pods[name].labels) for name in sorted(names))
+        return [(pod, labels) for pod, labels in found if selector.matches(labels)]
 
-    def _leaves(self, namespace: str, labels: Mapping[str, str], gone: Gone) -> None:
-        kept = self._gone[namespace]
-        kept.append((labels, gone))
-        while len(kept) > _GONE_MOST or kept[0][1].until < gone.until - _GONE_SECONDS:
-            kept.popleft()
+    def _add(self, namespace: str, name: str, pod: _Pod) -> None:
+        self._pods[namespace][name] = pod
+        for values, value in self._indexed(namespace, pod):
+            values.setdefault(value, set()).add(name)
 
-    def _remove(self, meta: Mapping[str, Any]) -> None:
-        namespace, name = meta["namespace"], meta["name"]
-        labels, _ = self._views.pop((namespace, name), ({}, None))
-        self._by_namespace[namespace].discard(name)
-        if not self._by_namespace[namespace]:
-            del self._by_namespace[namespace]
+    def _remove(self, namespace: str, name: str) -> TargetPod | None:
+        pod = self._pods[namespace].pop(name, None)
+        if not self._pods[namespace]:
+            del self._pods[namespace]
             self._gone.pop(namespace, None)
-        for label in labels.items():
-            names = self._by_label[namespace, *label]
-            names.discard(name)
-            if not names:
-                del self._by_label[namespace, *label]
+        if pod is None:
+            return None
+        for values, value in self._indexed(namespace, pod):
+            values.get(value, set()).discard(name)
+            if not values.get(value):
+                values.pop(value, None)
+        return pod.view
+
+    def _indexed(self, namespace: str, pod: _Pod) -> list[tuple[dict[str, set[str]], str]]:
+        """The indexes that the pod stands in, each with the pod's value."""
+        if not (indexed := self._by_label.get(namespace)):
+            return []
+        labels = pod.labels
+        return [(values, labels[key]) for key, values in indexed.items() if key in labels]
+
+    def _remember_gone(self, namespace: str, pod: _GonePod) -> None:
+        remembered = self._gone[namespace]
+        remembered.append(pod)
+        while len(remembered) > _MAX_GONE or remembered[0].gone.until < pod.gone.until - _GONE_SECONDS:
+            remembered.popleft()
 
 
 class SelectorIndex:
-    """Selectors of objects: finds objects that select the same pods."""
+    """Selectors of objects: finds objects that select the same pods, and has their labels indexed."""
 
-    def __init__(self) -> None:
+    def __init__(self, pods: PodIndex) -> None:
+        self._pods = pods
         self._selectors: dict[Key, LabelSelector] = {}
         self._by_pair: defaultdict[tuple[str, tuple[str, str] | None], set[Key]] = defaultdict(set)
 
     def put(self, key: Key, selector: LabelSelector | None) -> None:
         """Register the selector of an object; None removes the object."""
-        if (before := self._selectors.pop(key, None)) is not None:
-            self._by_pair[key[0], exact_pair(before)].discard(key)
+        before = self._selectors.get(key)
+        if before == selector:
+            return
         if selector is not None:
             self._selectors[key] = selector
+            self._pods.index(key[0], selector)
             self._by_pair[key[0], exact_pair(selector)].add(key)
+        else:
+            del self._selectors[key]
+        if before is not None:
+            self._pods.unindex(key[0], before)
+            where = (key[0], exact_pair(before))
+            if selector is None or exact_pair(selector) != where[1]:
+                self._by_pair[where].discard(key)
+                if not self._by_pair[where]:
+                    del self._by_pair[where]
 
-    def claimants(self, namespace: str, labels: Iterable[Mapping[str, str]]) -> list[Key]:
+    def claimants(self, namespace: str, labels: Iterable[Labels]) -> list[Key]:
         """Objects that select any pod with one of these sets of labels, in order."""
         found: set[Key] = set()
         for each in labels:
@@ -114,7 +191,7 @@ class SelectorIndex:
 
 
 def _first_ready(before: TargetPod, now: TargetPod) -> float | None:
-    """When it became Ready for the first time, if that was seen."""
+    """When it became Ready for the first time, if that was observed."""
     if before.first_ready is not None or not now.is_ready or before.is_ready:
         return before.first_ready
     # Not Ready since its very start, as far as its condition tells
@@ -124,7 +201,7 @@ def _first_ready(before: TargetPod, now: TargetPod) -> float | None:
 
 
 def exact_pair(selector: LabelSelector) -> tuple[str, str] | None:
-    """A label and the one value it must have; None where the selector asks for no such thing."""
+    """A label and the one value it must have; None where the selector requires no exact value."""
     for requirement in selector.requirements or ():
         if requirement.operator == "In" and len(requirement.values) == 1:
             return requirement.key, requirement.values[0]

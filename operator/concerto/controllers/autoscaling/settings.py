@@ -25,6 +25,9 @@ class PredictiveHPASettings:
         metrics_timeout_seconds: timeout of one request to a metrics API.
         batch_seconds: objects that are due together are forecast together when they are observed within this time. An
             object whose metrics API answers later does not delay the others.
+        max_syncs_per_namespace: syncs of a namespace's objects that start in one period. With more objects, each of
+            them is synced less often, in turn.
+        forecast_batch: objects that are forecast without a break, so that the event loop is not blocked for long.
     """
 
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -36,3 +39,5 @@ class PredictiveHPASettings:
     status_interval_seconds: float = 60.0
     metrics_timeout_seconds: float = 10.0
     batch_seconds: float = 1.0
+    max_syncs_per_namespace: int = 500
+    forecast_batch: int = 100

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Protocol
 
 import aiohttp
@@ -71,6 +72,10 @@ class Tokens(Protocol):
         """That agent does not know it."""
 
 
+ContainerKey = tuple[str, str, str]
+"""Namespace, pod and container."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A container at one instant: CPU seconds since its start, memory in bytes, its start; times in seconds."""
@@ -87,11 +92,11 @@ class Answer:
 
     Attributes:
         came_at: arrival time by the operator's clock, which the agent cannot influence.
-        points: by namespace, pod and container.
+        points: of the containers whose readings are asked for.
     """
 
     came_at: float
-    points: Mapping[tuple[str, str, str], Point]
+    points: Mapping[ContainerKey, Point]
 
 
 @dataclass(frozen=True)
@@ -145,12 +150,15 @@ class AgentMetrics:
         self._clock = clock
         self._settings = settings or AgentSettings()
         self._nodes: dict[str, _Node] = {}
+        self._wanted: dict[str, dict[ContainerKey, float]] = {}
+        """By node, the containers whose readings were asked for, and when."""
         self._limit = asyncio.Semaphore(self._settings.concurrency)
         self._client: aiohttp.ClientSession | None = None
 
     async def usage(self, namespace: str, pods: Sequence[TargetPod]) -> Found:
         """Readings of these pods, of one namespace."""
         running = [pod for pod in pods if pod.node and pod.phase == "Running"]
+        self._want(namespace, running)
         hosts = {pod.node: pod.host for pod in running}
         endpoints = {node: endpoint_of(self._capacities.get(("", node))) for node in hosts}
         serving = {node: (endpoint, hosts[node]) for node, endpoint in endpoints.items() if endpoint is not None}
@@ -168,6 +176,14 @@ class AgentMetrics:
                 usage[pod.name] = reading
         silent = tuple(sorted(node for node, endpoint in endpoints.items() if endpoint is None))
         return Found(usage, tuple(f"node {node}: {text}" for node, text in sorted(troubles.items())), silent)
+
+    def _want(self, namespace: str, pods: Sequence[TargetPod]) -> None:
+        """Keep the points of these pods' containers in their nodes' answers."""
+        now = self._clock()
+        for pod in pods:
+            wanted = self._wanted.setdefault(pod.node, {})
+            for container in pod.containers:
+                wanted[namespace, pod.name, container.name] = now
 
     async def close(self) -> None:
         """Give up all connections."""
@@ -199,6 +215,11 @@ class AgentMetrics:
     def _forget(self, now: float) -> None:
         for name in [n for n, node in self._nodes.items() if now - node.asked_at > self._settings.forget_seconds]:
             del self._nodes[name]
+        for name, wanted in list(self._wanted.items()):
+            for key in [k for k, at in wanted.items() if abs(now - at) > self._settings.longest_seconds]:
+                del wanted[key]
+            if not wanted:
+                del self._wanted[name]
 
     async def _scrape(self, node: str, endpoint: MetricsEndpoint, host: str, answers: list[Answer]) -> str | None:
         settings = self._settings
@@ -231,7 +252,7 @@ class AgentMetrics:
                     if response.status == 401:
                         self._tokens.refused(node, token)
                     words = (await response.content.read(200)).decode(errors="replace")
-                    return f"its agent refuses: {response.status} {words}"
+                    return f"its agent refuses: {response.status} {printable(words)}"
                 text = await _body(response.content, settings.largest_bytes)
         except aiohttp.ServerFingerprintMismatch:
             return "what serves there is not the agent whose certificate NodeCapacity.status names"
@@ -241,10 +262,10 @@ class AgentMetrics:
             # Its own words change from one time to the next, and would make a new status of it each time
             return f"nothing answers at {endpoint.address or host}, port {endpoint.port}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"its agent cannot be asked: {error or type(error).__name__}"
+            return f"its agent cannot be asked: {printable(str(error))[:200] or type(error).__name__}"
         now = self._clock()
         answers[:] = [a for a in answers if abs(now - a.came_at) <= settings.longest_seconds]
-        answers.append(Answer(now, read_answer(text)))
+        answers.append(Answer(now, read_answer(text, self._wanted.get(node, {}))))
         return None
 
     # Reading
@@ -265,7 +286,7 @@ class AgentMetrics:
             at, window = min(at, new.at), max(window, seconds)
         return PodUsage(at, window, usage) if usage else None
 
-    def _base(self, answers: Sequence[Answer], key: tuple[str, str, str], new: Point) -> Point | None:
+    def _base(self, answers: Sequence[Answer], key: ContainerKey, new: Point) -> Point | None:
         """The point to take the rate from: of the same container, the last that is a window ago, else the oldest."""
         found: Point | None = None
         for answer in reversed(answers):
@@ -279,23 +300,44 @@ class AgentMetrics:
         return found
 
 
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal would obey when somebody describes the object."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 _STALE = "its agent's readings are not of the last {:.0f} s: it hangs, or the node's clock is wrong"
 
 
 def endpoint_of(capacity: Object | None) -> MetricsEndpoint | None:
-    """Where the node's agent serves metrics of its pods; None if it does not serve them."""
+    """Where the node's agent serves metrics of its pods; None if nowhere, or at no possible address of a node.
+
+    An agent writes the address itself. Link-local addresses serve a cloud's credentials, and are never a node's.
+    """
     agent = ((capacity or {}).get("status") or {}).get("agent") or {}
-    return MetricsEndpoint.from_raw(agent["metrics"]) if "metrics" in agent else None
+    if "metrics" not in agent:
+        return None
+    endpoint = MetricsEndpoint.from_raw(agent["metrics"])
+    if endpoint.address:
+        try:
+            address = ip_address(endpoint.address)
+        except ValueError:
+            return None
+        if address.is_link_local or address.is_multicast or address.is_unspecified:
+            return None
+    return endpoint
 
 
-def read_answer(text: str) -> dict[tuple[str, str, str], Point]:
-    """The containers in an exposition of ``/metrics/resource`` that have a counter and a level.
+def read_answer(text: str, wanted: Container[ContainerKey]) -> dict[ContainerKey, Point]:
+    """Those of the wanted containers in an exposition of ``/metrics/resource`` that have a counter and a level.
 
     A line of another form, or with a value that is no number, below zero or beyond all measure, is as if it was not
     there.
     """
-    values: dict[tuple[str, str, str], dict[str, tuple[float, float]]] = {}
-    for family, container, namespace, pod, value, stamp in _LINE.findall(text):
+    values: dict[ContainerKey, dict[str, tuple[float, float]]] = {}
+    for match in _LINE.finditer(text):
+        family, container, namespace, pod, value, stamp = match.groups()
+        if (namespace, pod, container) not in wanted:
+            continue
         try:
             number = float(value)
         except ValueError:
