@@ -30,7 +30,7 @@ from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.podmeta import limits_of, trim_pod
+from concerto_agent.podmeta import Containers, limits_of, trim_pod
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits
 from concerto_agent.status_publisher import PublisherSettings, Sources, StatusPublisher, Timing
@@ -127,7 +127,9 @@ class Agent:
         self._pods = (
             None
             if hierarchies.cpu is None
-            else PodWatcher(hierarchies.cpu, where.cgroup, self._cgroup_changed, self._container_seen)
+            else PodWatcher(
+                hierarchies.cpu, where.cgroup, self._cgroup_changed, self._container_seen, self._containers_gone
+            )
         )
         own, cluster = f"metadata.name={node_name}", f"metadata.name={CLUSTER_NAME}"
         self._reflect_own = Reflector(session, NODE_CAPACITIES, field_selector=own, on_change=self._capacity_changed)
@@ -288,6 +290,9 @@ class Agent:
 
     def _container_seen(self, uid: str) -> None:
         self.measurement.census.working(uid, self._clock())
+
+    def _containers_gone(self, uid: str, left: Containers) -> None:
+        self.measurement.census.containers_gone(uid, left, self._clock())
 
     def _cluster_changed(self, _: Object | None, new: Object | None) -> None:
         self._cluster = read_cluster_model(new)

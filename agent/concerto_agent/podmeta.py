@@ -1,10 +1,11 @@
 """Which of the pods on the node count, that is, make up n and ``observedPodUIDs``.
 
-A pod counts from the moment its first container is there until its cgroup is gone, because that is how long its load
-can be part of what is measured. Before that (its sandbox is made, its image pulled, kubelet is busy with others) it is
-no load yet, however long that takes: to the operator it is still in flight. What tells of the first container is the
-pod's cgroup or, where the runtime gives sandboxes no cgroup of their own, the pod's status. *Which* pods count is the
-API's to tell:
+A pod counts from its first container's start to its last container's end, because that is how long its load can be
+part of what is measured. Before its start (its sandbox is made, its image pulled, kubelet is busy with others) it is no
+load yet, however long that takes: to the operator it is still in flight. After its last instruction a pod stays for
+seconds, while kubelet takes the sandbox down: if it counted until then, a node full of ended pods would look full. The
+cgroups of the containers show both moments; where the runtime gives sandboxes no cgroup, the pod's status shows the
+first. *Which* pods count, the API server decides:
 
 - A static pod does not count. Its cgroup carries the hash of its manifest (32 hexadecimal digits), so that it is known
   even while the API is away; its mirror pod names the hash in an annotation.
@@ -12,8 +13,8 @@ API's to tell:
 - A UID that the API does not show does not count yet. Either we hear of the pod in a moment (kubelet has just heard of
   it from the same server), or it is the rest of a pod that nobody knows any more, which kubelet will clear away. To the
   operator an uncounted pod is still in flight, which is the safe side; its load is part of the pods' usage even so.
-- A pod that has finished, or was deleted while it still ends, goes on counting until its cgroup is gone: kubelet
-  removes that before it lets go of the pod, and the operator credits the difference in the meantime.
+- A pod whose containers may start again (``restartPolicy: Always``, not being deleted) goes on counting without them:
+  they are about to come back. A pod that the API server no longer shows counts until its containers are gone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Object = dict[str, Any]
 
 def trim_pod(pod: Object) -> Object:
     """The part of a raw Pod that is read here."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return {
         "metadata": {
@@ -49,8 +50,14 @@ def trim_pod(pod: Object) -> Object:
             ],
             "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
         },
-        "limits": spec_limits(pod.get("spec") or {}),
-        "status": {"startedAt": _first_start(status), "running": _running(status)},
+        "limits": spec_limits(spec),
+        "containers": len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()),
+        "restarts": spec.get("restartPolicy", "Always") == "Always" and "deletionTimestamp" not in metadata,
+        "status": {
+            "startedAt": _first_start(status),
+            "running": _running(status),
+            "finished": status.get("phase") in ("Succeeded", "Failed"),
+        },
     }
 
 
@@ -98,9 +105,28 @@ def limits_of(pods: Iterable[Object]) -> dict[str, PodLimits]:
 
 
 @dataclass(frozen=True)
+class Containers:
+    """The containers of a pod, as its cgroups show them.
+
+    Attributes:
+        seen: how many containers have had a cgroup since the pod was first seen.
+        ids: IDs of what still has one, which can only be the sandbox unless the runtime gives sandboxes none.
+    """
+
+    seen: int
+    ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class _Known:
+    """A pod as the API server shows it; ``started`` is the wall time of its first container's start."""
+
     counts: bool
-    started: float | None  # wall time of its first container's start
+    started: float | None
+    finished: bool
+    restarts: bool
+    containers: int
+    running: frozenset[str]
 
 
 class PodListener(Protocol):
@@ -134,6 +160,9 @@ class PodCensus:
         self._max_pods = max_pods
         self._present: set[str] = set()
         self._working: dict[str, float] = {}
+        self._idle: dict[
+            str, Containers
+        ] = {}  # pods that have had containers and have none, or one that may be a sandbox
         self._found: set[str] = set()
         self._known: dict[str, _Known] = {}
         self._deleted: set[str] = set()
@@ -155,12 +184,19 @@ class PodCensus:
     def working(self, uid: str, at: float) -> None:
         """A container of the pod, whose cgroup is there, has started by ``at``, monotonic seconds."""
         self._working.setdefault(uid, at)
+        self._idle.pop(uid, None)
+        self._settle(at)
+
+    def containers_gone(self, uid: str, left: Containers, at: float) -> None:
+        """The pod's containers have ended by ``at``, as far as its cgroups show."""
+        self._idle[uid] = left
         self._settle(at)
 
     def vanished(self, uid: str, at: float) -> None:
         """A pod's cgroup is gone since ``at``."""
         self._present.discard(uid)
         self._working.pop(uid, None)
+        self._idle.pop(uid, None)
         self._found.discard(uid)
         self._settle(at)
         if uid in self._deleted:
@@ -183,7 +219,14 @@ class PodCensus:
                     self._forget(uid)
             return
         started = new["status"]["startedAt"]
-        known = _Known(counts(new), parse_timestamp(started) if started else None)
+        known = _Known(
+            counts=counts(new),
+            started=parse_timestamp(started) if started else None,
+            finished=new["status"]["finished"],
+            restarts=new["restarts"],
+            containers=new["containers"],
+            running=frozenset(new["status"]["running"]),
+        )
         for uid in uids_of(new):
             self._known[uid] = known
             if uid in self._found and known.started is not None and uid not in self.counted:
@@ -213,9 +256,22 @@ class PodCensus:
         known = self._known.get(uid)
         return None if known is None else known.counts
 
+    def _is_over(self, uid: str) -> bool:
+        """Whether no container of the pod runs, and none will run again."""
+        known, left = self._known.get(uid), self._idle.get(uid)
+        if known is not None and known.finished:
+            return True
+        if left is None or (left.ids and known is not None and left.ids & known.running):
+            return False
+        if uid in self._deleted or known is None:
+            return True
+        # Init containers end before others start
+        return not known.restarts and left.seen >= known.containers
+
     def _settle(self, at: float) -> None:
         """Make ``counted`` what it should be, and tell the listener of the differences."""
-        units = [uid for uid in self._present if uid in self._working and self._is_unit(uid)]
+        started = [uid for uid in self._present if uid in self._working]
+        units = [uid for uid in started if self._is_unit(uid) and not self._is_over(uid)]
         units.sort(key=lambda uid: (self._working[uid], uid))
         wanted = {uid: self._working[uid] for uid in units[: self._max_pods]}
         before, self.counted = self.counted, wanted

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from concerto_agent.cgroups import KUBEPODS_PATHS, is_qos_directory, pod_uid
+from concerto_agent.cgroups import KUBEPODS_PATHS, container_id, is_qos_directory, pod_uid
 from concerto_agent.inotify import (
     IN_CREATE,
     IN_DELETE,
@@ -25,6 +25,7 @@ from concerto_agent.inotify import (
     IN_Q_OVERFLOW,
     Inotify,
 )
+from concerto_agent.podmeta import Containers
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class PodWatcher:
 
     Attributes:
         pods: pod UID (as in the directory's name) -> path of its cgroup, relative to the hierarchy's root.
-        working: UIDs of the pods of which a container, and not only the sandbox, has been seen.
+        working: UIDs of the pods of which a container, and not only the sandbox, has a cgroup.
         events: ``Inotify``, or ``Scan`` where no watch could be had and the tree is read once a second.
         kubepods: path of the kubepods cgroup, None while there is none.
     """
@@ -53,6 +54,7 @@ class PodWatcher:
         scope: str,
         on_change: Callable[[str, bool], None],
         on_working: Callable[[str], None],
+        on_containers_gone: Callable[[str, Containers], None] = lambda uid, left: None,
         *,
         scan_seconds: float = 1.0,
         check_seconds: float = 30.0,
@@ -64,8 +66,9 @@ class PodWatcher:
             root: a cgroup hierarchy's root (any that kubelet makes pod cgroups in).
             scope: path of the cgroup below which kubepods lies, relative to ``root``; "" for the root.
             on_change: called with a UID and whether it came (True) or went (False).
-            on_working: called with a UID once its first container has its cgroup. A runtime that gives sandboxes none
-                is never seen to get there with one container: the API has to tell of those pods.
+            on_working: called with a UID when a container has its cgroup, and none had one before. A runtime that gives
+                sandboxes none is never seen to get there with one container: the pod's status shows those.
+            on_containers_gone: called with a UID when the last container's cgroup is gone.
             scan_seconds: how often the tree is read where events can't be had.
             check_seconds: how often it is read in spite of events, should the kernel ever keep one to itself.
             open_inotify: gives an inotify instance.
@@ -78,6 +81,8 @@ class PodWatcher:
         self._scope = scope.strip("/")
         self._on_change = on_change
         self._on_working = on_working
+        self._on_containers_gone = on_containers_gone
+        self._seen: dict[str, set[str]] = {}  # names of the cgroups that each pod has had in its own
         self._uid_of: dict[str, str] = {}  # the other way round
         self._scan_seconds = scan_seconds
         self._check_seconds = check_seconds
@@ -224,18 +229,25 @@ class PodWatcher:
         if path is not None:
             self._uid_of.pop(path, None)
             self.working.discard(uid)
+            self._seen.pop(uid, None)
             self._on_change(uid, False)
 
     def _count_containers(self, uid: str) -> None:
-        """Whether a container of the pod is there by now."""
-        if uid in self.working:
-            return
+        """Whether containers of the pod have come or gone."""
         try:
             with os.scandir(self._root / self.pods[uid]) as entries:
                 # conmon is CRI-O's, not the pod's
-                cgroups = sum(entry.is_dir() and "conmon" not in entry.name for entry in entries)
+                names = {entry.name for entry in entries if entry.is_dir() and "conmon" not in entry.name}
         except OSError:
             return  # gone already
-        if cgroups >= _SANDBOX_AND_CONTAINER:
-            self.working.add(uid)
-            self._on_working(uid)
+        seen = self._seen.setdefault(uid, set())
+        seen |= names
+        if len(names) >= _SANDBOX_AND_CONTAINER:
+            if uid not in self.working:
+                self.working.add(uid)
+                self._on_working(uid)
+        elif len(seen) > len(names) and (uid in self.working or not names):
+            self.working.discard(uid)
+            ids = frozenset(identity for name in names if (identity := container_id(name)))
+            # One cgroup is the sandbox's, unless nothing is left of a runtime that gives sandboxes none
+            self._on_containers_gone(uid, Containers(max(len(seen) - 1, 1), ids))

@@ -10,6 +10,7 @@ import pytest
 
 from concerto_agent.cgroups import Hierarchies, is_qos_directory, pod_uid
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_ISDIR, IN_Q_OVERFLOW, Event, Inotify
+from concerto_agent.podmeta import Containers
 from concerto_agent.pods import PodWatcher
 from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
 
@@ -81,8 +82,14 @@ class Watch:
         self.said: list[tuple[str, bool]] = []
         self.root = root
         self.working: list[str] = []
+        self.gone: list[tuple[str, Containers]] = []
         self.watcher = PodWatcher(
-            root, scope, lambda uid, came: self.said.append((uid, came)), self.working.append, **options
+            root,
+            scope,
+            lambda uid, came: self.said.append((uid, came)),
+            self.working.append,
+            lambda uid, left: self.gone.append((uid, left)),
+            **options,
         )
         self.watcher.refresh()
 
@@ -155,6 +162,48 @@ def test_a_pod_works_once_a_container_is_there_and_not_only_its_sandbox(watch, t
     assert w.working == ([A] if expected else [])
     w.watcher.refresh()
     assert w.working == ([A] if expected else []), "it is told once"
+
+
+SANDBOX, FIRST, SECOND = ("a" * 64, "b" * 64, "c" * 64)
+STEPS = {
+    "its only container ends": (["+b", "-b"], [Containers(1, frozenset({SANDBOX}))]),
+    "one container of two ends": (["+b", "+c", "-b"], []),
+    "both end": (["+b", "+c", "-b", "-c"], [Containers(2, frozenset({SANDBOX}))]),
+    "an init container, then another": (
+        ["+b", "-b", "+c", "-c"],
+        [Containers(1, frozenset({SANDBOX})), Containers(2, frozenset({SANDBOX}))],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["events", "scans"])
+@pytest.mark.parametrize(("steps", "expected"), STEPS.values(), ids=STEPS)
+def test_the_end_of_the_last_container_is_seen_before_the_pods_cgroup_goes(watch, tmp_path, steps, expected, how):
+    path = f"kubepods/pod{A}"
+    (tmp_path / path / SANDBOX).mkdir(parents=True)
+    w = watch()
+    for step in steps:
+        name = {"b": FIRST, "c": SECOND}[step[1]]
+        (w.make if step[0] == "+" else w.remove)(f"{path}/{name}")
+        if how == "events":
+            w.take()
+        else:
+            w.watcher.refresh()
+    assert w.gone == [(A, left) for left in expected]
+    w.watcher.refresh()
+    assert len(w.gone) == len(expected), "it is reported once"
+    w.remove(path)
+    w.take()
+    assert w.watcher.pods == {}
+
+
+def test_where_sandboxes_have_no_cgroup_the_end_is_seen_as_well(watch, tmp_path):
+    path = f"kubepods/pod{A}"
+    (tmp_path / path / FIRST).mkdir(parents=True)
+    w = watch()
+    w.remove(f"{path}/{FIRST}")
+    w.take()
+    assert w.gone == [(A, Containers(1))]
 
 
 def test_a_pod_that_is_made_again_has_to_start_again(watch, tmp_path):

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto_agent.podmeta import PodCensus, counts, trim_pod
+from concerto_agent.podmeta import Containers, PodCensus, counts, trim_pod
 from support.node_trees import STATIC_UID, UIDS
 
 A, B = UIDS
+RUNS, SANDBOX = "a" * 64, "b" * 64
 WALL = 1_800_000_000.0
 STARTED = "2027-01-15T07:59:00Z"  # 60 s before WALL
 
@@ -23,7 +24,18 @@ class Listener:
         self.said.append(("ended", uid, started_at, at))
 
 
-def pod(uid: str = A, *, owner: str | None = None, mirror_of: str | None = None, started: str | None = None) -> dict:
+def pod(
+    uid: str = A,
+    *,
+    owner: str | None = None,
+    mirror_of: str | None = None,
+    started: str | None = None,
+    phase: str = "Running",
+    restart: str = "Always",
+    containers: int = 1,
+    inits: int = 0,
+    deleting: bool = False,
+) -> dict:
     annotations = {"kubernetes.io/config.mirror": mirror_of, "kubernetes.io/config.hash": mirror_of}
     raw = {
         "metadata": {
@@ -31,12 +43,22 @@ def pod(uid: str = A, *, owner: str | None = None, mirror_of: str | None = None,
             "namespace": "default",
             "uid": uid,
             "resourceVersion": "1",
+            **({"deletionTimestamp": STARTED} if deleting else {}),
             "labels": {"large": "x"},
             "annotations": {"other": "x"} | (annotations if mirror_of else {}),
             "ownerReferences": [{"kind": owner, "controller": True, "name": "o", "uid": "u"}] if owner else [],
         },
-        "spec": {"containers": []},
-        "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": started}}}]}
+        "spec": {
+            "restartPolicy": restart,
+            "containers": [{"name": f"c{i}"} for i in range(containers)],
+            "initContainers": [{"name": f"i{i}"} for i in range(inits)],
+        },
+        "status": {
+            "phase": phase,
+            "containerStatuses": [
+                {"name": "c0", "containerID": f"containerd://{RUNS}", "state": {"running": {"startedAt": started}}}
+            ],
+        }
         if started
         else {"phase": "Pending"},
     }
@@ -116,6 +138,59 @@ def test_a_pod_counts_from_its_first_container_to_its_cgroups_end(census, listen
     census.vanished(A, 15.0)
     assert census.counted == {}
     assert listener.said == [("started", 10.0), ("ended", A, 10.0, 15.0)]
+
+
+JOB = {"restart": "Never", "owner": "Job"}
+ENDS = {
+    "a Job's pod: over": (JOB, Containers(1, frozenset({SANDBOX})), True),
+    "a Job's pod without a sandbox's cgroup: over": (JOB, Containers(1), True),
+    "a pod that is started again: its container comes back": ({}, Containers(1, frozenset({SANDBOX})), False),
+    "a pod that is being deleted: over": ({"deleting": True}, Containers(1, frozenset({SANDBOX})), True),
+    "its init container has ended, its container comes": (JOB | {"inits": 1}, Containers(1), False),
+    "its init container has ended, and so has its container": (JOB | {"inits": 1}, Containers(2), True),
+    "one container of two": (JOB | {"containers": 2}, Containers(1, frozenset({SANDBOX})), False),
+    "what is left is a container": (
+        JOB | {"started": STARTED, "containers": 2},
+        Containers(2, frozenset({RUNS})),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "left", "over"), ENDS.values(), ids=ENDS)
+def test_a_pod_stops_counting_with_its_last_container_and_not_with_its_cgroup(census, listener, facts, left, over):
+    census.heard(None, pod(**facts), 9.0, WALL)
+    starts(census, A, 10.0)
+    census.containers_gone(A, left, 15.0)
+    assert census.counted == ({} if over else {A: 10.0})
+    assert listener.said == [("started", 10.0)] + ([("ended", A, 10.0, 15.0)] if over else [])
+    census.vanished(A, 20.0)
+    assert len(listener.said) == 2, "it ends once"
+
+
+def test_a_container_that_starts_again_counts_again(census, listener):
+    census.heard(None, pod(restart="OnFailure"), 9.0, WALL)
+    starts(census, A, 10.0)
+    census.containers_gone(A, Containers(1), 15.0)
+    census.working(A, 25.0)
+    assert census.counted == {A: 10.0}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_finished_pod_does_not_count_though_its_cgroup_is_still_there(census, listener, phase):
+    census.heard(None, pod(**JOB), 9.0, WALL)
+    starts(census, A, 10.0)
+    census.heard(pod(**JOB), pod(**JOB, started=STARTED, phase=phase), 15.0, WALL)
+    assert census.counted == {}
+    assert listener.said[-1] == ("ended", A, 10.0, 15.0)
+
+
+def test_a_pod_that_was_deleted_and_whose_containers_are_gone_does_not_count(census, listener):
+    census.heard(None, pod(), 9.0, WALL)
+    starts(census, A, 10.0)
+    census.heard(pod(), None, 12.0, WALL)
+    census.containers_gone(A, Containers(1), 13.0)
+    assert listener.said[-1] == ("ended", A, 10.0, 13.0)
 
 
 def test_a_cgroup_whose_pod_is_heard_of_later_is_as_old_as_its_cgroup(census, listener):
