@@ -87,7 +87,7 @@ REQUESTS = {
         {"overhead": {"cpu": "10m", "memory": "1Mi"}, "containers": [container({"cpu": "100m"})]},
         {"cpu": 110, "memory": MI},
     ),
-    "a request of zero is none": ({"containers": [container({"cpu": "0", "example.com/gpu": "0"})]}, {}),
+    "a request of zero does not count": ({"containers": [container({"cpu": "0", "example.com/gpu": "0"})]}, {}),
 }
 
 
@@ -177,7 +177,7 @@ UNSUPPORTED = {
         {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "topologyKey": "zone", "maxSkew": 1}]},
         ("topology spread (DoNotSchedule)",),
     ),
-    "spread that may fail is none": (
+    "spread that may be violated is supported": (
         {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", "topologyKey": "zone", "maxSkew": 1}]},
         (),
     ),

@@ -2,7 +2,7 @@ from decimal import Decimal
 
 import pytest
 
-from concerto.api.quantities import MOST_AMOUNT, milli, parse_duration, parse_quantity, resource_amount, whole
+from concerto.api.quantities import MAX_AMOUNT, milli, parse_duration, parse_quantity, resource_amount, whole
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,6 @@ def test_no_quantity_is_larger_than_kubernetes_has_them(text, value):
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", "example.com/device"])
 def test_a_thousand_of_the_largest_amounts_still_fit_into_a_column(resource):
-    assert resource_amount(resource, "9223372036854775807") == MOST_AMOUNT
-    assert resource_amount(resource, "-9223372036854775807") == -MOST_AMOUNT
-    assert 1000 * MOST_AMOUNT < 2**63
+    assert resource_amount(resource, "9223372036854775807") == MAX_AMOUNT
+    assert resource_amount(resource, "-9223372036854775807") == -MAX_AMOUNT
+    assert 1000 * MAX_AMOUNT < 2**63

@@ -4,7 +4,7 @@ import pytest
 
 from concerto.pinning.classification import WORKLOAD_TYPES, Slowdowns, classify
 
-# 004 table 8.1
+# Stefanakis, table 8.1
 TABLE = """
 canneal-2 0.78 1.59 PackedFriendly
 canneal-4 0.83 1.04 PackedFriendly

@@ -6,11 +6,11 @@ from concerto.api.score_arguments import ScoreSettings
 from concerto.cli.explain import (
     add_arguments,
     build_snapshot,
+    events_of,
     find_profile,
     is_by_allocation,
     render,
     run,
-    said_of,
 )
 from concerto.scheduling.explanation import explain
 from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, profile
@@ -104,8 +104,8 @@ def test_what_was_said_comes_in_order_and_of_a_placed_pod_no_attempt_before():
         event("FailedScheduling", "tainted", 20),
         event("Pulled", "image", 41),
     ]
-    assert said_of(pod("p", nodeName="a"), told) == ["to a"]
-    assert said_of(pod("p"), told) == ["tainted", "full", "to a"]
+    assert events_of(pod("p", nodeName="a"), told) == ["to a"]
+    assert events_of(pod("p"), told) == ["tainted", "full", "to a"]
 
 
 def test_what_an_event_says_stays_a_line_and_moves_no_cursor():

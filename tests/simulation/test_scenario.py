@@ -48,7 +48,7 @@ REFUSED = {
         "jobs:\n  - {name: a, count: 1, coreSeconds: 1}\npolicies:\n  - concerto\n  - magic\n",
         ["x.yaml:5: policies[1]: expected one of concerto", "'magic'"],
     ),
-    "a quantity that is none": (
+    "not a quantity": (
         "jobs:\n  - {name: a, count: 1, coreSeconds: 1, memory: lots}\n",
         ["x.yaml:2: jobs[0].memory: expected a quantity such as 700Mi", "'lots'"],
     ),

@@ -1,4 +1,4 @@
-"""Conditions as Kubernetes keeps them: a list-map by type whose transition time moves only with the status."""
+"""Conditions in Kubernetes' form: a list-map by type whose transition time moves only with the status."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 Status = Literal["True", "False", "Unknown"]
 MESSAGE_LENGTH = 32768
-"""As our CRDs bound messages: a status with a longer one is refused, and nothing of it is known."""
+"""Limit of the CRDs; the API server refuses a status with a longer message."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that is so, is not so, or is not known.
+    """A condition of an object.
 
     Attributes:
         type: CamelCase name, unique in its object.
@@ -31,11 +31,11 @@ class Condition:
 def merge_conditions(
     old: Iterable[Mapping[str, Any]], new: Iterable[Condition], *, now: str, observed_generation: int
 ) -> list[dict[str, Any]]:
-    """The conditions list after ``new`` has been said.
+    """The conditions list with ``new`` merged in.
 
     Args:
-        old: the object's present conditions; types that ``new`` does not name are kept as they are.
-        new: what is said now.
+        old: the object's present conditions; types that ``new`` does not hold stay as they are.
+        new: the present conditions.
         now: RFC 3339 time, used as lastTransitionTime where a status differs from before.
         observed_generation: the generation that ``new`` was computed from.
     """

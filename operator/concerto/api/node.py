@@ -14,7 +14,7 @@ _MEASURED = ("cpu", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What a node repels pods with.
+    """A taint of a node.
 
     Attributes:
         key: the taint's key.
@@ -42,9 +42,9 @@ class NodeView:
         allocatable: amounts by resource: millicores for cpu, whole units for all else.
         taints: its taints, in the object's order.
         unschedulable: whether it has been cordoned.
-        ready: whether its Ready condition is True; a node that never said so is not ready.
-        capacity: amounts of cpu and memory that the machine has, of which usage is measured as a part.
-        addresses: its internal IP addresses, by which some metrics go.
+        ready: whether its Ready condition is True; a node without the condition is not ready.
+        capacity: amounts of cpu and memory of the machine; usage is measured as a share of them.
+        addresses: its internal IP addresses, which some metrics use as the node's name.
     """
 
     name: str

@@ -77,7 +77,7 @@ class AntiAffinityTerm:
         selector: the refused pods' labels.
         namespaces: the refused pods' namespaces; empty means the pod's own.
         any_namespace: whether a namespace selector widens that. Namespaces' labels are not read, so a selector counts
-            as selecting every namespace: a pod may be kept away that need not be, never the reverse.
+            as selecting every namespace: too many pods may be refused, never too few.
     """
 
     topology_key: str

@@ -28,24 +28,24 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     metadata = obj["metadata"]
     spec = obj["spec"]
     status = obj.get("status") or {}
-    kept_metadata = {k: metadata[k] for k in _METADATA if k in metadata}
+    trimmed_metadata = {k: metadata[k] for k in _METADATA if k in metadata}
     if MIRROR in (metadata.get("annotations") or ()):
-        kept_metadata["annotations"] = {MIRROR: ""}
-    kept = {k: spec[k] for k in _SPEC if k in spec}
+        trimmed_metadata["annotations"] = {MIRROR: ""}
+    trimmed = {k: spec[k] for k in _SPEC if k in spec}
     for containers in ("containers", "initContainers"):
         if containers in spec:
-            kept[containers] = [{k: c[k] for k in _CONTAINER if k in c} for c in spec[containers]]
+            trimmed[containers] = [{k: c[k] for k in _CONTAINER if k in c} for c in spec[containers]]
     claims = [{"name": v["name"], **found} for v in spec.get("volumes") or () if (found := claims_of(v))]
     if claims:
-        kept["volumes"] = claims
-    kept_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
+        trimmed["volumes"] = claims
+    trimmed_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
         resized = [
             {k: s[k] for k in _CONTAINER_STATUS if k in s} for s in status.get(statuses) or () if "resources" in s
         ]
         if resized:
-            kept_status[statuses] = resized
+            trimmed_status[statuses] = resized
     pending = [c for c in status.get("conditions") or () if c.get("type") == "PodResizePending"]
     if pending:
-        kept_status["conditions"] = pending
-    return {"metadata": kept_metadata, "spec": kept, "status": kept_status}
+        trimmed_status["conditions"] = pending
+    return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}

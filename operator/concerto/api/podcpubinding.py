@@ -1,6 +1,6 @@
-"""PodCPUBinding: the CPUs that a pod is to run on, and how far others are kept from them.
+"""PodCPUBinding: the CPUs that a pod runs on, and their exclusiveness.
 
-Source: 004 listings 6.2 to 6.4.
+Source: Stefanakis, listings 6.2 to 6.4 (docs/references.md, "CPU topology").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 Level = Literal["None", "CPU", "Core", "Socket", "NUMA"]
-"""What a binding keeps others from (004 §6.1)."""
+"""Exclusiveness: what a binding keeps other pods from (Stefanakis, section 6.1; docs/references.md)."""
 ResourceStatus = Literal[
     "Pending",
     "Validated",
@@ -27,21 +27,21 @@ BindingKey = tuple[str, str]
 FOREIGN_FINALIZERS = frozenset(
     f"{group}/pod-cpu-binding-finalizer" for group in ("cslab.ece.ntua.gr", "csllab.ece.ntua.gr")
 )
-"""The finalizer of 004's manifests (in both spellings of its listings), which nobody else would ever remove."""
+"""The finalizer of Maestro's manifests, in both spellings of Stefanakis' listings. No other controller removes it."""
 
 
 @dataclass(frozen=True)
 class PodCPUBinding:
-    """What a person, or the operator, asks for.
+    """The spec of a PodCPUBinding, written by a person or by the operator.
 
     Attributes:
         namespace: its namespace, and the pod's.
         name: its name.
         uid: its UID.
-        created: creation time, RFC 3339 in whole seconds: in order as text.
+        created: creation time, RFC 3339 in whole seconds, so that text order is time order.
         pod_name: the pod.
         cpus: numbers of the CPUs.
-        level: what others are kept from.
+        level: the exclusiveness.
     """
 
     namespace: str

@@ -22,8 +22,8 @@ _SUFFIXES = {
 _QUANTITY = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei))?$")
 _LARGEST = Decimal(2**63 - 1)
 """Where Kubernetes caps quantities."""
-MOST_AMOUNT = 2**53
-"""Where amounts are capped that are added up: a thousand of them still fit into the 64 bits of a column."""
+MAX_AMOUNT = 2**53
+"""Cap of amounts that are added up: a thousand of them still fit into the 64 bits of a column."""
 _DURATION = re.compile(r"(\d+(?:\.\d*)?)(ms|us|h|m|s)")
 _DURATION_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -52,10 +52,10 @@ def parse_quantity(value: str | int | float) -> Decimal:
 def counted(resource: str, amount: Decimal) -> int:
     """An amount in the unit that scheduling counts in: millicores for ``cpu``, whole units for all else, rounded up.
 
-    It is capped, so that sums of amounts stay numbers: whoever asks for so much gets a node to himself, or none.
+    It is capped, so that sums of amounts stay within 64 bits. No node has more than the cap.
     """
-    most = Decimal(MOST_AMOUNT)
-    return int(max(-most, min(amount * 1000 if resource == "cpu" else amount, most)).to_integral_value(ROUND_CEILING))
+    cap = Decimal(MAX_AMOUNT)
+    return int(max(-cap, min(amount * 1000 if resource == "cpu" else amount, cap)).to_integral_value(ROUND_CEILING))
 
 
 def milli(value: str | int | float) -> int:

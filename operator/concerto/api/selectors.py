@@ -121,7 +121,7 @@ class NodeSelector:
 
     Attributes:
         labels: requirements of ``spec.nodeSelector``; all have to hold.
-        terms: alternatives of the required node affinity, one of which has to hold; None where there is none.
+        terms: alternatives of the required node affinity, one of which has to hold; None without one.
     """
 
     labels: tuple[Requirement, ...] = ()

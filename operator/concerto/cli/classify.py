@@ -150,7 +150,7 @@ def slowdowns(times: list[tuple[Decimal, ...]], workload: str) -> Slowdowns:
 
 
 def line(name: str, found: Slowdowns, kind: Class) -> str:
-    """What is told of one workload: slowdowns, class, and the label to put on its pods."""
+    """The result for one workload: slowdowns, class, and the label for its pods."""
     label = f"{LABEL}={WORKLOAD_TYPES[kind]}" if kind in WORKLOAD_TYPES else "no label"
     if kind == "IsolationFriendly":
         label += f", {EXCLUSIVENESS_LABEL}=Core"

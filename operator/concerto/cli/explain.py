@@ -3,7 +3,7 @@
 What was decided, and the best nodes then, is in the pod's events. The table is computed from the API server's objects
 as they are now, by the code that schedules, so it needs neither the operator nor anything that it would have to keep.
 Of a pod that runs it says how things would stand were it to be placed again. A profile's metric provider is asked once,
-with the rights and from the place of whoever asks for the explanation.
+with the rights of the user, on the user's machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the explanation; 1 if there is none."""
+    """Print the explanation; returns the exit status, 1 if the pod cannot be explained."""
     namespace, slash, name = args.pod.partition("/")
     if not slash:
         namespace, name = "default", args.pod
@@ -99,14 +99,14 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
     verdicts = explain(cluster, replace(pod, node_name=""), profile, now)
     if is_by_allocation(profile, verdicts):
         problem.append("No score has a metric of any node now, so requests stand in for load")
-    return render(pod, [*said_of(pod, events["items"]), *problem], verdicts)
+    return render(pod, [*events_of(pod, events["items"]), *problem], verdicts)
 
 
-def said_of(pod: PodView, events: Sequence[Object]) -> list[str]:
-    """What was said of its placement, oldest first; of one that has a node, nothing of the attempts before."""
+def events_of(pod: PodView, events: Sequence[Object]) -> list[str]:
+    """Events about its placement, oldest first; of a bound pod only those of the successful attempt."""
     reasons = ("Scheduled",) if pod.node_name else ("Scheduled", "FailedScheduling")
-    told = [e for e in events if e.get("reason") in reasons]
-    return [e["note"] for e in sorted(told, key=_last_seen)]
+    found = [e for e in events if e.get("reason") in reasons]
+    return [e["note"] for e in sorted(found, key=_last_seen)]
 
 
 def _last_seen(event: Object) -> float:
@@ -164,7 +164,7 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
     """The profile in use for a scheduler name.
 
     Raises:
-        LookupError: there is none.
+        LookupError: there is no such pod.
     """
     rivals = [p for p in profiles if p["spec"].get("schedulerName") == scheduler_name]
     if not rivals:
@@ -183,12 +183,12 @@ def is_by_allocation(profile: Profile, verdicts: Sequence[NodeVerdict]) -> bool:
 
 
 def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict]) -> str:
-    """Text for a terminal: the pod, what was said of it, and a table of nodes; - where a plugin abstains."""
+    """Text for a terminal: the pod, its events, and a table of nodes; - where a plugin abstains."""
     where = f"on {pod.node_name}" if pod.node_name else "" if pod.terminal else "waiting"
     state = " ".join(filter(None, ("ended" if pod.terminal else "", where)))
     # Whoever may create events may have written them
-    told = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in note) for note in events)
-    lines = [f"Pod {pod.key}, {state}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in told), ""]
+    printable = ("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in note) for note in events)
+    lines = [f"Pod {pod.key}, {state}, schedulerName {pod.scheduler_name}", *(f"  {note}" for note in printable), ""]
     if pod.node_name:
         lines.append("Were it placed now (*: where it is):")
     plugins = list(next((v.scores for v in verdicts if v.scores), {}))

@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         status = int(args.run(args) or 0)
         sys.stdout.flush()
     except BrokenPipeError:
-        # whoever reads (head, say) has had enough; what is left to flush at exit goes nowhere
+        # the reader of the pipe (such as head) has closed it; discard what is left at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status

@@ -23,7 +23,7 @@ class CpusetError(Exception):
 class Cpuset:
     """A cgroup with the cpuset controller (v1 or v2), below the root of the hierarchy; removed on leaving it.
 
-    Needs root. What runs beside the command on the same CPUs is not kept from them.
+    Needs root. Other programs may still run on the command's CPUs.
     """
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup")) -> None:

@@ -1,4 +1,4 @@
-"""`concerto top`: what nodes can take and how loaded they are, the mu-sigma plot of seed 001, and a node's CPUs.
+"""`concerto top`: capacity and load of nodes, Trimaran's mu-sigma plot (docs/references.md), and a node's CPUs.
 
 Each node is a point at the mean and the standard deviation of its load. Above the line sigma = 1 - mu, load is likely
 to exceed the node: good placement moves points below it and together.

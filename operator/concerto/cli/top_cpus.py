@@ -56,7 +56,7 @@ def seats(node: NodeCPUTopology, bindings: Sequence[Object]) -> dict[int, Seat]:
         return {}
     index = TopologyIndex.build(node.topology)
     pods: dict[int, list[str]] = {}
-    kept: dict[int, str] = {}
+    exclusive: dict[int, str] = {}
     style: dict[str, str] = {}
     for number, obj in enumerate(b for b in bindings if (b.get("status") or {}).get("cpus")):
         view = PodCPUBinding.from_raw(obj)
@@ -65,13 +65,13 @@ def seats(node: NodeCPUTopology, bindings: Sequence[Object]) -> dict[int, Seat]:
         for cpu in bits(cpus):
             pods.setdefault(cpu, []).append(view.pod_name)
         for cpu in bits(index.closure(cpus, view.level) & ~cpus):
-            kept[cpu] = view.pod_name
+            exclusive[cpu] = view.pod_name
     found = {}
     for cpu in bits(index.online):
         if cpu in pods:
             found[cpu] = Seat(cpu, ", ".join(pods[cpu]), f"bold {style[pods[cpu][0]]}")
-        elif cpu in kept:
-            found[cpu] = Seat(cpu, f"kept for {kept[cpu]}", f"dim {style[kept[cpu]]}")
+        elif cpu in exclusive:
+            found[cpu] = Seat(cpu, f"kept for {exclusive[cpu]}", f"dim {style[exclusive[cpu]]}")
         elif cpu in node.pools.kubelet_exclusive:
             found[cpu] = Seat(cpu, "kubelet's", "bold white")
         elif cpu in node.pools.reserved:

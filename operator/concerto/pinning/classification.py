@@ -1,7 +1,7 @@
-"""Which kind of workload a program is, from how long it takes where.
+"""Classification of a workload, from its run times packed, spread and unpinned.
 
-Source: 004 algorithm 1 (§7.4) with e = 0.05. Times are decimals and never binary floats: freqmine-4 of table 8.1 lies
-so close to the threshold that a float's rounding decides.
+Source: Stefanakis, algorithm 1 with e = 0.05 (docs/references.md, "Workload classification"). Times are decimals, never
+binary floats: freqmine-4 of table 8.1 is so close to the threshold that a float's rounding decides.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WORKLOAD_TYPES: dict[Class, str] = {
     "SpreadFriendly": "memory-bound",
     "IsolationFriendly": "cpu-bound",
 }
-"""Value of the label for each class (004 §8.2); Vanilla pods get none."""
+"""Value of the label for each class (Stefanakis, section 8.2); Vanilla pods get no label."""
 
 
 @dataclass(frozen=True)
 class Slowdowns:
-    """Times in units of the vanilla one: below 1 is faster (004 equation 7.4.1).
+    """Times divided by the unpinned (vanilla) time: below 1 is faster (Stefanakis, equation 7.4.1).
 
     Attributes:
         packed: all threads near each other.
@@ -40,7 +40,7 @@ class Slowdowns:
 
 
 def classify(slowdowns: Slowdowns, threshold: Decimal = THRESHOLD) -> Class:
-    """The class of a workload (004 algorithm 1)."""
+    """The class of a workload (Stefanakis, algorithm 1)."""
     best, worst = sorted((slowdowns.packed, slowdowns.spread))
     tag: Class = "PackedFriendly" if best == slowdowns.packed else "SpreadFriendly"
     if worst - best >= threshold:

@@ -1,8 +1,8 @@
 """Which bindings go together on a node.
 
-Source: 004 §6.1, where only bindings of one level are compared. Here they are compared across levels: with a
-binding's closure being what its level keeps from others, two conflict if the closure of either meets the CPUs of the
-other.
+Source: Stefanakis, section 6.1, compares only bindings of one level. Concerto compares across levels: the closure of a
+binding is what its level keeps from others, and two bindings conflict if the closure of either meets the CPUs of the
+other (docs/references.md, "CPU topology").
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class TopologyIndex:
 
     @classmethod
     def build(cls, topology: CPUTopology) -> Self:
-        """The index of a topology; to be kept as long as the topology is."""
+        """The index of a topology; build it once for each topology."""
         online = to_mask(topology.cpus)
         sockets = tuple(to_mask(cpus) for _, cpus in sorted(topology.sockets.items()))
         numa = tuple((number, to_mask(cpus)) for number, cpus in sorted(topology.numa_nodes.items()))

@@ -43,8 +43,8 @@ class Verdict:
         status: ``resourceStatus``.
         reason: why, CamelCase.
         message: why, and what to do.
-        node: the pod's node; empty if there is none.
-        pod_uid: the pod's UID; empty if there is none.
+        node: the pod's node; empty while it has none.
+        pod_uid: the pod's UID; empty without a pod.
         cpus: the CPUs it holds, as a list; empty unless Validated.
         mems: the memory nodes they belong to, as a list.
         loses_to: the older binding that is in the way.
@@ -76,7 +76,7 @@ def judge_node(
 
     Args:
         name: the node's.
-        node: its topology; None if there is none.
+        node: its topology; None without a NodeCPUTopology.
         bindings: all of them, in any order, each with its pod.
     """
     ordered = sorted(bindings, key=lambda each: each[0].age_order)
@@ -156,6 +156,6 @@ def _name(binding: PodCPUBinding) -> str:
 
 
 def brackets(numbers: Iterable[int]) -> str:
-    """Numbers as the seed's events write them (004 listing 6.3), very many in ranges."""
+    """Numbers as in Stefanakis' events (listing 6.3); more than 32 as ranges."""
     found = sorted(numbers)
     return f"[{' '.join(map(str, found)) if len(found) <= _MOST_NAMED else format_cpu_list(found)}]"

@@ -5,31 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import pickle
 
 import pytest
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, Pin
-from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings, Unprepared, build_pod_cpu_binding
+from concerto.controllers.pinning.binding_objects import build_pod_cpu_binding
+from concerto.controllers.pinning.preparation import NotPrepared, PinningPreparation, PreparationSettings
 from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod
 from support.crd_schemas import problems
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 
-QUICK = PinningSettings(
-    timeout_seconds=1.0, first_backoff_seconds=0.001, longest_backoff_seconds=0.01, sweep_seconds=0.01
+QUICK = PreparationSettings(
+    timeout_seconds=1.0, first_backoff_seconds=0.001, max_backoff_seconds=0.01, sweep_seconds=0.01
 )
 POD = PodView.from_raw({
     "metadata": {"namespace": "team", "name": "p", "uid": "uid-p", "labels": {LABEL: "io-bound"}},
     "spec": {"containers": [{"name": "c"}]},
 })  # fmt: skip
 ASSIGNMENT = Assignment("team", "p", "uid-p", "n1", "Requests", "", 1.0, pin=Pin("0,2", "0", "CPU", "p"))
-BODY = build_pod_cpu_binding(POD, ASSIGNMENT, "cycle-1")
+BODY = build_pod_cpu_binding(POD, ASSIGNMENT, "record-1")
 
 
-def binding(batch: str = "cycle-1", owner: str = "uid-p", uid: str = "b", **status: object) -> dict[str, object]:
+def binding(record: str = "record-1", owner: str = "uid-p", uid: str = "b", **status: object) -> dict[str, object]:
     """The operator's binding as the API server has it."""
-    obj = copy.deepcopy(build_pod_cpu_binding(POD, ASSIGNMENT, batch))
+    obj = copy.deepcopy(build_pod_cpu_binding(POD, ASSIGNMENT, record))
     obj["metadata"] |= {"uid": uid, "generation": 1, "resourceVersion": "1"}
     obj["metadata"]["ownerReferences"][0]["uid"] = owner
     return obj | {"status": status} if status else obj
@@ -56,9 +58,9 @@ PREPARED = VALID | {
 }
 
 
-def pins(server: Faulty, bound: set[str] | None = None) -> PinnedBindings:
-    made = PinnedBindings(server.session, (bound or set()).__contains__, QUICK, lambda: True)
-    made.begin(ASSIGNMENT, "cycle-1")
+def pins(server: Faulty, bound: set[str] | None = None) -> PinningPreparation:
+    made = PinningPreparation(server.session, (bound or set()).__contains__, QUICK, lambda: True)
+    made.begin(ASSIGNMENT, "record-1")
     return made
 
 
@@ -81,7 +83,7 @@ def test_what_is_written_is_a_binding_that_goes_with_the_pod():
         ("429", [refuses(429, "TooManyRequests"), says(201)], None, 2),
         (
             "of an attempt before: never taken for ours",
-            [refuses(409, "AlreadyExists"), says(200, binding("cycle-0")), says(200), says(201)],
+            [refuses(409, "AlreadyExists"), says(200, binding("record-0")), says(200), says(201)],
             None,
             2,
         ),
@@ -91,7 +93,12 @@ def test_what_is_written_is_a_binding_that_goes_with_the_pod():
             None,
             2,
         ),
-        ("somebody else's", [refuses(409, "AlreadyExists"), says(200, theirs())], "team/p is in the way", 1),
+        (
+            "somebody else's",
+            [refuses(409, "AlreadyExists"), says(200, theirs())],
+            "team/p has the name",
+            1,
+        ),
         ("no right", [refuses(403, "Forbidden")], "was rejected: Forbidden!", 1),
         ("never", [refuses(503, "ServiceUnavailable")], "did not take the PodCPUBinding in time", 0),
     ],
@@ -101,7 +108,7 @@ async def test_the_binding_is_there_before_anything_else(sentence, script, probl
         made = pins(server)
         asked = asyncio.create_task(made.prepare(POD, 0.5))
         await server.asked(len(script))
-        made.on_binding(None, binding(**PREPARED))
+        made.on_cpu_binding(None, binding(**PREPARED))
         said = await asked
         assert (None if said is None else problem in said.message) is (None if problem is None else True), sentence
         assert count(server, "POST") == posts or posts == 0
@@ -119,7 +126,7 @@ HEARD = {
     "not validated yet": ({}, "was it edited?"),
     "the agent can't yet": (
         PREPARED | {"conditions": [condition("Validated", "True"), condition("Prepared", "False", "x is in the way.")]},
-        "within 0.05 s: x is in the way. The pod is placed again",
+        "within 0.05 s: x is in the way. The pod is scheduled again",
     ),
     "refused": (
         REFUSAL | {"conditions": [condition("Validated", "False", "CPUs [0] are held.")]},
@@ -134,18 +141,18 @@ async def test_a_pod_may_be_bound_once_the_agent_says_so_of_it_and_these_cpus(st
         made = pins(server)
         asked = asyncio.create_task(made.prepare(POD, 0.05 if problem and "[0]" not in problem else 20))
         await server.asked(1)
-        made.on_binding(None, binding(**status))
+        made.on_cpu_binding(None, binding(**status))
         said = await asked
         assert said is None if problem is None else problem in said.message
         agents = problem is not None and "[0]" not in problem and "edited" not in problem
-        assert said is None or said.silent is agents, "only an agent that does not answer is avoided"
+        assert said is None or said.agent_late is agents, "only an agent that does not answer is avoided"
 
 
 OVER = {
     "the pod is gone": (lambda made: made.on_pod("uid-p", ""), "It is gone."),
     "bound elsewhere": (lambda made: made.on_pod("uid-p", "n2"), "bound to n2 by somebody else"),
     "bound there": (lambda made: made.on_pod("uid-p", "n1"), "bound by somebody else"),
-    "its binding was deleted": (lambda made: made.on_binding(binding(), None), "Its PodCPUBinding was deleted."),
+    "its binding was deleted": (lambda made: made.on_cpu_binding(binding(), None), "Its PodCPUBinding was deleted."),
 }
 
 
@@ -153,33 +160,33 @@ OVER = {
 async def test_waiting_ends_when_there_is_nothing_to_wait_for(happens, problem):
     async with faulty([says(201)]) as server:
         made = pins(server)
-        made.on_binding(None, binding(**VALID))
+        made.on_cpu_binding(None, binding(**VALID))
         asked = asyncio.create_task(made.prepare(POD, 20))
         await server.asked(1)
         happens(made)
         said = await asked
-        assert isinstance(said, Unprepared) and problem in said.message and not said.silent
+        assert isinstance(said, NotPrepared) and problem in said.message and not said.agent_late
 
 
 async def test_a_binding_that_somebody_takes_for_his_own_is_not_the_agents_fault():
     async with faulty([says(201)]) as server:
         made = pins(server)
-        made.on_binding(None, binding(**VALID | {"conditions": [condition("Validated", "True")]}))
+        made.on_cpu_binding(None, binding(**VALID | {"conditions": [condition("Validated", "True")]}))
         asked = asyncio.create_task(made.prepare(POD, 0.05))
         await server.asked(1)
-        made.on_binding(binding(**VALID), theirs())
+        made.on_cpu_binding(binding(**VALID), theirs())
         said = await asked
-        assert said is not None and not said.silent
+        assert said is not None and not said.agent_late
 
 
 async def test_the_deletion_of_an_earlier_attempts_binding_ends_nothing():
     async with faulty([says(201)]) as server:
         made = pins(server)
-        made.on_binding(None, binding("cycle-0"))
+        made.on_cpu_binding(None, binding("record-0"))
         asked = asyncio.create_task(made.prepare(POD, 20))
         await server.asked(1)
-        made.on_binding(binding("cycle-0"), None)
-        made.on_binding(None, binding(**PREPARED))
+        made.on_cpu_binding(binding("record-0"), None)
+        made.on_cpu_binding(None, binding(**PREPARED))
         assert await asked is None
 
 
@@ -191,7 +198,7 @@ async def test_where_a_pod_is_to_go_is_told_until_it_is_seen_there_or_given_back
         assert made.assigned(("team", "p")) is not None, "the pod itself has not said so yet"
         made.on_pod("uid-p", "n1")
         assert made.assigned(("team", "p")) is None
-        made.begin(ASSIGNMENT, "cycle-2")
+        made.begin(ASSIGNMENT, "record-2")
         await made.release("uid-p")
         assert made.assigned(("team", "p")) is None
 
@@ -220,8 +227,8 @@ async def test_bindings_that_nobody_needs_are_deleted_and_others_are_not():
         for name, owner in names.items():
             obj = binding(owner=owner, uid=name)
             obj["metadata"]["name"] = name
-            made.on_binding(None, obj)
-        made.on_binding(None, theirs())
+            made.on_cpu_binding(None, obj)
+        made.on_cpu_binding(None, theirs())
         running = asyncio.create_task(made.run())
         await server.asked(2)
         running.cancel()
@@ -238,9 +245,9 @@ async def test_a_binding_that_names_another_namespaces_pod_as_its_owner_does_not
         ours, fake = binding(), binding(uid="fake")
         fake["metadata"]["namespace"] = "other"
         for obj in (ours, fake):
-            made.on_binding(None, obj)
-        made.on_binding(fake, None)
-        made.on_binding(None, fake)
+            made.on_cpu_binding(None, obj)
+        made.on_cpu_binding(fake, None)
+        made.on_cpu_binding(None, fake)
         running = asyncio.create_task(made.run())
         bound.clear()
         made.on_pod("uid-p", "")
@@ -253,11 +260,39 @@ async def test_a_binding_that_names_another_namespaces_pod_as_its_owner_does_not
 
 async def test_a_process_that_no_longer_leads_writes_nothing():
     async with faulty([says(201)]) as server:
-        made = PinnedBindings(server.session, lambda uid: False, QUICK, lambda: False)
-        made.begin(ASSIGNMENT, "cycle-1")
-        made.on_binding(None, binding(owner="uid-gone"))
+        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False)
+        made.begin(ASSIGNMENT, "record-1")
+        made.on_cpu_binding(None, binding(owner="uid-gone"))
         for work in (made.prepare(POD, 20), made.release("uid-p"), made.run()):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await work
         assert server.seen == []
+
+
+async def test_a_pod_that_is_seen_bound_before_its_preparation_begins_needs_none():
+    async with faulty([says(201)]) as server:
+        made = pins(server)
+        made.on_pod("uid-p", "n1")
+        found = await made.prepare(POD, 20)
+        assert isinstance(found, NotPrepared) and "bound by somebody else" in found.message
+        assert server.seen == []
+
+
+async def test_a_standby_remembers_nothing_of_bindings_that_are_gone():
+    async with faulty([]) as server:
+        made = PinningPreparation(server.session, lambda uid: False, QUICK, lambda: False)
+        size = len(pickle.dumps(state_of(made)))
+        for number in range(200):
+            obj = binding(owner=f"uid-{number}", uid=f"b-{number}")
+            obj["metadata"]["name"] = f"p-{number}"
+            made.on_cpu_binding(None, obj)
+            made.on_pod(f"uid-{number}", "n1")
+            made.on_cpu_binding(obj, obj)
+            made.on_pod(f"uid-{number}", "")
+            made.on_cpu_binding(obj, None)
+        assert len(pickle.dumps(state_of(made))) == size
+
+
+def state_of(made: PinningPreparation) -> dict[str, object]:
+    return {name: value for name, value in vars(made).items() if isinstance(value, dict | set | list)}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from collections import Counter
 
 import pytest
 from aiohttp import web
 
 from concerto.api.nodecputopology import Core, CPUTopology
-from concerto.controllers.pinning.status import build_binding_status, is_stale, news
+from concerto.controllers.pinning.status import binding_event, build_binding_status, is_stale
 from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.kube import ApiError
 from concerto.kube.events import EventRecorder
@@ -161,17 +164,21 @@ def test_what_an_agent_said_of_another_pod_is_stale_and_what_it_said_of_this_one
 def test_events_tell_of_validation_and_application_once_each_with_the_sets_of_the_listing():
     validated = build_binding_status(OBJECT, VALID, NOW)
     applied = build_binding_status(with_agent(GRANTED, PREPARED, APPLIED), VALID, NOW)
-    first, second = news({}, validated), news(validated, applied)
+    first, second = binding_event({}, validated), binding_event(validated, applied)
     assert first is not None and (first.type, first.reason, first.note) == ("Normal", "Validated", VALID.message)
     assert second is not None and (second.type, second.reason) == ("Normal", "Applied")
     assert second.note == "Applied CPUSet [0], MemSet [0]"
-    assert news(applied, validated) is None, "an agent that starts anew is no news"
-    assert news(validated, validated) is None
+    assert binding_event(applied, validated) is None, "an agent that starts anew is no news"
+    assert binding_event(validated, validated) is None
     refused = build_binding_status(
         with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Refused")), VALID, NOW
     )
-    told = news(applied, refused)
-    assert told is not None and (told.type, told.reason, told.note) == ("Warning", "CPUSetAllocationFailed", "Refused.")
+    event = binding_event(applied, refused)
+    assert event is not None and (event.type, event.reason, event.note) == (
+        "Warning",
+        "CPUSetAllocationFailed",
+        "Refused.",
+    )
 
 
 FOUR = CPUTopology(tuple(Core(0, n, frozenset({n})) for n in range(4)), {0: frozenset(range(4))})
@@ -255,3 +262,22 @@ async def test_an_agent_that_is_silent_is_waited_for_until_that_is_said_and_then
             server.session, recorder, pods, {("", "n"): TOPOLOGY}, patience_seconds=patience_seconds
         )
         assert (await made.reconcile(("default", "a"), binding("a", 0)) is not None) == again
+
+
+async def test_bindings_of_one_node_are_judged_together_and_not_all_for_each():
+    # A tenant with the role concerto-pin can create them: 1,000 took 17 s of the operator's CPU at each resync
+    statuses: dict[str, str] = {}
+    due = {f"b{number}": binding(f"b{number}", 1) for number in range(1000)}
+    due = {name: obj | {"spec": obj["spec"] | {"podName": "p"}} for name, obj in due.items()}
+    async with faulty([takes(statuses)]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        pods = {("default", "p"): pod("p", "n")}
+        made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY}, patience_seconds=0.0)
+        began = time.process_time()
+        while due:
+            waits = {name: await made.reconcile(("default", name), obj) for name, obj in due.items()}
+            due = {name: due[name] for name, wait in waits.items() if wait is not None}
+            await asyncio.sleep(max((wait or 0.0) for wait in waits.values()))
+        spent = time.process_time() - began
+    assert Counter(statuses.values()) == {"Validated": 1, "Failed": 999}
+    assert spent < 8, "most of it for 1,000 requests and answers"

@@ -1,4 +1,4 @@
-"""What the operator says about a PodCPUBinding: its own verdict, and what follows from what the node's agent said."""
+"""The operator's part of a PodCPUBinding's status: its verdict, and what follows from the agent's answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read_answer(obj: Mapping[str, Any], verdict: Verdict) -> Answer | None:
 
 
 def is_stale(obj: Mapping[str, Any], verdict: Verdict) -> bool:
-    """Whether what an agent has said is about another pod than the binding's, so that nobody else will take it back."""
+    """Whether the agent's answer is about another pod than the binding's, so that the operator has to remove it."""
     applied = (obj.get("status") or {}).get("applied")
     return applied is not None and applied.get("podUID") != verdict.pod_uid
 
@@ -140,19 +140,19 @@ def _three(ready: Literal["True", "False"], reason: str, message: str, *, stalle
 
 
 def own_part(status: Mapping[str, Any]) -> Object:
-    """What of a status the operator has said."""
+    """The operator's part of a status."""
     own = {name: status[name] for name in _OWN_FIELDS if name in status}
     return own | {"conditions": [c for c in status.get("conditions") or () if c["type"] in OWN_CONDITIONS]}
 
 
 @dataclass(frozen=True)
-class News:
-    """An event worth recording (004 listings 6.3 and 6.4).
+class BindingEvent:
+    """An event about a binding. Source: Stefanakis, listings 6.3 and 6.4 (docs/references.md).
 
     Attributes:
         type: Normal or Warning.
         reason: the ``resourceStatus`` that was reached.
-        note: what to say.
+        note: its text.
     """
 
     type: Literal["Normal", "Warning"]
@@ -160,18 +160,18 @@ class News:
     note: str
 
 
-def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> News | None:
-    """What of a change of status people are told; None if it is nothing new."""
-    told = _told(after)
-    if told == _told(before) or told is None:
+def binding_event(before: Mapping[str, Any], after: Mapping[str, Any]) -> BindingEvent | None:
+    """The event for a change of status; None if there is nothing to report."""
+    event = _event_of(after)
+    if event == _event_of(before) or event is None:
         return None
     same_pod = before.get("podUID") == after.get("podUID") and before.get("cpus") == after.get("cpus")
-    if told.reason == "Validated" and same_pod and before.get("resourceStatus") == "Applied":
-        return None  # it was told already, and is being applied again
-    return told
+    if event.reason == "Validated" and same_pod and before.get("resourceStatus") == "Applied":
+        return None  # it was reported before, and is being applied again
+    return event
 
 
-def _told(status: Mapping[str, Any]) -> News | None:
+def _event_of(status: Mapping[str, Any]) -> BindingEvent | None:
     reached = status.get("resourceStatus")
     if reached in (None, "Pending"):
         return None
@@ -180,4 +180,4 @@ def _told(status: Mapping[str, Any]) -> News | None:
     if reached == "Applied":
         cpus, mems = (brackets(parse_cpu_list(status.get(name, ""))) for name in ("cpus", "mems"))
         message = f"Applied CPUSet {cpus}, MemSet {mems}"
-    return News("Normal" if reached in ("Validated", "Applied") else "Warning", str(reached), str(message))
+    return BindingEvent("Normal" if reached in ("Validated", "Applied") else "Warning", str(reached), str(message))

@@ -22,7 +22,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import WorkloadAwareSettings
-from concerto.controllers.pinning.preparation import PinnedBindings, PinningSettings
+from concerto.controllers.pinning.preparation import PinningPreparation, PreparationSettings
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
 from concerto.controllers.scheduling.placement_records import PlacementRecord, discard, store
@@ -143,10 +143,10 @@ class Scheduler:
         self._clock = clock
         self._settings = settings or SchedulerSettings()
         self._may_write = may_write
-        self.pins = PinnedBindings(
+        self.pins = PinningPreparation(
             session,
             self.cluster.is_bound,
-            PinningSettings(self._settings.binding_timeout_seconds),
+            PreparationSettings(self._settings.binding_timeout_seconds),
             may_write,
         )
         self._preparing: set[asyncio.Task[None]] = set()  # pinned pods, whose waiting keeps nobody else's place
@@ -260,7 +260,7 @@ class Scheduler:
         except Exception:
             self._unreadable("PodCPUBinding", new or old or {})
             self._helped(self.cluster.remove_cpu_binding(key))
-        self.pins.on_binding(old, new)
+        self.pins.on_cpu_binding(old, new)
 
     def on_batch(self, old: Object | None, new: Object | None) -> None:
         """An in-flight PodReservation appeared, changed or went."""
@@ -441,7 +441,7 @@ class Scheduler:
             return
         self._metrics.bindings.labels("unprepared").inc()
         await self.pins.release(pod.uid)
-        if problem.silent:
+        if problem.agent_late:
             self.cluster.avoid_cpus(node, self._clock() + self._settings.avoid_unprepared_factor * timeout)
         self._give_back(decision, problem.message)
 

@@ -39,7 +39,7 @@ GRID_WORKS = (2.0, 10.0, 60.0)
 GRID_THREADS = (1, 4)
 GRID_COSTS = (0.05, 0.1, 0.2)
 RUNAWAY = 2.0
-"""Pod completion over the best trade's from which a cell has run away (evaluation section 1)."""
+"""Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
 _PARTS = ("main", "grid", "faults", "ablation", "scale")
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 

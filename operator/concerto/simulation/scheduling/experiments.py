@@ -22,7 +22,7 @@ from concerto.simulation.scheduling.recorder import Recorder
 from concerto.simulation.scheduling.scenario import Scenario
 from concerto.simulation.scheduling.setup import Setup
 
-_TELL_SECONDS = 5.0
+_PROGRESS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run_task(task: Task) -> Outcome:
 
 
 def run_all(tasks: Sequence[Task], workers: int | None = None) -> list[Outcome]:
-    """Run many, on so many processes (as many as there are CPUs by default); the order is kept.
+    """Run many, on so many processes (as many as there are CPUs by default); the order stays.
 
     What takes long says on stderr how far it is.
     """
@@ -76,14 +76,14 @@ def run_all(tasks: Sequence[Task], workers: int | None = None) -> list[Outcome]:
 
 
 def _with_progress(outcomes: Iterable[Outcome], count: int) -> Iterator[Outcome]:
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     for done, outcome in enumerate(outcomes, start=1):
         yield outcome
         now = time.monotonic()
-        if now - told >= _TELL_SECONDS and done < count:
+        if now - reported >= _PROGRESS_SECONDS and done < count:
             left = (now - began) / done * (count - done)
             print(f"  {done} of {count} runs, about {left:.0f} s to go", file=sys.stderr, flush=True)
-            told = now
+            reported = now
 
 
 def tasks_of(scenario: Scenario, policies: Iterable[str] = (), seeds: int | None = None) -> list[Task]:

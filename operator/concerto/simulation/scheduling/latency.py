@@ -1,4 +1,6 @@
-"""How long a small HTTP server takes to answer on a node that others use, too (000 §5.7, table 5.4).
+"""How long a small HTTP server takes to answer on a node that others use, too.
+
+Source: Carico, section 5.7 and table 5.4 (docs/references.md, "Evaluation").
 
 Fixed formula, before any policy is judged by it: on a node with D runnable threads per CPU, in milliseconds
 

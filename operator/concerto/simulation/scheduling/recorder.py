@@ -88,7 +88,7 @@ class Recorder:
         self._capacity[node] = (capacity, frozenset(observed))
 
     def decided(self, pod: SimPod, node: int, now: float) -> None:
-        """A policy decided to bind a pod; where capacities are published, algorithms section 4 is counted again."""
+        """A policy decided to bind a pod. Where capacities are published, the ledger is computed again to check it."""
         self.decisions += 1
         self._decided.setdefault(node, {})[pod.uid] = pod
         if node in self._capacity:
@@ -181,7 +181,7 @@ class Recorder:
     # -- figures
 
     def completion_seconds(self, job: str | None = None) -> Floats:
-        """Running to exited of each completed pod (000 §5.4), of one job or of all."""
+        """Running to exited of each completed pod (Carico, section 5.4), of one job or of all."""
         return np.array([end - start for name, start, end in self.completed.values() if job in (None, name)])
 
     def lost_pods(self) -> int:

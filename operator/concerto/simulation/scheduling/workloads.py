@@ -84,9 +84,9 @@ class SimPod:
 
 
 PI_2000 = PodLoad(wait_seconds=2.0, core_seconds=4.1, threads=1, memory_bytes=20 * MIB)
-"""A pod of 000 §5.2 that computes pi to 2,000 digits, calibrated from tables 5.1 and 5.3."""
+"""A pod of Carico, section 5.2, that computes pi to 2,000 digits, calibrated from tables 5.1 and 5.3."""
 SKLEARN = PodLoad(wait_seconds=3.0, core_seconds=96.0, threads=4, memory_bytes=700 * MIB, memory_ramp_seconds=3.0)
-"""A pod of 000 §5.2 that trains a small classifier, calibrated from table 5.2."""
+"""A pod of Carico, section 5.2, that trains a small classifier, calibrated from table 5.2."""
 
 
 def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[SimPod]:
@@ -112,10 +112,10 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
 
 
 def successor(pod: SimPod, now: float) -> SimPod:
-    """The pod that its Job makes in place of one that did not complete."""
+    """The pod that its Job creates after one that did not complete."""
     return SimPod(f"{first_name(pod)}~{pod.attempt + 1}", pod.job, pod.load, now, pod.attempt + 1)
 
 
 def first_name(pod: SimPod) -> str:
-    """What the pod and those made in its place have in common."""
+    """The name of the first attempt: the same for the pod and its successors."""
     return pod.uid.split("~", 1)[0]

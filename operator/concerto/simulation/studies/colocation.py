@@ -1,9 +1,9 @@
-"""Two programs side by side on one node of seed 004's: unpinned, packed, spread, and as WorkloadAware places them.
+"""Two programs side by side on one node of Stefanakis': unpinned, packed, spread, and as WorkloadAware places them.
 
-Run ``python -m concerto.simulation.studies.colocation``. The machine is node-4 of 004 (2 sockets x 5 cores x 2
+Run ``python -m concerto.simulation.studies.colocation``. The machine is node-4 of Stefanakis (2 sockets x 5 cores x 2
 threads). A model of interference, whose formula is fixed here, says how long programs take; three numbers of each
 program are fitted to its six figures of table 8.1 (alone, packed and spread, with 2, 4 and 8 threads), and to nothing
-else. How well the model tells 004's classes is printed before anything is concluded from it. Placement is the
+else. How well the model reproduces Stefanakis' classes is printed first. Placement is the
 production allocator's.
 
 Time of a thread, in units of one that nothing disturbs::
@@ -44,9 +44,9 @@ PLACEMENTS = 24
 """Placements of unpinned threads that a mean is taken over."""
 
 SOCKETS, CORES, THREADS = 2, 5, 2
-"""004's node-4; CPU n and n+10 share a core."""
+"""Stefanakis' node-4; CPU n and n+10 share a core."""
 
-# 004 table 8.1: slowdown packed and spread with 2, 4 and 8 threads
+# Stefanakis, table 8.1: slowdown packed and spread with 2, 4 and 8 threads
 TABLE: dict[str, tuple[tuple[str, str], tuple[str, str], tuple[str, str]]] = {
     "canneal": (("0.78", "1.59"), ("0.83", "1.04"), ("0.90", "0.96")),
     "ferret": (("0.87", "0.96"), ("0.87", "0.92"), ("1.09", "0.84")),
@@ -59,7 +59,7 @@ TABLE: dict[str, tuple[tuple[str, str], tuple[str, str], tuple[str, str]]] = {
 }
 SIZES = (2, 4, 8)
 CHOICES = ("both packed", "both spread", "WorkloadAware", "with PhysicalCores")
-# Change of the mean slowdown by WorkloadAware against vanilla, for the figures of 004 section 8.2
+# Change of the mean slowdown by WorkloadAware against vanilla, for the figures of Stefanakis, section 8.2
 REPORTED: dict[str, str] = {
     "PackedFriendly + PackedFriendly": "-16, -10 %",
     "SpreadFriendly + SpreadFriendly": "-14, -28 %",
@@ -156,13 +156,13 @@ def times(running: Sequence[tuple[Program, Sequence[int]]], *, pinned: bool = Tr
 
 
 def packed(threads: int) -> list[int]:
-    """004's packed: one socket, a core each, siblings once the cores are out; then the other socket."""
+    """Stefanakis' packed: one socket, a core each, siblings once the cores are out; then the other socket."""
     order = [s * CORES + c + t * SOCKETS * CORES for s in range(SOCKETS) for t in range(THREADS) for c in range(CORES)]
     return order[:threads]
 
 
 def spread(threads: int) -> list[int]:
-    """004's spread: sockets in turn, a core each."""
+    """Stefanakis' spread: sockets in turn, a core each."""
     order = [s * CORES + c + t * SOCKETS * CORES for t in range(THREADS) for c in range(CORES) for s in range(SOCKETS)]
     return order[:threads]
 
@@ -206,7 +206,7 @@ def fit(rows: Sequence[tuple[str, str]]) -> Program:
 
 
 def kind_of(slowdowns: tuple[float, float]) -> Class:
-    """The class by 004's algorithm 1, to two decimals as the table has them."""
+    """The class by Stefanakis' algorithm 1, to two decimals as the table has them."""
     return classify(Slowdowns(*(Decimal(f"{value:.2f}") for value in slowdowns)))
 
 
@@ -272,7 +272,7 @@ def render(found: Found) -> str:
         f"Table 8.1 by the model: the better of packed and spread is the same in {found.directions} of 24 rows, the",
         f"class in {found.classes}; the median error of a slowdown is {found.error:.3f}.",
         "",
-        f"| pairs | number | unpinned, against alone | {' | '.join(CHOICES)} | 004 |",
+        f"| pairs | number | unpinned, against alone | {' | '.join(CHOICES)} | Stefanakis |",
         f"| --- | ---: | ---: | {' | '.join('---:' for _ in CHOICES)} | --- |",
     ]
     for name, group in sorted(found.groups.items()):

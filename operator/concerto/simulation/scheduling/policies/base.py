@@ -52,7 +52,7 @@ class QueueingPolicy:
         """Undo what was assumed when the pod was placed."""
 
     def place(self, pod: SimPod, now: float) -> int | None:
-        """The node for one pod, assumed at once; None if there is none."""
+        """The node for one pod, assumed at once; None if no node fits."""
         raise NotImplementedError
 
     def schedule(self, now: float) -> Sequence[tuple[SimPod, int]]:

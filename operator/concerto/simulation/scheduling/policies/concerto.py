@@ -49,7 +49,7 @@ class Agents:
 
     Args:
         settings: NodeCapacity.spec of every node.
-        deadband: when a status is worth a write; None broadcasts every batch, as 000 does.
+        deadband: change from which a status is written; None publishes every batch, as Carico does.
         windows: tell means and deviations over minutes, too, for scores that read them.
     """
 
@@ -59,10 +59,10 @@ class Agents:
         self._with_windows = windows
         self._windows: Mapping[str, WindowStatistics] = {}
 
-    def attach(self, world: World, told: Callable[[int, NodeCapacityStatus, int], None]) -> None:
-        """Begin to measure; `told` gets node, status and version once a status has reached the operator."""
+    def attach(self, world: World, on_status: Callable[[int, NodeCapacityStatus, int], None]) -> None:
+        """Begin to measure; `on_status` gets node, status and version once a status has reached the operator."""
         self.world = world
-        self._told = told
+        self._on_status = on_status
         count = len(world.nodes)
         self.names = node_names(count)
         limits = np.array([n.max_pods for n in world.nodes])
@@ -71,7 +71,7 @@ class Agents:
         self.published_cluster: Subspace | None = None
         self._cluster_at = 0.0
         self.running: list[dict[str, float]] = [{} for _ in range(count)]
-        self.said: list[Published | None] = [None] * count
+        self.published: list[Published | None] = [None] * count
         self._version = 0
         self._agent = AgentInfo("simulated", "simulated", "Machine", "Inotify")
         self.report: CapacityReport | None = None
@@ -129,13 +129,13 @@ class Agents:
 
     def _publish(self, node: int, report: CapacityReport, now: float) -> None:
         status = self.status(node, report, now)
-        before = self.said[node]
+        before = self.published[node]
         if self.deadband is not None and should_publish(before, status, now, self.deadband, now) is None:
             return
         self._version += 1
         version = self._version
-        if self.world.write(lambda: self.world.watch(lambda: self._told(node, status, version))):
-            self.said[node] = Published(status, now, now, now + self.settings.heartbeat_seconds)
+        if self.world.write(lambda: self.world.watch(lambda: self._on_status(node, status, version))):
+            self.published[node] = Published(status, now, now, now + self.settings.heartbeat_seconds)
 
 
 class Concerto:
@@ -162,7 +162,7 @@ class Concerto:
         """See Policy."""
         self.world = world
         self.names = node_names(len(world.nodes))
-        self.agents.attach(world, self._told)
+        self.agents.attach(world, self._on_status)
         self.state = ClusterState()
         self.queue = Queue()
         self._woken_at = -math.inf  # when time alone next makes pods ready
@@ -200,7 +200,7 @@ class Concerto:
             node_name="" if pod.node is None else self.names[pod.node],
         )
 
-    def _told(self, node: int, status: NodeCapacityStatus, version: int) -> None:
+    def _on_status(self, node: int, status: NodeCapacityStatus, version: int) -> None:
         name = self.names[node]
         capacity = NodeCapacity(name, name, str(version), 1, self.settings, status)
         self.world.recorder.status(node, status.capacity, status.observed_pod_uids)

@@ -1,4 +1,4 @@
-"""Policies that look at capacities told by agents; the agents are Concerto's pipeline under the source's settings."""
+"""Policies that use capacities published by agents: Concerto's pipeline with the settings of the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from concerto.simulation.scheduling.policies.concerto import Agents
 from concerto.simulation.scheduling.workloads import SimPod
 
 
-class Told(QueueingPolicy):
+class PublishedCapacity(QueueingPolicy):
     """What every such policy knows of a node: its last broadcast, once a second, and the pods it has placed since.
 
     Args:
@@ -34,7 +34,7 @@ class Told(QueueingPolicy):
         self.rejects = np.ones(count, dtype=bool)
         self.reserved: list[set[str]] = [set() for _ in range(count)]
         self.reserved_on: dict[str, int] = {}
-        self.agents.attach(world, self.told)
+        self.agents.attach(world, self.on_status)
 
     def sample(self, readings: Readings, now: float) -> None:
         """See Policy."""
@@ -44,7 +44,7 @@ class Told(QueueingPolicy):
         """See Policy."""
         self.agents.transition(change)
 
-    def told(self, node: int, status: NodeCapacityStatus, version: int) -> None:
+    def on_status(self, node: int, status: NodeCapacityStatus, version: int) -> None:
         """A broadcast has arrived."""
         self.capacity[node] = status.capacity
         self.rejects[node] = status.reject
@@ -62,7 +62,7 @@ class Told(QueueingPolicy):
             self.reserved[node].discard(pod.uid)
 
     def pod_running(self, pod: SimPod, now: float) -> None:
-        """See Policy: 000 §3.6, a reservation ends once the pod is no longer Pending."""
+        """See Policy. A reservation ends once the pod is no longer Pending (Carico, section 3.6)."""
         self.forget(pod)
 
     def pod_ended(self, pod: SimPod, now: float) -> None:
@@ -70,11 +70,11 @@ class Told(QueueingPolicy):
         self.forget(pod)
 
 
-class Carico(Told):
-    """Carico as 000 writes it.
+class Carico(PublishedCapacity):
+    """Carico as its source describes it (docs/references.md).
 
     Two Kalman filters over the signal, the mean of utilisation and pressure, filter pod capacity - reserved >= 1, score
-    pod capacity - reserved (000 §3.5, §3.6, §4.2).
+    pod capacity - reserved (Carico, sections 3.5, 3.6 and 4.2).
     """
 
     SETTINGS = CapacitySettings(cpu_formula="Mean", estimator=EstimatorSettings(type="Signal"), merge="Streaming")
@@ -94,7 +94,7 @@ class Carico(Told):
 
 
 def spazio(over_provision: bool) -> Carico:
-    """The variant of 003: expected load σ₁/Tr(Σ)·u₁ (eq. 3.10), and its TCP-style allowance (§3.11) if asked for."""
+    """Choteborsky's variant: expected load σ₁/Tr(Σ)·u₁ (eq. 3.10), optionally with its allowance (section 3.11)."""
     return Carico(
         dataclasses.replace(
             Carico.SETTINGS,
@@ -104,10 +104,12 @@ def spazio(over_provision: bool) -> Carico:
     )
 
 
-class Pronto(Told):
-    """Pronto's reject-job signal (000 §2.3.8, 003 §2.6): a node takes pods unless its projections spike.
+class Pronto(PublishedCapacity):
+    """Pronto's reject-job signal: a node takes pods unless its projections spike.
 
-    The signal can't be reserved and ranks nobody, so any node that does not reject is taken at random.
+    Source: Carico, section 2.3.8; Choteborsky, section 2.6 (docs/references.md, "Reject signal").
+
+    The signal cannot be reserved and does not rank nodes, so a node that does not reject is chosen at random.
     """
 
     def __init__(self) -> None:

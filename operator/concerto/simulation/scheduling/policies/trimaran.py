@@ -1,4 +1,4 @@
-"""Trimaran's scores: pods go where their requests fit, to the node that measured load makes the best (seed 001).
+"""Trimaran's scores: pods go where their requests fit, to the node with the best measured load (docs/references.md).
 
 The agents' windows stand for load-watcher, the production cycle for kube-scheduler, with its filters by requests and
 without measured capacity.
