@@ -74,7 +74,7 @@ class View:
             rows.append(
                 [
                     name,
-                    f"{status['capacity']:.1f}" if "capacity" in status else "?",
+                    room(status),
                     str(sum(p["metadata"]["uid"] not in counted for p in live)),
                     str(sum(p["status"].get("phase") == "Running" for p in live)),
                     str(sum(p["status"].get("phase") == "Succeeded" for p in here)),
@@ -82,6 +82,14 @@ class View:
                 ]
             )
         return rows, Counter(p["status"].get("phase", "?") if p["spec"].get("nodeName") else "Waiting" for p in pods)
+
+
+def room(status: dict[str, Any]) -> str:
+    """Pods that a node can take by its status, and how many it runs too many."""
+    if "capacity" not in status:
+        return "?"
+    over = float(status.get("excessPods") or 0)
+    return f"{status['freePods']:.1f}" + (f" ({over:.1f} too many)" if over >= 0.05 else "")
 
 
 def table(rows: list[list[str]], phases: Counter[str], seconds: float) -> Table:

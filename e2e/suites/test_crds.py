@@ -120,10 +120,10 @@ def test_a_sample_is_accepted_with_its_status(
     ("status", "field"),
     [
         ({"observedAt": "2026-03-01T12:00:00Z", "capacity": 3}, "status.observedAt stands for a whole measurement"),
-        ({"capacity": -1}, "status.capacity"),
+        ({"capacity": -1025}, "status.capacity"),
         ({"conditions": [{"type": "Ready", "status": "Maybe"}]}, "status.conditions[0].status"),
     ],
-    ids=["half a measurement", "a negative capacity", "a condition that is neither true nor false"],
+    ids=["half a measurement", "a capacity that no node can have", "a condition that is neither true nor false"],
 )
 def test_a_status_that_says_nothing_sound_is_refused(
     concerto_cluster: Cluster, status: dict[str, Any], field: str
