@@ -13,10 +13,10 @@ from pathlib import Path
 GROUPS = {
     "imports and start-up": ("importlib", "kopf/_core/reactor/running.py:spawn"),
     "reading the cluster (lists)": ("Reflector._list", "Session.pages"),
-    "batches": ("batches.py",),
+    "placement records": ("placement_records.py",),
     "bindings": ("binder.py",),
     "events": ("events.py",),
-    "watch events into the snapshot": ("Reflector._watch", "Reflector._take"),
+    "watch events into the cluster state": ("Reflector._watch",),
     "deciding (cycles)": ("Scheduler._decide",),
     "answers, TLS and sockets": ("aiohttp", "ssl", "asyncio", "uvloop"),
 }

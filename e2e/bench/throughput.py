@@ -55,6 +55,15 @@ class Throughput:
     events_trail_seconds: float
     left_behind: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.scheduler:<15} {self.pods_per_second:6.0f} pods/s "
+            f"({self.seconds:.1f} s, first after {self.first_seconds:.1f} s), "
+            f"{self.cpu_ms_per_pod:.2f} ms CPU/pod ({self.start_cpu_ms_per_pod:.2f} before the first, "
+            f"{self.trail_cpu_ms_per_pod:.2f} after the last), {self.rss_mib:.0f} MiB, "
+            f"events {self.events_trail_seconds:.1f} s behind"
+        )
+
 
 async def any_unbound(session: Session, namespace: str) -> bool:
     """Whether a pod is left that is not bound; cheap for the API server."""
@@ -81,43 +90,37 @@ async def scheduled_events(session: Session, namespace: str) -> int:
     return found + (remaining or 0)
 
 
-async def measure(
-    control_plane: LocalControlPlane,
-    nodes: int,
-    pods: int,
-    name: str,
-    scheduler_name: str,
-    start: Callable[[], int],
-    stop: Callable[[], None],
-    say: Say,
-) -> Throughput:
-    """One scheduler on a fresh backlog.
+@dataclass(frozen=True)
+class Candidate:
+    """A scheduler to measure.
 
-    Args:
-        control_plane: where; its nodes are there.
-        nodes: how many.
-        pods: how many.
+    Attributes:
         name: for the result.
         scheduler_name: what the pods ask for.
-        start: starts the scheduler and returns its PID.
+        start: starts it and returns its PID.
         stop: stops it.
-        say: told what is done.
     """
+
+    name: str
+    scheduler_name: str
+    start: Callable[[], int]
+    stop: Callable[[], None]
+
+
+async def measure(
+    control_plane: LocalControlPlane, nodes: int, pods: int, candidate: Candidate, say: Say
+) -> Throughput:
+    """One scheduler on a fresh backlog, on the nodes that are there."""
+    name = candidate.name
     namespace = f"bench-{name}-{nodes}"
     async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
         await make_namespace(session, namespace)
-        await create_pods(session, namespace, scheduler_name, pods)
+        await create_pods(session, namespace, candidate.scheduler_name, pods)
         await asyncio.sleep(3)  # watches and garbage of the creation settle
         began = time.monotonic()
-        pid = start()
-        first, first_cpu = None, 0.0
+        pid = candidate.start()
         try:
-            while await any_unbound(session, namespace):
-                if first is None and await any_bound(session, namespace):
-                    first, first_cpu = time.monotonic() - began, cpu_seconds(pid)
-                if time.monotonic() - began > 300:
-                    raise TimeoutError(f"{name}: pods are left unbound after 300 s")
-                await asyncio.sleep(0.05)
+            first, first_cpu = await _bind_all(session, namespace, pid, name)
             bound, bound_cpu = time.monotonic(), cpu_seconds(pid)
             written = -1
             while written < pods and time.monotonic() - bound < 60:
@@ -126,26 +129,38 @@ async def measure(
             trail = time.monotonic() - bound
             cpu, rss = cpu_seconds(pid), rss_mib(pid)
             if written < pods:
-                say(f"  {name}: only {written} of {pods} Scheduled events")
+                say(f"  {name}: only {written} of {pods} Scheduled events after 60 s")
             left = 0
-            if name == "concerto":
+            if candidate.scheduler_name == "concerto":
                 listed = await session.list(POD_RESERVATIONS.path(NAMESPACE))
                 left = len(listed["items"])
         finally:
-            stop()
+            candidate.stop()
         seconds = bound - began
         await remove(session, namespace)
     result = Throughput(
-        name, nodes, pods, seconds, first or seconds, pods / seconds,
+        name, nodes, pods, seconds, first, pods / seconds,
         1000 * cpu / pods, 1000 * first_cpu / pods, 1000 * (cpu - bound_cpu) / pods, rss, trail, left,
     )  # fmt: skip
-    say(
-        f"  {name:<15} {result.pods_per_second:6.0f} pods/s "
-        f"({seconds:.1f} s, first after {result.first_seconds:.1f} s), "
-        f"{result.cpu_ms_per_pod:.2f} ms CPU/pod ({result.start_cpu_ms_per_pod:.2f} before the first, "
-        f"{result.trail_cpu_ms_per_pod:.2f} after the last), {rss:.0f} MiB, events {trail:.1f} s behind"
-    )
+    say(f"  {result}")
     return result
+
+
+async def _bind_all(session: Session, namespace: str, pid: int, name: str) -> tuple[float, float]:
+    """Wait until every pod is bound; returns the seconds, and the process's CPU seconds, until the first was.
+
+    Raises:
+        TimeoutError: pods are left unbound.
+    """
+    began = time.monotonic()
+    first, first_cpu = None, 0.0
+    while await any_unbound(session, namespace):
+        if first is None and await any_bound(session, namespace):
+            first, first_cpu = time.monotonic() - began, cpu_seconds(pid)
+        if time.monotonic() - began > 300:
+            raise TimeoutError(f"{name}: pods are left unbound after 300 s")
+        await asyncio.sleep(0.05)
+    return first or time.monotonic() - began, first_cpu
 
 
 def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -> dict[str, Any]:
@@ -164,12 +179,15 @@ def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -
 
         kube = asyncio.run(
             measure(
-                control_plane, nodes, pods, "kube-scheduler", "default-scheduler", start_kube,
-                control_plane.stop_scheduler, say,
+                control_plane,
+                nodes,
+                pods,
+                Candidate("kube-scheduler", "default-scheduler", start_kube, control_plane.stop_scheduler),
+                say,
             )
-        )  # fmt: skip
+        )
         ours = asyncio.run(
-            measure(control_plane, nodes, pods, "concerto", "concerto", start_concerto, operator.stop, say)
+            measure(control_plane, nodes, pods, Candidate("concerto", "concerto", start_concerto, operator.stop), say)
         )
         where: dict[str, float] = {}
         short = ours.pods_per_second < 1.5 * kube.pods_per_second or ours.cpu_ms_per_pod > 0.5 * kube.cpu_ms_per_pod
@@ -185,9 +203,8 @@ def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -
                 where.update(profiler[0].stop())
                 operator.stop()
 
-            asyncio.run(
-                measure(control_plane, nodes, pods, "concerto-profiled", "concerto", start_profiled, stop_profiled, say)
-            )
+            profiled = Candidate("concerto-profiled", "concerto", start_profiled, stop_profiled)
+            asyncio.run(measure(control_plane, nodes, pods, profiled, say))
     ratio = ours.pods_per_second / kube.pods_per_second
     cpu = ours.cpu_ms_per_pod / kube.cpu_ms_per_pod
     say(f"  => {ratio:.2f} x kube-scheduler's pods/s at {cpu:.2f} x its CPU per pod (goal: >= 1.50 at <= 0.50)")
