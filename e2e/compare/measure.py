@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from e2e.compare.observation import Run, max_on_node, times_of
 from e2e.compare.workloads import CONCERTO, Workload
-from e2e.testbed.pod_cpu import PodCpu
+from e2e.testbed.pod_cpu import PodCpu, machine_cpu_seconds
 from e2e.testbed.recorder import Recorder
 from e2e.testbed.system import System
 from e2e.testbed.waiting import eventually
@@ -43,10 +43,12 @@ class Bench:
         assert real is not None, "only real nodes are compared"
         cpu = PodCpu(list(real))
         with Recorder(str(self.system.cluster.kubeconfig)) as recorder:
-            before, began = cpu.seconds(), time.time()
+            before, machine_before, began = cpu.seconds(), machine_cpu_seconds(), time.time()
             self.system.cluster.apply(*jobs)
             complete = self._wait(recorder, names, pods)
-            times, used = times_of(recorder.latest("pods"), names), cpu.seconds() - before
+            took, used = time.time() - began, cpu.seconds() - before
+            others = machine_cpu_seconds() - machine_before - used
+            times = times_of(recorder.latest("pods"), names)
         wrong = recorder.verify().violations if scheduler == CONCERTO else []
         self._remove(names)
         return Run(
@@ -58,6 +60,7 @@ class Bench:
             [t.ended - t.scheduled for t in times],
             max_on_node(times),
             used / pods,
+            others / took,
             wrong,
         )
 

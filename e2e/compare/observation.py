@@ -43,6 +43,8 @@ class Run:
         pod_seconds: of each pod, from PodScheduled to the end of its container.
         max_on_node: containers that ran on one node at once, at most.
         core_seconds_per_pod: CPU time that the nodes' pods took, by their cgroups.
+        other_cores: cores that everything but the pods used meanwhile: control plane, kubelets, agents, operator, and
+            whatever else ran on the machine.
         wrong: what the independent recorder found in Concerto's placements.
     """
 
@@ -54,6 +56,7 @@ class Run:
     pod_seconds: Sequence[float]
     max_on_node: int
     core_seconds_per_pod: float
+    other_cores: float
     wrong: Sequence[str] = field(default_factory=tuple)
 
     @property
@@ -81,7 +84,8 @@ class Run:
         deviation = statistics.pstdev(self.pod_seconds)
         return (
             f"job {self.job_seconds:.1f} s, pods {self.pod_mean:.1f} ± {deviation:.1f} s "
-            f"(max {max(self.pod_seconds):.0f}), at most {self.max_on_node} on a node"
+            f"(max {max(self.pod_seconds):.0f}), at most {self.max_on_node} on a node; "
+            f"{self.core_seconds_per_pod:.1f} core-seconds a pod, {self.other_cores:.1f} cores for everything else"
         )
 
 

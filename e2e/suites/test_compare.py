@@ -13,7 +13,7 @@ from e2e.compare.workloads import CONCERTO, WORKLOADS
 
 
 def a_run(scheduler: str, job: float | None, pods: list[float], round: int = 1, on_node: int = 2) -> Run:
-    return Run("waiting", 20, scheduler, round, job, pods, on_node, 2.0)
+    return Run("waiting", 20, scheduler, round, job, pods, on_node, 2.0, 0.5)
 
 
 def a_pod(job: str, phase: str = "Succeeded") -> dict[str, Any]:

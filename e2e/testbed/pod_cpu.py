@@ -1,12 +1,21 @@
-"""CPU time of the pods of real nodes."""
+"""CPU time of the pods of real nodes, and of the whole machine."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from concerto_agent.cgroups import Cgroup, Hierarchies
 from e2e.testbed.nodes import RealNode
+
+
+def machine_cpu_seconds() -> float:
+    """Core-seconds that all programs of the machine have used since it was started."""
+    user, nice, system, _, _, interrupts, soft_interrupts = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
+    )
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
 
 
 class PodCpu:
