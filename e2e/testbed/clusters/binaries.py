@@ -192,7 +192,7 @@ def find_or_build(say: Say, environment: Mapping[str, str] = os.environ) -> Bina
     source = f"{modules}/kubernetes"
     builds = [_Build(name, source, f"k8s.io/kubernetes/cmd/{name}", stamps) for name in KUBERNETES_COMMANDS]
     builds.append(_Build("etcd", f"{modules}/etcd", "."))
-    what = f"Kubernetes {kubernetes} and etcd {etcd}, about 10 minutes"
+    what = f"Kubernetes {kubernetes} and etcd {etcd}, 6 to 11 minutes"
     _build_missing(builds, cache, what, say, environment)
     return Binaries(cache, f"built from source, {cache}", _parsed(kubernetes), _parsed(etcd))
 
