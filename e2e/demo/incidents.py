@@ -167,7 +167,7 @@ The agent of node `quiet-0000` hangs. Three heartbeats later:
     patch = {"spec": {"heartbeat": "1s"}}
     fleet.send_signal(signal.SIGSTOP)
     cluster.kubectl("patch", "ncap", "quiet-0000", "--type=merge", "-p", json.dumps(patch))
-    eventually("the event AgentSilent", lambda: has_event(cluster, "quiet-0000", "AgentSilent"))
+    eventually("the event AgentNotReporting", lambda: has_event(cluster, "quiet-0000", "AgentNotReporting"))
     page.run("kubectl get ncap")
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^Events/,$p'")
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^  Conditions/,/^  Observed At/p'")

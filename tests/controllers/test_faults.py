@@ -9,17 +9,13 @@ import pytest
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, build_placement_record
-from concerto.api.schedulingprofile import ProfileSettings
-from concerto.controllers.operator import missing_kinds, read_owners
-from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.prerequisites import missing_kinds, read_owners
 from concerto.controllers.scheduling import placement_records
 from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
 from concerto.controllers.scheduling.placement_records import PlacementRecord, discard, store
-from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube.confirmed_writes import WriteSettings
-from concerto.kube.events import EventRecorder
-from concerto.scheduling.profile import Profile
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
+from support.scheduler_builders import scheduling
 
 QUICK = BinderSettings(timeout_seconds=1.0, first_backoff_seconds=0.001, max_backoff_seconds=0.01)
 NOW = "2026-03-01T12:00:00Z"
@@ -121,13 +117,6 @@ async def test_a_record_that_can_not_be_deleted_now_is_kept_for_later(answer):
         assert await discard(server.session, "concerto-system", record) is False
 
 
-def scheduler(server: Faulty) -> Scheduler:
-    recorder = EventRecorder(server.session, component="c", instance="i")
-    made = Scheduler(server.session, "concerto-system", "host_me", recorder, Metrics(), lambda: 1000.0)
-    made.set_profile("concerto", Profile.build(ProfileSettings.from_raw({"schedulerName": "concerto"})))
-    return made
-
-
 def node(name: str, **allocatable: object) -> dict[str, object]:
     ready = {"type": "Ready", "status": "True"}
     return {
@@ -141,19 +130,23 @@ BROKEN_POD = pod(uid="uid-x") | {"spec": {"schedulerName": "concerto", "containe
 
 async def test_one_object_that_nobody_can_read_does_not_keep_the_others_waiting():
     async with faulty([refuses(500, "InternalError")]) as server:
-        made = scheduler(server)
-        made.on_node(None, node("n1"))
-        made.on_node(None, node("n2"))
-        made.on_node(node("n2"), node("n2", cpu="?"))
-        made.on_pod(None, BROKEN_POD)
-        made.on_pod(None, pod("n1", uid="uid-y"))
-        made.on_capacity(None, {"metadata": {"name": "n1", "resourceVersion": "1"}, "status": {"observedAt": 7}})
-        made.on_batch(None, {"metadata": {"name": "b"}, "spec": {"assignments": [{"uid": "?"}]}})
-        assert [n for n in ("n1", "n2") if made.cluster.nodes.exists[made.cluster.row_of.get(n, -1)]] == ["n1"]
-        assert "uid-x" not in made._queue
-        made.on_pod(BROKEN_POD, pod(uid="uid-x"))
-        assert "uid-x" in made._queue, "mended, and waiting like any other"
-        text = made._metrics.render().decode()
+        made = scheduling(server.session)
+        made.informers.nodes.on_change(None, node("n1"))
+        made.informers.nodes.on_change(None, node("n2"))
+        made.informers.nodes.on_change(node("n2"), node("n2", cpu="?"))
+        made.informers.pods.on_change(None, BROKEN_POD)
+        made.informers.pods.on_change(None, pod("n1", uid="uid-y"))
+        made.informers.on_capacity(
+            None, {"metadata": {"name": "n1", "resourceVersion": "1"}, "status": {"observedAt": 7}}
+        )
+        made.informers.on_reservation(None, stored(1) | {"spec": {"assignments": [{"uid": "?"}]}})
+        assert [n for n in ("n1", "n2") if made.parts.cluster.nodes.exists[made.parts.cluster.row_of.get(n, -1)]] == [
+            "n1"
+        ]
+        assert "uid-x" not in made.parts.pending.queue
+        made.informers.pods.on_change(BROKEN_POD, pod(uid="uid-x"))
+        assert "uid-x" in made.parts.pending.queue, "mended, and waiting like any other"
+        text = made.context.metrics.render().decode()
         for kind in ("Node", "Pod", "NodeCapacity", "PodReservation"):
             assert f'concerto_unreadable_objects_total{{kind="{kind}"}} 1.0' in text
 
@@ -162,15 +155,15 @@ async def test_one_object_that_nobody_can_read_does_not_keep_the_others_waiting(
 async def test_the_largest_amounts_that_the_api_server_takes_break_nothing(amount):
     huge = [{"name": "c", "resources": {"requests": {"cpu": amount, "memory": amount, "a.b/c": amount}}}]
     async with faulty([refuses(500, "InternalError")]) as server:
-        made = scheduler(server)
-        made.on_node(None, node("n1", cpu=amount, memory=amount))
+        made = scheduling(server.session)
+        made.informers.nodes.on_change(None, node("n1", cpu=amount, memory=amount))
         for number in range(500):
             bound = pod("n1", uid=f"uid-{number}")
-            made.on_pod(None, bound | {"spec": bound["spec"] | {"containers": huge}})
-        made.on_node(None, node("n2"))
-        made.on_pod(None, pod(uid="waits"))
-        assert "waits" in made._queue
-        assert not made._metrics.render().decode().count("unreadable_objects_total{kind=")
+            made.informers.pods.on_change(None, bound | {"spec": bound["spec"] | {"containers": huge}})
+        made.informers.nodes.on_change(None, node("n2"))
+        made.informers.pods.on_change(None, pod(uid="waits"))
+        assert "waits" in made.parts.pending.queue
+        assert not made.context.metrics.render().decode().count("unreadable_objects_total{kind=")
 
 
 async def test_a_record_that_came_true_after_the_end_of_its_process_is_taken_over_and_deleted():
@@ -182,11 +175,13 @@ async def test_a_record_that_came_true_after_the_end_of_its_process_is_taken_ove
         return await says(200)(request)
 
     async with faulty([delete]) as server:
-        made = scheduler(server)
-        running = asyncio.create_task(made.run())
+        made = scheduling(server.session)
+        found = stored(1)
+        dead = found | {"metadata": found["metadata"] | {"name": "cycle-dead-000007", "resourceVersion": "9"}}
+        running = asyncio.create_task(made.scheduler.run())
         await asyncio.sleep(0.05)
-        made.on_pod(None, pod())
-        made.on_batch(None, stored(1) | {"metadata": {"name": "cycle-dead-000007", "uid": "u", "resourceVersion": "9"}})
+        made.informers.pods.on_change(None, pod())
+        made.informers.on_reservation(None, dead)
         async with asyncio.timeout(60):
             await deleted.wait()
         running.cancel()
@@ -202,17 +197,14 @@ async def test_a_binding_that_ends_by_an_error_of_ours_ends_the_run():
         return await says(200, json.dumps({"metadata": {}}) if request.method == "GET" else "")(request)
 
     async with faulty([answer]) as server:
-        made = scheduler(server)
+        made = scheduling(server.session)
 
-        async def broken(*_, **__):
-            raise RuntimeError("ours")
-
-        made._bind = broken
-        made.on_node(None, node("n1"))
-        made.on_pod(None, pod())
+        made.parts.pending.waited_seconds = None  # an error in the middle of our own code
+        made.informers.nodes.on_change(None, node("n1"))
+        made.informers.pods.on_change(None, pod())
         async with asyncio.timeout(60):
             with pytest.raises(ExceptionGroup):
-                await made.run()
+                await made.scheduler.run()
 
 
 ALL_KINDS = [

@@ -12,6 +12,8 @@ from concerto.capacity.subspace import Subspace
 from concerto.controllers.capacity.cluster_model import build_cluster_status
 from concerto.controllers.scheduling.binder import build_binding
 from concerto.controllers.scheduling.load_providers.state import NOT_ASKED, ProviderState
+from concerto.controllers.scheduling.notes import scheduled_note
+from concerto.controllers.scheduling.outcome_counts import ProfileCounts
 from concerto.controllers.scheduling.profiles import (
     ProfileState,
     build_profile_status,
@@ -20,7 +22,6 @@ from concerto.controllers.scheduling.profiles import (
     ready_condition,
 )
 from concerto.controllers.scheduling.reservations import build_reservation_status
-from concerto.controllers.scheduling.scheduler import ProfileCounts, scheduled_note
 from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
 from concerto.scheduling.evaluation import Ranked

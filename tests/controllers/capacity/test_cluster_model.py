@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher, build_cluster_status
-from concerto.controllers.operator import keep_running
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.supervision import keep_running
 from support.crd_schemas import problems
 
 

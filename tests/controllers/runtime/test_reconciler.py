@@ -1,11 +1,11 @@
-"""What the work queue of a kind asks the API server for: lists while nothing happens, an object when something has."""
+"""What the work queue of a kind asks the API server for: nothing while nothing happens, an object when it changed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from concerto.api.nodecputopology import Core, CPUPools, CPUTopology
 from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.reconciler import Reconciler
+from concerto.kube import Reflector
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import POD_CPU_BINDINGS
 from support.faulty_server import Faulty, faulty
@@ -52,14 +53,8 @@ class Collection:
     def __init__(self, *objects: Object) -> None:
         self.objects = {o["metadata"]["name"]: o for o in objects}
         self.asked: Counter[str] = Counter()
-        self.on_list: Callable[[], None] = lambda: None
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        if request.path == POD_CPU_BINDINGS.path():
-            self.asked["list"] += 1
-            items = list(self.objects.values())
-            self.on_list()
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
         name = request.path.split("/podcpubindings/")[1].split("/")[0]
         self.asked[f"{request.method} {name}"] += 1
         found = self.objects.get(name)
@@ -78,13 +73,29 @@ class Collection:
         return {name: c["reason"] for name, all_ in conditions.items() for c in all_ if c["type"] == "Ready"}
 
 
+class Watched:
+    """A reflector of a collection, and a work queue on it; changes are delivered by the test."""
+
+    def __init__(self, server: Faulty, kept: Collection, reconcile: Any, **settings: float) -> None:
+        self.kept = kept
+        self.reflector = Reflector(server.session, POD_CPU_BINDINGS)
+        self.queue = Reconciler(server.session, self.reflector, reconcile, Metrics(), **settings)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """The watch brings everything that has changed."""
+        now = {("default", name): WHOSE | obj for name, obj in self.kept.objects.items()}
+        before = dict(self.reflector.store)
+        self.reflector.store.clear()
+        self.reflector.store.update(now)
+        for key in before.keys() | now.keys():
+            if before.get(key) != now.get(key):
+                self.queue.on_change(before.get(key), now.get(key))
+
+
 async def when(server: Faulty, so: Callable[[], bool]) -> None:
     async with asyncio.timeout(20), server.arrival:
         await server.arrival.wait_for(so)
-
-
-def reconciler(server: Faulty, reconcile: Any, **settings: float) -> Reconciler:
-    return Reconciler(server.session, POD_CPU_BINDINGS, reconcile, Metrics(), **settings)
 
 
 async def stop(task: asyncio.Task[None]) -> None:
@@ -92,7 +103,7 @@ async def stop(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_hour_without_news_costs_twelve_lists_and_nothing_for_each_binding():
+async def test_an_hour_without_news_costs_no_request():
     kept = Collection(answered("a", 0), binding("silent", 1), binding("podless", 2))
     pods = {
         ("default", name): {
@@ -101,65 +112,85 @@ async def test_an_hour_without_news_costs_twelve_lists_and_nothing_for_each_bind
         }
         for name in ("a", "silent")
     }
+    turns = asyncio.Queue[str]()
     async with faulty([kept]) as server:
         recorder = EventRecorder(server.session, component="c", instance="i")
         controller = PodCPUBindingController(
             server.session, recorder, pods, {("", "n"): TOPOLOGY}, patience_seconds=0.05
         )
-        queue = reconciler(server, controller.reconcile, resync_seconds=0.05)  # in place of 300
-        controller.mark = queue.mark
-        running = asyncio.create_task(queue.run())
+
+        async def reconcile(key: tuple[str, str], obj: Object | None) -> float | None:
+            turns.put_nowait(key[1])
+            return await controller.reconcile(key, obj)
+
+        watched = Watched(server, kept, reconcile, resync_seconds=0.05)  # in place of 300
+        controller.mark = watched.queue.mark
+        watched.queue.start()
+        running = asyncio.create_task(watched.queue.run())
         settled = {"a": "Applied", "silent": "AgentNotSupported", "podless": "PodNotFound"}
         await when(server, lambda: kept.reasons() == settled)
-        begin = kept.asked["list"] + 1  # the first list that shows all of it
-        await when(server, lambda: kept.asked["list"] >= begin)
+        known = Counter(kept.asked)
+        watched.deliver()
+        await when(server, lambda: all(kept.asked[f"GET {name}"] > known[f"GET {name}"] for name in settled))
         before = Counter(kept.asked)
-        await when(server, lambda: kept.asked["list"] >= begin + 12)
+        while not turns.empty():
+            turns.get_nowait()
+        async with asyncio.timeout(20):
+            looked_at = [await turns.get() for _ in range(12 * 3)]
         await stop(running)
-    assert set(kept.asked - before) == {"list"}
+    assert set(looked_at) == set(settled)
+    assert kept.asked == before
 
 
-async def seen_by(
-    happens: Callable[[Collection, Reconciler], None],
-) -> tuple[list[tuple[str, bool]], Mapping[str, int]]:
-    """Names that are looked at, and whether the object is there, after something happens in the middle of a list."""
+async def served(happens: Callable[[Watched], None]) -> tuple[list[tuple[str, bool]], Counter[str]]:
+    """Names in the order of their turns, and whether the object existed, after something happened."""
     kept = Collection(binding("a", 0), binding("b", 1))
-    looked_at: list[tuple[str, bool]] = []
+    turns: list[tuple[str, bool]] = []
     done = asyncio.Event()
 
     async def reconcile(key: tuple[str, str], obj: Object | None) -> None:
         assert obj is None or WHOSE.items() <= obj.items()
-        looked_at.append((key[1], obj is not None))
-        if len(looked_at) == 2:
+        turns.append((key[1], obj is not None))
+        if len(turns) == 2:
             done.set()
 
     async with faulty([kept]) as server:
-        queue = reconciler(server, reconcile)
-        kept.on_list = lambda: happens(kept, queue)
-        running = asyncio.create_task(queue.run())
+        watched = Watched(server, kept, reconcile)
+        happens(watched)
+        running = asyncio.create_task(watched.queue.run())
         async with asyncio.timeout(20):
             await done.wait()
         await stop(running)
-    return sorted(looked_at), kept.asked
+    return turns, kept.asked
 
 
-def nothing(kept: Collection, queue: Reconciler) -> None:
-    return
+def starts(watched: Watched) -> None:
+    watched.queue.start()
 
 
-def ends(kept: Collection, queue: Reconciler) -> None:
-    """One is deleted after the list was read, and that is heard before the list has come."""
-    kept.objects.pop("a", None)
-    queue.mark("default", "a")
+def a_binding_goes_after_the_start(watched: Watched) -> None:
+    watched.queue.start()
+    watched.kept.objects.pop("b")
+    watched.deliver()
+
+
+def bindings_come_and_go_in_a_standby(watched: Watched) -> None:
+    for number in range(1000):
+        watched.kept.objects[f"gone-{number}"] = binding(f"gone-{number}", 2)
+        watched.deliver()
+        del watched.kept.objects[f"gone-{number}"]
+        watched.deliver()
+    watched.queue.start()
 
 
 @pytest.mark.parametrize(
-    ("happens", "looked_at", "asked"),
+    ("happens", "turns", "asked"),
     [
-        (nothing, [("a", True), ("b", True)], {"list": 1}),
-        (ends, [("a", False), ("b", True)], {"list": 1, "GET a": 1}),
+        (starts, [("a", True), ("b", True)], {}),
+        (a_binding_goes_after_the_start, [("b", False), ("a", True)], {"GET b": 1}),
+        (bindings_come_and_go_in_a_standby, [("a", True), ("b", True)], {}),
     ],
-    ids=["as listed", "what is heard of while the list comes is asked for"],
+    ids=["as the reflector has them", "what has changed comes first, and is read", "a standby collects no marks"],
 )
-async def test_a_listed_object_is_looked_at_as_it_was_listed_unless_there_is_news(happens, looked_at, asked):
-    assert await seen_by(happens) == (looked_at, asked)
+async def test_what_changed_is_read_and_comes_before_what_did_not(happens, turns, asked):
+    assert await served(happens) == (turns, asked)

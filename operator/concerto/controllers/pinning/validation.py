@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from concerto.api.conditions import find_condition
 from concerto.api.nodecputopology import NodeCPUTopology
@@ -83,10 +83,9 @@ class PodCPUBindingController:
         self._asked: dict[BindingKey, tuple[int, str, float]] = {}  # generation, pod's UID, when first seen unanswered
         self._patience_seconds = patience_seconds
 
-    async def load(self) -> None:
-        """Read all bindings before any is judged, so that a younger one does not win because the older is unknown."""
-        listed = await self._session.list(POD_CPU_BINDINGS.path())
-        for obj in listed["items"]:
+    def load(self, objects: Iterable[Object]) -> None:
+        """Take all bindings before any is judged, so that a younger one does not win because the older is unknown."""
+        for obj in objects:
             self._index.put((obj["metadata"]["namespace"], obj["metadata"]["name"]), obj)
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:

@@ -1,15 +1,11 @@
-"""What the operator says of itself: Prometheus metrics, and health for the kubelet's probes.
+"""The operator's own Prometheus metrics.
 
 Nothing is labelled by pod or by node, so the number of series does not grow with the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
@@ -19,83 +15,84 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        r = self.registry
-        self.leader = Gauge("concerto_leader", "1 while this replica holds the Lease.", registry=r)
-        self.cycle_seconds = Histogram(
-            "concerto_scheduling_cycle_seconds", "Time to decide one cycle.", buckets=_SECONDS, registry=r
+        self._totals: dict[Counter, int] = {}
+        self.leader = self._gauge("concerto_leader", "1 while this replica holds the Lease.")
+        self.reconciles = self._counter(
+            "concerto_reconciles_total", "Reconciles, by kind and outcome.", "kind", "result"
         )
-        self.decisions = Counter(
-            "concerto_scheduling_decisions_total", "Decisions, by outcome and basis.", ["result"], registry=r
+        self.unreadable = self._counter(
+            "concerto_unreadable_objects_total", "Objects left out as they could not be read.", "kind"
         )
-        self.abstentions = Counter(
+        self.events_dropped = self._counter(
+            "concerto_events_dropped_total", "Events dropped because the queue was full."
+        )
+        self._add_scheduling()
+        self._add_providers()
+
+    def _add_scheduling(self) -> None:
+        self.cycle_seconds = self._histogram("concerto_scheduling_cycle_seconds", "Time to decide one cycle.")
+        self.decisions = self._counter(
+            "concerto_scheduling_decisions_total", "Decisions, by outcome and basis.", "result"
+        )
+        self.abstentions = self._counter(
             "concerto_score_abstentions_total",
             "Nodes that a score had no metric of, counted once for each kind of pod in a cycle.",
-            ["plugin"],
-            registry=r,
+            "plugin",
         )
-        self.rejected_metrics = Counter(
-            "concerto_rejected_metrics_total", "Metrics of nodes that were no numbers from 0 to 1.", registry=r
+        self.bindings = self._counter("concerto_bindings_total", "Bindings, by outcome.", "result")
+        self.scheduling_seconds = self._histogram("concerto_pod_scheduling_seconds", "Pod seen pending to pod bound.")
+        self.pending = self._gauge("concerto_pending_pods", "Pods waiting for a place.")
+        self.placement_records = self._gauge(
+            "concerto_placement_records", "PodReservations that record placements under way."
         )
-        self.provider_polls = Counter(
+        self.nodes_with_stale_agent = self._gauge(
+            "concerto_nodes_with_stale_agent", "Nodes whose agent has missed its heartbeats."
+        )
+        self.cluster_model_updates = self._counter(
+            "concerto_cluster_model_updates_total", "Writes of SubspaceSnapshot/cluster."
+        )
+        self.cluster_model_nodes = self._gauge("concerto_cluster_model_nodes", "Nodes in the cluster model.")
+
+    def _add_providers(self) -> None:
+        self.rejected_metrics = self._counter(
+            "concerto_rejected_metrics_total", "Metrics of nodes that were not numbers from 0 to 1."
+        )
+        self.provider_polls = self._counter(
             "concerto_metric_provider_polls_total",
-            "Times that a profile's metric provider was asked, by what came of it.",
-            ["profile", "result"],
-            registry=r,
+            "Requests to a profile's metric provider, by outcome.",
+            "profile",
+            "result",
         )
-        self.provider_seconds = Histogram(
+        self.provider_seconds = self._histogram(
             "concerto_metric_provider_seconds",
             "Time that a profile's metric provider took for all its answers.",
-            ["profile"],
-            buckets=_SECONDS,
-            registry=r,
+            "profile",
         )
-        self.provider_rejected = Counter(
+        self.provider_rejected = self._counter(
             "concerto_metric_provider_rejected_total",
-            "Values of a profile's metric provider that cannot be, by what is wrong with them.",
-            ["profile", "reason"],
-            registry=r,
+            "Values of a profile's metric provider that were rejected, by reason.",
+            "profile",
+            "reason",
         )
-        self.provider_unmatched = Gauge(
+        self.provider_unmatched = self._gauge(
             "concerto_metric_provider_unmatched_series",
-            "What a profile's metric provider calls nodes and are none.",
-            ["profile"],
-            registry=r,
+            "Series of a profile's metric provider that name no node of the cluster.",
+            "profile",
         )
-        self.load_nodes = Gauge(
+        self.load_nodes = self._gauge(
             "concerto_load_nodes",
             "Nodes by how well a profile knows their load: fresh, stale or missing.",
-            ["profile", "state"],
-            registry=r,
+            "profile",
+            "state",
         )
-        self.bindings = Counter("concerto_bindings_total", "Bindings, by outcome.", ["result"], registry=r)
-        self.scheduling_seconds = Histogram(
-            "concerto_pod_scheduling_seconds", "Pod seen pending to pod bound.", buckets=_SECONDS, registry=r
-        )
-        self.pending = Gauge("concerto_pending_pods", "Pods waiting for a place.", registry=r)
-        self.placement_records = Gauge(
-            "concerto_placement_records", "PodReservations that record placements under way.", registry=r
-        )
-        self.cluster_model_updates = Counter(
-            "concerto_cluster_model_updates_total", "Writes of SubspaceSnapshot/cluster.", registry=r
-        )
-        self.cluster_model_nodes = Gauge("concerto_cluster_model_nodes", "Nodes in the cluster model.", registry=r)
-        self.silent_nodes = Gauge("concerto_silent_nodes", "Nodes whose agent has missed its heartbeats.", registry=r)
-        self.reconciles = Counter(
-            "concerto_reconciles_total", "Reconciles, by kind and outcome.", ["kind", "result"], registry=r
-        )
-        self.unreadable = Counter(
-            "concerto_unreadable_objects_total", "Objects left out as they could not be read.", ["kind"], registry=r
-        )
-        self.events_dropped = Counter("concerto_events_dropped_total", "Events given up for want of room.", registry=r)
-        self._told: dict[Counter, int] = {}
 
-    def bring_up_to(self, counter: Counter, total: int) -> None:
-        """Have a counter say what somebody else has counted since the start."""
-        counter.inc(total - self._told.get(counter, 0))
-        self._told[counter] = total
+    def set_total(self, counter: Counter, total: int) -> None:
+        """Raise a counter to what another part has counted since the start."""
+        counter.inc(total - self._totals.get(counter, 0))
+        self._totals[counter] = total
 
     def forget_profile(self, profile: str) -> None:
-        """The profile is gone, or measured by somebody else: its series would stand still for ever."""
+        """Drop the series of a profile that is gone, or that another provider measures now."""
         for family in (
             self.provider_polls,
             self.provider_seconds,
@@ -109,40 +106,11 @@ class Metrics:
         """The series in the text format of Prometheus."""
         return generate_latest(self.registry)
 
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
 
-@dataclass
-class Health:
-    """Whether the process is well (liveness) and knows enough to work or to stand by (readiness).
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
-    Attributes:
-        alive: names of checks and functions that return None when all is well, else what is wrong.
-        ready: the same for readiness.
-    """
-
-    alive: dict[str, Callable[[], str | None]] = field(default_factory=dict)
-    ready: dict[str, Callable[[], str | None]] = field(default_factory=dict)
-
-
-async def serve(bind: str, metrics: Metrics, health: Health, routes: Iterable[web.RouteDef] = ()) -> web.AppRunner:
-    """Serve /metrics, /healthz, /readyz and more on ``host:port``; the caller cleans the runner up."""
-
-    def probe(checks: dict[str, Callable[[], str | None]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(_: web.Request) -> web.Response:
-            wrong = [f"{name}: {said}" for name, check in checks.items() if (said := check()) is not None]
-            return web.Response(text="\n".join(wrong) or "ok", status=503 if wrong else 200)
-
-        return answer
-
-    async def render(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    app = web.Application()
-    app.router.add_get("/metrics", render)
-    app.router.add_get("/healthz", probe(health.alive))
-    app.router.add_get("/readyz", probe(health.ready))
-    app.router.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    host, _, port = bind.rpartition(":")
-    await web.TCPSite(runner, host or "0.0.0.0", int(port)).start()
-    return runner
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)

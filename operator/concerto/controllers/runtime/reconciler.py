@@ -1,9 +1,7 @@
 """A level-triggered work queue for one kind of low-rate objects.
 
-`kopf` tells that a key has changed and nothing more; what to do is decided from the object as it is when its turn
-comes. A full list at the start, and again every few minutes, makes up for any change that was missed: what it shows is
-looked at as it was listed, unless something has been heard of it since, so that nothing is asked for object by object
-while nothing happens.
+A reflector marks the keys that have changed; what to do is decided from the object as the API server has it when the
+key's turn comes. Every few minutes all objects are reconciled again as the reflector has them, which costs no request.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from concerto.controllers.runtime.metrics import Metrics
-from concerto.kube import KubeError, NotFound, Object, Resource, Session
+from concerto.kube import KubeError, NotFound, Object, Reflector, Session
 
 logger = logging.getLogger(__name__)
 
@@ -31,124 +29,134 @@ class Reconciler:
     def __init__(
         self,
         session: Session,
-        resource: Resource,
+        reflector: Reflector,
         reconcile: Reconcile,
         metrics: Metrics,
         *,
-        label_selector: str | None = None,
+        selects: Callable[[Object], bool] = lambda obj: True,
         resync_seconds: float = 300.0,
-        longest_backoff_seconds: float = 60.0,
+        max_backoff_seconds: float = 60.0,
     ) -> None:
-        """Nothing happens before `run`.
+        """Nothing happens before `start`; its `on_change` is to be one of the reflector's handlers.
 
         Args:
             session: the way to the API server.
-            resource: the kind.
-            reconcile: given the key and the object (None: it is gone); returns seconds after which to be asked again,
+            reflector: follows the kind.
+            reconcile: given the key and the object (None: it is gone); returns seconds after which to be called again,
                 or None. What it raises is logged, and the key is tried again with a growing wait.
             metrics: where outcomes are counted.
-            label_selector: which objects of the kind are meant.
-            resync_seconds: how often everything is listed and looked at again.
-            longest_backoff_seconds: longest wait after failures.
+            selects: which objects of the kind are reconciled.
+            resync_seconds: how often every object is reconciled again.
+            max_backoff_seconds: the longest wait after failures.
         """
-        self.kind = resource.kind
+        self.kind = reflector.resource.kind
         self._session = session
-        self._resource = resource
+        self._reflector = reflector
         self._reconcile = reconcile
         self._metrics = metrics
-        self._label_selector = label_selector
+        self._selects = selects
         self._resync_seconds = resync_seconds
-        self._longest = longest_backoff_seconds
-        self._dirty: dict[Key, None] = {}  # insertion-ordered: first marked, first served
-        self._listed: dict[Key, Object | None] = {}  # as the last list has it, if nothing has been heard since it began
-        self._heard: set[Key] = set()  # since the last list was begun
-        self._known: set[Key] = set()
+        self._max_backoff = max_backoff_seconds
+        self._started = False
+        self._marked: dict[Key, None] = {}  # insertion-ordered: first marked, first served
+        self._resync: dict[Key, None] = {}  # to be reconciled again once nothing is marked
         self._failures: dict[Key, int] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
-        self._wake = asyncio.Event()
+        self._work = asyncio.Event()
+
+    def objects(self) -> list[Object]:
+        """The objects that are reconciled, as the reflector has them."""
+        return [obj for obj in self._reflector.store.values() if self._selects(obj)]
+
+    def start(self) -> None:
+        """Accept marks from now on, and queue every object: a standby, which reconciles nothing, collects no marks."""
+        self._started = True
+        self._queue_all()
+
+    def on_change(self, old: Object | None, new: Object | None) -> None:
+        """An object appeared, changed or went."""
+        for obj in (new, old):
+            if obj is not None and self._selects(obj):
+                metadata = obj["metadata"]
+                self.mark(metadata.get("namespace"), metadata["name"])
+                return
 
     def mark(self, namespace: str | None, name: str) -> None:
-        """This object may have changed. Cheap; may be called from anywhere on the loop, leading or not."""
+        """This object may have changed. Cheap; ignored before `start`."""
+        if not self._started:
+            return
         key = (namespace or "", name)
-        self._listed.pop(key, None)
-        self._heard.add(key)
-        self._queue(key)
-
-    def _queue(self, key: Key) -> None:
         if timer := self._later.pop(key, None):
             timer.cancel()
-        self._dirty[key] = None
-        self._wake.set()
+        self._resync.pop(key, None)
+        self._marked[key] = None
+        self._work.set()
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        resync = asyncio.ensure_future(self._resync())
+        resync = asyncio.ensure_future(self._resync_regularly())
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._dirty:
-                    key = next(iter(self._dirty))
-                    del self._dirty[key]
-                    await self._one(key)
+                await self._work.wait()
+                if self._marked:
+                    key = next(iter(self._marked))
+                    del self._marked[key]
+                    await self._turn(key, ask=True)
+                elif self._resync:
+                    key = next(iter(self._resync))
+                    del self._resync[key]
+                    await self._turn(key, ask=False)
+                else:
+                    self._work.clear()
         finally:
             resync.cancel()
             for timer in self._later.values():
                 timer.cancel()
             self._later.clear()
 
-    async def _resync(self) -> None:
+    async def _resync_regularly(self) -> None:
         while True:
-            self._heard.clear()
-            try:
-                listed = await self._session.list(self._resource.path(), label_selector=self._label_selector)
-            except KubeError as error:
-                logger.warning("%s: cannot list: %s", self.kind, error)
-                await asyncio.sleep(5)
-                continue
-            whose = {"apiVersion": self._resource.api_version, "kind": self._resource.kind}
-            found = {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): whose | o for o in listed["items"]}
-            # What was heard of meanwhile has its turn anyway, and may be news that the list has not
-            for key in sorted((found.keys() | self._known) - self._heard):
-                self._listed[key] = found.get(key)
-                self._queue(key)
             await asyncio.sleep(self._resync_seconds)
+            self._queue_all()
 
-    async def _one(self, key: Key) -> None:
+    def _queue_all(self) -> None:
+        for obj in self.objects():
+            metadata = obj["metadata"]
+            key = (metadata.get("namespace", ""), metadata["name"])
+            if key not in self._marked:
+                self._resync[key] = None
+        self._work.set()
+
+    async def _turn(self, key: Key, *, ask: bool) -> None:
         namespace, name = key
         try:
-            found = self._listed.pop(key) if key in self._listed else await self._get(key)
+            found = await self._get(key) if ask else self._reflector.store.get(key)
             again = await self._reconcile(key, found)
         except Exception as error:
             # One broken object must not keep the others from their turn
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            wait = min(2.0 ** min(failures, 10) * 0.25, self._longest)
+            wait = min(2.0 ** min(failures, 10) * 0.25, self._max_backoff)
             if isinstance(error, KubeError):
                 logger.warning("%s %s/%s: %s; again in %.1f s", self.kind, namespace, name, error, wait)
             else:
                 logger.exception("%s %s/%s: again in %.1f s", self.kind, namespace, name, wait)
             self._metrics.reconciles.labels(self.kind, "error").inc()
-            self._known.add(key)
             self._schedule(key, wait)
             return
         self._failures.pop(key, None)
         self._metrics.reconciles.labels(self.kind, "ok").inc()
-        if found is None:
-            self._known.discard(key)
-        else:
-            self._known.add(key)
-            if again is not None:
-                self._schedule(key, again)
+        if found is not None and again is not None:
+            self._schedule(key, again)
 
     async def _get(self, key: Key) -> Object | None:
         namespace, name = key
         try:
-            return await self._session.get(self._resource.path(namespace or None, name))
+            return await self._session.get(self._reflector.resource.path(namespace or None, name))
         except NotFound:
             return None
 
     def _schedule(self, key: Key, seconds: float) -> None:
-        if key in self._dirty:
+        if key in self._marked:
             return
         if timer := self._later.pop(key, None):
             timer.cancel()

@@ -7,13 +7,17 @@ can be read back.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
-from concerto.api.podreservation import Assignment, build_placement_record
+from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_placement_record
+from concerto.controllers.runtime.context import Context
 from concerto.kube import ApiError, Conflict, Forbidden, KubeError, NotFound, Object, Session, Unauthorized
 from concerto.kube.confirmed_writes import WriteSettings, write_until_known
 from concerto.kube.resources import POD_RESERVATIONS
+from concerto.scheduling.state.ledger import Ledger
 
 _RETRY = WriteSettings(first_backoff_seconds=0.5, max_backoff_seconds=0.5)
 
@@ -34,6 +38,104 @@ class Refused:
 
     assignment: Assignment
     message: str
+
+
+class PlacementRecords:
+    """All placement records: those that the API server has, and those that the ledger counts."""
+
+    def __init__(self, context: Context, ledger: Ledger, instance: str, owners: Sequence[Object]) -> None:
+        """No record is known yet.
+
+        Args:
+            context: what the scheduler's parts share.
+            ledger: counts the assignments of open records.
+            instance: of this process; part of its records' names.
+            owners: owner references of the records.
+        """
+        self._context = context
+        self._ledger = ledger
+        self._instance = instance
+        self._owners = owners
+        self._sequence = count(1)
+        self._storing = ""  # name of the record that is being stored
+        self._found: dict[str, PlacementRecord] = {}  # as the API server has them
+        self._open: dict[str, PlacementRecord] = {}  # as the ledger counts them
+        self._by_uid: dict[str, tuple[str, Assignment]] = {}  # record and assignment of each pod in an open record
+
+    def is_record(self, obj: Object) -> bool:
+        """Whether a PodReservation is a placement record, and not a reservation that a person made."""
+        metadata = obj["metadata"]
+        return metadata["namespace"] == self._context.namespace and IN_FLIGHT_LABEL in (metadata.get("labels") or {})
+
+    def assignment_of(self, uid: str) -> Assignment | None:
+        """The stored decision on a pod, while its record exists."""
+        return self._by_uid[uid][1] if uid in self._by_uid else None
+
+    async def store(self, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
+        """Write the record of a cycle, and count what was stored as open; see `store`."""
+        name = self._storing = f"cycle-{self._instance}-{next(self._sequence):06d}"
+        context = self._context
+        stored, refused = await store(
+            context.session, context.namespace, name, assignments, owners=self._owners, may_write=context.may_write
+        )
+        for record in stored:
+            self._ledger.open_record(record.name, record.assignments)
+            self._add(record)
+        self._storing = ""
+        return stored, refused
+
+    def on_found(self, record: PlacementRecord) -> None:
+        """The API server has this record. What an open one holds never changes; `discard` asks for its version."""
+        if record.name not in self._open:
+            self._found[record.name] = record
+
+    def adopt_found(self) -> None:
+        """Count the records that exist and that this process does not know.
+
+        They are of an earlier process, whose last write may have been carried out long after its end; or of this one,
+        which was refused a write that an earlier attempt had carried out.
+        """
+        for record in list(self._found.values()):
+            if record.name not in self._open and not (self._storing and record.name.startswith(self._storing)):
+                self._ledger.adopt_record(record.name, record.assignments)
+                self._add(record)
+
+    async def delete_closable(self) -> bool:
+        """Delete the records whose assignments have all been observed; False if one could not be deleted now."""
+        names = [name for name in self._ledger.closable_records() if name in self._open]
+        deleted = await asyncio.gather(
+            *(discard(self._context.session, self._context.namespace, self._open[name]) for name in names)
+        )
+        for name, done in zip(names, deleted):
+            if done:
+                self.forget(name)
+        self._context.metrics.placement_records.set(len(self._open))
+        return all(deleted)
+
+    def forget(self, name: str) -> None:
+        """The record is gone."""
+        self._found.pop(name, None)
+        record = self._open.pop(name, None)
+        if record is None:
+            return
+        self._ledger.close_record(name)
+        for assignment in record.assignments:
+            if self._by_uid.get(assignment.uid, ("",))[0] == name:
+                del self._by_uid[assignment.uid]
+        self._context.metrics.placement_records.set(len(self._open))
+
+    def _add(self, record: PlacementRecord) -> None:
+        self._open[record.name] = record
+        for assignment in record.assignments:
+            self._by_uid[assignment.uid] = (record.name, assignment)
+        self._context.metrics.placement_records.set(len(self._open))
+
+
+def read_record(obj: Object) -> PlacementRecord:
+    """A placement record as the API server has it."""
+    metadata = obj["metadata"]
+    assignments = tuple(Assignment.from_raw(a) for a in obj["spec"].get("assignments") or ())
+    return PlacementRecord(metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments)
 
 
 async def store(

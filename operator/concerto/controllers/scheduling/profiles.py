@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.load_providers import LoadProviders, ProviderState, Wanted
-from concerto.controllers.scheduling.scheduler import ProfileCounts, Scheduler
-from concerto.kube import KubeError, NotFound, Object, Session
-from concerto.kube.events import EventRecorder
+from concerto.controllers.scheduling.outcome_counts import ProfileCounts
+from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.kube import KubeError, NotFound, Object
 from concerto.kube.resources import SCHEDULING_PROFILES
-from concerto.scheduling.coverage import Coverage
+from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.profile import Profile
 
 logger = logging.getLogger(__name__)
@@ -57,29 +58,22 @@ class ProfileState:
 class ProfileController:
     """Keeps the scheduler's profiles equal to the objects; of two with one schedulerName the older one is in use."""
 
-    def __init__(
-        self,
-        session: Session,
-        scheduler: Scheduler,
-        providers: LoadProviders,
-        recorder: EventRecorder,
-        metrics: Metrics,
-    ) -> None:
-        """It changes the scheduler's profiles and the providers that are asked, and writes statuses and events."""
-        self._session = session
-        self._scheduler = scheduler
+    def __init__(self, context: Context, parts: SchedulerParts, providers: LoadProviders) -> None:
+        """It changes the profiles in use and the providers that are asked, and writes statuses and events."""
+        self._session = context.session
+        self._recorder = context.recorder
+        self._metrics = context.metrics
+        self._clock = context.clock
+        self._parts = parts
         self._providers = providers
-        self._recorder = recorder
-        self._metrics = metrics
         self._known: dict[str, _Known] = {}
         self._told: dict[str, ProfileState] = {}
         self._soon = asyncio.Event()
         providers.on_change = self._soon.set
 
-    async def load(self) -> None:
+    def load(self, objects: Iterable[Object]) -> None:
         """Put every profile in use before anything is decided."""
-        listed = await self._session.list(SCHEDULING_PROFILES.path())
-        for obj in listed["items"]:
+        for obj in objects:
             self._known[obj["metadata"]["name"]] = _read(obj)
         for scheduler_name in {k.settings.scheduler_name for k in self._known.values() if k.settings}:
             self._put_in_use(scheduler_name)
@@ -126,7 +120,9 @@ class ProfileController:
         if known.settings is None or self._in_use(known.settings.scheduler_name) != known:
             return ProfileState()
         name = known.settings.scheduler_name
-        return ProfileState(self._scheduler.counts(name), self._scheduler.coverage(name), self._providers.state(name))
+        profile = self._parts.profiles.get(name)
+        known_load = coverage(self._parts.cluster, profile, self._clock()) if profile else Coverage()
+        return ProfileState(self._parts.counts.of(name), known_load, self._providers.state(name))
 
     def _count_nodes(self, known: _Known, state: ProfileState) -> None:
         for kind in ("fresh", "stale", "missing"):
@@ -140,7 +136,8 @@ class ProfileController:
         winner = self._in_use(scheduler_name)
         settings = winner.settings if winner else None
         self._providers.use(scheduler_name, Wanted(winner.name, winner.uid, settings) if winner and settings else None)
-        self._scheduler.set_profile(scheduler_name, Profile.build(settings) if settings else None)
+        self._parts.profiles.use(scheduler_name, Profile.build(settings) if settings else None)
+        self._parts.pending.on_profile(scheduler_name)
 
     async def _write(self, known: _Known) -> None:
         path = SCHEDULING_PROFILES.path(name=known.name)

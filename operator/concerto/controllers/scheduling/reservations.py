@@ -6,16 +6,16 @@ The operator never deletes a person's object: one that has expired says so and h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.podreservation import Reservation, ReservationKey
 from concerto.api.timestamps import format_timestamp
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.controllers.scheduling.scheduler import Scheduler
-from concerto.kube import NotFound, Object, Session
-from concerto.kube.events import EventRecorder
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.kube import NotFound, Object
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.reservation_placement import no_such_node, place
 from concerto.scheduling.state.reservations import ReservationState
@@ -29,37 +29,32 @@ _LOOK_AGAIN_SECONDS = 5.0
 class ReservationController:
     """Reconciles one standing reservation at a time."""
 
-    def __init__(
-        self, session: Session, scheduler: Scheduler, recorder: EventRecorder, clock: Callable[[], float]
-    ) -> None:
-        """It changes the scheduler's cluster, and writes statuses."""
-        self._session = session
-        self._scheduler = scheduler
-        self._recorder = recorder
-        self._clock = clock
+    def __init__(self, context: Context, parts: SchedulerParts) -> None:
+        """It changes the cluster state, and writes statuses."""
+        self._context = context
+        self._parts = parts
 
-    async def load(self) -> None:
-        """Make every reservation known, with what its status says, before anything is decided."""
-        listed = await self._session.list(POD_RESERVATIONS.path(), label_selector="!concerto.dev/in-flight")
-        for obj in listed["items"]:
+    def load(self, objects: Iterable[Object]) -> None:
+        """Make every reservation known, with what its status holds, before anything is decided."""
+        for obj in objects:
             if "podSelector" not in obj["spec"]:
                 continue
             try:
-                self._scheduler.cluster.set_reservation(Reservation.from_raw(obj))
+                self._parts.cluster.set_reservation(Reservation.from_raw(obj))
             except Exception:
                 # One that can't be read holds nothing; its turn to be reconciled says so, again and again
                 logger.exception("PodReservation %(namespace)s/%(name)s is not usable", obj["metadata"])
 
     async def reconcile(self, key: tuple[str, str], obj: Object | None) -> float | None:
         """Hold what can be held, and write the status if it says something new."""
-        cluster = self._scheduler.cluster
+        cluster = self._parts.cluster
         if obj is None or "podSelector" not in obj["spec"]:
-            self._scheduler.changed(cluster.remove_reservation(key))
+            self._parts.pending.requeue(cluster.remove_reservation(key))
             return None
         view = Reservation.from_raw(obj)
-        now = self._clock()
+        now = self._context.clock()
         change = cluster.set_reservation(view) | cluster.expire(now)
-        limit, stale_after = self._scheduler.reservation_limits()
+        limit, stale_after = self._parts.profiles.reservation_limits()
         others = sum(
             sum(cluster.ledger.reservations.held_by(v.key).values())
             for v in cluster.ledger.reservations.views()
@@ -68,7 +63,7 @@ class ReservationController:
         allowed = max(limit - others, 0)
         placements = place(cluster, view, now=now, max_units=allowed, stale_after_seconds=stale_after)
         change |= cluster.hold(view.key, placements)
-        self._scheduler.changed(change)
+        self._parts.pending.requeue(change)
         state = cluster.ledger.reservations.state(view.key)
         status = build_reservation_status(
             obj,
@@ -89,14 +84,14 @@ class ReservationController:
     async def _write(self, key: ReservationKey, before: Object, status: Object) -> None:
         patch = {"metadata": {"uid": before["metadata"]["uid"]}, "status": status}
         try:
-            written = await self._session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
+            written = await self._context.session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
         except NotFound:
             return
         # What the status says has been used is what allows the batch that used it to be deleted
-        self._scheduler.changed(self._scheduler.cluster.set_reservation(Reservation.from_raw(written)))
+        self._parts.pending.requeue(self._parts.cluster.set_reservation(Reservation.from_raw(written)))
         old, new = _ready(before.get("status") or {}), _ready(status)
         if new["reason"] != old.get("reason") and new["reason"] != "Held":
-            self._recorder.record(
+            self._context.recorder.record(
                 before,
                 type="Normal" if new["reason"] == "Consumed" else "Warning",
                 reason=new["reason"],
@@ -111,7 +106,7 @@ class ReservationController:
         for uid, node in state.consumed.items():
             if uid in known:
                 consumers.append(known[uid])
-            elif (assignment := self._scheduler.assignment_of(uid)) is not None:
+            elif (assignment := self._parts.records.assignment_of(uid)) is not None:
                 consumers.append({"namespace": assignment.namespace, "name": assignment.name, "uid": uid, "node": node})
         return sorted(consumers, key=lambda c: (c["name"], c["uid"]))
 

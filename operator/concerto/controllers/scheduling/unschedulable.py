@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.controllers.scheduling.notes import pod_subject
 from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
@@ -102,7 +103,7 @@ class UnschedulableReporter:
     async def _report(self, waiting: _Waiting) -> None:
         pod = waiting.pod
         self._recorder.record(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": _identity(pod)},
+            pod_subject(pod),
             type="Warning",
             reason="FailedScheduling",
             action="Scheduling",
@@ -120,10 +121,6 @@ class UnschedulableReporter:
             logger.debug("%s/%s: %s", pod.namespace, pod.name, error)  # it is gone, or another of its name is there
         except KubeError as error:
             logger.info("%s/%s: %s", pod.namespace, pod.name, error)
-
-
-def _identity(pod: PodView) -> Object:
-    return {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
 
 
 def build_unschedulable_patch(pod: PodView, message: str, now: str) -> Object:

@@ -24,6 +24,8 @@ from concerto.controllers.scheduling.load_providers.state import (
     failed_state,
 )
 from concerto.kube import EventRecorder, Session
+from concerto.kube.references import build_event_subject
+from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.scheduling.state.cluster import ClusterState
 
 logger = logging.getLogger(__name__)
@@ -171,11 +173,7 @@ class LoadProviders:
 
     def _record(self, wanted: Wanted, kind: str, reason: str, note: str) -> None:
         self._recorder.record(
-            {
-                "apiVersion": "concerto.dev/v1alpha1",
-                "kind": "SchedulingProfile",
-                "metadata": {"name": wanted.profile, "uid": wanted.uid},
-            },
+            build_event_subject(SCHEDULING_PROFILES, wanted.profile, uid=wanted.uid),
             type="Warning" if kind == "Warning" else "Normal",
             reason=reason,
             action="Measuring",

@@ -1,0 +1,158 @@
+"""From a cycle's decisions to bound pods: store the intent, prepare CPUs, bind, or give the placement back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from concerto.api.schedulingprofile import WorkloadAwareSettings
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.binder import BinderSettings, BindOutcome, BindResult, bind
+from concerto.controllers.scheduling.binding_load import PipelineSettings
+from concerto.controllers.scheduling.notes import pod_subject, scheduled_note
+from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.controllers.scheduling.placement_records import PlacementRecord
+from concerto.kube.confirmed_writes import wait_unless_leading
+from concerto.scheduling.cycle import Decision
+
+logger = logging.getLogger(__name__)
+
+
+class BindingPipeline:
+    """Carries out decisions.
+
+    Attributes:
+        on_consumed: given the namespace and name of a reservation of which a unit was used.
+    """
+
+    def __init__(self, context: Context, parts: SchedulerParts, settings: PipelineSettings | None = None) -> None:
+        """Nothing is sent yet."""
+        self.on_consumed: Callable[[str, str], None] = lambda namespace, name: None
+        self._context = context
+        self._cluster = parts.cluster
+        self._pending = parts.pending
+        self._records = parts.records
+        self._pins = parts.pins
+        self._profiles = parts.profiles
+        self._load = parts.load
+        self._settings = settings or PipelineSettings()
+        self._binding: set[asyncio.Task[None]] = set()
+        self._preparing: set[asyncio.Task[None]] = set()  # pinned pods: their waits hold back nobody else
+        self._broken: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Wait until cancelled, then let bindings in flight end; raises the error of a binding that ended by one."""
+        self._broken = asyncio.get_running_loop().create_future()
+        try:
+            await self._broken
+        finally:
+            # What is stored is bound by this process, which still leads, rather than decided again by a successor
+            if self._binding:
+                await asyncio.wait(self._binding, timeout=self._settings.shutdown_grace_seconds)
+            for task in self._binding | self._preparing:
+                task.cancel()
+
+    async def carry_out(self, decisions: Sequence[Decision]) -> None:
+        """Store the intent, then start the bindings; give back what the API server refused to store."""
+        by_uid = {d.pod.uid: d for d in decisions}
+        await wait_unless_leading(self._context.may_write)
+        stored, refused = await self._records.store([d.assignment for d in decisions])
+        for record in stored:
+            self._start(record, by_uid)
+        for refusal in refused:
+            logger.error("%s/%s: %s", refusal.assignment.namespace, refusal.assignment.name, refusal.message)
+            self._give_back(by_uid[refusal.assignment.uid], f"The placement could not be stored: {refusal.message}")
+
+    def _start(self, record: PlacementRecord, by_uid: dict[str, Decision]) -> None:
+        for assignment in record.assignments:
+            if assignment.reservation is not None:
+                self.on_consumed(*assignment.reservation)
+            decision = by_uid[assignment.uid]
+            if assignment.pin is None:
+                self._spawn(self._binding, self._bind(decision))
+            else:
+                self._pins.begin(assignment, record.name)
+                self._spawn(self._preparing, self._prepare(decision))
+
+    async def _prepare(self, decision: Decision) -> None:
+        """Have the pod's CPUs ready on its node before it is bound; give them back if the node does not get ready."""
+        pod, node = decision.pod, decision.assignment.node
+        profile = self._profiles.get(pod.scheduler_name)
+        settings = profile.settings.workload_aware if profile else WorkloadAwareSettings()
+        timeout = settings.prepare_timeout_seconds
+        problem = await self._pins.prepare(pod, timeout)
+        if problem is None:
+            self._spawn(self._binding, self._bind(decision))
+            return
+        self._context.metrics.bindings.labels("unprepared").inc()
+        await self._pins.release(pod.uid)
+        if problem.agent_late:
+            until = self._context.clock() + self._settings.avoid_unprepared_factor * timeout
+            self._cluster.avoid_cpus(node, until)
+        self._give_back(decision, problem.message)
+
+    async def _bind(self, decision: Decision) -> None:
+        outcome = await self._send(decision)
+        pod, node = decision.pod, decision.assignment.node
+        self._context.metrics.bindings.labels(outcome.result.value).inc()
+        if outcome.result is BindResult.BOUND:
+            self._confirm(decision)
+            return
+        if decision.assignment.pin is not None:
+            await self._pins.release(pod.uid)
+        if outcome.result is BindResult.REFUSED:
+            self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")
+        else:
+            # The watch is about to show its end, or its node; should that not come, it is decided again
+            self._decide_again(decision)
+
+    async def _send(self, decision: Decision) -> BindOutcome:
+        profile = self._profiles.get(decision.pod.scheduler_name)
+        give_up = profile.settings.unbound_ttl_seconds if profile else BinderSettings.give_up_after_seconds
+        settings = BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up)
+        async with self._load.binding_limit:
+            return await bind(
+                self._context.session,
+                decision.pod,
+                decision.assignment.node,
+                settings,
+                may_write=self._context.may_write,
+            )
+
+    def _confirm(self, decision: Decision) -> None:
+        pod = decision.pod
+        self._cluster.confirm(pod.uid)
+        self._pins.confirm(pod.uid)
+        self._context.metrics.scheduling_seconds.observe(self._pending.waited_seconds(pod.uid))
+        self._context.recorder.record(
+            pod_subject(pod), reason="Scheduled", action="Binding", note=scheduled_note(decision)
+        )
+
+    def _give_back(self, decision: Decision, note: str) -> None:
+        """The placement did not come about, and the pod is known to be unbound: it is decided again, later."""
+        if decision.pod.uid in self._pending:  # else it is gone, or somebody else has bound it
+            self._context.recorder.record(
+                pod_subject(decision.pod), type="Warning", reason="FailedScheduling", action="Binding", note=note
+            )
+        self._decide_again(decision)
+
+    def _decide_again(self, decision: Decision) -> None:
+        self._pending.requeue(self._cluster.forget(decision.pod.uid))
+        self._pending.retry(decision.pod.uid)
+
+    def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        self._load.update(len(self._binding))
+        task.add_done_callback(lambda task: self._on_end(tasks, task))
+
+    def _on_end(self, tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        self._load.update(len(self._binding))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nobody knows what has become of that pod: a process that starts afresh reads it from the API server
+            logger.error("a binding ended by an error of ours", exc_info=error)
+            if self._broken is not None and not self._broken.done():
+                self._broken.set_exception(error)

@@ -1,0 +1,123 @@
+"""What the leader does beside placing pods: deletes placement records, and reports what is overdue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.kube.references import build_event_subject
+from concerto.kube.resources import NODE_CAPACITIES, PODS
+
+
+@dataclass(frozen=True)
+class HousekeepingSettings:
+    """How often.
+
+    Attributes:
+        interval_seconds: between two looks for records that can be deleted.
+        max_interval_seconds: the interval doubles up to this while a record cannot be deleted.
+        report_interval_seconds: between two looks for what is overdue.
+    """
+
+    interval_seconds: float = 0.5
+    max_interval_seconds: float = 30.0
+    report_interval_seconds: float = 5.0
+
+
+class Housekeeping:
+    """Runs while this process leads."""
+
+    def __init__(
+        self,
+        context: Context,
+        parts: SchedulerParts,
+        reports: OverdueReports,
+        settings: HousekeepingSettings | None = None,
+    ) -> None:
+        """Nothing is done before `run`."""
+        self._context = context
+        self._cluster = parts.cluster
+        self._pending = parts.pending
+        self._records = parts.records
+        self._reports = reports
+        self._settings = settings or HousekeepingSettings()
+
+    async def run(self) -> None:
+        """Delete and report until cancelled."""
+        context, settings = self._context, self._settings
+        wait, report_at = settings.interval_seconds, 0.0
+        while True:
+            await asyncio.sleep(wait)
+            if context.clock() >= report_at:
+                self._reports.report_overdue_pods()
+                self._reports.report_stale_agents()
+                report_at = context.clock() + settings.report_interval_seconds
+            self._records.adopt_found()
+            self._pending.requeue(self._cluster.end_cpu_avoidance(context.clock()))
+            deleted = await self._records.delete_closable()
+            wait = settings.interval_seconds if deleted else min(2 * wait, settings.max_interval_seconds)
+            context.metrics.set_total(context.metrics.events_dropped, context.recorder.dropped)
+            context.metrics.set_total(context.metrics.rejected_metrics, self._cluster.load.rejected)
+
+
+class OverdueReports:
+    """Events about pods that no agent has counted, and about agents that do not report."""
+
+    def __init__(self, context: Context, parts: SchedulerParts, capacity_uids: Mapping[str, str]) -> None:
+        """Nothing was reported yet.
+
+        Args:
+            context: what the scheduler's parts share.
+            parts: the ledger knows what is overdue, the profiles hold the limits, the records know pods in flight.
+            capacity_uids: UIDs of NodeCapacities by node.
+        """
+        self._context = context
+        self._cluster = parts.cluster
+        self._profiles = parts.profiles
+        self._records = parts.records
+        self._capacity_uids = capacity_uids
+        self._reported_pods: set[str] = set()
+        self._reported_nodes: set[str] = set()
+
+    def report_overdue_pods(self) -> None:
+        """Bound pods that no agent has counted for long: they go on taking their unit, and an event explains it."""
+        ttl = self._profiles.unbound_ttl_seconds()
+        found = self._cluster.ledger.overdue(self._context.clock(), ttl) if ttl else []
+        overdue = {pod.uid for pod in found if pod.bound}
+        self._reported_pods &= overdue
+        for uid in overdue - self._reported_pods:
+            assignment = self._records.assignment_of(uid)
+            if assignment is None:
+                continue
+            self._reported_pods.add(uid)
+            self._context.recorder.record(
+                build_event_subject(PODS, assignment.name, namespace=assignment.namespace, uid=uid),
+                type="Warning",
+                reason="NotObserved",
+                action="Observing",
+                note=f"Bound to {assignment.node} more than {ttl:.0f} s ago, and the node's agent has not counted the "
+                "pod yet: the pod has not started, or the agent does not report. The pod goes on taking one unit of "
+                "the node's capacity.",
+            )
+
+    def report_stale_agents(self) -> None:
+        """Nodes whose agent has missed its heartbeats: an event on their NodeCapacity, and a gauge."""
+        if not self._profiles:
+            return
+        missed = self._profiles.heartbeats_missed()
+        stale_after = self._profiles.stale_after_seconds()
+        stale = set(self._cluster.ledger.nodes_with_stale_agent(self._context.clock(), missed))
+        self._context.metrics.nodes_with_stale_agent.set(len(stale))
+        for node in stale - self._reported_nodes:
+            self._context.recorder.record(
+                build_event_subject(NODE_CAPACITIES, node, uid=self._capacity_uids.get(node, "")),
+                type="Warning",
+                reason="AgentNotReporting",
+                action="Observing",
+                note=f"The node's agent has missed {missed} heartbeats. Its last status, less what was placed since, "
+                f"is used until it is {stale_after:.0f} s old. Look at the agent's pod on that node.",
+            )
+        self._reported_nodes = stale

@@ -1,0 +1,77 @@
+"""What the scheduler's loop, its informers and the controllers of profiles and reservations work on together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from concerto.controllers.pinning.preparation import PinningPreparation, PreparationSettings
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
+from concerto.controllers.scheduling.outcome_counts import OutcomeCounts
+from concerto.controllers.scheduling.pending import PendingPods
+from concerto.controllers.scheduling.placement_records import PlacementRecords
+from concerto.controllers.scheduling.profiles_in_use import ProfilesInUse
+from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
+from concerto.kube import Object
+from concerto.scheduling.state.cluster import ClusterState
+
+
+@dataclass(frozen=True)
+class SchedulerParts:
+    """The state that scheduling decides on and changes.
+
+    Attributes:
+        cluster: the cluster as scheduling sees it; up to date in a standby, too.
+        profiles: in use.
+        counts: what was done for the pods of each scheduler name.
+        reporter: reports on pods that find no node.
+        pending: pods that wait for a node.
+        records: placement records.
+        pins: the PodCPUBindings of pods that get CPUs of their own.
+        load: what bindings in flight hold back.
+    """
+
+    cluster: ClusterState
+    profiles: ProfilesInUse
+    counts: OutcomeCounts
+    reporter: UnschedulableReporter
+    pending: PendingPods
+    records: PlacementRecords
+    pins: PinningPreparation
+    load: BindingLoad
+
+
+def build_parts(
+    context: Context,
+    cluster: ClusterState,
+    load: BindingLoad,
+    *,
+    instance: str,
+    owners: Sequence[Object] = (),
+    settings: PipelineSettings | None = None,
+) -> SchedulerParts:
+    """The parts, empty.
+
+    Args:
+        context: what they share.
+        cluster: the cluster.
+        load: what bindings in flight hold back.
+        instance: of this process; part of its placement records' names.
+        owners: owner references of its placement records.
+        settings: timeouts.
+    """
+    settings = settings or PipelineSettings()
+    profiles = ProfilesInUse()
+    reporter = UnschedulableReporter(context.session, context.recorder, context.clock)
+    pinning = PreparationSettings(settings.binding_timeout_seconds)
+    return SchedulerParts(
+        cluster=cluster,
+        profiles=profiles,
+        counts=OutcomeCounts(),
+        reporter=reporter,
+        pending=PendingPods(cluster, profiles, reporter, context.clock),
+        records=PlacementRecords(context, cluster.ledger, instance, owners),
+        pins=PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write),
+        load=load,
+    )

@@ -1,0 +1,110 @@
+"""Pods that wait for a node: every unbound pod, and the queue of those whose scheduler name has a profile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from concerto.api.pod import PodView
+from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.queue import Queue
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
+
+
+class PendingPods:
+    """The unbound pods of every scheduler.
+
+    Attributes:
+        queue: those that the operator places.
+        work: set when a cycle may have something to decide.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        profiles: Mapping[str, Profile],
+        reporter: UnschedulableReporter,
+        clock: Callable[[], float],
+    ) -> None:
+        """No pod waits yet.
+
+        Args:
+            cluster: knows which pods are placed already.
+            profiles: in use, by scheduler name.
+            reporter: reports on pods that find no node.
+            clock: seconds since the epoch.
+        """
+        self.queue = Queue()
+        self.work = asyncio.Event()
+        self._cluster = cluster
+        self._profiles = profiles
+        self._reporter = reporter
+        self._clock = clock
+        self._pods: dict[str, PodView] = {}  # by UID
+        self._first_seen: dict[str, float] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether the pod is known to be unbound."""
+        return uid in self._pods
+
+    def add_pod(self, pod: PodView) -> None:
+        """An unbound pod appeared or changed."""
+        self._pods[pod.uid] = pod
+        self._first_seen.setdefault(pod.uid, self._clock())
+        if pod.scheduler_name in self._profiles:
+            self._enqueue(pod)
+
+    def remove_pod(self, uid: str) -> None:
+        """The pod is bound, has ended or is gone."""
+        if self._pods.pop(uid, None) is not None:
+            self.queue.remove(uid)
+            self._reporter.forget(uid)
+            self._first_seen.pop(uid, None)
+
+    def waited_seconds(self, uid: str) -> float:
+        """Since the pod was first seen unbound."""
+        now = self._clock()
+        return now - self._first_seen.get(uid, now)
+
+    def on_profile(self, scheduler_name: str) -> None:
+        """The profile of that scheduler name came into use, changed, or is no longer in use."""
+        pods = [pod for pod in self._pods.values() if pod.scheduler_name == scheduler_name]
+        if scheduler_name not in self._profiles:
+            for pod in pods:
+                self.queue.remove(pod.uid)
+                self._reporter.forget(pod.uid)
+            return
+        for pod in pods:
+            self._enqueue(pod)
+        self.queue.requeue_all()
+        self.work.set()
+
+    def requeue(self, change: Change) -> None:
+        """The cluster changed in a way that may let waiting pods find a node."""
+        if change:
+            self.queue.requeue(change)
+            self.work.set()
+
+    def retry(self, uid: str) -> None:
+        """A placement of the pod did not come about: it is decided again, after a growing wait."""
+        if (pod := self._pods.get(uid)) is not None:
+            self.queue.set(pod)
+            self.queue.retry(uid, self._clock())
+            self.work.set()
+
+    async def wait_for_work(self, now: float) -> None:
+        """Return when something changed, or a pod's wait is over."""
+        self.work.clear()
+        due = self.queue.next_ready()
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - now)):
+                await self.work.wait()
+        except TimeoutError:
+            pass
+
+    def _enqueue(self, pod: PodView) -> None:
+        if not self._cluster.is_placed(pod.uid):
+            self.queue.set(pod)
+            self.work.set()

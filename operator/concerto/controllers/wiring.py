@@ -1,0 +1,297 @@
+"""Builds the parts of one replica, leaves first, and lists what is to run.
+
+Everything that reads runs in every replica, so that a standby is warm; everything that decides or writes runs in the
+replica that holds the Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from concerto.api.node import trim_node
+from concerto.api.pod_trimming import trim_pod
+from concerto.api.podreservation import IN_FLIGHT_LABEL
+from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
+from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
+from concerto.controllers.capacity.orphaned_objects import NodelessObjects
+from concerto.controllers.pinning.validation import PodCPUBindingController
+from concerto.controllers.runtime.clock import SteadyClock
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.runtime.health import Health
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.reconciler import Reconcile, Reconciler
+from concerto.controllers.runtime.supervision import Run, Supervisor, keep_running
+from concerto.controllers.runtime.watched_kinds import Handlers, OnChange, WatchedKinds, not_yet
+from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
+from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
+from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
+from concerto.controllers.scheduling.informers import Informers
+from concerto.controllers.scheduling.load_providers import LoadProviders
+from concerto.controllers.scheduling.parts import SchedulerParts, build_parts
+from concerto.controllers.scheduling.profiles import ProfileController
+from concerto.controllers.scheduling.reservations import ReservationController
+from concerto.controllers.scheduling.scheduler import Scheduler
+from concerto.kube import Object, Reflector, Resource, Session
+from concerto.kube.events import EventRecorder
+from concerto.kube.lease import LeaderElection, LeaseSettings
+from concerto.kube.resources import (
+    NODE_CAPACITIES,
+    NODE_CPU_TOPOLOGIES,
+    NODES,
+    POD_CPU_BINDINGS,
+    POD_RESERVATIONS,
+    PODS,
+    SCHEDULING_PROFILES,
+    SUBSPACE_SNAPSHOTS,
+)
+from concerto.scheduling.state.cluster import ClusterState
+
+Trim = Callable[[Object], Object]
+
+LEASE_NAME = "concerto-operator"
+ACCOUNT = "concerto-operator"
+"""The operator's own service account, for which it requests tokens to show to agents."""
+CONTROLLERS = ("scheduling", "pinning", "autoscaling")
+"""What an operator can run; scheduling always runs."""
+
+
+@dataclass(frozen=True)
+class OperatorSettings:
+    """What the command line says.
+
+    Attributes:
+        namespace: the operator's own.
+        controllers: what to run, of `CONTROLLERS`.
+        deployment: the Deployment that this is a pod of, if it is known.
+        lease: durations of the election.
+        autoscaling: of PredictiveHPAs.
+        ask_agents: whether agents are asked for readings of their pods.
+    """
+
+    namespace: str
+    controllers: frozenset[str]
+    deployment: str | None
+    lease: LeaseSettings
+    autoscaling: PredictiveHPASettings
+    ask_agents: bool
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What the process has before its parts are built.
+
+    Attributes:
+        identity: new at each start: what an earlier process of this pod held is not ours.
+        session: the way to the API server.
+        cluster: the cluster as scheduling sees it.
+        metrics: where outcomes are counted.
+        health: the probes' checks.
+        supervisor: runs the tasks without which the process is of no use.
+        clock: seconds since the epoch, never jumping.
+        owners: owner references of the Lease and the placement records.
+        on_lost: called when leadership is lost; ends the process.
+    """
+
+    identity: str
+    session: Session
+    cluster: ClusterState
+    metrics: Metrics
+    health: Health
+    supervisor: Supervisor
+    clock: SteadyClock
+    owners: Sequence[Object]
+    on_lost: Callable[[], None]
+
+
+@dataclass
+class _Plan:
+    """What has been built so far.
+
+    Attributes:
+        reflectors: by plural, in the order in which they start.
+        handlers: of each reflector's changes, by plural.
+        reconcilers: work queues.
+        loads: make what the reconciled objects hold known, before anything is decided.
+        leading: what runs while this replica leads, by name.
+        essential: what runs while this replica leads, and whose error is the end of the process.
+        recorders: writers of events, by name.
+    """
+
+    replica: Replica
+    reflectors: dict[str, Reflector] = field(default_factory=dict)
+    handlers: dict[str, Handlers] = field(default_factory=dict)
+    reconcilers: list[Reconciler] = field(default_factory=list)
+    loads: list[Callable[[], None]] = field(default_factory=list)
+    leading: list[tuple[str, Run]] = field(default_factory=list)
+    essential: list[Run] = field(default_factory=list)
+    recorders: dict[str, EventRecorder] = field(default_factory=dict)
+
+    def follow(self, resource: Resource, *handlers: OnChange, trim: Trim | None = None, field: str = "") -> Reflector:
+        """Follow a kind, once for everybody."""
+        self.handlers[resource.plural] = Handlers(*handlers)
+        reflector = self.reflectors[resource.plural] = Reflector(
+            self.replica.session,
+            resource,
+            on_change=self.handlers[resource.plural],
+            trim=trim,
+            field_selector=field or None,
+        )
+        self.replica.health.ready[resource.plural] = not_yet(reflector)
+        return reflector
+
+    def reconcile(
+        self,
+        resource: Resource,
+        reconcile: Reconcile,
+        load: Callable[[list[Object]], None],
+        selects: Callable[[Object], bool] = lambda obj: True,
+    ) -> Reconciler:
+        """Reconcile the objects of a kind that is followed."""
+        reflector = self.reflectors[resource.plural]
+        made = Reconciler(self.replica.session, reflector, reconcile, self.replica.metrics, selects=selects)
+        self.handlers[resource.plural].add(made.on_change)
+        self.reconcilers.append(made)
+        self.loads.append(lambda: load(made.objects()))
+        self.leading.append((made.kind, made.run))
+        return made
+
+    def record(self, name: str, component: str, busy: Callable[[], bool] = lambda: False) -> EventRecorder:
+        """A writer of events."""
+        replica = self.replica
+        recorder = self.recorders[name] = EventRecorder(
+            replica.session, component=component, instance=replica.identity, busy=busy
+        )
+        return recorder
+
+
+def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str, Run]], list[EventRecorder]]:
+    """What is to run in this replica, by name, and the writers of events, to be drained at the end."""
+    plan = _Plan(replica)
+    election = LeaderElection(
+        replica.session,
+        namespace=settings.namespace,
+        name=LEASE_NAME,
+        identity=replica.identity,
+        settings=settings.lease,
+        owners=replica.owners,
+        on_lost=replica.on_lost,
+    )
+    load = BindingLoad(pipeline := PipelineSettings(binding_timeout_seconds=binding_timeout_seconds(settings.lease)))
+    context = Context(
+        session=replica.session,
+        namespace=settings.namespace,
+        recorder=plan.record("events", "concerto-scheduler", busy=lambda: load.busy),
+        metrics=replica.metrics,
+        clock=replica.clock,
+        may_write=lambda: election.remaining_seconds() > 0,
+    )
+    parts = build_parts(
+        context,
+        replica.cluster,
+        load,
+        instance=replica.identity.rpartition("_")[2],
+        owners=replica.owners,
+        settings=pipeline,
+    )
+    informers = Informers(parts, context.metrics, context.clock)
+    _add_scheduling(plan, context, parts, informers, pipeline)
+    if "pinning" in settings.controllers:
+        _add_pinning(plan, context, parts, informers)
+    _add_capacity(plan, context)
+    if "autoscaling" in settings.controllers:
+        _add_autoscaling(plan, context, settings)
+    watched = WatchedKinds(plan.reflectors, replica.supervisor)
+
+    async def lead() -> None:
+        replica.metrics.leader.set(1)
+        await watched.read_afresh()
+        for reconciler in plan.reconcilers:
+            reconciler.start()
+        for each in plan.loads:
+            each()
+        async with asyncio.TaskGroup() as group:
+            for run in plan.essential:
+                group.create_task(run())
+            for name, run in plan.leading:
+                group.create_task(keep_running(name, run))
+
+    async def elect() -> None:
+        await election.run(lead)
+
+    running: list[tuple[str, Run]] = [(name, recorder.run) for name, recorder in plan.recorders.items()]
+    return [*running, ("leader", elect), ("stand-by", watched.stand_by)], list(plan.recorders.values())
+
+
+def _add_scheduling(
+    plan: _Plan, context: Context, parts: SchedulerParts, informers: Informers, settings: PipelineSettings
+) -> None:
+    pipeline = BindingPipeline(context, parts, settings)
+    housekeeping = Housekeeping(context, parts, OverdueReports(context, parts, informers.capacity_uids))
+    providers = LoadProviders(
+        context.session, context.namespace, parts.cluster, context.recorder, context.metrics, context.clock
+    )
+    profiles = ProfileController(context, parts, providers)
+    reservations = ReservationController(context, parts)
+
+    plan.follow(NODES, informers.nodes.on_change, trim=trim_node)
+    plan.follow(PODS, informers.pods.on_change, trim=trim_pod, field="status.phase!=Succeeded,status.phase!=Failed")
+    plan.follow(NODE_CAPACITIES, informers.on_capacity)
+    plan.follow(SCHEDULING_PROFILES)
+    plan.follow(POD_RESERVATIONS, informers.on_reservation)
+    plan.essential.append(Scheduler(context, parts, pipeline, housekeeping).run)
+    plan.reconcile(SCHEDULING_PROFILES, profiles.reconcile, profiles.load)
+    by_people = plan.reconcile(
+        POD_RESERVATIONS,
+        reservations.reconcile,
+        reservations.load,
+        selects=lambda obj: IN_FLIGHT_LABEL not in (obj["metadata"].get("labels") or {}),
+    )
+    pipeline.on_consumed = by_people.mark
+    plan.leading += [("profiles", profiles.run), ("metric providers", providers.run)]
+
+
+def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers: Informers) -> None:
+    topologies = plan.follow(NODE_CPU_TOPOLOGIES, informers.topologies.on_change)
+    plan.follow(POD_CPU_BINDINGS, informers.on_cpu_binding)
+    recorder = plan.record("binding events", "podcpubinding-controller")
+    bindings = PodCPUBindingController(context.session, recorder, plan.reflectors[PODS.plural].store, topologies.store)
+    plan.handlers[PODS.plural].add(bindings.on_pod)
+    plan.handlers[NODE_CPU_TOPOLOGIES.plural].add(bindings.on_topology)
+    reconciler = plan.reconcile(POD_CPU_BINDINGS, bindings.reconcile, bindings.load)
+    bindings.mark = parts.pins.mark = reconciler.mark
+    bindings.assigned = parts.pins.assigned
+
+
+def _add_capacity(plan: _Plan, context: Context) -> None:
+    model = ClusterModelPublisher(context.session, context.metrics, context.clock)
+    plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot)
+    named_after_nodes = [
+        plan.reflectors[resource.plural].store
+        for resource in (NODE_CAPACITIES, SUBSPACE_SNAPSHOTS, NODE_CPU_TOPOLOGIES)
+        if resource.plural in plan.reflectors
+    ]
+    nodes = plan.reflectors[NODES.plural].store
+    nodeless = NodelessObjects(nodes, named_after_nodes, context.recorder, context.clock)
+    plan.leading += [("cluster model", model.run), ("objects without a node", nodeless.run)]
+
+
+def _add_autoscaling(plan: _Plan, context: Context, settings: OperatorSettings) -> None:
+    recorder = plan.record("scaling events", "concerto-autoscaler")
+    agents = None
+    if settings.ask_agents:
+        tokens = AgentTokens(context.session, context.namespace, ACCOUNT, context.clock)
+        fresh = AgentSettings(fresh_seconds=min(5.0, settings.autoscaling.controller.sync_seconds / 3))
+        agents = AgentMetrics(plan.reflectors[NODE_CAPACITIES.plural].store, tokens, context.clock, fresh)
+    autoscaler = PredictiveHPAController(
+        context.session, recorder, context.clock, context.metrics, settings.autoscaling, agents
+    )
+    plan.leading.append(("autoscaler", autoscaler.run))
+
+
+def binding_timeout_seconds(lease: LeaseSettings) -> float:
+    """How long one binding may take: over before a successor of a leader that lost its Lease can begin to decide."""
+    return 0.8 * (lease.lease_duration_seconds - lease.renew_deadline_seconds)
