@@ -139,11 +139,11 @@ def test_two_operators_run_on_two_nodes_and_an_agent_on_each(found):
         assert [c["restartCount"] for pod in pods for c in pod["status"]["containerStatuses"]] == [0, 0]
 
 
-def test_the_deployment_owns_the_lease(found):
+def test_the_service_account_owns_the_lease(found):
     lease = found.cluster.get("lease", OPERATOR, "-n", NAMESPACE)
-    deployment = found.cluster.get("deployment", OPERATOR, "-n", NAMESPACE)
+    account = found.cluster.get("serviceaccount", OPERATOR, "-n", NAMESPACE)
     (owner,) = lease["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("Deployment", deployment["metadata"]["uid"])
+    assert (owner["kind"], owner["uid"]) == ("ServiceAccount", account["metadata"]["uid"])
     holder = lease["spec"]["holderIdentity"].rpartition("_")[0]
     assert holder in {pod["metadata"]["name"] for pod in found.pods(OPERATOR)}
 

@@ -47,7 +47,7 @@ def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_clu
     health = f"127.0.0.1:{free_ports(1)[0]}"
     command = concerto_command(
         "operator", "--kubeconfig", str(kubeconfig), "--namespace", namespace, "--bind", health,
-        "--controllers", "scheduling", "--deployment", "concerto-operator",
+        "--controllers", "scheduling", "--service-account", "concerto-operator",
     )  # fmt: skip
     operator = Process("operator", command, tmp_path / "operator.log", health).start()
     try:
@@ -67,7 +67,7 @@ def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_clu
         operator.stop()
     said = operator.log.read_text()
     assert [line for line in said.splitlines() if "ERROR" in line or "orbidden" in line or "CRITICAL" in line] == []
-    # it is no pod of that Deployment, which is not there
+    # it does not run as that ServiceAccount, which is not there
     assert "nothing owns the Lease" in said
 
 

@@ -54,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to run, once for each; all by default. Each needs the rights that its component brings",
     )
     parser.add_argument(
-        "--deployment",
-        help="the Deployment that this is a pod of: it then owns the Lease and the placements under way",
+        "--service-account",
+        metavar="NAME",
+        help="the ServiceAccount that this runs as: it then owns the Lease and the placement records, which go with it",
     )
     lease = LeaseSettings()
     for name, default, help_ in (
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     settings = OperatorSettings(
         namespace=args.namespace or config.namespace,
         controllers=frozenset(args.controllers or CONTROLLERS),
-        deployment=args.deployment,
+        service_account=args.service_account,
         lease=lease,
         autoscaling=PredictiveHPASettings(controller=autoscaling_settings(args)),
         ask_agents=args.autoscaling_ask_agents,
@@ -185,7 +186,7 @@ class Operator:
             problem = missing or "starting"
 
         await wait_for_kinds(session, report)
-        owners = await read_owners(session, settings.namespace, settings.deployment)
+        owners = await read_owners(session, settings.namespace, settings.service_account)
         replica = Replica(
             identity, session, cluster, metrics, health, self._supervisor, clock, owners, on_lost=exit_at_once
         )

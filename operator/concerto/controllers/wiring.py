@@ -36,8 +36,9 @@ from concerto.controllers.scheduling.profiles import ProfileController
 from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube import Object, Reflector, Resource, Session
+from concerto.kube.election import LeaderElection
 from concerto.kube.events import EventRecorder
-from concerto.kube.lease import LeaderElection, LeaseSettings
+from concerto.kube.lease import LeaseSettings
 from concerto.kube.resources import (
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
@@ -66,7 +67,7 @@ class OperatorSettings:
     Attributes:
         namespace: the operator's own.
         controllers: what to run, of `CONTROLLERS`.
-        deployment: the Deployment that this is a pod of, if it is known.
+        service_account: the ServiceAccount that this runs as, if it is known.
         lease: durations of the election.
         autoscaling: of PredictiveHPAs.
         ask_agents: whether agents are asked for readings of their pods.
@@ -74,7 +75,7 @@ class OperatorSettings:
 
     namespace: str
     controllers: frozenset[str]
-    deployment: str | None
+    service_account: str | None
     lease: LeaseSettings
     autoscaling: PredictiveHPASettings
     ask_agents: bool

@@ -2,6 +2,7 @@
 
 from concerto.kube.apply import apply_status
 from concerto.kube.config import ClusterConfig
+from concerto.kube.election import LeaderElection
 from concerto.kube.errors import (
     ApiError,
     ConfigError,
@@ -18,7 +19,7 @@ from concerto.kube.errors import (
     Unreachable,
 )
 from concerto.kube.events import EventRecorder, EventSettings
-from concerto.kube.lease import LeaderElection, LeaseSettings
+from concerto.kube.lease import LeaseSettings
 from concerto.kube.reflector import Reflector, ReflectorSettings
 from concerto.kube.resources import Resource
 from concerto.kube.session import Object, Session, SessionSettings

@@ -1,4 +1,4 @@
-"""Leader election on a Lease, after client-go, made for fencing.
+"""A Lease as a lock: take it, renew it, give it back; and for how long its holder may still act.
 
 Why not the elections of the official client (``kubernetes.leaderelection`` and ``kubernetes.aio.leaderelection``, read
 at 37.0.2)? The first blocks its thread. The second is of the same build, and neither can be fenced with: a renewal in
@@ -10,10 +10,10 @@ local time is written as UTC.
 Safety here rests on one inequality. A leader's right ends ``renew_deadline`` after the *sending* of its last renewal
 that was confirmed. Nobody else takes over before ``lease_duration`` after they *saw* that renewal, which is later. So
 for ``lease_duration - renew_deadline`` after a leader has stopped there is no other: whatever it had sent (bindings)
-must have ended, by its timeout, within that time. Only durations on each one's own monotonic clock enter.
-
-A Lease that is deleted ends nobody's right: its holder makes it again with its next renewal, and candidates who saw a
-holder wait ``lease_duration`` from when they first missed it.
+must have ended, by its timeout, within that time. Only durations on each one's own clock enter, and that clock
+goes on while the machine is suspended. A Lease that is deleted ends nobody's right: its holder makes it again with its
+next renewal, and candidates who saw a holder wait ``lease_duration`` from when they first missed it.
+docs/architecture.md, "Leadership and fencing", lists what can still arrive late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,11 @@ from concerto.kube.resources import LEASES
 from concerto.kube.session import Object, Session
 
 logger = logging.getLogger(__name__)
+
+
+def time_since_boot() -> float:
+    """Seconds on a clock that nobody sets, and that runs while the machine is suspended (monotonic time does not)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class LeaseSettings:
         """For one request: one that hangs leaves time for another before the deadline."""
         return self.renew_deadline_seconds / 2
 
+    @property
+    def last_renewal_seconds(self) -> float:
+        """For one more renewal after the deadline, before a leader that nobody has succeeded gives up."""
+        return (self.lease_duration_seconds - self.renew_deadline_seconds) / 2
+
     def __post_init__(self) -> None:
         """Check that the durations make an election.
 
@@ -63,8 +73,8 @@ class LeaseSettings:
             raise ValueError(f"retry period < renew deadline < lease duration must hold: {self}")
 
 
-class LeaderElection:
-    """One candidate for one Lease."""
+class LeaseLock:
+    """One candidate's hold on one Lease. Used by one event loop; `remaining_seconds` and `holder` by any thread."""
 
     def __init__(
         self,
@@ -73,12 +83,11 @@ class LeaderElection:
         namespace: str,
         name: str,
         identity: str,
-        settings: LeaseSettings | None = None,
+        settings: LeaseSettings,
         owners: Sequence[Object] = (),
-        on_lost: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time_since_boot,
     ) -> None:
-        """Nothing is asked for before `run`.
+        """Nothing is asked for yet.
 
         Args:
             session: the way to the API server.
@@ -88,17 +97,14 @@ class LeaderElection:
                 one's own.
             settings: durations.
             owners: owner references of a Lease that is created here, in its namespace; it goes when they have gone.
-            on_lost: called at once, synchronously, when leadership is lost; where nothing may happen afterwards it
-                ends the process.
-            clock: seconds, monotonic.
+            clock: seconds; must not be set, and run while the machine is suspended.
         """
         self.identity = identity
         self._session = session
         self._namespace = namespace
         self._name = name
-        self._settings = settings or LeaseSettings()
+        self._settings = settings
         self._owners = owners
-        self._on_lost = on_lost
         self._clock = clock
         self._path = LEASES.path(namespace, name)
         self._renewed_at: float | None = None  # sending time of the last confirmed renewal, while leading
@@ -107,72 +113,71 @@ class LeaderElection:
         self._observed_at = 0.0
         self._last_spec: Object = {}  # of the Lease as it was last seen, also after it has been deleted
 
+    def __str__(self) -> str:
+        """Its name, for logs."""
+        return f"lease {self._namespace}/{self._name}"
+
     @property
     def holder(self) -> str | None:
         """Who holds the lease, as far as is known here."""
         return ((self._lease or {}).get("spec") or {}).get("holderIdentity") or None
 
+    @property
+    def transitions(self) -> int:
+        """How often the lease has changed hands, as far as is known here: a leader's number, larger for each next."""
+        return int(((self._lease or {}).get("spec") or {}).get("leaseTransitions") or 0)
+
     def remaining_seconds(self) -> float:
-        """For how long this candidate may still act as the leader; 0 when it may not.
-
-        What must not happen twice asks this last thing before it is sent: a process that was stopped for a while
-        (SIGSTOP, a paused machine) wakes up in the middle of whatever it did, before any timer fires.
-        """
-        if self._renewed_at is None:
+        """For how long this candidate may still act as the leader; 0 when it may not."""
+        renewed_at = self._renewed_at
+        if renewed_at is None:
             return 0.0
-        return max(0.0, self._renewed_at + self._settings.renew_deadline_seconds - self._clock())
+        return max(0.0, renewed_at + self._settings.renew_deadline_seconds - self._clock())
 
-    async def run(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Wait for leadership, then run ``lead`` for as long as it lasts.
-
-        The lease is given back when ``lead`` has ended by itself, by an exception, or because this call was cancelled,
-        so that a successor need not wait. It is not when it was lost.
-
-        Returns:
-            True when ``lead`` has ended by itself, False when leadership was lost first.
-        """
-        await self._acquire()
-        logger.info("%s leads (lease %s/%s)", self.identity, self._namespace, self._name)
-        leading = asyncio.ensure_future(lead())
-        holding = asyncio.create_task(self._hold())
-        try:
-            await asyncio.wait({leading, holding}, return_when=asyncio.FIRST_COMPLETED)
-            if leading.done():
-                leading.result()
-                return True
-            holding.result()
-            return False
-        finally:
-            holding.cancel()
-            leading.cancel()
-            # What leads gets its chance to clean up while the lease, if it was not lost, is still held
-            await asyncio.gather(leading, holding, return_exceptions=True)
-            await self._release()
-
-    async def _acquire(self) -> None:
+    async def acquire(self) -> None:
+        """Return when the lease is ours."""
         while True:
             if await self._try():
                 return
             await asyncio.sleep(self._settings.retry_period_seconds * random.uniform(1.0, 1.2))
 
-    async def _hold(self) -> None:
-        """Renew until it is lost; returns then."""
+    async def hold(self) -> None:
+        """Renew until the lease is lost; return then. `remaining_seconds` is 0 from then on."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(self._settings.retry_period_seconds, self.remaining_seconds()))
-            expiry = loop.time() + self.remaining_seconds()
+            # Past the deadline nobody here may write. If nobody has taken over, one more renewal makes that right again
+            is_last = self.remaining_seconds() <= 0
+            patience = self._settings.last_renewal_seconds if is_last else self.remaining_seconds()
             try:
-                # The deadline holds for the whole round: a request that hangs must not keep a leader alive
-                async with asyncio.timeout_at(expiry):
+                # Holds for the whole round: a request that hangs must not keep a leader alive
+                async with asyncio.timeout_at(loop.time() + patience):
                     await self._try()
             except TimeoutError:
                 pass
-            if self.remaining_seconds() <= 0 or self.holder != self.identity:
+            is_taken = self._lease is not None and self.holder != self.identity
+            if is_taken or (is_last and self.remaining_seconds() <= 0):
                 self._renewed_at = None
-                logger.error("%s lost lease %s/%s to %s", self.identity, self._namespace, self._name, self.holder)
-                if self._on_lost:
-                    self._on_lost()
+                logger.error("%s lost %s to %s", self.identity, self, self.holder)
                 return
+
+    async def release(self) -> None:
+        """Give the lease back if it is ours, so that a successor need not wait."""
+        if self._renewed_at is None or self._lease is None:
+            return
+        self._renewed_at = None
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            # With its resourceVersion: if it is not as we wrote it, it is not ours to give back
+            await self._session.request(
+                "PUT",
+                self._path,
+                body={**self._lease, "spec": spec},
+                attempts=1,
+                timeout_seconds=self._settings.retry_period_seconds,
+            )
+        except KubeError as error:
+            logger.info("%s was not given back, it will run out: %s", self, error)
 
     async def _try(self) -> bool:
         """One look at the lease, and one write where it is ours to take or to renew.
@@ -194,6 +199,7 @@ class LeaderElection:
                 lease_duration_seconds=self._settings.lease_duration_seconds,
                 now=time.time(),
                 owners=self._owners,
+                last_spec=self._last_spec,
             )
             method, path = ("POST", LEASES.path(self._namespace)) if self._lease is None else ("PUT", self._path)
             written = await self._session.request(
@@ -202,9 +208,9 @@ class LeaderElection:
         except Conflict:
             return False  # somebody else was faster: the next look shows who
         except KubeError as error:
-            logger.warning("lease %s/%s: %s", self._namespace, self._name, error)
+            logger.warning("%s: %s", self, error)
             return False
-        self._lease = written
+        self._lease, self._last_spec = written, written["spec"]
         self._renewed_at = sent_at
         return True
 
@@ -213,14 +219,12 @@ class LeaderElection:
             self._lease = await self._session.request(
                 "GET", self._path, attempts=1, timeout_seconds=self._settings.request_timeout_seconds
             )
+            self._last_spec = self._lease.get("spec") or {}
         except NotFound:
             self._lease = None
-        if self._lease is not None:
-            self._last_spec = self._lease.get("spec") or {}
-        spec = self._last_spec
         observed = (
             self._lease is None,
-            *(spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions")),
+            *(self._last_spec.get(key) for key in ("holderIdentity", "renewTime", "leaseTransitions")),
         )
         if observed != self._observed:
             self._observed, self._observed_at = observed, self._clock()
@@ -230,23 +234,6 @@ class LeaderElection:
         if not spec.get("holderIdentity") or spec["holderIdentity"] == self.identity:
             return True
         return self._clock() >= self._observed_at + float(spec.get("leaseDurationSeconds") or 0)
-
-    async def _release(self) -> None:
-        if self._renewed_at is None or self._lease is None:
-            return
-        self._renewed_at = None
-        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-        try:
-            # With its resourceVersion: if it is not as we wrote it, it is not ours to give back
-            await self._session.request(
-                "PUT",
-                self._path,
-                body={**self._lease, "spec": spec},
-                attempts=1,
-                timeout_seconds=self._settings.retry_period_seconds,
-            )
-        except KubeError as error:
-            logger.info("lease %s/%s was not given back, it will run out: %s", self._namespace, self._name, error)
 
 
 def build_lease(
@@ -258,6 +245,7 @@ def build_lease(
     lease_duration_seconds: int,
     now: float,
     owners: Sequence[Object] = (),
+    last_spec: Object | None = None,
 ) -> Object:
     """The lease as ``identity`` takes or renews it.
 
@@ -269,8 +257,9 @@ def build_lease(
         lease_duration_seconds: how long others are to leave it alone.
         now: seconds since the epoch.
         owners: owner references of a new one.
+        last_spec: spec of a lease that was deleted, whose count of transitions a new one continues.
     """
-    before = (lease or {}).get("spec") or {}
+    before = (lease or {}).get("spec") or last_spec or {}
     renewal = before.get("holderIdentity") == identity
     moment = format_micro_timestamp(now)
     transitions = before.get("leaseTransitions") or 0
@@ -284,6 +273,6 @@ def build_lease(
             "leaseDurationSeconds": lease_duration_seconds,
             "acquireTime": before.get("acquireTime") if renewal else moment,
             "renewTime": moment,
-            "leaseTransitions": transitions if renewal or lease is None else transitions + 1,
+            "leaseTransitions": transitions + 1 if before and not renewal else transitions,
         },
     }

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from concerto.kube.lease import time_since_boot
+
 
 class SteadyClock:
-    """Wall time at the start, and monotonic time from there: setting the machine's clock changes no age."""
+    """Wall time at the start, and time since boot from there: setting the machine's clock changes no age."""
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
+        self._offset = time.time() - time_since_boot()
 
     def __call__(self) -> float:
         """Seconds since the epoch."""
-        return time.monotonic() + self._offset
+        return time_since_boot() + self._offset
 
 
 def wall_timestamp() -> str:

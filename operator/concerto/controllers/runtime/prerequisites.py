@@ -1,4 +1,4 @@
-"""What must be there before the operator can begin: its kinds, and the Deployment that owns what it makes."""
+"""What must be there before the operator can begin: its kinds, and the ServiceAccount that owns what it makes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from concerto.kube import Forbidden, KubeError, NotFound, Object, Session
 from concerto.kube.references import build_owner_reference
 from concerto.kube.resources import (
-    DEPLOYMENTS,
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
     POD_CPU_BINDINGS,
     POD_RESERVATIONS,
     PREDICTIVE_HPAS,
     SCHEDULING_PROFILES,
+    SERVICE_ACCOUNTS,
     SUBSPACE_SNAPSHOTS,
 )
 
@@ -69,17 +69,20 @@ async def missing_kinds(session: Session) -> str | None:
 
 
 async def read_owners(
-    session: Session, namespace: str, deployment: str | None, pause_seconds: float = 1.0
+    session: Session, namespace: str, service_account: str | None, pause_seconds: float = 1.0
 ) -> list[Object]:
-    """Owner references that name the operator's Deployment; none where it is not known, or does not exist.
+    """Owner references that name the operator's ServiceAccount; none where it is not known, or does not exist.
 
-    An API server that does not answer now is asked again: objects without an owner would stay when the Deployment goes.
+    Not the Deployment: where that is replaced, its pods still write for their grace period, and without a Lease a new
+    leader would not wait for them. When the ServiceAccount is deleted, the API server refuses its tokens.
+
+    An API server that does not answer now is asked again: objects without an owner would stay after an uninstallation.
     """
-    if deployment is None:
+    if service_account is None:
         return []
     while True:
         try:
-            found = await session.get(DEPLOYMENTS.path(namespace, deployment))
+            found = await session.get(SERVICE_ACCOUNTS.path(namespace, service_account))
             break
         except (NotFound, Forbidden) as error:
             logger.warning("nothing owns the Lease and the placement records: %s", error)
@@ -87,4 +90,4 @@ async def read_owners(
         except KubeError as error:
             logger.warning("cannot begin yet: %s", error)
             await asyncio.sleep(pause_seconds)
-    return [build_owner_reference(DEPLOYMENTS, deployment, found["metadata"]["uid"])]
+    return [build_owner_reference(SERVICE_ACCOUNTS, service_account, found["metadata"]["uid"])]
