@@ -14,8 +14,10 @@ from concerto.controllers.scheduling import placement_records
 from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
 from concerto.controllers.scheduling.placement_records import PlacementRecord, discard, store
 from concerto.kube.confirmed_writes import WriteSettings
+from concerto.scheduling.state.changes import Change
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
 from support.scheduler_builders import scheduling
+from support.waiting import eventually
 
 QUICK = BinderSettings(timeout_seconds=1.0, first_backoff_seconds=0.001, max_backoff_seconds=0.01)
 NOW = "2026-03-01T12:00:00Z"
@@ -108,6 +110,92 @@ async def test_a_process_that_no_longer_leads_stores_nothing():
             async with asyncio.timeout(1.5):
                 await work
         assert posts(server) == 1
+
+
+WEBHOOK_DOWN = {
+    "kind": "Status",
+    "code": 500,
+    "reason": "InternalError",
+    "message": 'failed calling webhook "validate.kyverno": connection refused',
+}
+
+
+async def test_a_webhook_that_is_down_is_reported_on_the_pods_and_in_the_log_and_keeps_no_pod_for_ever(caplog):
+    async def answer(request):
+        return await (says(500, WEBHOOK_DOWN) if request.method == "POST" else refuses(404, "NotFound"))(request)
+
+    async with faulty([answer]) as server:
+        made = scheduling(server.session)
+        notes = recorded_notes(made)
+        made.informers.nodes.on_change(None, node("n1"))
+        made.informers.pods.on_change(None, pod())
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: "The placement could not be stored" in "".join(notes))
+        await stopped(running)
+        assert "failed calling webhook" in "".join(notes)
+        assert "no pod can be placed" in caplog.text
+        assert not made.parts.cluster.nodes.avoided.any(), "the node is not to blame"
+        text = made.context.metrics.render().decode()
+        assert 'concerto_write_failures_total{reason="Webhook",write="PlacementRecord"} 3.0' in text
+
+
+async def test_a_server_that_is_in_trouble_for_long_is_reported_on_the_pods_while_it_lasts(monkeypatch):
+    monkeypatch.setattr(placement_records, "_RECORD_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(placement_records, "_RETRY", WriteSettings(0.01, 0.01))
+
+    async with faulty([hangs_up]) as server:
+        made = scheduling(server.session)
+        notes = recorded_notes(made)
+        made.informers.nodes.on_change(None, node("n1"))
+        made.informers.pods.on_change(None, pod())
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: notes)
+        await stopped(running)
+        assert "is tried again" in notes[0]
+
+
+async def test_a_node_on_which_no_placement_can_be_stored_is_avoided_and_the_pod_goes_elsewhere():
+    async def answer(request):
+        if request.method == "POST" and request.path.endswith("podreservations"):
+            body = await request.json()
+            bad = any(a["node"] == "bad" for a in body["spec"]["assignments"])
+            return await (refuses(422, "Invalid") if bad else creates)(request)
+        return await says(201)(request)
+
+    async with faulty([answer]) as server:
+        now = [1000.0]
+        made = scheduling(server.session, lambda: now[0])
+        made.informers.nodes.on_change(None, node("bad", cpu="64"))
+        made.informers.pods.on_change(None, pod())
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(made.parts.cluster.nodes.avoided.any)
+        made.informers.nodes.on_change(None, node("good"))
+        now[0] += 5  # the pod's own wait
+        made.parts.pending.work.set()
+        await eventually(lambda: made.parts.records.assignment_of("uid-0"))
+        await stopped(running)
+        assert made.parts.records.assignment_of("uid-0").node == "good"
+        assert made.parts.cluster.end_avoidance(1000.0 + 29) == Change.NOTHING
+        assert made.parts.cluster.end_avoidance(1000.0 + 30) == Change.NODE
+        assert not made.parts.cluster.nodes.avoided.any()
+
+
+def recorded_notes(made) -> list[str]:
+    """The notes of events, as they are recorded."""
+    notes: list[str] = []
+    record = made.context.recorder.record
+
+    def note_and_record(*args, **kwargs):
+        notes.append(kwargs["note"])
+        record(*args, **kwargs)
+
+    made.context.recorder.record = note_and_record
+    return notes
+
+
+async def stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("answer", [says(200, "<html>"), refuses(403, "Forbidden"), refuses(503, "ServiceUnavailable")])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from concerto.kube import Conflict, Forbidden, KubeError, NotFound, OutcomeUnknown, ServerError, TooManyRequests
-from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_until_known
+from concerto.kube.confirmed_writes import NotWritten, WriteSettings, failure_reason, write_until_known
 
 QUICK = WriteSettings(first_backoff_seconds=0.001, max_backoff_seconds=0.002)
 UNKNOWN = OutcomeUnknown("no answer")
@@ -88,6 +88,42 @@ async def test_a_write_whose_outcome_is_unknown_is_never_given_up():
     server = Server([UNKNOWN], [CANNOT_READ] * 50 + ["found"])
     settings = WriteSettings(0.001, 0.001, give_up_after_seconds=0.0)
     assert await write_until_known(server.write, server.read_back, settings=settings) == "found"
+
+
+WEBHOOK = OutcomeUnknown('500 InternalError: Internal error occurred: failed calling webhook "x": refused')
+
+
+@pytest.mark.parametrize(
+    ("sentence", "writes", "settings", "written"),
+    [
+        ("it answers 500 at once", [WEBHOOK], QUICK, 3),
+        ("it takes long to fail", [WEBHOOK], WriteSettings(0.001, 0.001, max_webhook_seconds=0.0), 1),
+    ],
+)
+async def test_a_webhook_that_keeps_failing_is_a_refusal(sentence, writes, settings, written):
+    server = Server(writes)
+    with pytest.raises(NotWritten, match="failed calling webhook"):
+        await write_until_known(server.write, server.read_back, settings=settings)
+    assert (server.written, server.read) == (written, 0), "admission comes before storage, so nothing has to be read"
+
+
+async def test_a_webhook_that_recovers_costs_nothing():
+    server = Server([WEBHOOK, WEBHOOK, "new"])
+    assert await write_until_known(server.write, server.read_back, settings=QUICK) == "new"
+
+
+async def test_a_webhook_that_fails_after_an_unknown_outcome_does_not_hide_what_was_written():
+    server = Server([UNKNOWN, WEBHOOK], [None, "found"])
+    assert await write_until_known(server.write, server.read_back, settings=QUICK) == "found"
+
+
+async def test_each_failed_attempt_is_reported_with_its_reason():
+    reported = []
+    server = Server([BUSY, WEBHOOK, TROUBLE, UNKNOWN, "new"])
+    await write_until_known(
+        server.write, server.read_back, settings=QUICK, on_failure=lambda e, s: reported.append(failure_reason(e))
+    )
+    assert reported == ["TooManyRequests", "Webhook", "InternalError", "OutcomeUnknown"]
 
 
 async def test_nothing_is_sent_once_the_lease_is_lost():

@@ -25,15 +25,35 @@ class WriteSettings:
         max_backoff_seconds: the doubling ends there.
         give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated. A write
             whose outcome is unknown is repeated for ever.
+        max_webhook_failures: after how many attempts that failed at an admission webhook the write counts as refused.
+        max_webhook_seconds: or after how long, where the webhook takes long to fail.
     """
 
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 5.0
     give_up_after_seconds: float = float("inf")
+    max_webhook_failures: int = 3
+    max_webhook_seconds: float = 15.0
 
 
 class NotWritten(KubeError):
-    """The write is known not to have been carried out, and ``give_up_after_seconds`` have passed."""
+    """The write is known not to have been carried out, and it is not repeated any further."""
+
+
+OnFailure = Callable[[KubeError, float], None]
+"""Given the failure of an attempt, and the seconds since the first attempt began."""
+
+
+def failure_reason(failure: KubeError) -> str:
+    """A failure in a word, for metrics: ``Webhook``, the API server's reason, or the kind of error."""
+    if _is_webhook_failure(failure):
+        return "Webhook"
+    return failure.reason if isinstance(failure, ApiError) else type(failure).__name__
+
+
+def _is_webhook_failure(failure: KubeError) -> bool:
+    """Whether an admission webhook did not answer: admission comes before storage, so nothing was written."""
+    return "failed calling webhook" in str(failure)
 
 
 async def wait_unless_leading(may_write: Callable[[], bool]) -> None:
@@ -52,6 +72,7 @@ async def write_until_known(
     *,
     may_write: Callable[[], bool] = lambda: True,
     settings: WriteSettings | None = None,
+    on_failure: OnFailure = lambda failure, seconds: None,
 ) -> T:
     """Repeat a write until its outcome is known.
 
@@ -62,15 +83,17 @@ async def write_until_known(
         may_write: whether this process still leads; asked before each attempt. Once it answers no, nothing is sent and
             this call does not return.
         settings: waits.
+        on_failure: given each failed attempt that is repeated.
 
     Raises:
         ApiError: the write was refused, and is known not to have been carried out by an earlier attempt.
-        NotWritten: it was not carried out in time.
+        NotWritten: it was not carried out in time, or a webhook kept failing.
     """
     settings = settings or WriteSettings()
     clock = asyncio.get_running_loop().time
     began, backoff = clock(), settings.first_backoff_seconds
     open_outcome = False  # whether an earlier attempt may have been carried out
+    webhook_failures = 0
     while True:
         await wait_unless_leading(may_write)
         wait = backoff
@@ -84,7 +107,10 @@ async def write_until_known(
         is_refusal = isinstance(failure, ApiError) and not isinstance(failure, TooManyRequests | ServerError)
         if is_refusal and not open_outcome and not isinstance(failure, Conflict):
             raise failure
-        open_outcome |= not isinstance(failure, ApiError) or isinstance(failure, ServerError)
+        on_failure(failure, clock() - began)
+        webhook_failed = _is_webhook_failure(failure)
+        webhook_failures += webhook_failed
+        open_outcome |= (not isinstance(failure, ApiError) or isinstance(failure, ServerError)) and not webhook_failed
         if open_outcome or isinstance(failure, Conflict):
             try:
                 found = await read_back()
@@ -95,6 +121,11 @@ async def write_until_known(
                 return found
         if is_refusal:
             raise failure
-        if clock() - began > settings.give_up_after_seconds:
+        elapsed = clock() - began
+        if webhook_failures >= settings.max_webhook_failures or (
+            webhook_failed and elapsed >= settings.max_webhook_seconds
+        ):
+            raise NotWritten(str(failure)) from failure
+        if elapsed > settings.give_up_after_seconds:
             raise NotWritten(f"the API server did not take it in time: {failure}") from failure
         await asyncio.sleep(wait)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,7 +88,8 @@ class CycleResult:
     Attributes:
         decisions: placements, in the order in which they were decided; at most the limit.
         unschedulable: pods without a node.
-        left: pods that were not looked at, as the limit was reached.
+        left: pods that were not looked at, as the limit was reached or time ran out.
+        out_of_time: whether time ran out.
         abstentions: by (scheduler name, plugin), nodes on which it had no opinion for want of a metric; a node counts
             once for each kind of pod.
     """
@@ -96,6 +97,7 @@ class CycleResult:
     decisions: list[Decision] = field(default_factory=list)
     unschedulable: list[Unschedulable] = field(default_factory=list)
     left: list[PodView] = field(default_factory=list)
+    out_of_time: bool = False
     abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -107,6 +109,7 @@ def schedule(
     now: float,
     generator: np.random.Generator,
     limit: int = MAX_DECISIONS,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> CycleResult:
     """Decide on pending pods and assume the decisions in the cluster.
 
@@ -118,6 +121,7 @@ def schedule(
         now: seconds since the epoch: says whose telemetry is still good.
         generator: breaks ties.
         limit: most decisions.
+        out_of_time: whether the cycle should end; asked before each pod but the first, so that every cycle advances.
     """
     result = CycleResult()
     templates: dict[object, Evaluation] = {}
@@ -128,7 +132,9 @@ def schedule(
         profile = profiles.get(pod.scheduler_name)
         if profile is None or not pod.waiting or cluster.is_placed(pod.uid):
             continue
-        if len(result.decisions) == limit:
+        if not result.out_of_time and (result.decisions or result.unschedulable):
+            result.out_of_time = out_of_time()
+        if len(result.decisions) == limit or result.out_of_time:
             result.left.append(pod)
             continue
         reservation = cluster.ledger.reservations.for_pod(pod)

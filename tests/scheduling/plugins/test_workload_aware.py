@@ -149,8 +149,8 @@ def test_why_nodes_are_refused_and_what_helps():
         "node(s) had no NodeCPUTopology": 1,
     }
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
-    assert made.end_cpu_avoidance(NOW + 29) == Change.NOTHING
-    assert made.end_cpu_avoidance(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
+    assert made.end_avoidance(NOW + 29) == Change.NOTHING
+    assert made.end_avoidance(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
     assert made.remove_cpu_binding(("default", "other")) == Change.CPUS
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
 

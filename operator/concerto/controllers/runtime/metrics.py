@@ -26,6 +26,12 @@ class Metrics:
         self.events_dropped = self._counter(
             "concerto_events_dropped_total", "Events dropped because the queue was full."
         )
+        self.write_failures = self._counter(
+            "concerto_write_failures_total",
+            "Attempts to write that failed and were repeated, by what was written and why it failed.",
+            "write",
+            "reason",
+        )
         self._add_scheduling()
         self._add_providers()
 

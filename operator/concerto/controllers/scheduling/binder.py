@@ -13,7 +13,7 @@ from enum import Enum
 
 from concerto.api.pod import PodView
 from concerto.kube import ApiError, NotFound, Object, Session
-from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_until_known
+from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, write_until_known
 from concerto.kube.resources import PODS
 
 
@@ -70,6 +70,7 @@ async def bind(
     settings: BinderSettings | None = None,
     *,
     may_write: Callable[[], bool] = lambda: True,
+    on_failure: OnFailure = lambda failure, seconds: None,
 ) -> BindOutcome:
     """Bind the pod, repeating until the outcome is known (for as long as the API server is away).
 
@@ -79,6 +80,7 @@ async def bind(
         node: where to.
         settings: timeouts and backoff.
         may_write: whether this process still leads; see `write_until_known`.
+        on_failure: given each failed attempt that is repeated.
     """
     settings = settings or BinderSettings()
     path = PODS.path(pod.namespace, pod.name, "binding")
@@ -93,6 +95,7 @@ async def bind(
             write,
             lambda: _read_back(session, pod, node),
             may_write=may_write,
+            on_failure=on_failure,
             settings=WriteSettings(
                 settings.first_backoff_seconds, settings.max_backoff_seconds, settings.give_up_after_seconds
             ),

@@ -15,6 +15,7 @@ class PipelineSettings:
         max_waiting_bindings: stored decisions that wait for their binding; beyond that, no new cycle starts.
         binding_timeout_seconds: for one POST of a binding; see `BinderSettings`.
         shutdown_grace_seconds: how long bindings in flight get at the end.
+        avoid_refused_seconds: for how long nothing is placed on a node after the API server refused a placement on it.
         avoid_unprepared_factor: for how long no pinned pod is sent to a node whose agent did not get ready for one, as
             a multiple of the time that it had for that.
     """
@@ -23,6 +24,7 @@ class PipelineSettings:
     max_waiting_bindings: int = 250
     binding_timeout_seconds: float = 4.0
     shutdown_grace_seconds: float = 2.0
+    avoid_refused_seconds: float = 30.0
     avoid_unprepared_factor: float = 3.0
 
 

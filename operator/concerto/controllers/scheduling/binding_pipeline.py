@@ -14,7 +14,7 @@ from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.controllers.scheduling.notes import pod_subject, scheduled_note
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord
-from concerto.kube.confirmed_writes import wait_unless_leading
+from concerto.kube.confirmed_writes import failure_reason, wait_unless_leading
 from concerto.scheduling.cycle import Decision
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,9 @@ class BindingPipeline:
             self._start(record, by_uid)
         for refusal in refused:
             logger.error("%s/%s: %s", refusal.assignment.namespace, refusal.assignment.name, refusal.message)
+            if refusal.by_content:
+                until = self._context.clock() + self._settings.avoid_refused_seconds
+                self._cluster.avoid_node(refusal.assignment.node, until)
             self._give_back(by_uid[refusal.assignment.uid], f"The placement could not be stored: {refusal.message}")
 
     def _start(self, record: PlacementRecord, by_uid: dict[str, Decision]) -> None:
@@ -112,6 +115,7 @@ class BindingPipeline:
         profile = self._profiles.get(decision.pod.scheduler_name)
         give_up = profile.settings.unbound_ttl_seconds if profile else BinderSettings.give_up_after_seconds
         settings = BinderSettings(self._settings.binding_timeout_seconds, give_up_after_seconds=give_up)
+        failures = self._context.metrics.write_failures
         async with self._load.binding_limit:
             return await bind(
                 self._context.session,
@@ -119,6 +123,7 @@ class BindingPipeline:
                 decision.assignment.node,
                 settings,
                 may_write=self._context.may_write,
+                on_failure=lambda failure, _: failures.labels("Binding", failure_reason(failure)).inc(),
             )
 
     def _confirm(self, decision: Decision) -> None:

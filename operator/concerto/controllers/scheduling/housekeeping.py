@@ -56,7 +56,7 @@ class Housekeeping:
                 self._reports.report_stale_agents()
                 report_at = context.clock() + settings.report_interval_seconds
             self._records.adopt_found()
-            self._pending.requeue(self._cluster.end_cpu_avoidance(context.clock()))
+            self._pending.requeue(self._cluster.end_avoidance(context.clock()))
             deleted = await self._records.delete_closable()
             wait = settings.interval_seconds if deleted else min(2 * wait, settings.max_interval_seconds)
             context.metrics.set_total(context.metrics.events_dropped, context.recorder.dropped)

@@ -8,6 +8,7 @@ can be read back.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -15,10 +16,16 @@ from itertools import count
 from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_placement_record
 from concerto.controllers.runtime.context import Context
 from concerto.kube import ApiError, Conflict, Forbidden, KubeError, NotFound, Object, Session, Unauthorized
-from concerto.kube.confirmed_writes import WriteSettings, write_until_known
-from concerto.kube.resources import POD_RESERVATIONS
+from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, failure_reason, write_until_known
+from concerto.kube.references import build_event_subject
+from concerto.kube.resources import POD_RESERVATIONS, PODS
 from concerto.scheduling.state.ledger import Ledger
 
+logger = logging.getLogger(__name__)
+
+_RECORD_AFTER_SECONDS = 10.0
+"""Placements that cannot be stored for that long are reported on their pods; the log has it at once."""
+_REPORT_AGAIN_SECONDS = 60.0
 _RETRY = WriteSettings(first_backoff_seconds=0.5, max_backoff_seconds=0.5)
 
 
@@ -34,10 +41,17 @@ class PlacementRecord:
 
 @dataclass(frozen=True)
 class Refused:
-    """An assignment that the API server refused to store, and its sentence."""
+    """An assignment that the API server refused to store.
+
+    Attributes:
+        assignment: the placement.
+        message: the API server's sentence.
+        by_content: whether this very assignment was refused, and not all of them (for want of a right, say).
+    """
 
     assignment: Assignment
     message: str
+    by_content: bool
 
 
 class PlacementRecords:
@@ -75,8 +89,15 @@ class PlacementRecords:
         """Write the record of a cycle, and count what was stored as open; see `store`."""
         name = self._storing = f"cycle-{self._instance}-{next(self._sequence):06d}"
         context = self._context
+        report = _StoreFailures(context, assignments)
         stored, refused = await store(
-            context.session, context.namespace, name, assignments, owners=self._owners, may_write=context.may_write
+            context.session,
+            context.namespace,
+            name,
+            assignments,
+            owners=self._owners,
+            may_write=context.may_write,
+            on_failure=report,
         )
         for record in stored:
             self._ledger.open_record(record.name, record.assignments)
@@ -131,6 +152,33 @@ class PlacementRecords:
         self._context.metrics.placement_records.set(len(self._open))
 
 
+class _StoreFailures:
+    """Reports that a record cannot be written: placement stops as long as that lasts, and somebody must see why."""
+
+    def __init__(self, context: Context, assignments: Sequence[Assignment]) -> None:
+        self._context = context
+        self._assignments = assignments
+        self._log_at = 0.0
+        self._record_at = _RECORD_AFTER_SECONDS
+
+    def __call__(self, failure: KubeError, seconds: float) -> None:
+        """An attempt failed; the first one began so many seconds ago."""
+        self._context.metrics.write_failures.labels("PlacementRecord", failure_reason(failure)).inc()
+        if seconds >= self._log_at:
+            self._log_at = seconds + _REPORT_AGAIN_SECONDS
+            logger.warning("no pod can be placed: the placement record cannot be written: %s", failure)
+        if seconds >= self._record_at:
+            self._record_at = seconds + _REPORT_AGAIN_SECONDS
+            for assignment in self._assignments:
+                self._context.recorder.record(
+                    build_event_subject(PODS, assignment.name, namespace=assignment.namespace, uid=assignment.uid),
+                    type="Warning",
+                    reason="FailedScheduling",
+                    action="Binding",
+                    note=f"The placement cannot be stored, and is tried again: {failure}",
+                )
+
+
 def read_record(obj: Object) -> PlacementRecord:
     """A placement record as the API server has it."""
     metadata = obj["metadata"]
@@ -146,6 +194,7 @@ async def store(
     *,
     owners: Sequence[Object] = (),
     may_write: Callable[[], bool] = lambda: True,
+    on_failure: OnFailure = lambda failure, seconds: None,
 ) -> tuple[list[PlacementRecord], list[Refused]]:
     """Write the record; returns once every assignment is either confirmed or refused.
 
@@ -159,20 +208,26 @@ async def store(
         assignments: at most 250.
         owners: owner references of the record.
         may_write: whether this process still leads; see `write_until_known`.
+        on_failure: given each failed attempt that is repeated.
     """
     body = build_placement_record(namespace, name, assignments)
     if owners:
         body["metadata"]["ownerReferences"] = list(owners)
     try:
-        created = await _create(session, namespace, name, body, may_write)
+        created = await _create(session, namespace, name, body, may_write, on_failure)
+    except NotWritten as error:
+        return [], [Refused(a, str(error), by_content=False) for a in assignments]
     except ApiError as error:
-        if len(assignments) == 1 or isinstance(error, Unauthorized | Forbidden | NotFound):
-            return [], [Refused(a, error.message) for a in assignments]
+        concerns_all = isinstance(error, Unauthorized | Forbidden | NotFound)
+        if len(assignments) == 1 or concerns_all:
+            return [], [Refused(a, error.message, by_content=not concerns_all) for a in assignments]
         half = len(assignments) // 2
         stored: list[PlacementRecord] = []
         refused: list[Refused] = []
         for suffix, part in (("a", assignments[:half]), ("b", assignments[half:])):
-            more, worse = await store(session, namespace, name + suffix, part, owners=owners, may_write=may_write)
+            more, worse = await store(
+                session, namespace, name + suffix, part, owners=owners, may_write=may_write, on_failure=on_failure
+            )
             stored += more
             refused += worse
         return stored, refused
@@ -180,7 +235,14 @@ async def store(
     return [PlacementRecord(name, metadata["uid"], metadata["resourceVersion"], tuple(assignments))], []
 
 
-async def _create(session: Session, namespace: str, name: str, body: Object, may_write: Callable[[], bool]) -> Object:
+async def _create(
+    session: Session,
+    namespace: str,
+    name: str,
+    body: Object,
+    may_write: Callable[[], bool],
+    on_failure: OnFailure,
+) -> Object:
     """POST until the outcome is known; an object of that name with exactly our assignments is ours."""
 
     async def write() -> Object:
@@ -192,7 +254,7 @@ async def _create(session: Session, namespace: str, name: str, body: Object, may
         except NotFound:
             return None
 
-    found = await write_until_known(write, read_back, may_write=may_write, settings=_RETRY)
+    found = await write_until_known(write, read_back, may_write=may_write, settings=_RETRY, on_failure=on_failure)
     if _uids(found) != _uids(body):
         raise Conflict(409, "AlreadyExists", f"a PodReservation {name} of other content exists")
     return found

@@ -7,17 +7,23 @@ decisions are assumed before anything else can run.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
+from concerto.controllers.scheduling.fair_order import FairOrder
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.scheduling.cycle import CycleResult, schedule
 
 MIN_CYCLE_INTERVAL_SECONDS = 0.05
-"""No two cycles start closer together, so that a burst of pods becomes one placement record."""
+"""No two cycles start closer together, so that a burst of pods becomes one placement record. A cycle that ran out of
+time leaves the event loop to others for as long."""
+CYCLE_BUDGET_SECONDS = 0.2
+"""A cycle looks at no further pod after that long: it holds the event loop, and everything else on it waits."""
 
 
 class Scheduler:
@@ -31,6 +37,7 @@ class Scheduler:
         self._parts = parts
         self._pipeline = pipeline
         self._housekeeping = housekeeping
+        self._order = FairOrder()
         self._generator = np.random.default_rng()
 
     async def run(self) -> None:
@@ -49,18 +56,27 @@ class Scheduler:
         while True:
             await parts.load.below_limit.wait()
             now = self._context.clock()
-            heads = parts.pending.queue.heads(now)
+            heads = self._order.order(parts.pending.queue.heads(now))
             if not heads:
                 await parts.pending.wait_for_work(now)
                 continue
             started = clock()
             # No await from here to the end of the cycle: it decides on one state of the cluster
             with self._context.metrics.cycle_seconds.time():
-                result = schedule(parts.cluster, heads, parts.profiles, now=now, generator=self._generator)
+                result = schedule(
+                    parts.cluster,
+                    heads,
+                    parts.profiles,
+                    now=now,
+                    generator=self._generator,
+                    out_of_time=partial(_is_over, clock, started + CYCLE_BUDGET_SECONDS),
+                )
+                self._order.on_result(heads, result, parts.pending.queue)
                 self._take(result, now)
             if result.decisions:
                 await self._pipeline.carry_out(result.decisions)
-            await asyncio.sleep(max(0.0, MIN_CYCLE_INTERVAL_SECONDS - (clock() - started)))
+            rest = MIN_CYCLE_INTERVAL_SECONDS - (clock() - started)
+            await asyncio.sleep(MIN_CYCLE_INTERVAL_SECONDS if result.out_of_time else max(0.0, rest))
 
     def _take(self, result: CycleResult, now: float) -> None:
         """Bring the queue, the reports and the metrics up to date with a cycle's result."""
@@ -79,3 +95,7 @@ class Scheduler:
             metrics.abstentions.labels(plugin).inc(nodes)
         metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
         metrics.pending.set(len(queue))
+
+
+def _is_over(clock: Callable[[], float], deadline: float) -> bool:
+    return clock() > deadline

@@ -218,9 +218,15 @@ class ClusterState:
         """The node's agent did not prepare a pod's CPUs in time: no pinned pod is placed there until then."""
         self.cpus.avoid(node, until)
 
-    def end_cpu_avoidance(self, now: float) -> Change:
+    def avoid_node(self, node: str, until: float) -> None:
+        """Place nothing on the node until then: the API server refused a placement on it."""
+        if (row := self.row_of.get(node)) is not None and self.nodes.exists[row]:
+            self.nodes.avoid(row, until)
+
+    def end_avoidance(self, now: float) -> Change:
         """Nodes that were avoided for long enough are tried again."""
-        return Change.CPUS if self.cpus.end_avoidance(now) else Change.NOTHING
+        cpus = Change.CPUS if self.cpus.end_avoidance(now) else Change.NOTHING
+        return cpus | (Change.NODE if self.nodes.end_avoidance(now) else Change.NOTHING)
 
     # --- decisions
 

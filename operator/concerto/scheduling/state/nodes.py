@@ -27,18 +27,21 @@ class Nodes(Columns):
         exists: by row, whether its Node exists.
         unschedulable: by row, whether it is cordoned.
         ready: by row, whether it is Ready.
+        avoided: by row, whether a placement on it was refused a moment ago.
         machine: cpu millicores and memory bytes of the machine, allocatable or not; shape (2, rows).
         labels: its labels, and which rows a selector accepts.
         taints: its taints.
     """
 
-    FILLS: ClassVar[Mapping[str, float]] = {"exists": 0, "unschedulable": 0, "ready": 0, "machine": 0}
+    FILLS: ClassVar[Mapping[str, float]] = {"exists": 0, "unschedulable": 0, "ready": 0, "avoided": 0, "machine": 0}
 
     def __init__(self, rows: NodeRows) -> None:
         self.views: dict[int, NodeView] = {}
         self.exists: Bools = np.zeros(0, dtype=np.bool_)
         self.unschedulable: Bools = np.zeros(0, dtype=np.bool_)
         self.ready: Bools = np.zeros(0, dtype=np.bool_)
+        self.avoided: Bools = np.zeros(0, dtype=np.bool_)
+        self._avoided_until: dict[int, float] = {}
         self.machine: Ints = np.zeros((len(RESOURCES), 0), dtype=np.int64)
         self.labels = LabelIndex(rows, self.views)
         self.taints = TaintIndex(self.views)
@@ -64,10 +67,25 @@ class Nodes(Columns):
     def remove(self, row: int) -> None:
         """The row's Node is gone."""
         del self.views[row]
+        self.avoided[row] = False
+        self._avoided_until.pop(row, None)
         self.exists[row] = self.unschedulable[row] = self.ready[row] = False
         self.machine[:, row] = 0
         self.taints.put(row, ())
         self.labels.put(row, {})
+
+    def avoid(self, row: int, until: float) -> None:
+        """Place nothing on the row's node until then."""
+        self.avoided[row] = True
+        self._avoided_until[row] = until
+
+    def end_avoidance(self, now: float) -> bool:
+        """Nodes that were avoided for long enough take pods again; returns whether there are any."""
+        over = [row for row, until in self._avoided_until.items() if until <= now]
+        for row in over:
+            self.avoided[row] = False
+            del self._avoided_until[row]
+        return bool(over)
 
     def row_by_address(self) -> dict[str, int]:
         """Rows by name and by internal address. An address that several nodes claim belongs to none of them."""
