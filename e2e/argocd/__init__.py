@@ -173,7 +173,7 @@ class ArgoCD:
         while not until(state := self.application(name)):
             for child in self._children:
                 if not child.is_running():
-                    raise ClusterError(f"{child.name} ended; {child.log}:\n{child.last_words()}")
+                    raise ClusterError(f"{child.name} ended; {child.log}:\n{child.log_tail()}")
             if time.monotonic() > deadline:
                 raise ClusterError(f"Application {name} is not {what} after {timeout_seconds:.0f} s: {state}")
             time.sleep(0.5)

@@ -221,5 +221,5 @@ def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None
             assert may[node] or by_window, f"{reason} at {now} on node {node}"
             told += 1
             published[node] = Published(status, now, now, now + 5.0)
-            known.said(node, report, now + 5.0)
+            known.published(node, report, now + 5.0)
     assert told > count

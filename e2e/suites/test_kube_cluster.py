@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str]] = {
     "an API server that is too old": ({"kube_apiserver": "Kubernetes v1.33.9"}, "1.33.9, older than 1.34"),
     "an etcd that is too old": ({"etcd": "etcd Version: 3.4.30"}, "etcd 3.4.30, older than 3.5.13"),
     "no controller manager, as in envtest's bundle": ({"kube_controller_manager": None}, "no kube-controller-manager"),
-    "a program that does not say its version": ({"etcd": "hello"}, "does not say its version"),
+    "a program that does not say its version": ({"etcd": "hello"}, "does not print its version"),
 }
 
 

@@ -35,7 +35,7 @@ PODS = 5
 def system(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
     """A node, its agent, and an operator."""
     plane = require_real_nodes(concerto_cluster, cpus=2)
-    operator = operator_process(plane, plane.logs, "operator-pinning", QUICK_LEASE, kept=True).start()
+    operator = operator_process(plane, plane.logs, "operator-pinning", QUICK_LEASE, restarts=True).start()
     try:
         with pinning_node(plane, NODE) as (node, agent):
             operator.wait_ready()

@@ -29,7 +29,7 @@ FINALIZER = "cslab.ece.ntua.gr/pod-cpu-binding-finalizer"
 @pytest.fixture(scope="module")
 def operator(concerto_cluster: Cluster) -> Iterator[Process]:
     logs = concerto_cluster.work_dir
-    process = operator_process(concerto_cluster, logs, "operator-bindings", QUICK_LEASE, kept=True).start()
+    process = operator_process(concerto_cluster, logs, "operator-bindings", QUICK_LEASE, restarts=True).start()
     process.wait_ready()
     yield process
     process.stop()

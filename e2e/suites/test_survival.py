@@ -30,11 +30,11 @@ def system(concerto_cluster, say: Callable[[str], None]) -> Iterator[System]:
     plane = require_local_plane(concerto_cluster)
     possible, reason = can_run_real_nodes(plane)
     if possible:
-        with real_system(plane, say, operator_flags=QUICK_LEASE, operator_kept=True) as found:
+        with real_system(plane, say, operator_flags=QUICK_LEASE, operator_restarts=True) as found:
             yield found
     else:
         say(f"survival: simulated nodes instead of real ones: {reason}")
-        with hollow_system(plane, say, 4, operator_flags=QUICK_LEASE, operator_kept=True) as found:
+        with hollow_system(plane, say, 4, operator_flags=QUICK_LEASE, operator_restarts=True) as found:
             yield found
 
 

@@ -48,7 +48,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
         hollow_nodes(concerto_cluster, 1, "--prefix", "mute", "--mute", *SHAPE),
     ):
         logs = getattr(concerto_cluster, "logs", concerto_cluster.work_dir)
-        process = operator_process(concerto_cluster, logs, "operator-workloads", QUICK_LEASE, kept=True).start()
+        process = operator_process(concerto_cluster, logs, "operator-workloads", QUICK_LEASE, restarts=True).start()
         try:
             process.wait_ready()
             yield process

@@ -60,16 +60,16 @@ def start(control_plane: LocalControlPlane, say: Callable[[str], None]) -> Itera
 
 
 def _wait_for_nodes(control_plane: LocalControlPlane, child: Child) -> None:
-    said = ""
+    answer = ""
 
-    def told() -> str:
-        return f"metrics-server has metrics of a node: {said[:300]}; {child.last_words()}"
+    def describe() -> str:
+        return f"metrics-server has metrics of a node: {answer[:300]}; {child.log_tail()}"
 
     def look() -> bool:
-        nonlocal said
-        said = control_plane.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes", check=False)
+        nonlocal answer
+        answer = control_plane.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes", check=False)
         if not child.is_running():
-            raise ClusterError(f"it ended before {told()}")
-        return '"usage"' in said
+            raise ClusterError(f"it ended before {describe()}")
+        return '"usage"' in answer
 
-    eventually(told, look)
+    eventually(describe, look)

@@ -35,22 +35,22 @@ class Process:
         command: what to run.
         log: its output, over all its starts.
         health: address of its health endpoint, if it has one.
-        kept: it is started again when it ends by itself, as a kubelet would: an operator that loses its Lease, say, as
-            happens to short ones on a busy machine.
+        restarts: it is started again when it ends by itself, as a kubelet would: an operator that loses its Lease, for
+            instance, as happens to short Leases on a busy machine.
     """
 
     name: str
     command: Sequence[str]
     log: Path
     health: str | None = None
-    kept: bool = False
+    restarts: bool = False
     child: Child | None = field(default=None, repr=False)
     _changing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def start(self, *, outlives_us: bool = False) -> Process:
         """Start it (again); unless ``outlives_us`` it ends with this process."""
         self.child = Child(self.name, self.command, self.log, outlives_us=outlives_us)
-        if self.kept:
+        if self.restarts:
             threading.Thread(target=self._keep, args=(self.child,), daemon=True).start()
         return self
 
@@ -58,7 +58,7 @@ class Process:
         child.process.wait()
         time.sleep(1)  # what can't begin at all is not to keep the machine busy
         with self._changing:
-            if self.child is child and not child.told_to_end:
+            if self.child is child and not child.stopped_by_us:
                 self.start()
 
     def kill(self) -> None:
@@ -96,26 +96,26 @@ class Process:
         """Return once /readyz says yes.
 
         Raises:
-            ClusterError: it ended; with its last words.
-            AssertionError: it did not become ready; with what it said.
+            ClusterError: it ended; with the end of its log.
+            AssertionError: it did not become ready; with its last answer.
         """
-        said = ""
+        answer = ""
 
         def ready() -> bool:
-            nonlocal said
-            if not self.is_running() and not self.kept:
+            nonlocal answer
+            if not self.is_running() and not self.restarts:
                 assert self.child is not None
-                raise ClusterError(f"{self.name} ended; {self.log}:\n{self.child.last_words()}")
+                raise ClusterError(f"{self.name} ended; {self.log}:\n{self.child.log_tail()}")
             try:
                 self.get("/readyz")
                 return True
             except urllib.error.HTTPError as error:
-                said = error.read().decode()
+                answer = error.read().decode()
             except OSError as error:
-                said = str(error)
+                answer = str(error)
             return False
 
-        eventually(lambda: f"{self.name} is ready: {said}; see {self.log}", ready)
+        eventually(lambda: f"{self.name} is ready: {answer}; see {self.log}", ready)
 
 
 # Shorter than in production: who is killed has a successor soon
@@ -125,14 +125,14 @@ QUICK_LEASE = (
 
 
 def operator_process(
-    cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = (), *, kept: bool = False
+    cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = (), *, restarts: bool = False
 ) -> Process:
-    """An operator with the rights of its service account; not started. ``kept``: see `Process`."""
+    """An operator with the rights of its service account; not started. ``restarts``: see `Process`."""
     kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-operator")
     health = f"127.0.0.1:{free_ports(1)[0]}"
     flags = ["--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--bind", health]
     command = concerto_command("operator", *flags, "--autoscaling-ask-agents", *extra)
-    return Process(name, command, logs / f"{name}.log", health, kept)
+    return Process(name, command, logs / f"{name}.log", health, restarts)
 
 
 def agent_process(

@@ -142,7 +142,7 @@ class Prometheus:
             return True
         except OSError as error:
             if not child.is_running():
-                raise ClusterError(f"prometheus: {error}:\n{child.last_words()}") from error
+                raise ClusterError(f"prometheus: {error}:\n{child.log_tail()}") from error
             return False
 
     def __exit__(

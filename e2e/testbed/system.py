@@ -56,11 +56,11 @@ class System:
         def missing() -> list[str]:
             return [n for n in self.node_names if not _is_ready(self.cluster, n)]
 
-        def told() -> str:
-            words = [self.agents[n].child.last_words(5) for n in missing() if n in self.agents]  # type: ignore[union-attr]
-            return "\n".join([f"the capacity of {', '.join(missing())} is Ready", *words])
+        def describe() -> str:
+            logs = [self.agents[n].child.log_tail(5) for n in missing() if n in self.agents]  # type: ignore[union-attr]
+            return "\n".join([f"the capacity of {', '.join(missing())} is Ready", *logs])
 
-        eventually(told, lambda: not missing())
+        eventually(describe, lambda: not missing())
 
     def batches(self) -> list[str]:
         """Names of the in-flight PodReservations."""
@@ -74,7 +74,7 @@ class System:
         return self.batches()
 
     def diff(self) -> str:
-        """`kubectl diff -k` of what was applied: empty if nobody else has written to it."""
+        """`kubectl diff -k` of what was applied: empty if no other writer has changed it."""
         return self.cluster.kubectl("diff", "-k", str(self.overlay), check=False)
 
 
@@ -144,7 +144,7 @@ def real_system(
     names: Sequence[str] = ("n1", "n2"),
     *,
     operator_flags: Sequence[str] = (),
-    operator_kept: bool = False,
+    operator_restarts: bool = False,
     outlives_us: bool = False,
 ) -> Iterator[System]:
     """Real nodes with their agents, and an operator; the caller has installed Concerto.
@@ -154,7 +154,7 @@ def real_system(
         say: told what is done.
         names: of the nodes.
         operator_flags: further ones.
-        operator_kept: see `Process`.
+        operator_restarts: see `Process`.
         outlives_us: agents and operator go on when this process ends without leaving the context.
 
     Raises:
@@ -167,7 +167,7 @@ def real_system(
         image = build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE)
         for node in nodes:
             node.import_image(image)
-        operator = operator_process(cluster, cluster.logs, extra=operator_flags, kept=operator_kept)
+        operator = operator_process(cluster, cluster.logs, extra=operator_flags, restarts=operator_restarts)
         agents = {node.name: agent_on(cluster, node, cluster.logs) for node in nodes}
         system = System(cluster, list(names), nodes, agents, operator, cluster.logs)
         for process in (operator, *agents.values()):
@@ -217,13 +217,13 @@ def hollow_system(
     count: int,
     *arguments: str,
     operator_flags: Sequence[str] = (),
-    operator_kept: bool = False,
+    operator_restarts: bool = False,
 ) -> Iterator[System]:
     """Simulated nodes, whose measurements come from the process that plays them, and an operator."""
     say(f"nodes: {count} simulated ones")
     with hollow_nodes(cluster, count, *arguments), contextlib.ExitStack() as stack:
         logs = getattr(cluster, "logs", cluster.work_dir)
-        operator = operator_process(cluster, logs, extra=operator_flags, kept=operator_kept).start()
+        operator = operator_process(cluster, logs, extra=operator_flags, restarts=operator_restarts).start()
         stack.callback(operator.stop)
         nodes = [n["metadata"]["name"] for n in cluster.get("nodes")["items"]]
         system = System(cluster, nodes, None, {}, operator, logs)

@@ -30,7 +30,7 @@ KUBERNETES_COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-schedu
 
 _VERSION_OF_KUBERNETES = "k8s.io/component-base/version"
 _SOURCES = REPOSITORY / "e2e" / "build"
-_TELL_EVERY_SECONDS = 15.0
+_PROGRESS_SECONDS = 15.0
 
 Say = Callable[[str], None]
 
@@ -129,12 +129,12 @@ def _examined(directory: Path, origin: str, environment: Mapping[str, str]) -> B
 
 def _version(program: Path) -> tuple[int, ...]:
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30).stdout
+        output = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unusable(f"{program} --version: {error}") from error
-    match = re.search(r"(\d+)\.(\d+)\.(\d+)", said)
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", output)
     if match is None:
-        raise Unusable(f"{program} --version does not say its version: {said[:80]!r}")
+        raise Unusable(f"{program} --version does not print its version: {output[:80]!r}")
     return tuple(map(int, match.groups()))
 
 
@@ -264,10 +264,10 @@ def _toolchain(environment: Mapping[str, str]) -> str:
     go = shutil.which("go", path=environment.get("PATH"))
     if go is None:
         raise Unusable("no go command on PATH")
-    said = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], capture_output=True, text=True, timeout=60).stdout
-    version, _, toolchain = said.partition("\n")
+    output = subprocess.run([go, "env", "GOVERSION", "GOTOOLCHAIN"], capture_output=True, text=True, timeout=60).stdout
+    version, _, toolchain = output.partition("\n")
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    # From 1.21 on the go command fetches a newer one of itself, unless it is told not to
+    # From 1.21 on the go command fetches a newer one of itself, unless that is switched off
     if numbers < OLDEST_GO and (numbers < (1, 21) or toolchain.strip() == "local"):
         raise Unusable(f"{go} is {version}, and building needs go{_dotted(OLDEST_GO)}")
     return go
@@ -292,7 +292,7 @@ def _build(go: str, build: _Build, cache: Path, say: Say) -> None:
         try:
             while process.poll() is None:
                 try:
-                    process.wait(_TELL_EVERY_SECONDS)
+                    process.wait(_PROGRESS_SECONDS)
                 except subprocess.TimeoutExpired:
                     say(f"building {name}: {time.monotonic() - began:.0f} s so far")
         finally:

@@ -121,7 +121,7 @@ class LocalControlPlane(Cluster):
                 return
             except ClusterError as error:
                 self._stop_children()
-                # Somebody else took one of the ports between our look and our use of it
+                # Another program took one of the ports after it was found free
                 if attempt == 2 or "address already in use" not in str(error):
                     raise
 
@@ -307,21 +307,21 @@ class LocalControlPlane(Cluster):
 
     def _wait(self, name: str, path: str, what: str, seconds: float = PATIENCE_SECONDS) -> None:
         deadline = time.monotonic() + seconds
-        said = ""
+        answer = ""
         while time.monotonic() < deadline:
             for child in self.children.values():
                 if not child.is_running():
                     raise ClusterError(
-                        f"{child.name} ended with {child.process.returncode}; end of {child.log}:\n{child.last_words()}"
+                        f"{child.name} ended with {child.process.returncode}; end of {child.log}:\n{child.log_tail()}"
                     )
             try:
                 self.request("GET", path)
                 return
             except ClusterError as error:
-                said = str(error)
+                answer = str(error)
             time.sleep(0.05)
         child = self.children[name]
-        raise ClusterError(f"no {what} after {seconds:.0f} s: {said}\nend of {child.log}:\n{child.last_words()}")
+        raise ClusterError(f"no {what} after {seconds:.0f} s: {answer}\nend of {child.log}:\n{child.log_tail()}")
 
     def _stop_children(self) -> None:
         # The API server before etcd, without which it lingers for a minute; its clients together with it
@@ -361,7 +361,7 @@ def _temporary_directory() -> Path:
 
 def _client_flags(config: Path) -> list[str]:
     flags = [f"--{use}kubeconfig={config}" for use in ("", "authentication-", "authorization-")]
-    # Nobody asks them anything: no port to collide with another run's
+    # No client connects to them: no port to collide with another run's
     return [*flags, "--leader-elect=false", "--secure-port=0"]
 
 

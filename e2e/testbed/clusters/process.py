@@ -47,7 +47,7 @@ class Child:
         name: for messages.
         log: where its output goes; appended to on a restart.
         process: the running program.
-        told_to_end: by us.
+        stopped_by_us: by us.
     """
 
     def __init__(self, name: str, command: Sequence[str | Path], log: Path, *, outlives_us: bool = False) -> None:
@@ -59,7 +59,7 @@ class Child:
         """
         self.name = name
         self.log = log
-        self.told_to_end = False
+        self.stopped_by_us = False
         arguments = [str(part) for part in command]
         if not outlives_us and (setpriv := shutil.which("setpriv")):
             arguments = [setpriv, "--pdeathsig", "KILL", *arguments]
@@ -86,11 +86,11 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
-        self.told_to_end = True
+        self.stopped_by_us = True
         self.process.kill()
         self.process.wait()
 
-    def last_words(self, lines: int = 15) -> str:
+    def log_tail(self, lines: int = 15) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
@@ -98,7 +98,7 @@ class Child:
 def stop_all(children: Sequence[Child], grace_seconds: float = 10.0) -> None:
     """Stop several at once, as `Child.stop` does one."""
     for child in children:
-        child.told_to_end = True
+        child.stopped_by_us = True
         child.process.terminate()
     deadline = time.monotonic() + grace_seconds
     for child in children:

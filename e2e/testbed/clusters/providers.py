@@ -44,7 +44,7 @@ def open_cluster(say: Say, *, kubeconfig: str | None = None, keep: bool = False)
     """The cluster to test on, for as long as the context lasts.
 
     Args:
-        say: told what is tried, taken and waited for, a line each.
+        say: prints a line: what is tried, taken and waited for.
         kubeconfig: a cluster that is there already, and stays.
         keep: leave a kind cluster behind.
 
@@ -116,8 +116,8 @@ def _kind(keep: bool) -> Callable[[], Iterator[Cluster]]:
     except subprocess.TimeoutExpired as error:
         raise Unusable("no answer from its engine within 5 s") from error
     if engine.returncode or "Server Version" not in engine.stdout:
-        said = (engine.stderr.strip() or "`docker info` shows no server").splitlines()[-1]
-        raise Unusable(f"its engine does not answer ({said})")
+        reason = (engine.stderr.strip() or "`docker info` shows no server").splitlines()[-1]
+        raise Unusable(f"its engine does not answer ({reason})")
 
     def opened() -> Iterator[Cluster]:
         import pytest_kind.cluster as pytest_kind

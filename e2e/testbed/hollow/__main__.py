@@ -1,4 +1,4 @@
-"""Plays simulated nodes until told to stop: ``python -m e2e.testbed.hollow --nodes 100 --kubeconfig FILE``."""
+"""Plays simulated nodes until it is stopped: ``python -m e2e.testbed.hollow --nodes 100 --kubeconfig FILE``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PR_SET_PDEATHSIG = 1
 
 async def play(config: ClusterConfig, settings: HollowSettings, *, keep: bool) -> None:
     """Runs a fleet until SIGINT or SIGTERM, and removes it unless it is to be kept."""
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with open_fleet(config, settings, keep=keep):
         print(f"{settings.count} simulated nodes are ready", flush=True)
-        await told.wait()
+        await stopped.wait()
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ class _Agent:
     Attributes:
         started: when each counted pod's cgroup appeared, monotonic seconds, by UID.
         generation: of the NodeCapacity's spec.
-        published: what has been said of the node.
-        subspace: what has been said of its model.
+        published: the status last written for the node.
+        subspace: the status last written for its model.
     """
 
     started: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ _ROUNDING = 1e-3
 
 
 class Known:
-    """What has been published of each node, as arrays: enough to see that there is surely no news."""
+    """What has been published of each node, as arrays: enough to see that a status need not be built."""
 
     def __init__(self, nodes: int, resources: int) -> None:
         self.capacity = np.full(nodes, np.nan)
@@ -71,7 +71,7 @@ class Known:
         self.due = np.full(nodes, -np.inf)
         self.pods_changed = np.zeros(nodes, dtype=bool)
 
-    def said(self, node: int, report: CapacityReport, due: float) -> None:
+    def published(self, node: int, report: CapacityReport, due: float) -> None:
         """A status of the node has gone out."""
         self.capacity[node], self.usage[node] = report.capacity[node], report.usage[node]
         self.due[node], self.pods_changed[node] = due, False
@@ -190,10 +190,10 @@ class Agents:
             for node, agent in enumerate(self._agents):
                 if len(agent.started) > 1:  # one alone is not above the others
                     self._pipeline.pods_used(node, model.pods_used(node, agent.started, now))
-            self._say(self._pipeline.fold(now, self._cluster), now)
+            self._publish_changes(self._pipeline.fold(now, self._cluster), now)
 
-    def _say(self, report: CapacityReport, now: float) -> None:
-        """Has the agents' own rules decide what is worth a write."""
+    def _publish_changes(self, report: CapacityReport, now: float) -> None:
+        """Write the statuses that the agents' own rules find worth a write."""
         nodes = self._worth_a_look(report, now)
         if not len(nodes):
             return
@@ -207,7 +207,7 @@ class Agents:
                 jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
                 due = now + self.settings.heartbeat_seconds * jitter
                 agent.published = Published(status, report.now, now, due)
-                self._known.said(index, report, due)
+                self._known.published(index, report, due)
                 self._write(NODE_CAPACITIES, node, status.to_raw())
             if agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
                 continue

@@ -80,7 +80,7 @@ class RealNode:
         self.init = self._run.ask(do="start", node=self.name)["init"]
 
     def kill_init(self) -> None:
-        """The node fails as if its power went: all its processes at once, nothing told to the API server."""
+        """The node fails as if its power went: all its processes at once, without a word to the API server."""
         self._run.ask(do="kill", node=self.name)
         self.init = None
 
@@ -110,7 +110,7 @@ class RealNode:
         """Returns once the node is Ready.
 
         Raises:
-            NodeError: it ended, or was not Ready in time; the message ends with what its logs say.
+            NodeError: it ended, or was not Ready in time; the message ends with the ends of its logs.
         """
         deadline = time.monotonic() + timeout
         while not self.is_ready():
@@ -246,14 +246,14 @@ class RealNodes:
             start_new_session=True,
         )
         try:
-            self.slot = Slot(self._tell(plan)["slot"])
+            self.slot = Slot(self._send(plan)["slot"])
             for node in self:
                 node.start()
         except BaseException:
             self.stop()
             raise
 
-    def _tell(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _send(self, request: Mapping[str, Any]) -> dict[str, Any]:
         supervisor = self._supervisor
         if supervisor is None or supervisor.stdin is None or supervisor.stdout is None:
             raise NodeError("the nodes are not started")
@@ -264,20 +264,20 @@ class RealNodes:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise NodeError(f"the nodes' supervisor ended: {self._supervisor_said()}")
+            raise NodeError(f"the nodes' supervisor ended: {self._supervisor_log()}")
         facts = json.loads(answer)
         if not facts.pop("ok"):
             raise NodeError(facts["error"])
         return facts
 
-    def _supervisor_said(self) -> str:
+    def _supervisor_log(self) -> str:
         log = self.logs / "nodes-supervisor.log"
-        said = log.read_text().splitlines()
-        return f"{said[-1] if said else 'it said nothing'} ({log})"
+        lines = log.read_text().splitlines()
+        return f"{lines[-1] if lines else 'its log is empty'} ({log})"
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Has the supervisor carry out one command."""
-        return self._tell(request)
+        return self._send(request)
 
     def wait_ready(self, timeout: float = PATIENCE_SECONDS) -> None:
         """Returns once every node is Ready; raises NodeError as `RealNode.wait_ready` does."""
@@ -300,7 +300,7 @@ class RealNodes:
         for node in self:
             node.init = None
         if failed:
-            raise NodeError(f"the nodes were not removed: {self._supervisor_said()}")
+            raise NodeError(f"the nodes were not removed: {self._supervisor_log()}")
 
     def detach(self) -> int:
         """Leaves the nodes running after this process; returns the PID whose SIGTERM removes them."""

@@ -1,4 +1,4 @@
-"""The process that owns a run of real nodes, and outlives whoever asked for them just long enough to remove them.
+"""The owner of a run of real nodes: it outlives the process that asked for them just long enough to remove them.
 
 Started by `e2e.testbed.nodes.RealNodes` in a session of its own. It reads one JSON object a line from stdin, first the
 plan, then commands, and answers each with one line. End of file means that the asker is gone (killed or done):
@@ -213,7 +213,7 @@ def _serve(supervisor: Supervisor) -> None:
             signal.pause()
         try:
             _answer(ok=True, **supervisor.command(request))
-        except Exception as error:  # told to the asker, who decides; the nodes stay until it is gone
+        except Exception as error:  # the asker decides what to do; the nodes stay until it is gone
             _answer(ok=False, error=f"{type(error).__name__}: {error}")
 
 
