@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
-from concerto.pinning.allocator import Features, Occupancy, allocatable, allocate, default_level, normalise, score
+from concerto.pinning.allocator import BEST_EFFORT_PODS_PER_CPU, allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
+from concerto.pinning.occupancy import Features, Occupancy, default_level
+from concerto.pinning.scoring import allocatable, normalise, score
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
 from support.topologies import machine, occupancies
 
 SEED = machine(2, 5, 2)  # CPU n and n+10 share a core; 0-4 and 10-14 are socket 0
+ONE_SOCKET = machine(1, 5, 2)
 SUB_NUMA = machine(2, 8, 2, numa_per_socket=2)
 CCX = machine(1, 16, 2, l3_cores=4)
 PLAIN = Features()
@@ -35,21 +40,39 @@ def placed(node: Occupancy, workload: str, threads: int, features: Features = PL
 # workload, threads, features, the node, CPUs
 PLACEMENTS = {
     "cpu-bound: a core each, in one socket": ("cpu-bound", 4, PLAIN, occupancy(SEED), "0-3"),
-    "cpu-bound: the socket that fits best": ("cpu-bound", 3, PLAIN, occupancy(SEED, ("0-1", "CPU")), "2-4"),
+    "cpu-bound: the socket with most idle cores": ("cpu-bound", 3, PLAIN, occupancy(SEED, ("0-1", "CPU")), "5-7"),
     "cpu-bound: another socket rather than two": ("cpu-bound", 4, PLAIN, occupancy(SEED, ("0-1", "CPU")), "5-8"),
-    "cpu-bound: two sockets if none has room": ("cpu-bound", 7, PLAIN, occupancy(SEED), "0-6"),
+    "cpu-bound: one socket and its siblings, if no socket has the cores": (
+        "cpu-bound", 8, PLAIN, occupancy(SEED), "0-4,10-12",
+    ),
+    "cpu-bound: the whole socket, if the other is in use": (
+        "cpu-bound", 8, PLAIN, occupancy(SEED, ("0", "CPU")), "5-9,15-17",
+    ),
+    "cpu-bound: idle cores of both sockets before siblings": (
+        "cpu-bound", 4, PLAIN, occupancy(SEED, ("0-1,5-6", "CPU")), "2-3,7-8",
+    ),
+    "cpu-bound: a core of each socket rather than two siblings": (
+        "cpu-bound", 2, PLAIN, occupancy(SEED, ("0-3,5-8", "CPU")), "4,9",
+    ),
+    "cpu-bound: own siblings before those of others": (
+        "cpu-bound", 4, PLAIN, occupancy(SEED, ("0-3,5-8", "CPU")), "4,9,14,19",
+    ),
+    "cpu-bound: two sockets for more than a socket's CPUs": ("cpu-bound", 11, PLAIN, occupancy(SEED), "0-10"),
+    "cpu-bound: both sockets evenly, where a core for each is asked for": (
+        "cpu-bound", 7, PHYSICAL, occupancy(SEED), "0-3,5-7",
+    ),
     "cpu-bound: siblings only when no core is idle": ("cpu-bound", 12, PLAIN, occupancy(SEED), "0-11"),
     "cpu-bound: one core complex": ("cpu-bound", 4, PLAIN, occupancy(CCX, ("0", "CPU")), "4-7"),
     "cpu-bound: one sub-NUMA cluster": ("cpu-bound", 4, PLAIN, occupancy(SUB_NUMA, ("1", "None")), "4-7"),
-    "cpu-bound: a reserved CPU's core is not idle": ("cpu-bound", 2, PLAIN, occupancy(SEED, reserved="0"), "1-2"),
+    "cpu-bound: a reserved CPU's core is not idle": ("cpu-bound", 2, PLAIN, occupancy(ONE_SOCKET, reserved="0"), "1-2"),
     "cpu-bound: a core with a reserved CPU is nobody's own": (
-        "cpu-bound", 2, PHYSICAL, occupancy(SEED, reserved="0"), "1-2",
+        "cpu-bound", 2, PHYSICAL, occupancy(ONE_SOCKET, reserved="0"), "1-2",
     ),
     "memory-bound: nor is a socket": (
         "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(machine(3, 2, 2), reserved="0"),
         "2,4",
     ),
-    "cpu-bound: kubelet's CPUs are left alone": ("cpu-bound", 2, PHYSICAL, occupancy(SEED, kubelet="10"), "1-2"),
+    "cpu-bound: kubelet's CPUs are left alone": ("cpu-bound", 2, PHYSICAL, occupancy(ONE_SOCKET, kubelet="5"), "1-2"),
     "cpu-bound: more threads than physical cores": ("cpu-bound", 11, PHYSICAL, occupancy(SEED), None),
     "memory-bound: alternately on both memory nodes": ("memory-bound", 4, PLAIN, occupancy(SEED), "0-1,5-6"),
     "memory-bound: the odd thread where most is idle": (
@@ -59,8 +82,17 @@ PLACEMENTS = {
     "memory-bound: a socket of its own, of one": (
         "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(CCX), None,
     ),
-    "memory-bound: a socket of its own, of two": (
-        "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(SEED), "5-6",
+    "memory-bound: two sockets cannot both be exclusive, and one would pack it": (
+        "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(SEED), None,
+    ),
+    "memory-bound: one thread needs one socket": (
+        "memory-bound", 1, Features(memory_bound_exclusive_sockets=True), occupancy(SEED), "0",
+    ),
+    "memory-bound: idle cores of one node before siblings of busy ones on the other": (
+        "memory-bound", 4, PLAIN, occupancy(SEED, ("0-4", "CPU")), "5-8",
+    ),
+    "memory-bound: own siblings before those of others": (
+        "memory-bound", 4, PLAIN, occupancy(SEED, ("0-3,5-8", "CPU")), "4,9,14,19",
     ),
     "memory-bound: all sockets that nobody is on": (
         "memory-bound", 2, Features(memory_bound_exclusive_sockets=True), occupancy(machine(3, 2, 2), ("0", "CPU")),
@@ -85,8 +117,8 @@ def test_threads_go_where_their_kind_does_best(workload, threads, features, node
 
 
 def test_the_default_exclusiveness_is_the_features():
-    assert [default_level(w, PLAIN) for w in WORKLOADS] == ["CPU"] * 4
-    assert [default_level(w, PHYSICAL) for w in WORKLOADS] == ["Core"] * 4
+    assert [default_level(w, PLAIN) for w in WORKLOADS] == ["CPU", "CPU", "CPU", "None"]
+    assert [default_level(w, PHYSICAL) for w in WORKLOADS] == ["Core", "Core", "Core", "None"]
     every = Features(True, True, True)
     assert [default_level(w, every) for w in WORKLOADS] == ["Core", "Socket", "Core", "None"]
 
@@ -99,6 +131,15 @@ def test_best_effort_pods_share_a_cpu_with_each_other_and_with_nobody_else():
     claim = Claim(first.cpus, first.level, best_effort=True)
     assert first.cpus & to_mask({0}) == 0, "0 is not a best-effort pod's"
     assert allocate(Occupancy(node.index, claims=(*node.claims, claim)), "best-effort", 1, features) == first
+
+
+def test_without_the_feature_best_effort_pods_share_a_few_cpus_and_take_none_exclusively():
+    claims: list[Claim] = []
+    for _ in range(2 * BEST_EFFORT_PODS_PER_CPU):
+        found = allocate(Occupancy(TopologyIndex.build(SEED), claims=tuple(claims)), "best-effort", 1, PLAIN)
+        assert found is not None and found.level == "None"
+        claims.append(Claim(found.cpus, found.level, best_effort=True))
+    assert Counter(claim.cpus for claim in claims) == {1: BEST_EFFORT_PODS_PER_CPU, 1 << 10: BEST_EFFORT_PODS_PER_CPU}
 
 
 @st.composite
@@ -131,11 +172,12 @@ def test_whatever_comes_and_goes_nobody_meets_another_and_the_others_have_a_cpu(
 
 
 @given(occupancies(), st.lists(requests(), max_size=6), st.integers(1, 12), st.booleans())
-def test_a_cpu_bound_pod_shares_no_core_while_an_idle_one_exists(node, others, threads, physical):
+def test_a_cpu_bound_pod_shares_no_core_while_there_are_idle_ones(node, others, threads, physical):
     node = _filled(node, others)
     found = allocate(node, "cpu-bound", threads, Features(physical_cores=physical))
-    if found is None:
-        return
+    largest = max(sum(1 for core in node.index.cores if core & socket) for socket in node.index.sockets)
+    if found is None or threads > largest:
+        return  # a pod of more threads than a socket's cores takes the siblings of one socket
     busy = node.taken() | node.reserved
     idle = [c for c in node.index.cores if c & node.candidates(found.level) and not c & busy]
     left = [core for core in idle if not core & found.cpus]
@@ -152,15 +194,18 @@ def shared_pool_without(node: Occupancy, cores: list[int], found) -> int:
 
 
 @given(occupancies(), st.lists(requests(), max_size=6), st.integers(1, 12))
-def test_a_memory_bound_pods_threads_differ_by_one_between_nodes_that_have_room(node, others, threads):
+def test_a_memory_bound_pod_takes_idle_cores_first_and_evenly_from_its_memory_nodes(node, others, threads):
     node = _filled(node, others)
     found = allocate(node, "memory-bound", threads, PLAIN)
     if found is None:
         return
-    free = node.candidates(found.level) & ~found.cpus
-    counts = [(cpus & found.cpus).bit_count() for _, cpus in node.index.numa]
-    # A node with fewer has nothing left, but for the one CPU that the shared pool may need
-    roomy = [n for n, (_, cpus) in zip(counts, node.index.numa) if (free & cpus).bit_count() > 1]
+    busy = node.taken() | node.reserved
+    idle = [core for core in node.index.cores if core & node.candidates(found.level) and not core & busy]
+    left = [core for core in idle if not core & found.cpus]
+    if found.cpus & ~sum(idle):
+        assert len(left) <= 1, "siblings of others only when no core is idle, but for the last of the shared pool"
+    counts = [sum(1 for core in idle if core & cpus & found.cpus) for _, cpus in node.index.numa]
+    roomy = [n for n, (_, cpus) in zip(counts, node.index.numa) if sum(1 for core in left if core & cpus) > 1]
     assert all(max(counts) - count <= 1 for count in roomy)
 
 
@@ -173,23 +218,35 @@ def _filled(node: Occupancy, others) -> Occupancy:
     return Occupancy(node.index, node.reserved, node.kubelet_exclusive, tuple(claims))
 
 
-# workload, features, node, (allocatable, total), score
+HALF_TAKEN = occupancy(SEED, ("0-9", "CPU"))
+EXCLUSIVE_SOCKETS = Features(memory_bound_exclusive_sockets=True)
+# workload, threads, features, level, node, (allocatable, total), score
 SCORES = {
-    "memory-bound counts sockets": ("memory-bound", PLAIN, occupancy(SEED), (2, 2), 102),
+    "memory-bound counts sockets": ("memory-bound", 2, PLAIN, None, occupancy(SEED), (2, 2), 102),
+    "memory-bound: with idle cores for its threads": ("memory-bound", 12, PLAIN, None, occupancy(SEED), (0, 2), 0),
+    "memory-bound: none with every core half taken": ("memory-bound", 2, PLAIN, None, HALF_TAKEN, (0, 2), 0),
     "of which one may be full": (
-        "memory-bound", Features(memory_bound_exclusive_sockets=True), occupancy(SEED, ("0", "CPU")), (1, 2), 51,
+        "memory-bound", 2, EXCLUSIVE_SOCKETS, None, occupancy(SEED, ("0", "CPU")), (1, 2), 51,
     ),
-    "cpu-bound counts cores": ("cpu-bound", PHYSICAL, occupancy(SEED, ("0", "CPU")), (9, 10), 99),
-    "io-bound counts cores": ("io-bound", PLAIN, occupancy(SEED, ("0,10", "CPU")), (9, 10), 99),
-    "best-effort counts CPUs": ("best-effort", PLAIN, occupancy(SEED, ("0", "CPU")), (19, 20), 114),
-    "best-effort counts cores, too": ("best-effort", PHYSICAL, occupancy(SEED, ("0", "CPU")), (9, 10), 99),
-    "rounded up": ("cpu-bound", PHYSICAL, occupancy(machine(1, 3, 1), ("0", "CPU")), (2, 3), 69),
+    "or exclusive by the pod's own label": (
+        "memory-bound", 2, PLAIN, "Socket", occupancy(SEED, ("0", "CPU")), (1, 2), 51,
+    ),
+    "cpu-bound counts idle cores": ("cpu-bound", 2, PHYSICAL, None, occupancy(SEED, ("0", "CPU")), (9, 10), 99),
+    "cpu-bound: no half of a core is idle": ("cpu-bound", 2, PLAIN, None, HALF_TAKEN, (0, 10), 0),
+    "io-bound counts cores": ("io-bound", 2, PLAIN, None, occupancy(SEED, ("0,10", "CPU")), (9, 10), 99),
+    "io-bound: two threads find no core": ("io-bound", 2, PLAIN, None, HALF_TAKEN, (0, 10), 0),
+    "io-bound: one thread does": ("io-bound", 1, PLAIN, None, HALF_TAKEN, (10, 10), 110),
+    "best-effort counts CPUs": ("best-effort", 1, PLAIN, None, occupancy(SEED, ("0", "CPU")), (19, 20), 114),
+    "best-effort counts cores, too": ("best-effort", 1, PHYSICAL, None, occupancy(SEED, ("0", "CPU")), (9, 10), 99),
+    "rounded up": ("cpu-bound", 1, PHYSICAL, None, occupancy(machine(1, 3, 1), ("0", "CPU")), (2, 3), 69),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("workload", "features", "node", "counts", "expected"), SCORES.values(), ids=SCORES)
-def test_a_node_scores_by_what_it_could_take(workload, features, node, counts, expected):
-    assert allocatable(node, workload, features) == counts
+@pytest.mark.parametrize(
+    ("workload", "threads", "features", "level", "node", "counts", "expected"), SCORES.values(), ids=SCORES
+)
+def test_a_node_scores_by_what_of_it_could_take_the_pod(workload, threads, features, level, node, counts, expected):
+    assert allocatable(node, workload, threads, features, level) == counts
     assert score(*counts) == expected
 
 

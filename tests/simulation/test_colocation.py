@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from concerto.pinning.allocator import Features
+from concerto.pinning.occupancy import Features
 from concerto.pinning.topology import TopologyIndex
 from concerto.simulation.studies.colocation import (
     MIGRATION,
     SIBLING,
     Found,
-    Group,
     Program,
     alone,
+    evaluate,
     kind_of,
     packed,
     placed,
     render,
+    render_pairs,
     spread,
     times,
     unpinned,
@@ -66,8 +67,37 @@ def test_programs_are_placed_by_the_production_allocator_one_after_the_other():
     assert placed(index, ["cpu-bound", "cpu-bound"], [8, 4], Features(physical_cores=True)) is None
 
 
-def test_the_table_says_how_many_pairs_fit():
-    group = Group("Agnostic + Agnostic", [1.0, 1.2])
-    group.ratios |= {"both packed": [0.9, 0.9], "with PhysicalCores": [0.8]}
-    (row,) = render(Found({}, 19, 20, 0.045, {"pairs": group})).splitlines()[5:]
-    assert row == "| pairs | 2 | 1.10 | -10 % | none fits | none fits | -20 % (1 fit) | -3 % |"
+@pytest.fixture(scope="module")
+def found() -> Found:
+    return evaluate()
+
+
+def test_knowing_the_class_is_at_least_as_good_as_any_policy_that_does_not(found):
+    # Stefanakis' central claim (figure 8.2.13), for the default profile
+    assert len(found.pairs) == 300
+    groups = {pair.group for pair in found.pairs} | {pair.classes for pair in found.pairs}
+    for group in groups:
+        own = found.change("WorkloadAware", group)
+        assert own <= min(0.0, found.change("both packed", group), found.change("both spread", group)) + 1e-9, group
+    assert found.change("WorkloadAware") <= -0.085
+
+
+def test_wrong_labels_cost_something_and_pinning_helps_even_so(found):
+    assert found.change("WorkloadAware") < found.cost(1) < found.cost(2) < 0
+    # Where 16 threads share 10 cores, two memory-bound programs on a socket each would do better than spread ones;
+    # alone they would not, and the first cannot know of the second
+    worse = {
+        c for c in {p.classes for p in found.pairs} if found.change("WorkloadAware", c) > _one_label(found, c) + 1e-9
+    }
+    assert worse == {"SpreadFriendly + SpreadFriendly"}
+
+
+def _one_label(found: Found, classes: str) -> float:
+    return min(found.change(f"all labelled {label}", classes) for label in ("cpu-bound", "memory-bound"))
+
+
+def test_the_table_has_every_group_and_how_many_pairs_fit(found):
+    lines = render(found).splitlines()
+    assert sum(line.startswith("| ") for line in lines) == 2 + 11 + 1
+    assert any("fit)" in line or "none fits" in line for line in lines)
+    assert len(render_pairs(found).splitlines()) == 302

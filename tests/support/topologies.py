@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from concerto.api.nodecputopology import Cache, Core, CPUTopology
-from concerto.pinning.allocator import Occupancy
+from concerto.pinning.occupancy import Occupancy
 from concerto.pinning.topology import TopologyIndex, bits
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from concerto.api.cpulist import format_cpu_list
 from concerto.cli.timed_runs import Cpuset, CpusetError
 from concerto.linux.cpu_topology import read_topology
-from concerto.pinning.allocator import Features, Occupancy, allocate
+from concerto.pinning.allocator import allocate
 from concerto.pinning.classification import (
     EXCLUSIVENESS_LABEL,
     LABEL,
@@ -23,6 +23,7 @@ from concerto.pinning.classification import (
     Slowdowns,
     classify,
 )
+from concerto.pinning.occupancy import Features, Occupancy
 from concerto.pinning.topology import TopologyIndex, bits
 
 _CONFIGURATIONS = ("vanilla", "packed", "spread")

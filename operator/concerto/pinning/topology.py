@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from concerto.api.nodecputopology import CPUTopology
@@ -53,6 +54,11 @@ class TopologyIndex:
     sockets: tuple[int, ...]
     numa: tuple[tuple[int, int], ...]
     domains: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def near_domains(self) -> tuple[tuple[int, ...], ...]:
+        """``domains`` without the whole node, but on a node of one socket."""
+        return self.domains[:-1] if len(self.sockets) > 1 else self.domains
 
     @classmethod
     def build(cls, topology: CPUTopology) -> Self:

@@ -80,8 +80,8 @@ def judge_node(
         bindings: all of them, in any order, each with its pod.
     """
     ordered = sorted(bindings, key=lambda each: each[0].age_order)
-    if node is None or node.topology is None:
-        text = f"NodeCPUTopology {name} has no status: is the agent of the node running?"
+    if node is None or node.topology is None or not node.topology.cpus:
+        text = f"NodeCPUTopology {name} names no CPUs: is the agent of the node running?"
         return {b.key: Verdict("NodeTopologyNotFound", "NoTopology", text, name, pod.uid) for b, pod in ordered}
     index = TopologyIndex.build(node.topology)
     held: list[tuple[PodCPUBinding, Claim]] = []

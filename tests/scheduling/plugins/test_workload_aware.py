@@ -75,11 +75,11 @@ KINDS = {
     "cpu-bound on physical cores": (pinned("p", cpu="3"), by("Balanced", "PhysicalCores"), ("0-2", "0", "Core")),
     "memory-bound": (pinned("p", "memory-bound"), by(), ("0,5", "0-1", "CPU")),
     "memory-bound with sockets of its own": (
-        pinned("p", "memory-bound"), by("Balanced", "MemoryBoundExclusiveSockets"), ("5-6", "1", "Socket"),
+        pinned("p", "memory-bound", "1"), by("Balanced", "MemoryBoundExclusiveSockets"), ("0", "0", "Socket"),
     ),
     "io-bound": (pinned("p", "io-bound"), by(), ("0,10", "0", "CPU")),
-    "best-effort": (pinned("p", "best-effort", "8"), by(), ("0", "0", "CPU")),
-    "best-effort without a request": (pinned("p", "best-effort", None), by(), ("0", "0", "CPU")),
+    "best-effort": (pinned("p", "best-effort", "8"), by(), ("0", "0", "None")),
+    "best-effort without a request": (pinned("p", "best-effort", None), by(), ("0", "0", "None")),
     "best-effort, shared": (pinned("p", "best-effort"), by("Balanced", "BestEffortSharedCPUs"), ("0", "0", "None")),
     "an exclusiveness of its own": (pinned("p", labels={EXCLUSIVENESS: "NUMA"}), by(), ("0-1", "0", "NUMA")),
 }  # fmt: skip
@@ -96,7 +96,7 @@ def test_pods_of_one_cycle_see_what_those_before_them_hold_and_those_after_it_wh
     made = cluster("a")
     first = decide(made, [pinned("p0", cpu="4"), pinned("p1", cpu="4"), pinned("q", "io-bound")])
     assert given_cpus(first) == {"p0": ("a", "0-3"), "p1": ("a", "5-8"), "q": ("a", "4,14")}
-    assert given_cpus(decide(made, [pinned("p2", cpu="4")])) == {"p2": ("a", "9-12")}
+    assert given_cpus(decide(made, [pinned("p2", cpu="4")])) == {"p2": ("a", "9-11,19")}
     assert told(decide(made, [pinned("p3", cpu="6")])) == {
         "p3": "0/1 nodes are available: 1 node(s) had too few free CPUs for 6 cpu-bound threads."
     }
@@ -226,7 +226,7 @@ def test_a_topology_that_changes_or_goes_is_followed():
     reserved = NodeCPUTopology("a", SEED, CPUPools(reserved=frozenset({0}), kubelet_exclusive=frozenset({1})))
     assert made.set_topology(reserved) == Change.CPUS
     assert made.set_topology(reserved) == Change.NOTHING
-    assert made.cpus.place("a", asking).cpus == to_mask({2})
+    assert made.cpus.place("a", asking).cpus == to_mask({5}), "the socket with most idle cores"
     made.set_topology(NodeCPUTopology("a", None, CPUPools()))
     assert made.cpus.place("a", asking) is None
     assert made.set_topology(NodeCPUTopology("a", SEED, CPUPools())) == Change.CPUS

@@ -18,9 +18,11 @@ from concerto.api.pod import PodView
 from concerto.api.podcpubinding import BindingKey, Level
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import WorkloadAwareSettings
-from concerto.pinning.allocator import Features, Occupancy, Placement, WorkloadType, allocatable, allocate
+from concerto.pinning.allocator import Placement, allocate
 from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
 from concerto.pinning.conflicts import Claim
+from concerto.pinning.occupancy import Features, Occupancy, WorkloadType
+from concerto.pinning.scoring import allocatable
 from concerto.pinning.topology import TopologyIndex, to_mask
 
 _TYPES: dict[str, WorkloadType] = {each: each for each in get_args(WorkloadType)}
@@ -90,7 +92,7 @@ class _State:
     def __init__(self, occupancy: Occupancy) -> None:
         self.occupancy = occupancy
         self._places: dict[Workload, Placement | None] = {}
-        self._rooms: dict[tuple[WorkloadType, Features], tuple[int, int]] = {}
+        self._rooms: dict[Workload, tuple[int, int]] = {}
 
     def place(self, asked: Workload) -> Placement | None:
         if asked not in self._places:
@@ -98,10 +100,9 @@ class _State:
         return self._places[asked]
 
     def room(self, asked: Workload) -> tuple[int, int]:
-        key = (asked.kind, asked.features)
-        if key not in self._rooms:
-            self._rooms[key] = allocatable(self.occupancy, *key)
-        return self._rooms[key]
+        if asked not in self._rooms:
+            self._rooms[asked] = allocatable(self.occupancy, asked.kind, asked.threads, asked.features, asked.level)
+        return self._rooms[asked]
 
 
 @dataclass(slots=True)
@@ -154,7 +155,7 @@ class CPUs:
 
     def set_topology(self, topology: NodeCPUTopology) -> bool:
         """A NodeCPUTopology as the API server has it now; returns whether it says anything new."""
-        if topology.topology is None:
+        if topology.topology is None or not topology.topology.cpus:
             return self.remove_topology(topology.name)
         node = self._node(topology.name)
         index = TopologyIndex.build(topology.topology)

@@ -24,15 +24,16 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from statistics import mean, median
 
-from concerto.pinning.allocator import Features, Occupancy, WorkloadType, allocate
+from concerto.pinning.allocator import allocate
 from concerto.pinning.classification import WORKLOAD_TYPES, Class, Slowdowns, classify
 from concerto.pinning.conflicts import Claim
+from concerto.pinning.occupancy import Features, Occupancy, WorkloadType
 from concerto.pinning.topology import TopologyIndex, bits
 from concerto.simulation.studies.machines import regular
 
@@ -58,7 +59,19 @@ TABLE: dict[str, tuple[tuple[str, str], tuple[str, str], tuple[str, str]]] = {
     "streamcluster": (("0.79", "0.98"), ("0.86", "0.98"), ("0.91", "0.85")),
 }
 SIZES = (2, 4, 8)
-CHOICES = ("both packed", "both spread", "WorkloadAware", "with PhysicalCores")
+Kinds = dict[tuple[str, int], Class]
+"""Class of each row of the table, by program and threads."""
+CHOICES = (
+    "both packed",
+    "both spread",
+    "WorkloadAware",
+    "all labelled cpu-bound",
+    "all labelled memory-bound",
+    "with PhysicalCores",
+)
+"""Placements to compare: Stefanakis' static policies, which know no classes; the allocator with the right labels, with
+one label for all, and with the feature PhysicalCores."""
+
 # Change of the mean slowdown by WorkloadAware against vanilla, for the figures of Stefanakis, section 8.2
 REPORTED: dict[str, str] = {
     "PackedFriendly + PackedFriendly": "-16, -10 %",
@@ -90,38 +103,59 @@ class Program:
         return self.memory / 3
 
 
-@dataclass
-class Group:
-    """Pairs of programs of the same two classes.
+@dataclass(frozen=True)
+class Pair:
+    """Two programs on one node.
 
     Attributes:
-        classes: of the two.
-        vanilla: slowdown of each pair (mean of both programs, against each alone and unpinned) when it is unpinned.
-        ratios: by choice, the slowdown over the unpinned one, of the pairs that fit the node.
+        programs: name and threads of each.
+        classes: of the two, in alphabetical order.
+        roomy: whether there is a core for each thread.
+        unpinned: slowdown (mean of both programs, against each alone and unpinned) when it is unpinned.
+        ratios: by choice, the slowdown over the unpinned one; None where the pair does not fit.
+        mislabelled: the same for the allocator, with one program's label wrong (mean of the two ways), and both.
     """
 
+    programs: tuple[tuple[str, int], tuple[str, int]]
     classes: str
-    vanilla: list[float] = field(default_factory=list)
-    ratios: dict[str, list[float]] = field(default_factory=lambda: {choice: [] for choice in CHOICES})
+    roomy: bool
+    unpinned: float
+    ratios: dict[str, float | None]
+    mislabelled: tuple[float, float]
+
+    @property
+    def group(self) -> str:
+        """Pairs of the same classes that do or do not have a core for each thread."""
+        return f"{self.classes}, {'a core for each thread' if self.roomy else 'more threads than cores'}"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Found:
     """The result.
 
     Attributes:
         programs: as fitted.
-        classes: rows of table 8.1 whose class the model tells.
-        directions: rows of which it tells whether packed or spread is better.
+        classes: rows of table 8.1 whose class the model reproduces.
+        directions: rows for which it reproduces whether packed or spread is better.
         error: median distance of a slowdown from the table's.
-        groups: pairs, by what they are called.
+        pairs: all pairs of rows.
     """
 
     programs: dict[str, Program]
     classes: int
     directions: int
     error: float
-    groups: dict[str, Group]
+    pairs: tuple[Pair, ...]
+
+    def change(self, choice: str, group: str = "") -> float:
+        """Mean change of the slowdown against unpinned, of the pairs of a group (or class pair) that fit."""
+        ratios = [p.ratios[choice] for p in self.pairs if p.group.startswith(group)]
+        fitting = [ratio for ratio in ratios if ratio is not None]
+        return mean(fitting) - 1 if fitting else math.nan
+
+    def cost(self, wrong: int) -> float:
+        """Mean change of the slowdown against unpinned with that many wrong labels (1 or 2) in each pair."""
+        return mean(pair.mislabelled[wrong - 1] for pair in self.pairs) - 1
 
 
 def _core(cpu: int) -> int:
@@ -225,11 +259,73 @@ def placed(
     return found
 
 
+def static(order: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Placements that know no classes: programs take the CPUs of an order one after the other."""
+    left = list(order)
+    found = []
+    for size in sizes:
+        found.append(left[:size])
+        left = left[size:]
+    return found
+
+
+def label_of(kind: Class) -> WorkloadType:
+    """The workload type of a class."""
+    return "memory-bound" if WORKLOAD_TYPES[kind] == "memory-bound" else "cpu-bound"
+
+
+_OTHER: dict[WorkloadType, WorkloadType] = {"cpu-bound": "memory-bound", "memory-bound": "cpu-bound"}
+
+
+def compare(
+    index: TopologyIndex, programs: Mapping[str, Program], pair: tuple[tuple[str, int], tuple[str, int]], kinds: Kinds
+) -> Pair:
+    """Run a pair under all choices."""
+    running = [(programs[name], size) for name, size in pair]
+    sizes = [size for _, size in pair]
+    alone_seconds = [vanilla([each])[0] for each in running]
+
+    def slowdown(seconds: Iterable[float]) -> float:
+        return mean(t / b for t, b in zip(seconds, alone_seconds))
+
+    unpinned_slowdown = slowdown(vanilla(running))
+
+    def ratio(cpus: Sequence[Sequence[int]] | None) -> float | None:
+        if cpus is None:
+            return None
+        return slowdown(times([(program, each) for (program, _), each in zip(running, cpus)])) / unpinned_slowdown
+
+    def labelled(*labels: WorkloadType, physical_cores: bool = False) -> float | None:
+        return ratio(placed(index, labels, sizes, Features(physical_cores=physical_cores)))
+
+    own = [label_of(kinds[each]) for each in pair]
+    everything = 2 * SOCKETS * CORES
+    choices = (
+        ratio(static(packed(everything), sizes)),
+        ratio(static(spread(everything), sizes)),
+        labelled(*own),
+        labelled("cpu-bound", "cpu-bound"),
+        labelled("memory-bound", "memory-bound"),
+        labelled(*own, physical_cores=True),
+    )
+    wrong = [labelled(_OTHER[own[0]], own[1]), labelled(own[0], _OTHER[own[1]]), labelled(*(_OTHER[o] for o in own))]
+    assert None not in wrong, "all pairs fit without PhysicalCores"
+    first, second, both = (float(each or 0.0) for each in wrong)
+    return Pair(
+        pair,
+        " + ".join(sorted(kinds[each] for each in pair)),
+        sum(sizes) <= SOCKETS * CORES,
+        unpinned_slowdown,
+        dict(zip(CHOICES, choices, strict=True)),
+        ((first + second) / 2, both),
+    )
+
+
 def evaluate() -> Found:
     """Fit, compare the classes, and run all pairs of rows of the table."""
     index = TopologyIndex.build(regular(SOCKETS, CORES, THREADS))
     programs = {name: fit(rows) for name, rows in TABLE.items()}
-    kinds: dict[tuple[str, int], Class] = {}
+    kinds: Kinds = {}
     classes, directions, apart = 0, 0, []
     for name, rows in TABLE.items():
         for size, row in zip(SIZES, rows):
@@ -238,36 +334,13 @@ def evaluate() -> Found:
             classes += kind_of(modelled) == kinds[name, size]
             directions += (modelled[0] <= modelled[1]) == (measured[0] <= measured[1])
             apart += [abs(m - t) for m, t in zip(modelled, measured)]
-    groups: dict[str, Group] = {}
-    for pair in itertools.combinations_with_replacement(kinds, 2):
-        name = " + ".join(sorted(kinds[each] for each in pair))
-        cores = (
-            "a core for each thread" if sum(size for _, size in pair) <= SOCKETS * CORES else "more threads than cores"
-        )
-        group = groups.setdefault(f"{name}, {cores}", Group(name))
-        running = [(programs[program], size) for program, size in pair]
-        base = [vanilla([each])[0] for each in running]
-        unpinned_slowdown = mean(t / b for t, b in zip(vanilla(running), base))
-        group.vanilla.append(unpinned_slowdown)
-        own: list[WorkloadType] = [
-            "memory-bound" if WORKLOAD_TYPES[kinds[each]] == "memory-bound" else "cpu-bound" for each in pair
-        ]
-        choices: list[tuple[str, list[WorkloadType], Features]] = [
-            ("both packed", ["cpu-bound"] * 2, Features()),
-            ("both spread", ["memory-bound"] * 2, Features()),
-            ("WorkloadAware", own, Features()),
-            ("with PhysicalCores", own, Features(physical_cores=True)),
-        ]
-        for choice, types, features in choices:
-            cpus = placed(index, types, [size for _, size in pair], features)
-            if cpus is not None:
-                took = times([(program, each) for (program, _), each in zip(running, cpus)])
-                group.ratios[choice].append(mean(t / b for t, b in zip(took, base)) / unpinned_slowdown)
-    return Found(programs, classes, directions, median(apart), groups)
+    pairs = itertools.combinations_with_replacement(kinds, 2)
+    compared = tuple(compare(index, programs, pair, kinds) for pair in pairs)
+    return Found(programs, classes, directions, median(apart), compared)
 
 
 def render(found: Found) -> str:
-    """The result as a table of Markdown."""
+    """The result as tables of Markdown: means by group, means over all pairs, and what wrong labels cost."""
     lines = [
         f"Table 8.1 by the model: the better of packed and spread is the same in {found.directions} of 24 rows, the",
         f"class in {found.classes}; the median error of a slowdown is {found.error:.3f}.",
@@ -275,14 +348,35 @@ def render(found: Found) -> str:
         f"| pairs | number | unpinned, against alone | {' | '.join(CHOICES)} | Stefanakis |",
         f"| --- | ---: | ---: | {' | '.join('---:' for _ in CHOICES)} | --- |",
     ]
-    for name, group in sorted(found.groups.items()):
-        cells = []
-        for choice in CHOICES:
-            ratios = group.ratios[choice]
-            of = "" if len(ratios) == len(group.vanilla) else f" ({len(ratios)} fit)"
-            cells.append(f"{100 * (mean(ratios) - 1):+.0f} %{of}" if ratios else "none fits")
-        row = [name, str(len(group.vanilla)), f"{mean(group.vanilla):.2f}", *cells, REPORTED[group.classes]]
-        lines.append(f"| {' | '.join(row)} |")
+    for name in sorted({pair.group for pair in found.pairs}):
+        lines.append(_row(found, name, [pair for pair in found.pairs if pair.group == name]))
+    lines.append(_row(found, "", list(found.pairs)))
+    lines += [
+        "",
+        f"Labels: right {100 * found.change('WorkloadAware'):+.1f} %, one of two wrong {100 * found.cost(1):+.1f} %, "
+        f"both wrong {100 * found.cost(2):+.1f} % (mean of all pairs, against unpinned).",
+    ]
+    return "\n".join(lines)
+
+
+def _row(found: Found, name: str, pairs: Sequence[Pair]) -> str:
+    cells = []
+    for choice in CHOICES:
+        fitting = sum(pair.ratios[choice] is not None for pair in pairs)
+        of = "" if fitting == len(pairs) else f" ({fitting} fit)"
+        cells.append(f"{100 * found.change(choice, name):+.1f} %{of}" if fitting else "none fits")
+    reported = REPORTED[pairs[0].classes] if name else ""
+    unpinned_mean = f"{mean(pair.unpinned for pair in pairs):.2f}"
+    return f"| {' | '.join([name or 'all', str(len(pairs)), unpinned_mean, *cells, reported])} |"
+
+
+def render_pairs(found: Found) -> str:
+    """Each pair, as in Stefanakis' figure 8.2.13: changes of the slowdown against unpinned."""
+    lines = [f"| pair | classes | {' | '.join(CHOICES)} |", f"| --- | --- | {' | '.join('---:' for _ in CHOICES)} |"]
+    for pair in found.pairs:
+        name = " + ".join(f"{program}-{threads}" for program, threads in pair.programs)
+        cells = ["-" if r is None else f"{100 * (r - 1):+.0f} %" for r in pair.ratios.values()]
+        lines.append(f"| {' | '.join([name, pair.classes, *cells])} |")
     return "\n".join(lines)
 
 
@@ -290,9 +384,12 @@ def main() -> int:
     """Evaluate, print, and write the JSON if asked to."""
     parser = argparse.ArgumentParser(prog="python -m concerto.simulation.studies.colocation", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--pairs", action="store_true", help="print every pair, as Stefanakis' figure 8.2.13")
     arguments = parser.parse_args()
     found = evaluate()
     print(render(found))
+    if arguments.pairs:
+        print(render_pairs(found))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(asdict(found), indent=1))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.pinning.allocator import normalise, score
+from concerto.pinning.scoring import normalise, score
 from concerto.scheduling.framework import Query
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.cpus import Workload
