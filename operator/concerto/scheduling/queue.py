@@ -144,6 +144,16 @@ class Queue:
             waiting.group.always_considered = False
         waiting.group.always_considered |= always_considered
 
+    def not_among_heads(self, uid: str) -> list[PodView]:
+        """Pods like this one that no cycle looks at because so many are before them; only for the first of its group.
+
+        What holds for the first of a group holds for all of them.
+        """
+        waiting = self._waiting.get(uid)
+        if waiting is None or not waiting.group.places or waiting.group.places[0] != waiting.place:
+            return []
+        return [self._waiting[uid].pod for _, _, uid in waiting.group.places[MAX_DECISIONS:]]
+
     def retry(self, uid: str, now: float) -> float:
         """The pod's binding has failed: it waits 1 s, 2 s, ... 10 s by how often that has happened.
 

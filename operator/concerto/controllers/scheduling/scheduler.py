@@ -89,7 +89,9 @@ class Scheduler:
             queue.mark_unschedulable(
                 failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
             )
-            parts.reporter.note(failure.pod, failure.diagnosis.message)
+            parts.reporter.note(failure.pod, failure.diagnosis)
+            for alike in queue.not_among_heads(failure.pod.uid):
+                parts.reporter.note(alike, failure.diagnosis)
         parts.counts.add(result)
         for (_, plugin), nodes in result.abstentions.items():
             metrics.abstentions.labels(plugin).inc(nodes)

@@ -1,4 +1,4 @@
-"""Tell people, and cluster autoscalers, why a pod finds no node.
+"""Report to people, and to cluster autoscalers, why a pod finds no node.
 
 An event and the condition PodScheduled=False, as kube-scheduler writes them; but a pod that waits for a second because
 all nodes are busy is no news, so both are written only when it has waited for a while, and again only when the reasons
@@ -8,7 +8,9 @@ have changed and some time has passed. They are paced: writes on this path must 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ from concerto.controllers.scheduling.notes import pod_subject
 from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
+from concerto.scheduling.reasons import Diagnosis
 
 logger = logging.getLogger(__name__)
 
@@ -26,32 +29,35 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 @dataclass(frozen=True)
 class ReporterSettings:
-    """When a pod's want of a node is told.
+    """When a pod that finds no node is reported.
 
     Attributes:
-        patience_seconds: a pod that finds a node within this time is not spoken of.
+        patience_seconds: a pod that finds a node within this time is not reported.
         repeat_seconds: between two reports on one pod, if the reasons have changed.
-        tick_seconds: how often waiting pods are looked through.
-        reports_per_tick: reports at most, oldest waiting first.
+        tick_seconds: how often pods that are due are looked for.
+        max_reports_per_tick: reports in one tick.
+        max_concurrent_reports: writes of conditions in flight.
     """
 
     patience_seconds: float = 2.0
     repeat_seconds: float = 30.0
     tick_seconds: float = 0.5
-    reports_per_tick: int = 20
+    max_reports_per_tick: int = 40
+    max_concurrent_reports: int = 8
 
 
 @dataclass(slots=True)
 class _Waiting:
     pod: PodView
     message: str
+    reasons: frozenset[str]
     since: float
-    told: str = ""
-    told_at: float = float("-inf")
+    reported: frozenset[str] | None = None  # the reasons of the last report
+    reported_at: float = float("-inf")
 
 
 class UnschedulableReporter:
-    """Keeps the pods that found no node, and reports on them in `run`."""
+    """Knows the pods that found no node, and reports on them in `run`."""
 
     def __init__(
         self,
@@ -67,13 +73,14 @@ class UnschedulableReporter:
         self._settings = settings or ReporterSettings()
         self._waiting: dict[str, _Waiting] = {}
 
-    def note(self, pod: PodView, message: str) -> None:
-        """A cycle found no node for the pod."""
+    def note(self, pod: PodView, diagnosis: Diagnosis) -> None:
+        """A cycle found no node for the pod, or for one like it."""
         known = self._waiting.get(pod.uid)
+        reasons = frozenset(diagnosis.reasons)
         if known is None:
-            self._waiting[pod.uid] = _Waiting(pod, message, self._clock())
+            self._waiting[pod.uid] = _Waiting(pod, diagnosis.message, reasons, self._clock())
         else:
-            known.pod, known.message = pod, message
+            known.pod, known.message, known.reasons = pod, diagnosis.message, reasons
 
     def forget(self, uid: str) -> None:
         """The pod has found a node, or is gone."""
@@ -81,26 +88,40 @@ class UnschedulableReporter:
 
     async def run(self) -> None:
         """Report until cancelled."""
+        limit = asyncio.Semaphore(self._settings.max_concurrent_reports)
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
-            for waiting in self._due():
-                if self._waiting.get(waiting.pod.uid) is not waiting:
-                    continue  # it has found a node while others were reported on
-                waiting.told, waiting.told_at = waiting.message, self._clock()
-                await self._report(waiting)
+            await asyncio.gather(*(self._report(waiting, limit) for waiting in self._due()))
 
     def _due(self) -> list[_Waiting]:
+        """Pods to report on now: those never reported first, the namespaces in turn, the longest wait first.
+
+        Numbers in the message change all the time in a busy cluster; only other reasons are news.
+        """
         now, settings = self._clock(), self._settings
         due = [
             w
             for w in self._waiting.values()
-            if w.message != w.told
+            if w.reasons != w.reported
             and now - w.since >= settings.patience_seconds
-            and now - w.told_at >= settings.repeat_seconds
+            and now - w.reported_at >= settings.repeat_seconds
         ]
-        return due[: settings.reports_per_tick]
+        due.sort(key=lambda w: (w.reported is not None, w.reported_at, w.since))
+        turns: Counter[str] = Counter()
 
-    async def _report(self, waiting: _Waiting) -> None:
+        def place(waiting: _Waiting) -> tuple[bool, int]:
+            turns[waiting.pod.namespace] += 1
+            return waiting.reported is not None, turns[waiting.pod.namespace]
+
+        return heapq.nsmallest(settings.max_reports_per_tick, due, key=place)
+
+    async def _report(self, waiting: _Waiting, limit: asyncio.Semaphore) -> None:
+        async with limit:
+            if self._waiting.get(waiting.pod.uid) is waiting:  # it has found no node meanwhile
+                waiting.reported, waiting.reported_at = waiting.reasons, self._clock()
+                await self._write(waiting)
+
+    async def _write(self, waiting: _Waiting) -> None:
         pod = waiting.pod
         self._recorder.record(
             pod_subject(pod),
@@ -132,7 +153,8 @@ def build_unschedulable_patch(pod: PodView, message: str, now: str) -> Object:
                 {
                     "type": "PodScheduled",
                     "status": "False",
-                    "reason": "Unschedulable",
+                    # A cluster autoscaler buys nodes for pods that are Unschedulable
+                    "reason": "SchedulerError" if pod.shape.unsupported else "Unschedulable",
                     "message": message,
                     "lastTransitionTime": now,
                 }

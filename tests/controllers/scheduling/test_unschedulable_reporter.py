@@ -1,0 +1,148 @@
+"""Every pod that finds no node is reported in time, whoever else waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+from aiohttp import web
+
+from concerto.controllers.scheduling.unschedulable import ReporterSettings, UnschedulableReporter
+from concerto.kube.events import EventRecorder
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.changes import Change
+from support.faulty_server import faulty
+from support.scheduler_builders import scheduling
+from support.scheduling_builders import pod, raw_pod
+from support.waiting import eventually
+
+SETTINGS = ReporterSettings()
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+
+
+def lacks(reason: str = "Insufficient measured capacity", nodes: int = 5000) -> Diagnosis:
+    return Diagnosis(5000, {reason: nodes}, Change.NODE)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def reported_in(reporter: UnschedulableReporter, time: Time, seconds: float, noted=lambda: None) -> Counter[str]:
+    """Names of pods that come due within that time, and how often; as `run` does, without its writes."""
+    reported: Counter[str] = Counter()
+    end = time.now + seconds
+    while time.now < end:
+        noted()
+        for waiting in reporter._due():
+            waiting.reported, waiting.reported_at = waiting.reasons, time.now
+            reported[waiting.pod.name] += 1
+        time.now += SETTINGS.tick_seconds
+    return reported
+
+
+def reporter_of(time: Time) -> UnschedulableReporter:
+    return UnschedulableReporter(None, None, time, SETTINGS)  # type: ignore[arg-type]  # nothing is written
+
+
+def test_three_thousand_waiting_pods_are_all_reported_within_a_minute():
+    time = Time()
+    reporter = reporter_of(time)
+    for number in range(3000):
+        reporter.note(pod(f"p{number}"), lacks())
+    assert len(reported_in(reporter, time, 60.0)) == 3000
+
+
+def test_a_pod_behind_a_crowd_whose_numbers_change_all_the_time_is_reported_at_once():
+    time = Time()
+    reporter = reporter_of(time)
+    crowd = [pod(f"m{number}", namespace="crowd") for number in range(3000)]
+    turn = 0
+
+    def crowd_is_looked_at() -> None:
+        nonlocal turn
+        turn += 1
+        for each in crowd:
+            reporter.note(each, lacks(nodes=4000 + turn % 7))
+
+    reported_in(reporter, time, 30.0, crowd_is_looked_at)
+    reporter.note(pod("victim", namespace="victim"), lacks("Insufficient nvidia.com/gpu"))
+    soon = reported_in(reporter, time, SETTINGS.patience_seconds + 2 * SETTINGS.tick_seconds, crowd_is_looked_at)
+    assert soon["victim"] == 1
+
+
+def test_a_change_of_numbers_is_no_news_and_a_new_reason_is():
+    time = Time()
+    reporter = reporter_of(time)
+    one = pod("p")
+    reporter.note(one, lacks(nodes=10))
+    assert reported_in(reporter, time, 10.0) == {"p": 1}
+    reporter.note(one, lacks(nodes=11))
+    assert reported_in(reporter, time, 120.0) == {}
+    reporter.note(one, lacks("Insufficient cpu"))
+    assert reported_in(reporter, time, 120.0) == {"p": 1}
+
+
+def test_pods_that_were_never_reported_come_before_news_of_others():
+    time = Time()
+    reporter = reporter_of(time)
+    old = [pod(f"old{number}") for number in range(400)]
+    for each in old:
+        reporter.note(each, lacks())
+    reported_in(reporter, time, 60.0)
+    for each in old:
+        reporter.note(each, lacks("Insufficient cpu"))
+    reporter.note(pod("new"), lacks())
+    time.now += SETTINGS.patience_seconds
+    assert reporter._due()[0].pod.name == "new"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "over", "reason"),
+    [
+        ("a node could help", {}, "Unschedulable"),
+        (
+            "no node helps a pod with a constraint that is not evaluated",
+            {
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+                ]
+            },
+            "SchedulerError",
+        ),
+    ],
+)
+async def test_only_pods_that_a_node_could_help_are_unschedulable(sentence, over, reason):
+    patches = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        patches.append(json.loads(await request.read()))
+        return web.json_response({})
+
+    async with faulty([answer]) as server:
+        recorder = EventRecorder(server.session, component="c", instance="i")
+        time = Time()
+        reporter = UnschedulableReporter(server.session, recorder, time, ReporterSettings(tick_seconds=0.01))
+        reporter.note(pod("p", **over), lacks())
+        time.now += 10
+        running = asyncio.create_task(reporter.run())
+        await eventually(lambda: patches)
+        running.cancel()
+    assert patches[0]["status"]["conditions"][0]["reason"] == reason, sentence
+
+
+async def test_pods_that_no_cycle_looks_at_because_many_like_them_are_before_them_are_reported_too():
+    async with faulty([lambda request: web.json_response({})]) as server:
+        made = scheduling(server.session)
+        for number in range(600):
+            made.informers.pods.on_change(None, raw_pod(f"p{number}"))
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: len(made.parts.reporter._waiting) == 600)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
