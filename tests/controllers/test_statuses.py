@@ -21,7 +21,7 @@ from concerto.controllers.scheduling.profiles import (
     metrics_condition,
     ready_condition,
 )
-from concerto.controllers.scheduling.reservations import build_reservation_status
+from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
 from concerto.scheduling.evaluation import Ranked

@@ -19,7 +19,7 @@ from concerto.controllers.pinning.status import build_binding_status
 from concerto.controllers.scheduling.load_providers.source import SourceError
 from concerto.controllers.scheduling.load_providers.state import ProviderState, failed_state
 from concerto.controllers.scheduling.profiles import ProfileState, build_profile_status, ready_condition
-from concerto.controllers.scheduling.reservations import build_reservation_status
+from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 from concerto.scheduling.state.reservations import ReservationState
 from concerto_agent.topology_publisher import _conditions as topology_conditions

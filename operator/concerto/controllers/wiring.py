@@ -252,7 +252,12 @@ def _add_scheduling(
         selects=lambda obj: IN_FLIGHT_LABEL not in (obj["metadata"].get("labels") or {}),
     )
     pipeline.on_consumed = by_people.mark
-    plan.leading += [("profiles", profiles.run), ("metric providers", providers.run)]
+    reservations.objects = by_people.objects
+    plan.leading += [
+        ("profiles", profiles.run),
+        ("reservations", reservations.run),
+        ("metric providers", providers.run),
+    ]
 
 
 def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers: Informers) -> None:

@@ -59,11 +59,11 @@ def place(
             wanted -= placements[node]
     # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
     fits &= ~cluster.nodes.unschedulable[: cluster.size]
-    room: list[tuple[float, str]] = []
-    for index in np.flatnonzero(fits):
-        holdable = cluster.holdable(int(index))
-        if holdable >= 1.0:
-            room.append((-holdable, cluster.names[index]))
+    holdable = cluster.measured.holdable[: cluster.size]
+    candidates = np.flatnonzero(fits & (np.nan_to_num(holdable, nan=0.0) >= 1.0))
+    # The emptiest ones: each unit takes one of them at most
+    order = np.lexsort((cluster.rows.name_ranks()[candidates], -holdable[candidates]))[: max(wanted, 0)]
+    room = [(-float(holdable[row]), cluster.names[row]) for row in candidates[order]]
     heapq.heapify(room)
     while wanted > 0 and room:
         available, node = heapq.heappop(room)

@@ -8,6 +8,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.scheduling.fair_order import FairOrder
 from concerto.scheduling.cycle import CycleResult, Unschedulable, schedule
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queue import Queue
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
@@ -20,6 +21,13 @@ def backlog(namespace, count, **over):
     return [pod(f"{namespace}-{i}", namespace=namespace, **over) for i in range(count)]
 
 
+def queue_of(pods):
+    queue = Queue()
+    for each in pods:
+        queue.set(each)
+    return queue
+
+
 def cycle(order, pods, looked_at):
     """A cycle that finds no node for that many pods, and then runs out of time; returns who was looked at."""
     ordered = order.order(pods)
@@ -27,7 +35,7 @@ def cycle(order, pods, looked_at):
     result = CycleResult(
         unschedulable=[Unschedulable(p, NOWHERE) for p in seen], left=list(left), out_of_time=bool(left)
     )
-    order.on_result(ordered, result, {p.uid for p in pods})
+    order.on_result(ordered, result, queue_of(pods))
     return [p.name for p in seen]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle import CycleResult
+from concerto.scheduling.queue import Queue
 
 _MAX_REMEMBERED = 20_000
 """Pods that have had their turn, before those that no longer wait are forgotten."""
@@ -34,13 +35,13 @@ class FairOrder:
             return list(_in_turns(pods))
         return [*_in_turns(waiting), *(pod for pod in pods if pod.uid in self._had_turn)]
 
-    def on_result(self, pods: Sequence[PodView], result: CycleResult, queue: Container[str]) -> None:
+    def on_result(self, pods: Sequence[PodView], result: CycleResult, queue: Queue) -> None:
         """Take note of which of the pods a cycle looked at.
 
         Args:
             pods: as they were ordered.
             result: of the cycle.
-            queue: UIDs of pods that wait.
+            queue: the pods that wait.
         """
         if not result.left:
             self._had_turn.clear()

@@ -101,11 +101,6 @@ class ClusterState:
         placed = self._placed.get(uid)
         return placed is not None and placed.bound
 
-    def holdable(self, row: int) -> float:
-        """Units that can still be held for a person's reservation on the row; NaN without a status."""
-        holdable = self.ledger.holdable(self.names[row])
-        return np.nan if holdable is None else float(holdable - self.large_pods.claimed_units[row])
-
     # --- Nodes and pods
 
     def set_node(self, node: NodeView) -> Change:

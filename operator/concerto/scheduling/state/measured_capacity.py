@@ -27,17 +27,21 @@ class MeasuredCapacity(Columns):
     Attributes:
         capacity: pods it can take by its last status, before what is in flight; NaN without a status.
         startable: ``capacity`` less what is in flight; NaN without a status.
-        available: of it, what no reservation holds; NaN without a status.
+        holdable: units that can still be held for a person's reservation; NaN without a status.
+        available: of ``startable``, what no reservation holds; NaN without a status.
         last_status_at: when its last status came, seconds; NaN without one.
     """
 
-    FILLS: ClassVar[Mapping[str, float]] = {"capacity": 0, "startable": 0, "available": 0, "last_status_at": 0}
+    FILLS: ClassVar[Mapping[str, float]] = {
+        "capacity": 0, "startable": 0, "holdable": 0, "available": 0, "last_status_at": 0,
+    }  # fmt: skip
 
     def __init__(self, rows: NodeRows, ledger: Ledger) -> None:
         self._rows = rows
         self._ledger = ledger
         self.capacity: Floats = np.zeros(0)
         self.startable: Floats = np.zeros(0)
+        self.holdable: Floats = np.zeros(0)
         self.available: Floats = np.zeros(0)
         self.last_status_at: Floats = np.zeros(0)
 
@@ -52,6 +56,7 @@ class MeasuredCapacity(Columns):
         status = ledger.status(name)
         self.capacity[row] = np.nan if status is None else status.capacity
         self.startable[row] = _or_nan(ledger.startable(name)) - for_claims
+        self.holdable[row] = _or_nan(ledger.holdable(name)) - for_claims
         self.available[row] = _or_nan(ledger.available(name)) - for_claims
         self.last_status_at[row] = _or_nan(ledger.last_status_at(name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class Reservations:
         self._on_held = on_held
         self._by_key: dict[ReservationKey, _Reservation] = {}
         self._in_namespace: dict[str, list[_Reservation]] = {}  # oldest first
+        self._held_in: Counter[str] = Counter()  # by namespace
 
     # --- what is asked
 
@@ -62,6 +64,10 @@ class Reservations:
         """
         found = self._by_key[key]
         return ReservationState(dict(found.held), dict(found.consumed), found.remaining, found.expired)
+
+    def is_known(self, key: ReservationKey) -> bool:
+        """Whether there is a reservation of that namespace and name."""
+        return key in self._by_key
 
     def views(self) -> list[Reservation]:
         """Every reservation, oldest first."""
@@ -77,6 +83,10 @@ class Reservations:
     def held_by(self, key: ReservationKey) -> Mapping[str, int]:
         """Units that the reservation holds, by node."""
         return self._by_key[key].held
+
+    def held_in(self, namespace: str) -> int:
+        """Units that the reservations of a namespace hold."""
+        return self._held_in[namespace]
 
     def lacks_in_status(self, key: ReservationKey, uid: str) -> bool:
         """Whether the pod has used a unit of the reservation, and the reservation's status does not show it yet."""
@@ -156,6 +166,7 @@ class Reservations:
     def _hold(self, found: _Reservation, node: str, units: int) -> None:
         if units > 0:
             found.held[node] = found.held.get(node, 0) + units
+            self._held_in[found.view.namespace] += units
             self._on_held(node, units)
 
     def _release_units(self, found: _Reservation, node: str, units: int) -> None:
@@ -164,6 +175,10 @@ class Reservations:
             found.held[node] = left
         else:
             del found.held[node]
+        namespace = found.view.namespace
+        self._held_in[namespace] -= units
+        if not self._held_in[namespace]:
+            del self._held_in[namespace]
         self._on_held(node, -units)
 
     def _release(self, found: _Reservation) -> None:
