@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from concerto.serving.http_server import HttpServer
+
 
 @dataclass
 class Counters:
@@ -83,8 +85,8 @@ class _Collector:
         yield usage
 
 
-async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> web.AppRunner:
-    """Serve /metrics, /healthz and /readyz; the caller cleans the runner up.
+async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> HttpServer:
+    """Serve /metrics, /healthz and /readyz; the caller cleans the server up.
 
     Args:
         bind: ``host:port``.
@@ -94,6 +96,8 @@ async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[
     """
     from aiohttp import web
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+    from concerto.serving.http_server import HttpServer
 
     registry = CollectorRegistry()
     registry.register(_Collector(counters, gauges))
@@ -109,12 +113,6 @@ async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[
         known = counters.published.total() > 0
         return web.Response(text="ok" if known else "nothing is published yet", status=200 if known else 503)
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/healthz", health)
-    app.router.add_get("/readyz", ready)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    host, _, port = bind.rpartition(":")
-    await web.TCPSite(runner, host or "0.0.0.0", int(port)).start()
-    return runner
+    server = HttpServer(bind, [web.get("/metrics", metrics), web.get("/healthz", health), web.get("/readyz", ready)])
+    await server.start()
+    return server

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from concerto.api.nodecapacity import METRICS_AUDIENCE, MetricsEndpoint, metrics_audience
 from concerto.kube import KubeError, Session
 from concerto.kube.resources import NODE_CAPACITIES
+from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits
 from concerto_agent.certificate import Certificate
-from concerto_agent.connection_limiter import ConnectionLimiter, ConnectionLimits
 from concerto_agent.pod_metrics import PodMetrics
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import os
+import resource
 import socket
 import sys
 import uuid
@@ -14,7 +15,6 @@ from typing import Any
 
 import kopf
 import uvloop
-from aiohttp import web
 
 from concerto.api.quantities import parse_duration
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
@@ -22,7 +22,8 @@ from concerto.controllers.autoscaling.flags import settings_from as autoscaling_
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.capacity.load_watcher import Watcher
 from concerto.controllers.runtime.clock import SteadyClock
-from concerto.controllers.runtime.health import Health, serve
+from concerto.controllers.runtime.health import Endpoints, Health
+from concerto.controllers.runtime.loop_watchdog import LoopWatchdog
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.prerequisites import read_owners, wait_for_kinds
 from concerto.controllers.runtime.supervision import Supervisor
@@ -32,6 +33,7 @@ from concerto.kube.events import EventRecorder
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.lease import LeaseSettings
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.serving.http_server import HttpServer, HttpServerThread
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    raise_descriptor_limit()
     try:
         config = load_config(args.kubeconfig, args.context)
     except ConfigError as error:
@@ -107,6 +110,12 @@ def run(args: argparse.Namespace) -> int:
         clusterwide=True,
     )
     return 1 if operator.failed else 0
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many open files as the kernel lets this process have: sockets to the API server come first of all."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def exit_at_once() -> None:
@@ -141,7 +150,7 @@ class Operator:
         self._supervisor = Supervisor(exit_at_once)
         self._session: Session | None = None
         self._recorders: list[EventRecorder] = []
-        self._web: web.AppRunner | None = None
+        self._http: HttpServerThread | None = None
 
     @property
     def failed(self) -> bool:
@@ -175,10 +184,15 @@ class Operator:
         settings, health, metrics, cluster, clock = self._settings, Health(), Metrics(), ClusterState(), SteadyClock()
         session = self._session = await Session.open(self._config)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        watchdog = LoopWatchdog(metrics)
+        self._supervisor.spawn("loop watchdog", watchdog.run)
         problem: str | None = "not asked yet"
         health.ready["kinds"] = lambda: problem
         health.alive["tasks"] = self._supervisor.problem
-        self._web = await serve(self._bind, metrics, health, Watcher(cluster, clock).routes())
+        health.alive["event loop"] = watchdog.problem
+        routes = [*Endpoints(metrics, health).routes(), *Watcher(cluster, clock).routes()]
+        self._http = HttpServerThread(HttpServer(self._bind, routes))
+        self._http.start()
         logger.info("%s started; metrics and health on %s", identity, self._bind)
 
         def report(missing: str | None) -> None:
@@ -199,8 +213,8 @@ class Operator:
         if self._recorders:
             await self._recorders[0].drain(timeout_seconds=2)
         await self._supervisor.stop()
-        if self._web is not None:
-            await self._web.cleanup()
+        if self._http is not None:
+            self._http.stop()
         if self._session is not None:
             await self._session.close()
 

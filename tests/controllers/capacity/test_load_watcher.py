@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -190,6 +191,24 @@ async def test_too_many_requests_are_held_back_and_health_is_not(serve):
     assert (await api.get("/watcher/health"))[0] == 200
     api.time[0] += 1.0
     assert [(await api.get("/watcher"))[0] for _ in range(2)] == [200, 429]
+
+
+async def test_one_client_that_asks_too_much_keeps_no_other_from_its_answers():
+    app = web.Application()
+    settings = WatcherSettings(requests_per_second=1.0, burst=2, max_clients=2)
+    app.router.add_routes(Watcher(cluster("node-1"), lambda: NOW, settings).routes())
+    server = TestServer(app)
+    await server.start_server()
+
+    async def statuses(address: str, times: int) -> list[int]:
+        connector = aiohttp.TCPConnector(local_addr=(address, 0))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            return [(await session.get(server.make_url("/watcher"))).status for _ in range(times)]
+
+    assert await statuses("127.0.0.1", 4) == [200, 200, 429, 429]
+    assert await statuses("127.0.0.2", 3) == [200, 200, 429]
+    assert await statuses("127.0.0.1", 1) == [429]
+    await server.close()
 
 
 async def test_an_answer_is_given_again_for_a_few_seconds(serve):

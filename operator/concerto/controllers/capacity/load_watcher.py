@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,18 +36,24 @@ class WatcherSettings:
     Attributes:
         stale_after_seconds: age from which a node's metrics are not told any more (seed 001: 5 minutes).
         keep_seconds: how long an answer about all nodes is given again.
-        requests_per_second: how many requests are answered in the long run.
+        requests_per_second: how many requests of one client are answered in the long run.
         burst: how many are answered at once.
+        max_clients: clients whose requests are counted; of more, the ones that were longest silent are forgotten.
     """
 
     stale_after_seconds: float = 300.0
     keep_seconds: float = 5.0
     requests_per_second: float = 10.0
     burst: int = 20
+    max_clients: int = 1024
 
 
 class Watcher:
-    """The handlers; reads the scheduler's cluster, in a standby, too."""
+    """The handlers; reads the scheduler's cluster state, in a standby, too.
+
+    They may run in another thread than the one that changes the state: each looks single values up, and none iterates
+    over what may change meanwhile.
+    """
 
     def __init__(
         self, cluster: ClusterState, clock: Callable[[], float], settings: WatcherSettings | None = None
@@ -61,8 +68,8 @@ class Watcher:
         self._cluster = cluster
         self._clock = clock
         self._settings = settings or WatcherSettings()
-        self._tokens = float(self._settings.burst)
-        self._tokens_at = clock()
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by client: tokens, and as of when
+        self._rendering = asyncio.Lock()
         self._kept: dict[tuple[Form, str], tuple[float, bytes]] = {}
 
     def routes(self) -> list[web.RouteDef]:
@@ -77,10 +84,11 @@ class Watcher:
         if "host" in request.query:
             return self._answer(request, request.query["host"])
         form, window = self._asked(request)
-        kept = self._kept.get((form, window))
-        now = self._clock()
-        if kept is None or now - kept[0] > self._settings.keep_seconds:
-            self._kept[form, window] = kept = (now, await self._render(form, window, now))
+        async with self._rendering:  # who comes meanwhile gets the same answer
+            kept = self._kept.get((form, window))
+            now = self._clock()
+            if kept is None or now - kept[0] > self._settings.keep_seconds:
+                self._kept[form, window] = kept = (now, await self._render(form, window, now))
         return _json(kept[1])
 
     async def _one(self, request: web.Request) -> web.Response:
@@ -105,11 +113,14 @@ class Watcher:
         """What is asked for; every answer but health's costs a token."""
         now = self._clock()
         settings = self._settings
-        self._tokens = min(settings.burst, self._tokens + (now - self._tokens_at) * settings.requests_per_second)
-        self._tokens_at = now
-        if self._tokens < 1.0:
+        client = request.remote or ""
+        left, at = self._tokens.pop(client, (float(settings.burst), now))
+        left = min(settings.burst, left + (now - at) * settings.requests_per_second)
+        self._tokens[client] = (max(left - 1.0, 0.0) if left >= 1.0 else left, now)
+        if len(self._tokens) > settings.max_clients:
+            self._tokens.popitem(last=False)
+        if left < 1.0:
             raise web.HTTPTooManyRequests(text="too many requests", headers={"Retry-After": "1"})
-        self._tokens -= 1.0
         window = request.query.get("window", "15m")
         if window not in WINDOW_SECONDS:
             raise web.HTTPBadRequest(text=f"window must be one of {', '.join(WINDOW_SECONDS)}")

@@ -1,8 +1,9 @@
-"""Whether the process is well, for the kubelet's probes, and the server of its HTTP endpoints."""
+"""Whether the process is well, for the kubelet's probes, and the routes of its HTTP endpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -11,7 +12,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from concerto.controllers.runtime.metrics import Metrics
 
 Check = Callable[[], str | None]
-"""Returns None when all is well, else what is wrong, in words."""
+"""Returns None when all is well, else what is wrong, in words. Called in the thread that serves HTTP."""
+
+_RENDER_AGAIN_SECONDS = 1.0
+"""/metrics is rendered at most that often: with thousands of series it takes tens of milliseconds of CPU."""
 
 
 @dataclass
@@ -27,27 +31,35 @@ class Health:
     ready: dict[str, Check] = field(default_factory=dict)
 
 
-async def serve(bind: str, metrics: Metrics, health: Health, routes: Iterable[web.RouteDef] = ()) -> web.AppRunner:
-    """Serve /metrics, /healthz, /readyz and more on ``host:port``; the caller cleans the runner up."""
+class Endpoints:
+    """Serves /metrics, /healthz and /readyz."""
 
-    async def render(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    def __init__(self, metrics: Metrics, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was rendered yet."""
+        self._metrics = metrics
+        self._health = health
+        self._clock = clock
+        self._rendered = b""
+        self._rendered_at = float("-inf")
 
-    app = web.Application()
-    app.router.add_get("/metrics", render)
-    app.router.add_get("/healthz", _probe(health.alive))
-    app.router.add_get("/readyz", _probe(health.ready))
-    app.router.add_routes(routes)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    host, _, port = bind.rpartition(":")
-    await web.TCPSite(runner, host or "0.0.0.0", int(port)).start()
-    return runner
+    def routes(self) -> list[web.RouteDef]:
+        """What is served."""
+        return [
+            web.get("/metrics", self._render),
+            web.get("/healthz", _probe(self._health.alive)),
+            web.get("/readyz", _probe(self._health.ready)),
+        ]
+
+    async def _render(self, _: web.Request) -> web.Response:
+        now = self._clock()
+        if now - self._rendered_at >= _RENDER_AGAIN_SECONDS:
+            self._rendered, self._rendered_at = self._metrics.render(), now
+        return web.Response(body=self._rendered, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _probe(checks: dict[str, Check]) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_: web.Request) -> web.Response:
-        wrong = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
+        wrong = [f"{name}: {problem}" for name, check in list(checks.items()) if (problem := check()) is not None]
         return web.Response(text="\n".join(wrong) or "ok", status=503 if wrong else 200)
 
     return answer

@@ -32,6 +32,12 @@ class Metrics:
             "write",
             "reason",
         )
+        self.loop_held_seconds = self._histogram(
+            "concerto_event_loop_held_seconds", "How long the event loop was held between two beats of its watchdog."
+        )
+        self.max_loop_held_seconds = self._gauge(
+            "concerto_event_loop_max_held_seconds", "The longest time that the event loop was held since the start."
+        )
         self._add_scheduling()
         self._add_providers()
 

@@ -1,6 +1,7 @@
-"""Limits a server's connections, so that callers who connect again and again cannot starve the node's measuring.
+"""Limits a server's connections, so that callers who connect again and again cannot starve the process behind it.
 
 Each TLS connection costs about 0.3 MiB of memory before its first request, and a handshake about a millisecond of CPU.
+Connections without end use up the descriptors with which the process reaches the API server.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import Counter
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -22,7 +24,7 @@ class ConnectionLimits:
     """Limits of a server's connections.
 
     Attributes:
-        connections: most open connections; a new one closes the one that has been open for longest.
+        connections: most open connections. A new one closes the oldest one of the address that has the most.
         handshakes: most TLS handshakes at a time; a new one aborts the one that has lasted longest.
         handshake_seconds: longest time for a TLS handshake.
         pause_seconds: pause between two accepted connections.
@@ -43,15 +45,15 @@ class ConnectionLimiter:
         self,
         server: web.Server,
         listener: socket.socket,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         settings: ConnectionLimits | None = None,
     ) -> None:
         """A limiter that accepts nothing before `run`.
 
         Args:
             server: makes a handler for each connection.
-            listener: bound, and listening.
-            context: for TLS.
+            listener: bound, listening, and not blocking.
+            context: for TLS; None serves without it.
             settings: the limits.
         """
         self._server = server
@@ -84,21 +86,32 @@ class ConnectionLimiter:
             self._listener.close()
 
     async def _handshake(self, connection: socket.socket) -> None:
+        tls = self._context is not None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._accept,
                 connection,
                 ssl=self._context,
-                ssl_handshake_timeout=self._settings.handshake_seconds,
-                ssl_shutdown_timeout=self._settings.handshake_seconds,
+                ssl_handshake_timeout=self._settings.handshake_seconds if tls else None,
+                ssl_shutdown_timeout=self._settings.handshake_seconds if tls else None,
             )
         except OSError as error:
             log.debug("a connection ended in its handshake: %s", error)
             connection.close()
 
     def _accept(self) -> RequestHandler:
-        connections = self._server.connections
-        for handler in connections[: max(0, len(connections) - self._settings.connections + 1)]:
-            if handler.transport is not None:
-                handler.transport.abort()
+        open_ones = [handler for handler in self._server.connections if handler.transport is not None]
+        if len(open_ones) >= self._settings.connections:
+            addresses = Counter(_address(handler) for handler in open_ones)
+            busiest = max(addresses.values())
+            # Oldest first: of one caller with many connections its oldest goes, and never another caller's only one
+            for handler in open_ones:
+                if addresses[_address(handler)] == busiest and handler.transport is not None:
+                    handler.transport.abort()
+                    break
         return self._server()
+
+
+def _address(handler: RequestHandler) -> str:
+    peer = handler.transport.get_extra_info("peername") if handler.transport is not None else None
+    return str(peer[0]) if peer else ""

@@ -1,0 +1,1 @@
+"""HTTP servers of the operator and the agents: limited connections, and a thread of their own."""

@@ -1,0 +1,112 @@
+"""An HTTP server without TLS, with limited connections: on the caller's event loop, or in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from aiohttp import web
+
+from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits
+
+_KEEP_ALIVE_SECONDS = 15.0
+_LIMITS = ConnectionLimits(connections=64, pause_seconds=0.002)
+
+
+class HttpServer:
+    """Serves routes on the event loop on which it is started."""
+
+    def __init__(self, bind: str, routes: Iterable[web.RouteDef], limits: ConnectionLimits | None = None) -> None:
+        """The address is bound at once; nothing is accepted before `start`.
+
+        Args:
+            bind: ``host:port``; an empty host is every IPv4 address, and port 0 takes a free one.
+            routes: what is served.
+            limits: of connections.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        self._limits = limits or _LIMITS
+        self._listener = _listen(bind, self._limits.queue)
+        self._routes = list(routes)
+        self._runner: web.AppRunner | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is bound."""
+        return int(self._listener.getsockname()[1])
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        app = web.Application()
+        app.router.add_routes(self._routes)
+        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS)
+        await self._runner.setup()
+        assert self._runner.server is not None, "set up just now"
+        limiter = ConnectionLimiter(self._runner.server, self._listener, None, self._limits)
+        self._accepting = asyncio.create_task(limiter.run())
+
+    async def cleanup(self) -> None:
+        """Close every connection and the listener."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._listener.close()
+
+
+class HttpServerThread:
+    """Runs a server in a thread with an event loop of its own: callers can hold up nothing but each other."""
+
+    def __init__(self, server: HttpServer) -> None:
+        """Nothing is accepted before `start`."""
+        self._server = server
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="http", daemon=True)
+
+    def start(self) -> None:
+        """Return once connections are accepted; raises what kept the server from starting."""
+        self._thread.start()
+        self._started.result()
+
+    def stop(self) -> None:
+        """Close every connection, and end the thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(timeout=5)
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._server.start()
+        except Exception as error:
+            self._started.set_exception(error)
+            return
+        self._started.set_result(None)
+        await self._stop.wait()
+        await self._server.cleanup()
+
+
+def _listen(bind: str, queue: int) -> socket.socket:
+    host, _, port = bind.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host.strip("[]") or "0.0.0.0", int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(queue)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,117 @@
+"""Callers of the HTTP endpoints hold up neither each other nor the process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from concerto.serving.connection_limiter import ConnectionLimits
+from concerto.serving.http_server import HttpServer, HttpServerThread
+
+LIMITS = ConnectionLimits(connections=16, pause_seconds=0.0)
+
+
+async def hello(_: web.Request) -> web.Response:
+    return web.Response(text="hello")
+
+
+ROUTES = [web.get("/", hello)]
+
+
+@asynccontextmanager
+async def served(limits: ConnectionLimits = LIMITS) -> AsyncIterator[HttpServer]:
+    server = HttpServer("127.0.0.1:0", ROUTES, limits)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.cleanup()
+
+
+@asynccontextmanager
+async def client(address: str = "127.0.0.1") -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(local_addr=(address, 0))
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(10)) as session:
+        yield session
+
+
+async def text(session: aiohttp.ClientSession, port: int) -> str:
+    async with session.get(f"http://127.0.0.1:{port}/") as response:
+        return await response.text()
+
+
+async def idle_connections(port: int, count: int) -> list[asyncio.StreamWriter]:
+    return [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(count)]
+
+
+async def test_connections_that_ask_nothing_keep_nobody_out_and_use_few_descriptors():
+    async with served() as server, client() as late, client("127.0.0.2") as early:
+        assert await text(early, server.port) == "hello"
+        idle = await idle_connections(server.port, 300)
+        assert await text(late, server.port) == "hello"
+        runner = server._runner
+        assert runner is not None and runner.server is not None
+        assert len(runner.server.connections) <= LIMITS.connections
+        for writer in idle:
+            writer.close()
+
+
+async def test_the_connection_of_another_address_survives_a_flood():
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+        idle = await idle_connections(server.port, 100)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert b"200 OK" in await reader.readline()
+        writer.close()
+        for each in idle:
+            each.close()
+
+
+def test_a_thread_answers_while_the_loop_of_the_process_is_held():
+    thread = HttpServerThread(HttpServer("127.0.0.1:0", ROUTES, LIMITS))
+    thread.start()
+    try:
+        port = thread._server.port
+        answers: list[bytes] = []
+
+        def ask() -> None:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                answers.append(connection.recv(4096))
+
+        async def held() -> None:
+            asker = threading.Thread(target=ask)
+            asker.start()
+            asker.join(timeout=10)  # without an await: this loop stands still until the answer has come
+
+        asyncio.run(held())
+        assert answers and b"200 OK" in answers[0]
+    finally:
+        thread.stop()
+    assert not thread._thread.is_alive()
+
+
+def test_an_address_that_is_taken_is_an_error_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError):
+        HttpServer(f"127.0.0.1:{taken.getsockname()[1]}", ROUTES)
+
+
+async def test_an_idle_connection_is_closed_after_its_keep_alive_time(monkeypatch):
+    monkeypatch.setattr("concerto.serving.http_server._KEEP_ALIVE_SECONDS", 0.1)
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        began = time.monotonic()
+        async with asyncio.timeout(10):
+            assert b"hello" in await reader.read(-1)
+        assert time.monotonic() - began >= 0.1
+        writer.close()
