@@ -23,13 +23,14 @@ from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.subspace import Subspace
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
-from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pod_metrics import PodMetrics
+from concerto_agent.pod_reader import PodReader, PodReading
 from concerto_agent.podmeta import Containers, limits_of, trim_pod
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits
@@ -122,6 +123,7 @@ class Agent:
             wall,
             lambda: (frozenset(), frozenset()) if self._pinner is None else self._pinner.allocated,
         )
+        self._pod_reader = PodReader(Hierarchies.detect(where.sys))
         self._looked_for_pods = False
         hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
         self._pods = (
@@ -146,7 +148,6 @@ class Agent:
             Reflector(session, SUBSPACE_SNAPSHOTS, field_selector=cluster, on_change=self._cluster_changed),
         )
         self._cluster: Subspace | None = None
-        self._counted: dict[str, Cgroup] = {}
         self._early_at = -math.inf  # the next fold of a batch that is not full
 
     def _make_pinner(self, where: NodeFiles, settings: PinningSettings | None) -> Pinner | None:
@@ -189,8 +190,7 @@ class Agent:
                     tasks.create_task(reflector.run())
         finally:
             self.measurement.close()
-            for cgroup in self._counted.values():
-                cgroup.close()
+            self._pod_reader.close()
 
     def unwell(self) -> str | None:
         """Why the process is unhealthy; None if it is healthy. A node that can't be measured is not its fault."""
@@ -236,7 +236,7 @@ class Agent:
         if early:
             self._early_at = now + self._settings.publishing.publish.minimum_interval_seconds
         if full or early:
-            self.measurement.pods_used(self._cpu_seconds())
+            self.measurement.pods_read(self._pod_readings(), now)
             measured = self.measurement.fold(now, self._cluster)
             self.gauges.capacity = float(measured.report.capacity[0])
             self.gauges.pod_count = len(measured.pod_uids)
@@ -244,17 +244,12 @@ class Agent:
             self.gauges.usage = {r: float(v) for r, v in zip(measured.settings.resources, latest) if not math.isnan(v)}
             self._publisher.offer(measured)
 
-    def _cpu_seconds(self) -> dict[str, float]:
-        """CPU time of each counted pod whose cgroup can be read."""
+    def _pod_readings(self) -> dict[str, PodReading]:
+        """What each counted pod has used, of those whose cgroup can be read."""
         if self._pods is None:
             return {}
-        paths = {uid: path for uid in self.measurement.census.counted if (path := self._pods.pods.get(uid))}
-        for uid in [uid for uid, cgroup in self._counted.items() if paths.get(uid, "").strip("/") != cgroup.path]:
-            self._counted.pop(uid).close()
-        for uid in paths.keys() - self._counted.keys():
-            self._counted[uid] = Cgroup(self._hierarchies, paths[uid])
-        read = ((uid, cgroup.cpu_seconds()) for uid, cgroup in self._counted.items())
-        return {uid: seconds for uid, seconds in read if seconds is not None}
+        counted = self.measurement.census.counted
+        return self._pod_reader.read({uid: path for uid in counted if (path := self._pods.pods.get(uid))})
 
     def _pod_events(self) -> PodEvents:
         return "Scan" if self._pods is None else self._pods.events

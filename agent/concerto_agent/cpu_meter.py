@@ -9,7 +9,7 @@ from concerto.api.capacity_settings import CpuFormula
 from concerto.capacity import readings
 from concerto.capacity.node_status import Problem
 from concerto_agent.cgroups import Cgroup
-from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_pressure
+from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_pressure
 from concerto_agent.meter import Reading, content, pressure_name
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pod_usage import PodUsage
@@ -82,15 +82,23 @@ class Cpus:
 
 
 class MachineUtilisation:
-    """Utilisation from /proc/stat."""
+    """Utilisation and running tasks from /proc/stat.
+
+    Attributes:
+        runnable: tasks that ran or waited for a CPU at the last read, this process left out; NaN if unknown.
+    """
 
     def __init__(self, stat: Path) -> None:
+        self.runnable = NAN
         self._file = KeptFile(stat)
         self._times: tuple[int, ...] | None = None
 
     def read(self, seconds: float, problems: list[Problem]) -> float:
         """Fraction of the node's CPUs that was busy; see ``Meter`` for the arguments."""
-        before, self._times = self._times, parse_cpu_times(self._file.read())
+        data = self._file.read()
+        before, self._times = self._times, parse_cpu_times(data)
+        running = parse_field(data, b"procs_running")
+        self.runnable = NAN if running is None else max(running - 1.0, 0.0)
         if self._times is None:
             problems.append(Problem("Unreadable", f"{self._file.path} holds no cpu line: cpu is not measured.", "cpu"))
         if before is None or self._times is None or not seconds:
@@ -104,7 +112,13 @@ class MachineUtilisation:
 
 
 class CgroupUtilisation:
-    """Utilisation from a cgroup's own accounting, measured against the CPUs of its cpuset."""
+    """Utilisation from a cgroup's own accounting, measured against the CPUs of its cpuset.
+
+    Attributes:
+        runnable: NaN; the kernel counts tasks for the whole machine only.
+    """
+
+    runnable = NAN
 
     def __init__(self, scope: Cgroup, cpus: Cpus) -> None:
         self._scope = scope
@@ -160,9 +174,10 @@ class Cpu:
         # another quantity than the samples before and after it
         usage = readings.cpu(busy, None if waited is None else pressure, self._formula)
         of_pods = self._pods.cpus(seconds) / self._cpus.count if self._cpus.count else NAN
+        runnable = self._busy.runnable / self._cpus.count if self._cpus.count else NAN
         if math.isnan(busy) or math.isnan(of_pods):
-            return Reading(usage, busy)
-        return Reading(usage, busy, float(readings.non_pod_cpu(usage, busy, of_pods)))
+            return Reading(usage, busy, runnable=runnable)
+        return Reading(usage, busy, float(readings.non_pod_cpu(usage, busy, of_pods)), runnable)
 
     def close(self) -> None:
         """See ``Meter``."""

@@ -74,11 +74,17 @@ def parse_field(data: bytes | None, name: bytes) -> float | None:
 
 def parse_pressure(data: bytes | None) -> float | None:
     """Seconds for which at least one task was held back since boot: ``some ... total=`` of a PSI file."""
-    if data is None:
-        return None
-    line = data.partition(b"\n")[0]
+    return None if data is None else _pressure_line(data.partition(b"\n")[0], b"some")
+
+
+def parse_pressure_full(data: bytes | None) -> float | None:
+    """Seconds for which all tasks were held back since boot: ``full ... total=`` of a PSI file."""
+    return None if data is None else _pressure_line(data.partition(b"\n")[2], b"full")
+
+
+def _pressure_line(line: bytes, kind: bytes) -> float | None:
     head, found, total = line.partition(b"total=")
-    microseconds = parse_number(total) if found and head.startswith(b"some") else None
+    microseconds = parse_number(total) if found and head.startswith(kind) else None
     return None if microseconds is None else microseconds / 1e6
 
 

@@ -18,6 +18,7 @@ from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto_agent.metrics import Counters
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pod_reader import PodReading
 from concerto_agent.podmeta import PodCensus
 from concerto_agent.sampler import Sample, Sampler
 
@@ -90,6 +91,8 @@ class Measurement:
         self._problems: dict[tuple[str, str], tuple[Problem, int]] = {}  # with how many samples had it
         self._batch = 0  # samples in it by the present sampler
         self._folds = 0
+        self._waited: dict[str, float] = {}  # time that each pod's tasks have waited for a CPU, when last read
+        self._pods_read_at: float | None = None
         self._cpus = 0  # of the node, when pods' CPU time was last told
 
     # Pods (PodListener)
@@ -167,6 +170,7 @@ class Measurement:
             usage,
             non_pod=np.array([[reading.non_pod for reading in readings]]),
             utilisation=np.array([[reading.utilisation for reading in readings]]),
+            runnable=np.array([cpu.runnable]) if (cpu := sample.readings.get("cpu")) else None,
         )
 
     def _note_invalid(self, sample: Sample) -> None:
@@ -174,8 +178,20 @@ class Measurement:
             if reading.usage != reading.usage:  # NaN
                 self.counters.invalid[name] += 1
 
-    def pods_used(self, cpu_seconds: Mapping[str, float]) -> None:
-        """CPU time that counted pods have had since they began, by UID; before ``fold``."""
+    def pods_read(self, readings: Mapping[str, PodReading], now: float) -> None:
+        """What counted pods have used since they began, by UID; before ``fold``.
+
+        Args:
+            readings: of those pods that can be read.
+            now: monotonic time, seconds.
+        """
+        cpu_seconds = {uid: reading.cpu_seconds for uid, reading in readings.items()}
+        elapsed = 0.0 if self._pods_read_at is None else now - self._pods_read_at
+        waited = {u: r.waited_seconds for u, r in readings.items() if r.waited_seconds is not None}
+        if elapsed > 0.0 and self._sampler.cpus and waited:
+            grown = sum(max(0.0, s - self._waited[uid]) for uid, s in waited.items() if uid in self._waited)
+            self._pipeline.pods_waited(_NODE, grown / elapsed / self._sampler.cpus)
+        self._waited, self._pods_read_at = waited, now
         before, self._cpus = self._cpus, self._sampler.cpus
         if cpus := self._cpus:
             # In fractions of another number of CPUs, what pods have had so far is not what they had before

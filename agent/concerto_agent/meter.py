@@ -19,11 +19,13 @@ class Reading:
         usage: fraction of the node, NaN if it was not measured.
         utilisation: what load-aware scores average: for cpu without the pressure, else the same as ``usage``.
         non_pod: the part of it outside the pods that are counted, NaN if it can't be told apart.
+        runnable: of cpu: tasks that run or wait for a CPU now, per CPU; NaN where nobody counts them.
     """
 
     usage: float
     utilisation: float
     non_pod: float = NAN
+    runnable: float = NAN
 
 
 NOTHING = Reading(NAN, NAN)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from concerto.api.capacity_settings import CapacitySettings
+from concerto.capacity.cpu_demand import DEMAND_SOURCES
 from concerto.capacity.subspace import Subspace, second_moment
 from concerto_agent.measurement import Measured, Measurement, align
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pod_reader import PodReading
 from concerto_agent.podmeta import trim_pod
 from support.node_trees import UIDS, Machine, write
 
@@ -191,7 +193,7 @@ def test_time_in_fractions_of_other_cpus_is_not_time_that_pods_have_had_since(ru
         run.measurement.census.appeared(uid, run.now)
         run.measurement.census.working(uid, run.now)
     for seconds in range(8):
-        run.measurement.pods_used({A: 3600.0 + 0.02 * seconds, B: 0.4 * seconds})
+        run.measurement.pods_read({A: PodReading(3600.0 + 0.02 * seconds), B: PodReading(0.4 * seconds)}, run.now)
         run.second()
     run.measurement.census.vanished(B, run.now)
     online = run.machine.sys / "devices/system/cpu/online"
@@ -199,8 +201,21 @@ def test_time_in_fractions_of_other_cpus_is_not_time_that_pods_have_had_since(ru
         online.write_text(cpus + "\n")
         run.measurement.apply(CapacitySettings(heartbeat_seconds=20.0 + seconds), 2 + seconds, run.now)
         run.second()
-        run.measurement.pods_used({A: 3600.2 + 0.02 * seconds})
+        run.measurement.pods_read({A: PodReading(3600.2 + 0.02 * seconds)}, run.now)
         assert not run.second().report.large[0]
+
+
+def test_what_each_pod_waits_for_tells_the_demand_beyond_two(run):
+    """On four CPUs that are in use, three pods whose tasks wait all the time."""
+    waited = dict.fromkeys((A, B, "c"), 0.0)
+    for _ in range(4):
+        run.measurement.pods_read({uid: PodReading(1.0, seconds, seconds) for uid, seconds in waited.items()}, run.now)
+        measured = run.second(busy=1.0)
+        waited = {uid: seconds + 1.0 for uid, seconds in waited.items()}
+    run.measurement.pods_read({uid: PodReading(1.0, seconds, seconds) for uid, seconds in waited.items()}, run.now)
+    measured = run.second(busy=1.0)
+    assert measured.report.demand[0] == pytest.approx(1.0 + 3.0 / 4, rel=0.05)
+    assert DEMAND_SOURCES[int(measured.report.demand_source[0])] == "PodPressure"
 
 
 def test_the_node_takes_no_more_pods_than_its_kubelet(run):

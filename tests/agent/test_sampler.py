@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.capacity_settings import CapacitySettings, Gauge
-from concerto_agent.files import KeptFile, parse_cpu_list, parse_cpu_times, parse_field, parse_number, parse_pressure
+from concerto_agent.files import (
+    KeptFile,
+    parse_cpu_list,
+    parse_cpu_times,
+    parse_field,
+    parse_number,
+    parse_pressure,
+    parse_pressure_full,
+)
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.rates import Rate
 from concerto_agent.sampler import Sample, Sampler
@@ -44,6 +52,12 @@ PARSERS = {
     "a field that is missing": (lambda d: parse_field(d, b"MemAvailable:"), b"MemTotal: 7 kB\n", None),
     "a field with spaces": (lambda d: parse_field(d, b"MemTotal:"), b"MemTotal:    7 kB\n", 7.0),
     "pressure in seconds": (parse_pressure, b"some avg10=0.00 avg60=0 avg300=0 total=1500000\nfull total=9\n", 1.5),
+    "full pressure in seconds": (
+        parse_pressure_full,
+        b"some avg10=0.00 total=9\nfull avg10=0 avg60=0 avg300=0 total=2500000\n",
+        2.5,
+    ),
+    "a kernel that tells no full pressure of cpu": (parse_pressure_full, b"some avg10=0.00 total=9\n", None),
     "pressure disabled at boot": (parse_pressure, b"", None),
     "cpu times without guest": (parse_cpu_times, b"cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 0\n", (1, 2, 3, 4, 5, 6, 7, 8)),
     "cpu times of a kernel without steal": (parse_cpu_times, b"cpu 1 2 3 4 5 6 7\n", (1, 2, 3, 4, 5, 6, 7, 0)),
@@ -125,7 +139,27 @@ def test_machine_scope_measures_cpu_and_memory(tmp_path):
     meters.close()
 
 
-def test_the_seeds_formulas_are_selectable(tmp_path):
+def test_running_and_waiting_tasks_are_counted_without_the_one_that_counts(tmp_path):
+    machine = Machine(tmp_path)
+    meters = sampler(machine)
+    assert math.isnan(meters.sample(10.0).readings["cpu"].runnable), "a kernel that does not tell"
+    for tasks, expected in ((1, 0.0), (9, 2.0)):
+        machine.stat("130 0 110 860 0 0 0 0", running=tasks)
+        assert meters.sample(10.1).readings["cpu"].runnable == pytest.approx(expected), "of four CPUs"
+    meters.close()
+
+
+def test_in_a_cgroup_no_tasks_are_counted(tmp_path):
+    machine = Machine(tmp_path, "v2")
+    machine.stat(running=9)
+    machine.cpu("node", 1.0)
+    machine.cpuset("node", "0-1")
+    meters = sampler(machine, cgroup="node")
+    assert math.isnan(meters.sample(10.0).readings["cpu"].runnable), "procs_running is of the whole machine"
+    meters.close()
+
+
+def test_caricos_formulas_are_selectable(tmp_path):
     machine = Machine(tmp_path)
     meters = sampler(machine, cpuFormula="Mean", memoryFormula="FreeBuffersCached")
     meters.sample(10.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from concerto.api.capacity_settings import SlotSettings
 from concerto.capacity.large import LargePods
-from concerto.capacity.slots import SlotLaw, demand_per_cpu
+from concerto.capacity.slots import SlotLaw
 
 STEADY = SlotSettings(head_room=1.0, adaptation=0.0, turnaround_seconds=0.0, extra_pods=0.0)
 
@@ -134,24 +134,6 @@ def test_windows_are_finite_and_let_at_least_one_pod_run(pods, load, used, own, 
     assert np.isfinite(law.window[0])
     assert np.isfinite(law.tokens[0])
     assert law.window[0] >= 1.0
-
-
-DEMAND = {
-    "an idle node": (0.0, 0.0, 0.0),
-    "half used": (0.25, 0.5, 0.5),
-    "just full": (0.5, 1.0, 1.0),
-    "twice as many threads as CPUs": (1.0, 1.0, 2.0),
-    "a quota's pressure on an idle node does not count": (0.11 * 1.79 / 2, 0.11, 0.11 * 1.79),
-    "no pressure told, half used": (0.5, 0.5, 0.5),
-    "no pressure told, full: the worst is believed": (1.0, 1.0, 2.0),
-}
-
-
-@pytest.mark.parametrize("sentence", DEMAND)
-def test_demand_per_cpu(sentence):
-    y, used, expected = DEMAND[sentence]
-    demand, _ = demand_per_cpu(np.array([[y]]), np.array([[used]]))
-    assert demand[0, 0] == pytest.approx(expected)
 
 
 def large_pod(share, wanted):

@@ -15,7 +15,7 @@ MEMINFO = (
     "MemTotal:       24684092 kB\nMemFree:        20752632 kB\nMemAvailable:   24187124 kB\n"
     "Buffers:          296696 kB\nCached:          3067380 kB\nSwapCached:            0 kB\n"
 )
-PSI = "some avg10=5.32 avg60=6.45 avg300=19.83 total={some}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
+PSI = "some avg10=5.32 avg60=6.45 avg300=19.83 total={some}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total={full}\n"
 V1_MEMORY_STAT = "inactive_file 11\nhierarchical_memory_limit 9223372036854771712\ntotal_inactive_file {inactive}\n"
 V2_MEMORY_STAT = "anon 1\nfile 2\ninactive_file {inactive}\nactive_file 0\n"
 V2_CPU_STAT = "usage_usec {usage}\nuser_usec 1\nsystem_usec 2\nnice_usec 0\n"
@@ -54,14 +54,20 @@ class Machine:
         if layout == "hybrid":
             write(self.cgroups / "unified" / "cgroup.controllers", "\n")
 
-    def stat(self, times: str = "100 0 100 800 0 0 0 0", cpus: Mapping[int, str] | None = None) -> None:
-        """user nice system idle iowait irq softirq steal, in ticks; of the machine, and of single CPUs."""
+    def stat(
+        self,
+        times: str = "100 0 100 800 0 0 0 0",
+        cpus: Mapping[int, str] | None = None,
+        running: int | None = None,
+    ) -> None:
+        """user nice system idle iowait irq softirq steal, in ticks: of all and of single CPUs, and running tasks."""
         lines = "".join(f"cpu{cpu} {each} 0 0\n" for cpu, each in (cpus or {0: "1 2 3 4 5 6 7 8"}).items())
-        write(self.proc / "stat", STAT.format(times=times, cpus=lines))
+        tail = "" if running is None else f"processes 7\nprocs_running {running}\nprocs_blocked 0\n"
+        write(self.proc / "stat", STAT.format(times=times, cpus=lines) + tail)
 
     def psi(self, some: int = 1000, kind: str = "cpu") -> None:
         """Microseconds for which some task waited."""
-        write(self.proc / "pressure" / kind, PSI.format(some=some))
+        write(self.proc / "pressure" / kind, PSI.format(some=some, full=7))
 
     def hierarchy(self, controller: str) -> Path:
         """Where a controller's tree is."""
@@ -89,10 +95,10 @@ class Machine:
         name = "cpuset.cpus.effective" if self.layout == "v2" else "cpuset.effective_cpus"
         write(self.hierarchy("cpuset") / path / name, cpus + "\n")
 
-    def cgroup_psi(self, path: str, some: int, kind: str = "cpu") -> None:
-        """Microseconds for which some task of a cgroup waited."""
+    def cgroup_psi(self, path: str, some: int, kind: str = "cpu", full: int = 7) -> None:
+        """Microseconds for which some task of a cgroup waited, and all of them."""
         root = self.cgroups if self.layout == "v2" else self.cgroups / "unified"
-        write(root / path / f"{kind}.pressure", PSI.format(some=some))
+        write(root / path / f"{kind}.pressure", PSI.format(some=some, full=full))
 
     def remove(self, controller: str, path: str) -> None:
         """A cgroup is removed."""

@@ -186,7 +186,9 @@ class Agents:
         alive = np.array([node.alive for node in self._nodes])
         valid = np.repeat(alive[:, None], y.shape[1], axis=1)
         utilisation = np.stack([readings.utilisation, readings.memory], axis=1)
-        if self._pipeline.sample(now, y, valid=valid, non_pod=non_pod, utilisation=utilisation):
+        if self._pipeline.sample(
+            now, y, valid=valid, non_pod=non_pod, utilisation=utilisation, runnable=readings.runnable
+        ):
             for node, agent in enumerate(self._agents):
                 if len(agent.started) > 1:  # one alone is not above the others
                     self._pipeline.pods_used(node, model.pods_used(node, agent.started, now))

@@ -185,6 +185,8 @@ class NodeCapacityStatus:
         settle_time_seconds: learned time that a new pod takes to reach its level.
         reject: Pronto's reject-job signal, for comparison.
         over_provision: allowance contained in ``capacity``, pods.
+        demand: tasks that run or wait for a CPU, per CPU; None if the agent does not publish it.
+        demand_source: how ``demand`` was measured (``capacity.cpu_demand.DEMAND_SOURCES``).
         resources: per resource, in the order of ``spec.resources``.
         windows: per resource and window.
         conditions: Ready, TelemetryComplete, Reconciling, Stalled; as the API holds them.
@@ -208,6 +210,8 @@ class NodeCapacityStatus:
     pod_share: float | None = None
     spare_share: float = 1.0
     over_provision: float = 0.0
+    demand: float | None = None
+    demand_source: str | None = None
     resources: tuple[ResourceStatus, ...] = ()
     windows: tuple[Window, ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
@@ -234,6 +238,8 @@ class NodeCapacityStatus:
             pod_share=status.get("podShare"),
             spare_share=status.get("spareShare", 1.0),
             over_provision=status.get("overProvision", 0.0),
+            demand=(status.get("cpuDemand") or {}).get("tasksPerCPU"),
+            demand_source=(status.get("cpuDemand") or {}).get("source"),
             resources=tuple(ResourceStatus.from_raw(r) for r in status.get("resources", ())),
             windows=tuple(Window.from_raw(w) for w in status.get("windows", ())),
             conditions=tuple(status.get("conditions", ())),
@@ -259,6 +265,11 @@ class NodeCapacityStatus:
             "settleTimeSeconds": self.settle_time_seconds,
             "reject": self.reject,
             "overProvision": self.over_provision,
+            **(
+                {}
+                if self.demand is None or self.demand_source is None
+                else {"cpuDemand": {"tasksPerCPU": self.demand, "source": self.demand_source}}
+            ),
             **({} if self.pod_share is None else {"podShare": self.pod_share, "spareShare": self.spare_share}),
             "largePods": [{"uid": uid, "cpu": share} for uid, share in self.large_pods.items()],
             "resources": [r.to_raw() for r in self.resources],

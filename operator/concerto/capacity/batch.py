@@ -14,6 +14,17 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One sample of N nodes: rows of `Batch`, and ``runnable`` NaN where it is unknown."""
+
+    raw: Floats
+    smoothed: Floats
+    ok: Bools
+    cpu_used: Floats
+    runnable: Floats
+
+
+@dataclass(frozen=True)
 class Batch:
     """b samples of N nodes and m resources. The arrays are views of the buffer, valid until it takes a new sample.
 
@@ -26,6 +37,7 @@ class Batch:
         pods: (N, b) pods counted, n.
         younger: (b, K, N) pods younger than each of the K settle ages.
         cpu_used: (N, b) CPU utilisation; NaN where it is not known apart from y.
+        runnable: (N, b) tasks that run or wait for a CPU, per CPU; NaN where nobody counts them.
         non_pod: (N, m) mean usage outside of pods; NaN where it is unknown.
     """
 
@@ -37,6 +49,7 @@ class Batch:
     pods: Floats
     younger: Floats
     cpu_used: Floats
+    runnable: Floats
     non_pod: Floats
 
     @property
@@ -63,24 +76,31 @@ class BatchBuffer:
         self._quiet: Bools = np.zeros((samples, n), dtype=bool)
         self._pods: Floats = np.zeros((samples, n))
         self._cpu_used: Floats = np.full((samples, n), np.nan)
+        self._runnable: Floats = np.full((samples, n), np.nan)
         self._younger: Floats = np.zeros((samples, n_ages, n))
         self._non_pod: Floats = np.zeros((n, m))
         self._non_pod_count: Floats = np.zeros((n, m))
 
-    def add(self, raw: Floats, smoothed: Floats, ok: Bools, quiet: Bools, ages: PodAges, cpu_used: Floats) -> bool:
-        """Take one sample of every node; the arguments are rows of `Batch`.
+    def add(self, y: Sample, quiet: Bools, ages: PodAges) -> bool:
+        """Take one sample of every node.
+
+        Args:
+            y: what was measured.
+            quiet: (N,) whether the sample lies outside of churn windows.
+            ages: the pods counted, by age.
 
         Returns:
             Whether the batch is full.
         """
         at = min(self._filled, len(self._ok) - 1)
-        self._raw[at] = raw
-        self._smoothed[at] = smoothed
-        self._ok[at] = ok
+        self._raw[at] = y.raw
+        self._smoothed[at] = y.smoothed
+        self._ok[at] = y.ok
         self._quiet[at] = quiet
         self._pods[at] = ages.pods
         self._younger[at] = ages.younger
-        self._cpu_used[at] = cpu_used
+        self._cpu_used[at] = y.cpu_used
+        self._runnable[at] = y.runnable
         self._filled = at + 1
         return self._filled == len(self._ok)
 
@@ -97,6 +117,7 @@ class BatchBuffer:
             self._filled = 1
             self._ok[0] = False
             self._quiet[0] = False
+            self._runnable[0] = np.nan
             self._pods[0] = ages.pods
             self._younger[0] = ages.younger
         filled = self._filled
@@ -113,6 +134,7 @@ class BatchBuffer:
             pods=self._pods[:filled].T,
             younger=self._younger[:filled],
             cpu_used=self._cpu_used[:filled].T,
+            runnable=self._runnable[:filled].T,
             non_pod=non_pod,
         )
 

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.capacity_settings import CapacitySettings
+from concerto.capacity import cpu_demand
 from concerto.capacity.batch import Batch, or_zero
 from concerto.capacity.capacity_rules import Demand, Estimate, first_signal_cost, signal_units
 from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
 from concerto.capacity.estimator_signal import SignalEstimator
 from concerto.capacity.large import LargePods
 from concerto.capacity.podages import PodAges
-from concerto.capacity.slots import SlotLaw, demand_per_cpu
+from concerto.capacity.slots import SlotLaw
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class PodsSeen:
+    """What a batch is told of the nodes' pods.
+
+    Attributes:
+        count: (N,) pods counted now.
+        used: by node, CPU time that its pods have had, by UID (`NodePipeline.pods_used`).
+        waiting: (N,) tasks of pods that waited for a CPU, per CPU; NaN where unknown.
+        changing: (N,) whether pods have started or ended so recently that the node may still work for that.
+    """
+
+    count: Floats
+    used: Mapping[int, Mapping[str, float]]
+    waiting: Floats
+    changing: Bools
 
 
 class CapacityControl:
@@ -29,6 +48,8 @@ class CapacityControl:
         allocatable_pods: (N,) pods that the kubelet takes; the caller may change it in place.
         large: the large pods of each node.
         slots: the control law.
+        demand_mean: (N,) mean tasks that ran or waited for a CPU in the last batch, per CPU.
+        demand_source: (N,) index into `cpu_demand.DEMAND_SOURCES`.
     """
 
     def __init__(
@@ -42,21 +63,22 @@ class CapacityControl:
         self.allocatable_pods = allocatable_pods
         self.large = LargePods(n)
         self.slots = SlotLaw(n)
+        self.demand_mean: Floats = np.zeros(n)
+        self.demand_source: Ints = np.zeros(n, dtype=np.intp)
+        self._system = cpu_demand.SystemCpu(n)
+        self._tells_pressure: Bools = np.zeros(n, dtype=np.bool_)
         self._ages = ages
         self._n_nodes = n
         self._per_resource = PerResourceEstimator(n, m, first_cost, settings.estimator)
         self._signal = SignalEstimator(n)
         self._cpu = settings.resources.index("cpu") if "cpu" in settings.resources else None
 
-    def update(
-        self, batch: Batch, pods: Floats, pods_used: Mapping[int, Mapping[str, float]], elapsed: float, now: float
-    ) -> None:
+    def update(self, batch: Batch, seen: PodsSeen, elapsed: float, now: float) -> None:
         """Learn from one batch.
 
         Args:
             batch: the samples.
-            pods: (N,) pods counted now.
-            pods_used: by node, CPU time that its pods have had, by UID (`NodePipeline.pods_used`).
+            seen: the nodes' pods.
             elapsed: seconds since the batch before.
             now: monotonic seconds.
         """
@@ -73,24 +95,24 @@ class CapacityControl:
             elapsed_seconds=elapsed,
         )
         if self._cpu is not None:
-            self._update_slots(self._cpu, batch, pods, pods_used, elapsed, now)
+            self._update_slots(self._cpu, batch, seen, elapsed, now)
 
-    def _update_slots(
-        self,
-        cpu: int,
-        batch: Batch,
-        pods: Floats,
-        pods_used: Mapping[int, Mapping[str, float]],
-        elapsed: float,
-        now: float,
-    ) -> None:
+    def _update_slots(self, cpu: int, batch: Batch, seen: PodsSeen, elapsed: float, now: float) -> None:
+        pods = seen.count
         y = np.where(batch.ok[:, :, cpu], batch.raw[:, :, cpu], np.nan)
-        demand, used = demand_per_cpu(y, batch.cpu_used)
+        demand, used, pressure = cpu_demand.from_pressure(y, batch.cpu_used)
+        self._tells_pressure |= pressure.any(axis=1)
+        demand, source = cpu_demand.best(demand, used, batch.runnable, seen.waiting, self._tells_pressure)
         known = ~np.isnan(y)
-        mean = np.where(known, y, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        others = or_zero(batch.non_pod[:, cpu]) / np.maximum(mean, 1e-9)
-        own_share = np.clip(1.0 - others, 0.0, 1.0)
-        for node, used_by_pod in pods_used.items():
+        samples = np.maximum(known.sum(axis=1), 1)
+        fresh: Bools = np.any(known, axis=1)
+        np.copyto(self.demand_mean, np.where(known, demand, 0.0).sum(axis=1) / samples, where=fresh)
+        np.copyto(self.demand_source, source, where=fresh)
+        mean = np.where(known, y, 0.0).sum(axis=1) / samples
+        others = np.clip(or_zero(batch.non_pod[:, cpu]) / np.maximum(mean, 1e-9), 0.0, 1.0)
+        work = np.where(known, used, 0.0).sum(axis=1) / samples
+        own_share = 1.0 - self._system.share(others, work, fresh, seen.changing, now)
+        for node, used_by_pod in seen.used.items():
             taken = float(np.where(known, used, 0.0)[node].mean() * own_share[node] * elapsed)
             self.large.saw(node, used_by_pod, taken, float(self.slots.load_now[node]), now)
         age = self._age_index(self.slots.show_seconds())

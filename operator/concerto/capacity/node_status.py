@@ -14,6 +14,7 @@ from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.subspacesnapshot import SubspaceStatus, model_numbers
 from concerto.api.timestamps import format_timestamp
+from concerto.capacity.cpu_demand import DEMAND_SOURCES
 from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.subspace import decompose
 from concerto.capacity.windows import WindowStatistics
@@ -150,6 +151,8 @@ def build_status(
         reject=bool(report.reject[node]),
         over_provision=_number(report.over_provision[node]),
         large_pods={uid: _fraction(share) for uid, share in report.large[node].items()},
+        demand=_number(report.demand[node]),
+        demand_source=DEMAND_SOURCES[int(report.demand_source[node])],
         pod_share=_fraction(report.pod_share[node]),
         spare_share=_fraction(report.spare[node]),
         resources=_resources(report, node, settings, measured),

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity import subspace
-from concerto.capacity.batch import Batch, BatchBuffer, or_zero
+from concerto.capacity.batch import Batch, BatchBuffer, Sample, or_zero
 from concerto.capacity.capacity_rules import Demand, Estimate, publishable
-from concerto.capacity.control import CapacityControl
+from concerto.capacity.control import CapacityControl, PodsSeen
+from concerto.capacity.cpu_demand import MAX_RUNNABLE, START_SECONDS
 from concerto.capacity.estimator_per_resource import SETTLE_AGES
 from concerto.capacity.local_model import LocalModel
 from concerto.capacity.overprovision import OverProvision
@@ -65,6 +66,8 @@ class NodePipeline:
         self._smooth = DynamicEma((n, m), settings.smoothing)
         self._windows = Windows(n, m)
         self._pods_used: dict[int, Mapping[str, float]] = {}
+        self._waiting: Floats = np.full(n, np.nan)
+        self._changed_at: Floats = np.full(n, -np.inf)
         self._cpu = settings.resources.index("cpu") if "cpu" in settings.resources else None
         self._over = OverProvision(n, settings.over_provision)
         self._rejects = RejectSignal(n, m)
@@ -73,7 +76,7 @@ class NodePipeline:
         self._churn_until: Floats = np.full(n, -np.inf)
         self._dropped: Ints = np.zeros((n, m), dtype=np.intp)
         self._folded_at: float | None = None
-        self._no_cpu_used: Floats = np.full(n, np.nan)
+        self._unknown: Floats = np.full(n, np.nan)
         self._batch = self._new_batch()
 
     def _new_batch(self) -> BatchBuffer:
@@ -127,6 +130,7 @@ class NodePipeline:
         until = at + self.settings.churn_window_seconds
         if until > self._churn_until[node]:
             self._churn_until[node] = until
+        self._changed_at[node] = max(self._changed_at[node], at)
 
     def pods_used(self, node: int, used: Mapping[str, float]) -> None:
         """CPU time that the node's counted pods have had, by UID, fractions of the node times seconds; before ``fold``.
@@ -134,6 +138,13 @@ class NodePipeline:
         Where nobody says so, every pod is taken for an ordinary one (``large.LargePods``).
         """
         self._pods_used[node] = used
+
+    def pods_waited(self, node: int, waiting: float) -> None:
+        """Mean tasks of the node's pods that waited for a CPU since the last ``fold``, per CPU; called before ``fold``.
+
+        It is used where no sample has ``runnable``.
+        """
+        self._waiting[node] = waiting
 
     # Samples
 
@@ -145,6 +156,7 @@ class NodePipeline:
         valid: Bools | None = None,
         non_pod: Floats | None = None,
         utilisation: Floats | None = None,
+        runnable: Floats | None = None,
     ) -> bool:
         """Take one sample of every node.
 
@@ -155,6 +167,7 @@ class NodePipeline:
             non_pod: (N, m) the part of y that no pod causes; NaN where unknown; None: unknown.
             utilisation: (N, m) what the windows for load-aware scores are to average, where that differs from y (cpu
                 without pressure); None: y.
+            runnable: (N,) tasks that run or wait for a CPU now, per CPU; NaN where unknown; None: unknown.
 
         Returns:
             Whether the batch is full: call ``fold``. Samples beyond a full batch overwrite its last one.
@@ -168,7 +181,7 @@ class NodePipeline:
             self._dropped += ~ok
         self.ages.advance(now)
         smoothed = self._smooth.update(y, None if all_ok else ok)
-        cpu_used = self._no_cpu_used
+        cpu_used = self._unknown
         if utilisation is None:
             self._windows.add(now, y, None if all_ok else ok)
         else:
@@ -179,7 +192,9 @@ class NodePipeline:
             self._windows.add(now, utilisation, None if usable.all() else usable)
         if non_pod is not None:
             self._batch.add_non_pod(non_pod, ok)
-        return self._batch.add(y, smoothed, ok, self._churn_until <= now, self.ages, cpu_used)
+        tasks = self._unknown if runnable is None else np.where(runnable >= 0.0, runnable, np.nan)
+        sample = Sample(y, smoothed, ok, cpu_used, np.minimum(tasks, MAX_RUNNABLE))
+        return self._batch.add(sample, self._churn_until <= now, self.ages)
 
     def windows(self, now: float, nodes: Ints | None = None) -> dict[str, WindowStatistics]:
         """Averages, deviations and latest values over 5, 10 and 15 minutes, arrays (N, m), by name of the window.
@@ -216,8 +231,10 @@ class NodePipeline:
         signal, binding = capacity_signal(usage, e, cfg.signal.maximum)
         reject = self._rejects.update(batch.raw, batch.measured.astype(float), directions, sigma)
 
-        self._control.update(batch, pods, self._pods_used, elapsed, now)
+        seen = PodsSeen(pods, self._pods_used, self._waiting, now - self._changed_at < START_SECONDS)
+        self._control.update(batch, seen, elapsed, now)
         self._pods_used = {}
+        self._waiting[:] = np.nan
         self._batches += batch.fresh
         settle = self._control.settle_index()
         demand = self._control.demand(usage, pods, settle)
@@ -266,6 +283,8 @@ class NodePipeline:
             young=demand.young.astype(np.intp),
             over_provision=np.array(over),
             large=tuple(dict(self._control.large.of(node)) for node in range(self.n_nodes)),
+            demand=self._control.demand_mean.copy(),
+            demand_source=self._control.demand_source.copy(),
             pod_share=self._control.slots.share(),
             spare=self._control.slots.spare.copy(),
             reject=reject,

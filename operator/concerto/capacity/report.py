@@ -49,6 +49,8 @@ class CapacityReport:
         young: (N,) pods younger than ``settle_time``.
         over_provision: (N,) allowance contained in ``capacity``.
         large: the large pods of each node, UID to the share of the node's CPUs that the pod wants.
+        demand: (N,) mean tasks that ran or waited for a CPU during the batch, per CPU.
+        demand_source: (N,) index into DEMAND_SOURCES: how ``demand`` was measured.
         pod_share: (N,) share of the node's CPUs that one regular pod takes while it lives.
         spare: (N,) share of the node's CPUs that is left for regular pods.
         reject: (N,) Pronto's reject-job signal.
@@ -75,6 +77,8 @@ class CapacityReport:
     young: Ints
     over_provision: Floats
     large: tuple[Mapping[str, float], ...]
+    demand: Floats
+    demand_source: Ints
     pod_share: Floats
     spare: Floats
     reject: Bools

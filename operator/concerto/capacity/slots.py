@@ -32,9 +32,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.intp]
 
-_FULLY_USED = 0.95
-"""CPU utilisation from which a node without pressure readings has to be taken for overloaded."""
-_CONTENDED = (1.75, 1.9)
+_CONTENDED = (2.0, 3.0)
 """Mean runnable threads per CPU over a pod's life between which head room is taken back."""
 _LEAST_BUSY_SECONDS = 1e-3
 _SEEN = 0.5
@@ -56,7 +54,7 @@ class SlotLaw:
         window: (N,) pods the node should run, in-flight ones included.
         room: (N,) the same, as far as is believed of a node that has been filled with care only: at least the window.
         spare: (N,) share of the node's CPUs that is left for ordinary pods.
-        load_now: (N,) runnable threads per CPU of late, at most 2.
+        load_now: (N,) runnable threads per CPU of late.
         tokens: (N,) pods that may start now; negative after more have started than the pace allows.
     """
 
@@ -206,10 +204,10 @@ class SlotLaw:
         return np.where(self._completed >= _SEEN, _MOST_OF_A_LIFE * self._life(), np.inf)
 
     def _calm(self) -> Floats:
-        """1 where the CPUs can be told apart from overloaded ones, 0 where they have been full for a pod's life.
+        """1 where the CPUs keep up with their tasks, 0 where they have been overloaded for a pod's life.
 
-        Demand is only known up to 2: beyond, n/D grows with n, and head room on top of it would let a node that is
-        overloaded (by others' load, say) creep up pod by pod.
+        Head room on top of an overload (by others' load, say) would let a node creep up pod by pod; the more so where
+        demand is only known up to 2, beyond which n/D grows with n.
         """
         return np.clip((_CONTENDED[1] - self._load) / (_CONTENDED[1] - _CONTENDED[0]), 0.0, 1.0)
 
@@ -276,21 +274,3 @@ class SlotLaw:
         shows = (by_pods > settings.shows) & (present > 0.0) & np.isnan(self._shown_at)
         self._shown_at = np.where(shows, self._busy_seconds, self._shown_at)
         return first, np.where(load < settings.full, window, np.minimum(window, present)), least
-
-
-def demand_per_cpu(y: Floats, utilisation: Floats) -> tuple[Floats, Floats]:
-    """Runnable threads per CPU (saturating at 2) and utilisation, from the cpu entry of y.
-
-    Both of its formulas make 2y the mean of clip(R/C, 0, 2), and discount pressure on a CPU that idles, as tasks held
-    back by their own quota make it. Where y is the utilisation itself, the kernel told no pressure: from 95 % of
-    utilisation on the worst is believed.
-
-    Args:
-        y: (N, b) cpu entries; NaN where not measured.
-        utilisation: (N, b) CPU utilisation; NaN where it was not told apart from y.
-    """
-    demand = 2.0 * y
-    used = np.where(np.isnan(utilisation), np.minimum(demand, 1.0), utilisation)
-    no_pressure = np.abs(y - used) < 1e-9
-    demand = np.where(no_pressure, np.where(used >= _FULLY_USED, 2.0, used), demand)
-    return demand, np.where(np.isnan(y), np.nan, used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concerto.capacity.cpu_demand import MAX_RUNNABLE
 from concerto.simulation.scheduling.node_telemetry import Readings
 
 
@@ -34,4 +35,5 @@ class FalseTelemetry:
             else:
                 for name in ("utilisation", "pressure", "memory"):
                     seen[name][node] = 0.0 if kind == "IdleTelemetry" else 1.0
+                seen["runnable"][node] = 0.0 if kind == "IdleTelemetry" else MAX_RUNNABLE
         return Readings(**seen)

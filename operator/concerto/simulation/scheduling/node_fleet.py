@@ -77,7 +77,7 @@ class NodeFleet:
         for pod in state.pods.values():
             pod.over = True
         state.pods, state.groups, state.spikes, state.alive = {}, {}, 0, False
-        self._telemetry.set_rates(node, Rates(0.0, 0.0, 0.0))
+        self._telemetry.set_rates(node, Rates(0.0, 0.0, 0.0, 0.0))
 
     def restore(self, node: int, now: float) -> None:
         """The node is back, empty."""

@@ -24,6 +24,7 @@ class Readings:
         memory: share of memory in use now.
         system_cpu: utilisation by the system and the container runtime's spikes, not by pods.
         system_memory: the same for memory.
+        runnable: threads that run or wait for a CPU, per CPU; not bounded.
     """
 
     utilisation: Floats
@@ -31,15 +32,17 @@ class Readings:
     memory: Floats
     system_cpu: Floats
     system_memory: Floats
+    runnable: Floats
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a node does now, each in [0, 1]: CPU in use, pressure, CPU in use by the system."""
+    """What a node does now: CPU in use, pressure, CPU in use by the system, in [0, 1]; runnable threads per CPU."""
 
     busy: float
     pressure: float
     system: float
+    runnable: float
 
 
 class Telemetry:
@@ -60,10 +63,12 @@ class Telemetry:
         self.pressure_rate = np.zeros(count)
         self._busy_rate = np.full(count, system_cpu)
         self._system_rate = np.full(count, system_cpu)
-        self._busy, self._pressure, self._system = (np.zeros(count) for _ in range(3))
+        self._runnable_rate = np.zeros(count)
+        self._busy, self._pressure, self._system, self._runnable = (np.zeros(count) for _ in range(4))
         self._counted_to = np.full(count, now)
         self._read_at = now
         self._read_busy, self._read_pressure, self._read_system = (np.zeros(count) for _ in range(3))
+        self._read_runnable = np.zeros(count)
 
     def count(self, node: int, now: float) -> None:
         """Advance one node's counters. Call it before the node's rates change."""
@@ -71,6 +76,7 @@ class Telemetry:
         self._busy[node] += self._busy_rate[node] * elapsed
         self._pressure[node] += self.pressure_rate[node] * elapsed
         self._system[node] += self._system_rate[node] * elapsed
+        self._runnable[node] += self._runnable_rate[node] * elapsed
         self._counted_to[node] = now
 
     def set_rates(self, node: int, rates: Rates) -> None:
@@ -80,6 +86,7 @@ class Telemetry:
             rates.pressure,
             rates.system,
         )
+        self._runnable_rate[node] = rates.runnable
 
     def read(self, now: float) -> Readings:
         """Telemetry since the previous call, which must have been earlier."""
@@ -87,6 +94,7 @@ class Telemetry:
         self._busy += self._busy_rate * elapsed
         self._pressure += self.pressure_rate * elapsed
         self._system += self._system_rate * elapsed
+        self._runnable += self._runnable_rate * elapsed
         self._counted_to[:] = now
         span = max(now - self._read_at, 1e-9)
         readings = Readings(
@@ -95,7 +103,9 @@ class Telemetry:
             memory=np.clip(self.memory_used / self._memory_bytes, 0.0, 1.0),
             system_cpu=np.clip((self._system - self._read_system) / span, 0.0, 1.0),
             system_memory=self._system_memory,
+            runnable=np.maximum((self._runnable - self._read_runnable) / span, 0.0),
         )
+        self._read_runnable[:] = self._runnable
         self._read_at = now
         self._read_busy[:], self._read_pressure[:], self._read_system[:] = self._busy, self._pressure, self._system
         return readings

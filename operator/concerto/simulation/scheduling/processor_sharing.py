@@ -26,6 +26,11 @@ class Group:
         self.threads = 0
         self.finishes: list[tuple[float, int, RunningPod]] = []
 
+    @property
+    def runnable(self) -> float:
+        """Threads that run or wait for a CPU, on average; one that its own quota holds back does neither."""
+        return self.threads * (self.rate if self.cap < 1.0 and self.rate >= self.cap else 1.0)
+
 
 class RunningPod:
     """A pod on its node, from its start to its end."""
@@ -124,6 +129,7 @@ class NodeState:
             busy=min(1.0, busy / self.cores + settings.system_cpu),
             pressure=max(waiting, 1.0 - throttled),
             system=min(1.0, spikes * share / self.cores + settings.system_cpu),
+            runnable=(spikes + sum(g.runnable for g in groups.values())) / self.cores + settings.system_cpu,
         )
 
     def next_finish(self, now: float) -> float:

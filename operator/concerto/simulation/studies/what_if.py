@@ -193,7 +193,7 @@ def _share(capacity: NodeCapacity | None, pods: int) -> tuple[float, float]:
     found = {
         r.name: max(0.0, r.usage - (r.non_pod if r.non_pod is not None else r.base)) / pods for r in status.resources
     }
-    # The cpu entry of y is half the demand in threads per CPU (see capacity.slots.demand_per_cpu)
+    # The cpu entry of y is half the demand in threads per CPU (see capacity.cpu_demand.from_pressure)
     return min(1.0, 2.0 * found.get("cpu", 0.025)), found.get("memory", 0.05)
 
 

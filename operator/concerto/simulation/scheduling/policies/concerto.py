@@ -98,6 +98,7 @@ class Agents:
                 [formulas.non_pod_cpu(cpu, readings.utilisation, pods_utilised), readings.system_memory], axis=1
             ),
             utilisation=np.stack([readings.utilisation, readings.memory], axis=1),
+            runnable=readings.runnable,
         )
         if full:
             self._fold(round(now, 3))

@@ -1,0 +1,85 @@
+"""What each of the node's pods has used so far, from its cgroup: CPU time, time that its tasks waited, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.files import parse_pressure, parse_pressure_full
+
+_MEMORY_TURNS = 5
+"""Memory is read of every fifth pod at a time: it changes slowly, and its files are the longest."""
+
+
+@dataclass(frozen=True)
+class PodReading:
+    """One pod, since its cgroup was made.
+
+    Attributes:
+        cpu_seconds: CPU time.
+        waited_seconds: time in which at least one of its tasks waited for a CPU (``some`` of its cpu.pressure); None
+            where the kernel does not tell.
+        stalled_seconds: time that it lost by that: the mean of ``some`` and ``full``, as ``some`` alone counts time in
+            which others of the pod's tasks ran. None as above.
+        memory_bytes: memory that it holds; None if it was not read this time.
+    """
+
+    cpu_seconds: float
+    waited_seconds: float | None = None
+    stalled_seconds: float | None = None
+    memory_bytes: float | None = None
+
+
+class PodReader:
+    """Reads pods through descriptors that stay open."""
+
+    def __init__(self, hierarchies: Hierarchies) -> None:
+        """Nothing is read before `read`."""
+        self._hierarchies = hierarchies
+        self._cgroups: dict[str, Cgroup] = {}
+        self._turn = 0
+
+    def read(self, paths: Mapping[str, str]) -> dict[str, PodReading]:
+        """The readings of those pods that can be read, by UID; other pods' descriptors are given back.
+
+        Args:
+            paths: of the pods' cgroups, by UID.
+        """
+        for uid in [uid for uid, cgroup in self._cgroups.items() if paths.get(uid, "").strip("/") != cgroup.path]:
+            self._cgroups.pop(uid).close()
+        self._turn += 1
+        readings = {}
+        for turn, (uid, path) in enumerate(paths.items(), self._turn):
+            if uid not in self._cgroups:
+                self._cgroups[uid] = Cgroup(self._hierarchies, path)
+            reading = _read(self._cgroups[uid], memory=turn % _MEMORY_TURNS == 0)
+            if reading is not None:
+                readings[uid] = reading
+        return readings
+
+    def read_last(self, uid: str, path: str) -> PodReading | None:
+        """Everything of one pod that is about to go; None if it is gone already."""
+        cgroup = self._cgroups.pop(uid, None) or Cgroup(self._hierarchies, path)
+        try:
+            return _read(cgroup, memory=True)
+        finally:
+            cgroup.close()
+
+    def close(self) -> None:
+        """Give back every descriptor."""
+        for cgroup in self._cgroups.values():
+            cgroup.close()
+        self._cgroups.clear()
+
+
+def _read(cgroup: Cgroup, *, memory: bool) -> PodReading | None:
+    cpu_seconds = cgroup.cpu_seconds()
+    if cpu_seconds is None:
+        return None
+    file = cgroup.pressure_file("cpu")
+    pressure = file.read() if file else None
+    some, full = parse_pressure(pressure), parse_pressure_full(pressure)
+    # Before Linux 5.13 there is no full for cpu
+    stalled = some if full is None or some is None else (some + full) / 2
+    return PodReading(cpu_seconds, some, stalled, cgroup.memory_bytes() if memory else None)

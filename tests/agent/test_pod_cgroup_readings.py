@@ -1,0 +1,56 @@
+"""What pods have used, from their cgroups."""
+
+from __future__ import annotations
+
+import pytest
+
+from concerto_agent.cgroups import Hierarchies
+from concerto_agent.pod_reader import PodReader
+from support.node_trees import UIDS, Machine
+
+A, B = UIDS
+PATHS = {A: f"kubepods/pod{A}", B: f"kubepods/pod{B}"}
+
+
+def made(tmp_path, layout):
+    machine = Machine(tmp_path, layout)
+    for seconds, path in enumerate(PATHS.values(), 1):
+        machine.cpu(path, seconds)
+        machine.memory(path, 1000 * seconds, inactive=100)
+        if layout in ("v2", "hybrid"):
+            machine.cgroup_psi(path, some=seconds * 3_000_000, full=seconds * 1_000_000)
+    return machine, PodReader(Hierarchies.detect(machine.sys))
+
+
+@pytest.mark.parametrize("layout", ["v1", "v1-joined", "hybrid", "v2"])
+def test_each_pod_is_read_in_every_layout(tmp_path, layout):
+    _, reader = made(tmp_path, layout)
+    readings = reader.read(PATHS)
+    assert [r.cpu_seconds for r in readings.values()] == [1.0, 2.0]
+    if layout in ("v2", "hybrid"):
+        assert [(r.waited_seconds, r.stalled_seconds) for r in readings.values()] == [(3.0, 2.0), (6.0, 4.0)]
+    else:
+        assert [(r.waited_seconds, r.stalled_seconds) for r in readings.values()] == [(None, None)] * 2
+
+
+def test_memory_is_read_of_each_pod_in_turn(tmp_path):
+    _, reader = made(tmp_path, "v2")
+    found = [{u: r.memory_bytes for u, r in reader.read(PATHS).items() if r.memory_bytes is not None} for _ in range(5)]
+    assert sorted((uid, memory) for each in found for uid, memory in each.items()) == sorted([(A, 900.0), (B, 1900.0)])
+
+
+def test_a_pod_that_is_gone_is_left_out_and_one_made_again_is_read_anew(tmp_path):
+    machine, reader = made(tmp_path, "v2")
+    reader.read(PATHS)
+    machine.remove("cpuacct", PATHS[A])
+    assert reader.read({B: PATHS[B]}).keys() == {B}
+    assert reader.read(PATHS).keys() == {B}, "its cgroup is not there"
+    machine.cpu(PATHS[A], 7.0)
+    assert reader.read(PATHS)[A].cpu_seconds == 7.0
+
+
+def test_the_last_reading_of_a_pod_holds_everything(tmp_path):
+    _, reader = made(tmp_path, "v2")
+    last = reader.read_last(A, PATHS[A])
+    assert (last.cpu_seconds, last.stalled_seconds, last.memory_bytes) == (1.0, 2.0, 900.0)
+    assert reader.read_last("gone", "kubepods/podgone") is None
