@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
+from concerto.serving.connection_limiter import ConnectionLimits
 from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
-from concerto_agent.connection_limiter import ConnectionLimits
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import PATH, Callers, Verdict, serve
 from concerto_agent.podmeta import trim_pod
