@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from concerto.autoscaling.prediction import HoldSettings
+from concerto.autoscaling.prediction import ActionSettings
+from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.main import COMMANDS
 from support.crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
@@ -85,9 +86,10 @@ def test_files_that_a_page_names_are_there(page):
 
 @pytest.mark.parametrize("path", ["crds/predictivehpas.yaml", "docs/autoscaling.md", "docs/reference.md"])
 def test_the_default_downscale_window_is_stated_as_it_is(path):
-    hold = HoldSettings()
-    share, shortest, longest = 100 * hold.seconds(1000.0) / 1000.0, hold.seconds(0.0), hold.seconds(1e9)
+    action = ActionSettings()
+    share, shortest, longest = 100 * action.hold_share, action.hold_min_seconds, action.hold_max_seconds
     text = " ".join((REPOSITORY / path).read_text().split())
+    assert action.min_drop == 0.34 and ControllerSettings().downscale_stabilization_seconds == 300.0
     assert f"{share:g} % of the horizon, between {shortest:g}s and {longest / 60:g}m" in text
 
 

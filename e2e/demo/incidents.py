@@ -249,9 +249,9 @@ changes (`persistenceErrorPercent`). Whether it is active is decided by a measur
 than one too many, so a forecast may have one whose error is the greater of the two. A load that jumps about is
 expensive to foresee: the margin is the past errors'.
 While the forecast is no better than no change it becomes inactive by itself (Forecasting=False, NotBetterThanNoChange),
-and the object is a HorizontalPodAutoscaler. To switch it off: `spec.prediction.mode: Preview`, which goes on
-saying what it would do. To pay less for what is seldom needed: a smaller `spec.prediction.shortage`. To let it see a
-whole period of the load: `spec.prediction.historyLength`. See [autoscaling](autoscaling.md).
+and the object is a HorizontalPodAutoscaler. To switch it off and keep scaling by the present metrics:
+`spec.prediction.mode: "Off"`. To pay less for what is seldom needed: a smaller `spec.prediction.shortage`. To let it
+see a whole period of the load: `spec.prediction.historyLength`. See [autoscaling](autoscaling.md).
 """)
 
 

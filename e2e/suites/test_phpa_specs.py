@@ -8,6 +8,8 @@ import os
 import random
 from typing import Any
 
+import pytest
+
 from concerto.kube import ApiError, ClusterConfig, Resource, Session
 from concerto.kube.resources import PREDICTIVE_HPAS
 from e2e.testbed.clusters import Cluster
@@ -125,3 +127,34 @@ async def test_whatever_is_taken_as_a_horizontal_pod_autoscaler_is_taken_as_a_pr
     say(f"{len(tried)} specs, {len(taken)} of them taken as a HorizontalPodAutoscaler")
     assert len(taken) > SPECS / 8
     assert [f"{ours}\n  {json.dumps(spec)}" for spec, ours in taken if ours is not None] == []
+
+
+SCHEDULE = {"name": "office", "start": "0 8 * * 1-5", "end": "0 18 * * 1-5", "minReplicas": 5}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a field of autoscaling/v1": ({"targetCPUUtilizationPercentage": 60}, "is a field of autoscaling/v1"),
+    "a cron expression of four": (
+        {"schedules": [{**SCHEDULE, "start": "0 8 * *"}]},
+        "must be a cron expression",
+    ),
+    "a minute that does not exist": ({"schedules": [{**SCHEDULE, "end": "60 8 * * *"}]}, "must be a cron expression"),
+    "two numbers": ({"schedules": [{**SCHEDULE, "replicas": 3}]}, "either minReplicas, a lower bound, or replicas"),
+    "one name twice": ({"schedules": [SCHEDULE, SCHEDULE]}, "Duplicate value"),
+    "a fallback of a week": ({"fallback": {"replicas": 3, "after": "168h"}}, "spec.fallback.after must be at most 24h"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "words"), REFUSED.values(), ids=REFUSED)
+async def test_what_has_no_meaning_is_refused_with_a_hint(concerto_cluster: Cluster, namespace, wrong, words):
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"scaleTargetRef": target, "maxReplicas": 9, **wrong}
+    body = {"apiVersion": PREDICTIVE_HPAS.api_version, "kind": PREDICTIVE_HPAS.kind, "metadata": {"name": "x"}}
+    async with await Session.open(ClusterConfig.from_kubeconfig(concerto_cluster.kubeconfig)) as session:
+        path = PREDICTIVE_HPAS.path(namespace) + "?dryRun=All"
+        with pytest.raises(ApiError, match=words):
+            await session.create(path, {**body, "spec": spec})
+        await session.create(path, {**body, "spec": {**spec, **_mended(wrong)}})
+
+
+def _mended(wrong: dict[str, Any]) -> dict[str, Any]:
+    right = {"schedules": [SCHEDULE], "fallback": {"replicas": 3}, "targetCPUUtilizationPercentage": None}
+    return {field: right[field] for field in wrong}

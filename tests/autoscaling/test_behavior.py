@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,15 @@ from concerto.autoscaling.behavior import (
     scale_down_limit,
     scale_up_limit,
 )
-from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, DEFAULT_SCALE_UP, Behavior, Bounds, Policy, ScalingRules
+from concerto.autoscaling.settings import (
+    DEFAULT_SCALE_DOWN,
+    DEFAULT_SCALE_UP,
+    Behavior,
+    Bounds,
+    Policy,
+    Release,
+    ScalingRules,
+)
 
 NOW = 1000.0
 
@@ -47,6 +57,41 @@ PLAIN = {
 def test_without_behavior(recent, current, desired, want):
     got = normalise(Bounds(20, 2), recommended(*recent), current=current, desired=desired, now=NOW)
     assert (got.replicas, got.able_reason, got.limited, got.limited_reason) == want
+
+
+RELEASES = {
+    "old recommendations hold no higher than the release": (((200, 12),), 12, 3, Release(6, 2.0, 45.0), 6),
+    "a fall that is not worth a rescale waits for the window": (((200, 12),), 12, 11, Release(6, 2.0, 45.0), 12),
+    "recent recommendations hold in any case": (((200, 12), (40, 9)), 12, 3, Release(6, 2.0, 45.0), 9),
+    "a release above the old recommendations changes nothing": (((200, 8),), 8, 3, Release(20, 1.0, 45.0), 8),
+    "what was released does not come back": (((200, 12),), 6, 5, Release(6, 2.0, 45.0), 6),
+    "a release never raises": ((), 5, 4, Release(9, 1.0, 45.0), 4),
+}
+OWN_WINDOW = Behavior(scale_down=replace(DEFAULT_SCALE_DOWN, stabilization_seconds=300.0))
+BEHAVIORS = {
+    "without a behavior": (None, True),
+    "with a behavior that gives no down window": (Behavior(), True),
+    "a behavior's own down window wins": (
+        Behavior(scale_down=replace(DEFAULT_SCALE_DOWN, stabilization_seconds=300.0)),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("behavior", "applies"), BEHAVIORS.values(), ids=BEHAVIORS)
+@pytest.mark.parametrize(("recent", "current", "desired", "release", "want"), RELEASES.values(), ids=RELEASES)
+def test_a_forecast_releases_replicas_before_the_window_is_over(
+    behavior, applies, recent, current, desired, release, want
+):
+    bounds = Bounds(20, 2, behavior)
+    kept = normalise(bounds, recommended(*recent), current=current, desired=desired, now=NOW)
+    got = normalise(replace(bounds, release=release), recommended(*recent), current=current, desired=desired, now=NOW)
+    assert got.replicas == (want if applies else kept.replicas)
+
+
+def test_a_recent_recommendation_that_rates_have_limited_still_raises():
+    bounds = Bounds(20, 2, release=Release(6, 2.0, 45.0))
+    assert normalise(bounds, recommended((30, 12)), current=6, desired=5, now=NOW).replicas == 12
 
 
 WINDOWS = {

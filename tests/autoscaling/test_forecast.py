@@ -106,7 +106,7 @@ def test_room_for_what_was_never_seen_takes_no_models_say():
 
 
 def test_growth_that_is_forecast_is_a_part_of_the_growth_that_is_feared():
-    flat, rising = np.full(8, 4.0), np.linspace(1, 4, 8)
+    flat, rising = np.full(16, 4.0), np.linspace(1, 4, 16)
     room = [got.upper[0] - got.expected[0] for got in (of(flat, horizon=60.0), of(rising, horizon=60.0))]
     assert room[1] < room[0]
 

@@ -10,7 +10,9 @@ SETTINGS = InitialisationSettings(default_seconds=60, remembered=5, trim=3, fres
 
 def pods(*seconds, revision="a", first=0.0):
     return [
-        TargetPod(f"p{i}", created_at=first + 100 * i, ready_since=first + 100 * i + s, revision=revision)
+        TargetPod(
+            f"p{i}", started_at=None, created_at=first + 100 * i, ready_since=first + 100 * i + s, revision=revision
+        )
         for i, s in enumerate(seconds)
     ]
 
@@ -36,6 +38,21 @@ def test_only_the_latest_count():
 
 def test_each_pod_counts_once():
     assert learned(pods(30, 30), pods(30, 30)).seconds == (30, 30)
+
+
+WAITED = {
+    "bound late": (TargetPod("p", created_at=0, started_at=1501, scheduled_at=1500, ready_since=1520), 20.0),
+    "without the condition, its kubelet's time counts": (
+        TargetPod("p", created_at=0, started_at=1501, ready_since=1520),
+        19.0,
+    ),
+    "without either, its creation counts": (TargetPod("p", created_at=0, started_at=None, ready_since=40), 40.0),
+}
+
+
+@pytest.mark.parametrize(("pod", "seconds"), WAITED.values(), ids=WAITED)
+def test_waiting_for_a_node_is_not_start_up(pod, seconds):
+    assert learned([pod]).seconds == (seconds,)
 
 
 def test_pods_that_are_not_ready_do_not_count():

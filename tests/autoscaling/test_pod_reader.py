@@ -26,7 +26,7 @@ RAW = {
         "startTime": STARTED,
         "conditions": [
             {"type": "Ready", "status": "True", "lastTransitionTime": READY},
-            {"type": "PodScheduled", "status": "True"},
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": STARTED},
         ],
     },
 }
@@ -38,6 +38,7 @@ def test_a_pod_is_read_the_same_before_and_after_trimming():
     assert (view.name, view.phase, view.ready, view.revision) == ("p", "Running", "True", "abc")
     assert view.scheduler == "concerto"
     assert view.ready_since - view.created_at == 30
+    assert view.bound_at == parse_timestamp(STARTED)
     assert view.started_at == parse_timestamp(STARTED)
 
 

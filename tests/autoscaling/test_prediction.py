@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.prediction import ForecastResult, HoldSettings, Subject, predict, with_hold
+from concerto.autoscaling.prediction import ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
+
+ACTION = ActionSettings()
 
 
 def subject(values, horizon=60.0, **kw):
@@ -26,7 +28,7 @@ def look(*subjects, late=0.0):
 def test_a_rise_asks_for_replicas_ahead_of_it():
     (result,) = look(subject(np.linspace(1, 9, 100)))
     assert result.is_active
-    floor = result.floor(Bounds(50), replaces=False)
+    floor = result.floor(Bounds(50), 1, ACTION, replaces=False)
     assert floor is not None and floor.replicas >= 9
     assert result.persistence_percent > result.error_percent
 
@@ -34,12 +36,16 @@ def test_a_rise_asks_for_replicas_ahead_of_it():
 def test_a_forecast_expires():
     (result,) = look(subject(np.linspace(1, 9, 100)), late=500.0)
     assert result.reason == "Expired"
-    assert result.floor(Bounds(50), replaces=False) is None
+    assert result.floor(Bounds(50), 1, ACTION, replaces=False) is None
 
 
 def test_warming_up_is_a_reason_and_asks_for_nothing():
     (result,) = look(subject([1.0, 1.0]))
-    assert (result.reason, result.expected, result.floor(Bounds(50), replaces=False)) == ("WarmingUp", None, None)
+    assert (result.reason, result.expected, result.floor(Bounds(50), 1, ACTION, replaces=False)) == (
+        "WarmingUp",
+        None,
+        None,
+    )
 
 
 def test_at_the_pods_limits_the_forecast_is_no_lower_than_what_is_certain():
@@ -127,15 +133,15 @@ def test_whatever_the_histories_a_result_is_whole_and_the_same_in_any_company(su
 
 @pytest.mark.parametrize(("horizon", "seconds"), [(10, 60), (200, 90), (5000, 300)])
 def test_the_hold_grows_with_the_horizon_within_bounds(horizon, seconds):
-    assert HoldSettings(0.45, 60, 300).seconds(horizon) == seconds
+    assert ActionSettings(hold_share=0.45, hold_min_seconds=60, hold_max_seconds=300).hold_seconds(horizon) == seconds
 
 
 def test_without_a_say_the_ordinary_window_holds():
     silent = ForecastResult("NotBetterThanNoChange", "Holt", 1.0, 1.0, 100.0)
     bounds = Bounds(5)
-    assert with_hold(bounds, silent, HoldSettings(), None) is bounds
+    assert with_hold(bounds, silent, ActionSettings(), None, 3) is bounds
     speaking = ForecastResult("ForecastActive", "Holt", 1.0, 1.0, 100.0)
-    assert with_hold(bounds, speaking, HoldSettings(), 42.0).controller.downscale_stabilization_seconds == 42.0
+    assert with_hold(bounds, speaking, ActionSettings(), 42.0, 3).controller.downscale_stabilization_seconds == 42.0
 
 
 FLOORS = {
@@ -148,10 +154,34 @@ FLOORS = {
 @pytest.mark.parametrize(("expected", "upper", "replicas"), FLOORS.values(), ids=FLOORS)
 def test_the_unlikely_may_use_up_room_above_the_target(expected, upper, replicas):
     result = ForecastResult("ForecastActive", "Holt", expected, upper, 100.0)
-    assert result.floor(Bounds(9), replaces=False).replicas == replicas
+    assert result.floor(Bounds(9), 1, ACTION, replaces=False).replicas == replicas
 
 
 def test_what_is_certain_is_carried_at_the_target():
     (result,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, least_demand=7.0))
     assert result.is_active
-    assert result.floor(Bounds(9), replaces=False).replicas == 7
+    assert result.floor(Bounds(9), 1, ACTION, replaces=False).replicas == 7
+
+
+TOLERATED = {
+    "a need within the tolerance above changes nothing": (10, 10.9, False, 10),
+    "a need beyond it is asked for": (10, 11.1, False, 12),
+    "a lower need is a floor below": (10, 7.2, False, 8),
+    "where the forecast decides, a need within the tolerance below changes nothing either": (10, 9.1, True, 10),
+    "... and one beyond it is asked for": (10, 8.1, True, 9),
+    "from zero any need is asked for": (0, 0.3, False, 1),
+}
+
+
+@pytest.mark.parametrize(("current", "need", "replaces", "replicas"), TOLERATED.values(), ids=TOLERATED)
+def test_a_forecast_is_subject_to_the_tolerance_as_metrics_are(current, need, replaces, replicas):
+    result = ForecastResult("ForecastActive", "Linear", need, need, 100.0)
+    assert result.floor(Bounds(50), current, replace(ACTION, min_rise=1.0), replaces=replaces).replicas == replicas
+
+
+def test_what_is_released_early_follows_from_the_upper_end_and_the_cost_of_a_rescale():
+    result = ForecastResult("ForecastActive", "Linear", 3.0, 4.2, 1000.0)
+    release = with_hold(
+        Bounds(50), result, replace(ACTION, hold_share=0.1, min_drop=0.2, hold_room=0.0), None, 20
+    ).release
+    assert (release.replicas, release.min_drop, release.window_seconds) == (5, 4.0, 100.0)

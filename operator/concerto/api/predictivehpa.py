@@ -214,6 +214,83 @@ class PredictionSpec:
 
 
 @dataclass(frozen=True)
+class ScheduleSpec:
+    """One of ``spec.schedules``: replicas between two cron expressions; exactly one number is given."""
+
+    name: str
+    start: str
+    end: str
+    time_zone: str = "UTC"
+    min_replicas: int | None = None
+    replicas: int | None = None
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """As the API server holds it."""
+        return cls(
+            raw["name"],
+            raw["start"],
+            raw["end"],
+            raw.get("timeZone", cls.time_zone),
+            raw.get("minReplicas"),
+            raw.get("replicas"),
+        )
+
+
+@dataclass(frozen=True)
+class FallbackSpec:
+    """``spec.fallback``: at least so many replicas once the metrics have failed for so long."""
+
+    replicas: int
+    after_seconds: float = 180.0
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """As the API server holds it.
+
+        Raises:
+            ValueError: the duration is not valid.
+        """
+        return cls(raw["replicas"], parse_duration(raw["after"]) if "after" in raw else cls.after_seconds)
+
+
+PAUSED, PAUSED_REPLICAS = "concerto.dev/paused", "concerto.dev/paused-replicas"
+"""Annotations that pause scaling. They are not in the spec, so that GitOps neither sets nor undoes them."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Scaling is paused.
+
+    Attributes:
+        annotation: that asks for it.
+        replicas: what the target is scaled to meanwhile; None: it is left as it is.
+        error: why a value was not understood; scaling is paused all the same.
+    """
+
+    annotation: str
+    replicas: int | None = None
+    error: str = ""
+
+    @classmethod
+    def from_metadata(cls, metadata: Raw) -> Self | None:
+        """What the annotations ask for; None where scaling is not paused."""
+        annotations = metadata.get("annotations") or {}
+        if (text := annotations.get(PAUSED_REPLICAS)) is not None:
+            if text.isascii() and text.isdigit() and len(text) <= 9:
+                return cls(PAUSED_REPLICAS, int(text))
+            error = f"{text[:32]!r} is not a number of replicas: write it like '3'"
+            return cls(PAUSED_REPLICAS, None, f"annotation {PAUSED_REPLICAS}: {error}")
+        match annotations.get(PAUSED):
+            case None | "false":
+                return None
+            case "true":
+                return cls(PAUSED)
+            case text:
+                return cls(PAUSED, None, f"annotation {PAUSED}: {text[:32]!r} is neither 'true' nor 'false'")
+
+
+@dataclass(frozen=True)
 class PredictiveHPA:
     """What a person asks for.
 
@@ -229,6 +306,8 @@ class PredictiveHPA:
         scale_up: None where there is no ``behavior`` at all, which makes other rules apply.
         scale_down: the same.
         prediction: how forecasts are used.
+        schedules: replicas by the clock.
+        fallback: replicas while metrics fail; None: the present ones are kept.
     """
 
     namespace: str
@@ -242,6 +321,8 @@ class PredictiveHPA:
     scale_up: RulesSpec | None
     scale_down: RulesSpec | None
     prediction: PredictionSpec
+    schedules: tuple[ScheduleSpec, ...] = ()
+    fallback: FallbackSpec | None = None
 
     @classmethod
     def from_raw(cls, obj: Raw) -> Self:
@@ -266,6 +347,8 @@ class PredictiveHPA:
             scale_up=None if behavior is None else RulesSpec.from_raw(behavior.get("scaleUp")),
             scale_down=None if behavior is None else RulesSpec.from_raw(behavior.get("scaleDown")),
             prediction=PredictionSpec.from_raw(spec.get("prediction")),
+            schedules=tuple(ScheduleSpec.from_raw(s) for s in spec.get("schedules") or ()),
+            fallback=FallbackSpec.from_raw(spec["fallback"]) if spec.get("fallback") else None,
         )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from concerto.autoscaling.settings import Behavior, Bounds, Policy, ScalingRules
+from concerto.autoscaling.settings import Behavior, Bounds, Policy, Release, ScalingRules
 
 SCALE_UP_FACTOR = 2
 SCALE_UP_MINIMUM = 4
@@ -113,6 +113,7 @@ def longest_period(bounds: Bounds) -> float:
 def _without_behavior(bounds: Bounds, memory: Memory, current: int, desired: int, now: float) -> Normalised:
     cutoff = now - bounds.controller.downscale_stabilization_seconds
     stabilized = max([desired, *(r.replicas for r in memory.recommendations if r.at >= cutoff)])
+    stabilized = _released(bounds.release, memory, current, desired, stabilized, now)
     able = _READY if stabilized == desired else ("ScaleDownStabilized", _HIGHER)
 
     rate = max(SCALE_UP_FACTOR * current, SCALE_UP_MINIMUM)
@@ -131,6 +132,8 @@ def _with_behavior(
     down_cutoff = now - (behavior.scale_down.stabilization_seconds or 0.0)
     lowest = min([desired, *(r.replicas for r in memory.recommendations if r.at > up_cutoff)])
     highest = max([desired, *(r.replicas for r in memory.recommendations if r.at > down_cutoff)])
+    if bounds.behavior is not None and bounds.behavior.scale_down.stabilization_seconds is None:
+        highest = _released(bounds.release, memory, current, desired, highest, now)
     stabilized = min(max(current, lowest), highest)
     able = _READY
     if stabilized != desired:
@@ -147,6 +150,18 @@ def _with_behavior(
         if stabilized < floor:
             return _result(floor, stabilized, able, too_low)
     return _result(stabilized, stabilized, able, _WITHIN)
+
+
+def _released(release: Release | None, memory: Memory, current: int, desired: int, highest: int, now: float) -> int:
+    """The highest recommendation that counts: older ones hold no more than the release allows, and never raise."""
+    if release is None:
+        return highest
+    cutoff = now - release.window_seconds
+    recent = max([desired, *(r.replicas for r in memory.recommendations if r.at >= cutoff)])
+    needed = max(recent, release.replicas)
+    # Old recommendations must not bring back replicas that were released
+    held = max(min(highest, current), min(recent, highest))
+    return needed if held - needed >= release.min_drop else held
 
 
 def scale_up_limit(rules: ScalingRules, events: Sequence[ScaleEvent], current: int, now: float) -> int:

@@ -68,6 +68,7 @@ class Decision:
         memory: what the next decision must know; `carried_out` adds a rescale once it has succeeded.
         metrics_replicas: the metrics' own answer; None where they were not asked or had none.
         error: for event FailedComputeMetricsReplicas.
+        cause: reason of ``status.lastDecision`` where metrics, forecast and bounds did not decide: Paused or Fallback.
     """
 
     replicas: int
@@ -77,6 +78,7 @@ class Decision:
     memory: Memory
     metrics_replicas: int | None = None
     error: str | None = None
+    cause: str = ""
 
 
 GOT_SCALE = Condition(
@@ -106,11 +108,18 @@ def combine(outcomes: Sequence[Proposal | Failure], current: int) -> Combined:
 
 def needs_metrics(bounds: Bounds, current: int) -> bool:
     """Whether the metrics decide at all: not when the target is at zero on purpose or outside of its bounds."""
-    return not (current == 0 and bounds.min_replicas != 0) and bounds.min_replicas <= current <= bounds.max_replicas
+    return not bounds.is_disabled(current) and bounds.min_replicas <= current <= bounds.max_replicas
 
 
 def decide(
-    bounds: Bounds, memory: Memory, *, current: int, metrics: Combined | None, floor: Floor | None, now: float
+    bounds: Bounds,
+    memory: Memory,
+    *,
+    current: int,
+    metrics: Combined | None,
+    floor: Floor | None,
+    now: float,
+    fallback: int | None = None,
 ) -> Decision:
     """Decide on one object.
 
@@ -121,18 +130,21 @@ def decide(
         metrics: their combined answer; None exactly where `needs_metrics` is false.
         floor: the forecast's answer, if it has one that counts.
         now: seconds.
+        fallback: replicas to have at least where the metrics have no answer; None: the present ones stay.
     """
     memory = memory.until(now).seeded(now, current)
-    if current == 0 and bounds.min_replicas != 0:
+    if bounds.is_disabled(current):
         message = "scaling is disabled since the replica count of the target is zero"
         disabled = Condition("ScalingActive", "False", "ScalingDisabled", message)
         return Decision(0, False, "", (GOT_SCALE, disabled), memory)
     if current > bounds.max_replicas:
-        reason = "Current number of replicas above Spec.MaxReplicas"
+        reason = f"Current number of replicas above {bounds.max_source}"
         return Decision(bounds.max_replicas, True, reason, (GOT_SCALE,), memory)
     if current < bounds.min_replicas:
-        reason = "Current number of replicas below Spec.MinReplicas"
+        reason = f"Current number of replicas below {bounds.min_source}"
         return Decision(bounds.min_replicas, True, reason, (GOT_SCALE,), memory)
+    if metrics is not None and metrics.replicas is None and fallback is not None:
+        return _fallback(bounds, memory, current, metrics, fallback, now)
     if metrics is None or metrics.replicas is None:
         active = (metrics.active,) if metrics else ()
         error = metrics.error if metrics else None
@@ -154,6 +166,30 @@ def decide(
 def stopped(memory: Memory, *, current: int, why: Condition, now: float) -> Decision:
     """What is decided where another autoscaler scales the same target: nothing, bounds included."""
     return Decision(current, False, "", (GOT_SCALE, why), memory.until(now).seeded(now, current), error=why.message)
+
+
+def paused(memory: Memory, *, current: int, annotation: str, replicas: int | None, now: float) -> Decision:
+    """What is decided while scaling is paused: nothing, or exactly that number of replicas; bounds do not apply."""
+    message = f"scaling is paused by annotation {annotation}"
+    conditions = (GOT_SCALE, Condition("ScalingActive", "False", "Paused", message))
+    wanted = current if replicas is None else replicas
+    memory = memory.until(now).seeded(now, current)
+    return Decision(wanted, wanted != current, message, conditions, memory, cause="Paused")
+
+
+def _fallback(bounds: Bounds, memory: Memory, current: int, metrics: Combined, fallback: int, now: float) -> Decision:
+    """While the metrics have no answer, replicas rise to the fallback, within rates and bounds, and never fall."""
+    limited = normalise(bounds, memory, current=current, desired=max(current, fallback), now=now)
+    replicas = max(limited.replicas, current)
+    return Decision(
+        replicas,
+        replicas != current,
+        "the metrics have no answer, and spec.fallback asks for more",
+        (*_limit_conditions(limited), metrics.active),
+        memory,
+        error=metrics.error,
+        cause="Fallback" if current <= fallback else "",
+    )
 
 
 def carried_out(memory: Memory, bounds: Bounds, *, before: int, after: int, now: float) -> Memory:

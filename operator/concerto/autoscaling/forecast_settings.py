@@ -28,7 +28,7 @@ class ForecastSettings:
         risen_least: ... down to this share of it ...
         risen_samples: ... and wholly so once the history holds so many.
         long_window: samples of the one line whose level may lie above what is seen now.
-        least_samples: fewer are a warm-up.
+        least_samples: fewer are a warm-up: lines through a few samples follow their noise.
         recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
         noise_window: samples that the noise of one is taken from.
         onset_windows: samples of the lines that detect a sudden rise ...
@@ -55,7 +55,7 @@ class ForecastSettings:
     risen_least: float = 0.5
     risen_samples: int = 72
     long_window: int = 160
-    least_samples: int = 4
+    least_samples: int = 12
     recent: int = 4
     noise_window: int = 60
     onset_windows: tuple[int, ...] = (3, 4, 6, 8)

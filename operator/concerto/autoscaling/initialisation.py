@@ -1,4 +1,6 @@
-"""How long a target's pods take from creation to Ready, learned so that outliers do not matter.
+"""How long a target's pods take from being bound to a node to Ready, learned so that outliers do not matter.
+
+Time that a pod waits for a node or a scheduling gate is not start-up: looking further ahead does not shorten it.
 
 McNaughton averages over all pods that were ever ready, and names outliers as the weakness of that. Here the latest few
 count, and of them those near the median. Source: McNaughton, 4.2.1 (docs/references.md).
@@ -22,7 +24,7 @@ class InitialisationSettings:
         remembered: pods that count, the latest.
         trim: a time further from the median than so many median deviations is an outlier.
         fresh: so many pods of a new revision have to be seen before the old one is forgotten.
-        longest_seconds: a pod that becomes ready later than this after its creation has been ready before: its node
+        longest_seconds: a pod that becomes ready later than this after it was bound has been ready before: its node
             was away, or it was restarted. It bounds the horizon as well, as for `spec.prediction.horizon`.
     """
 
@@ -79,7 +81,7 @@ class Initialisation:
             if pod.revision != known.revision:
                 kept = known.seconds if len(known.seconds) >= settings.fresh else known.before
                 known = Initialisation((), pod.revision, kept, known.learned_until)
-            took = max(pod.ready_since - pod.created_at, 0.0)
+            took = max(pod.ready_since - pod.bound_at, 0.0)
             if took > settings.longest_seconds:
                 continue
             seconds = (*known.seconds, took)[-settings.remembered :]

@@ -55,8 +55,8 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     observed["conditions"] = [
         {k: c.get(k) for k in ("type", "status", "lastTransitionTime")}
         for c in status.get("conditions") or ()
-        if c["type"] == "Ready"
-    ][:1]
+        if c["type"] in ("Ready", "PodScheduled")
+    ][:2]
     meta = {k: obj["metadata"][k] for k in _METADATA if k in obj["metadata"]}
     return {"metadata": {**meta, "labels": label_text(obj["metadata"])}, "spec": trimmed, "status": observed}
 
@@ -76,6 +76,8 @@ def read_pod(obj: Raw) -> TargetPod:
     """
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     ready = find_condition(status.get("conditions"), "Ready")
+    bound = find_condition(status.get("conditions"), "PodScheduled") or {}
+    bound_at = bound.get("lastTransitionTime") if bound.get("status") == "True" else None
     labels = json.loads(label_text(meta))
     containers = [*spec.get("containers", ()), *(c for c in spec.get("initContainers", ()) if _restarts(c))]
     since = ready.get("lastTransitionTime") if ready else None
@@ -96,6 +98,7 @@ def read_pod(obj: Raw) -> TargetPod:
         host=status.get("hostIP", ""),
         scheduler=spec.get("schedulerName", ""),
         deleting_since=_deleting_since(meta),
+        scheduled_at=_time(bound_at, None) if bound_at else None,
     )
 
 

@@ -47,6 +47,7 @@ class TargetPod:
         host: IP address of that node, from the pod's status.
         scheduler: who is to place it.
         first_ready: when it became Ready for the first time, seconds; None if that was not observed.
+        scheduled_at: when it was bound to its node, seconds; None where its conditions do not tell.
         deleting_since: when its deletion was asked for, seconds; from then on it gets no new load.
     """
 
@@ -66,6 +67,14 @@ class TargetPod:
     scheduler: str = ""
     first_ready: float | None = None
     deleting_since: float = 0.0
+    scheduled_at: float | None = None
+
+    @property
+    def bound_at(self) -> float:
+        """When it was bound to its node, as far as is known: else when its kubelet accepted it, else its creation."""
+        if self.scheduled_at is not None:
+            return self.scheduled_at
+        return self.started_at or self.created_at
 
     @property
     def is_ready(self) -> bool:

@@ -88,13 +88,47 @@ class Tolerances:
 
 
 @dataclass(frozen=True)
+class Release:
+    """How far replicas may fall before the down window is over, because a forecast shows that they are not needed.
+
+    Attributes:
+        replicas: enough for the upper end of the forecast; nothing below is released.
+        min_drop: a fall of fewer replicas is not worth a rescale, and waits for the window.
+        window_seconds: recommendations of this time hold in any case.
+    """
+
+    replicas: int
+    min_drop: float
+    window_seconds: float
+
+
+@dataclass(frozen=True)
 class Bounds:
-    """What an object may scale to, and how fast."""
+    """What an object may scale to, and how fast.
+
+    Attributes:
+        max_replicas: never more.
+        min_replicas: never fewer.
+        behavior: of the object; None where it has none.
+        controller: the controller's constants.
+        release: what a forecast releases early; applies only where no behaviour gives a down window.
+        min_source: where the lower bound comes from, for messages.
+        max_source: where the upper bound comes from.
+        starts_from_zero: a target at zero replicas is scaled although the lower bound is higher.
+    """
 
     max_replicas: int
     min_replicas: int = 1
     behavior: Behavior | None = None
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    release: Release | None = None
+    min_source: str = "Spec.MinReplicas"
+    max_source: str = "Spec.MaxReplicas"
+    starts_from_zero: bool = False
+
+    def is_disabled(self, current: int) -> bool:
+        """Whether the target is at zero replicas because somebody scaled it there."""
+        return current == 0 and self.min_replicas != 0 and not self.starts_from_zero
 
     @property
     def tolerances(self) -> Tolerances:

@@ -15,9 +15,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concerto.simulation.autoscaling.evaluation import Cell, Plan, Verdict, cells, figures, read_traces, verdict
-from concerto.simulation.autoscaling.policies import all_policies
-from concerto.simulation.autoscaling.traffic import PHASES, Traffic
+from concerto.autoscaling.prediction import ActionSettings
+from concerto.simulation.autoscaling.cross_validation import (
+    GRID,
+    Trial,
+    candidates,
+    cross_validate,
+    loss,
+    measure,
+    total,
+)
+from concerto.simulation.autoscaling.evaluation import (
+    EXEMPT_SECONDS,
+    Cell,
+    Plan,
+    Verdict,
+    cells,
+    figures,
+    read_traces,
+    verdict,
+)
+from concerto.simulation.autoscaling.policies import Forecasting, Reactive, all_policies
+from concerto.simulation.autoscaling.traffic import PHASES, STEADY, Traffic
 from concerto.simulation.scheduling.experiments import machine
 
 
@@ -34,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="start-up time; default 5, 30, 135 and 300",
     )
-    parser.add_argument("--pattern", action="append", choices=sorted(PHASES), help="only these patterns")
+    parser.add_argument("--pattern", action="append", choices=sorted({*PHASES, *STEADY}), help="only these patterns")
     parser.add_argument(
         "--trace",
         type=Path,
@@ -60,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", type=_count(1, 100), default=50, help="CPU utilisation target in percent (default 50)"
     )
     parser.add_argument("--output", type=Path, default=Path("build/autoscaling"), help="where JSON and plots go")
+    parser.add_argument(
+        "--cross-validate",
+        action="store_true",
+        help="choose how forecasts act by leave-one-out cross-validation over families of traffic, and print the folds",
+    )
     parser.add_argument("--plots", action="store_true", help="plot load, forecast, replicas and latency of each cell")
 
 
@@ -91,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         trace_hours=args.trace_hours,
         trace_windows=args.trace_windows,
         trace_history_days=args.trace_history,
-        patterns=() if args.trace_only else tuple(args.pattern or PHASES),
+        patterns=() if args.trace_only else tuple(args.pattern or Plan.patterns),
         target_percent=args.target,
     )
     try:
@@ -103,6 +127,8 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"concerto evaluate-autoscaling: {error}", file=sys.stderr)
         return 2
+    if args.cross_validate:
+        return run_cross_validation(plan, read)
     done = []
     for cell in cells(plan, lambda: [p for p in all_policies() if p.name in wanted], read):
         done.append(cell)
@@ -123,6 +149,40 @@ def run(args: argparse.Namespace) -> int:
     (args.output / "figures.json").write_text(json.dumps(_without_nonsense(document), indent=1, allow_nan=False))
     print(f"figures: {args.output / 'figures.json'}")
     return 0
+
+
+def run_cross_validation(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> int:
+    """Measure the grid of settings on all families, and print each family with what the others choose."""
+    startups = tuple(s for s in plan.startups if s >= EXEMPT_SECONDS)
+    trial = Trial(startups, min(plan.seeds, 4), 3600.0, {w[0].name: w[:4] for w in traces})
+    reference = measure(trial, Reactive())
+    measured = {}
+    for action in candidates():
+        measured[action] = measure(trial, Forecasting(action=action))
+        print(f"  loss {loss(measured[action], reference, list(reference)):.3f}: {_changed(action)}", flush=True)
+    folds, chosen = cross_validate(reference, measured)
+    print(f"\nleft out, judged with what all others choose; start-up {', '.join(f'{s:g}' for s in startups)} s")
+    print(
+        f"  {'family':26}{'violations':>11}{'HPA v2':>8}{'pod-min':>9}{'ratio':>7}{'rescales':>9}{'HPA v2':>8}  choice"
+    )
+    for fold in folds:
+        ours, base = fold.ours, fold.reference
+        print(
+            f"  {fold.family:26}{ours.violations:11.0f}{base.violations:8.0f}{ours.pod_minutes:9.0f}"
+            f"{ours.pod_minutes / base.pod_minutes:7.3f}{ours.rescales:9.0f}{base.rescales:8.0f}"
+            f"  {_changed(fold.chosen)}"
+        )
+    ours, base = total(folds)
+    print(
+        f"together: violations {ours.violations / max(base.violations, 1.0):.2f} x, pod-minutes "
+        f"{ours.pod_minutes / base.pod_minutes:.3f} x, rescales {ours.rescales / max(base.rescales, 1.0):.2f} x; "
+        f"all families choose {_changed(chosen)}"
+    )
+    return 0
+
+
+def _changed(action: ActionSettings) -> str:
+    return ", ".join(f"{name} {getattr(action, name):g}" for name in GRID)
 
 
 def described(windows: Sequence[Traffic]) -> str:
@@ -171,11 +231,12 @@ def _count(least: int, most: int) -> Callable[[str], int]:
 def print_cell(cell: Cell) -> None:
     """A table of one cell."""
     print(f"\n{cell.traffic}, start-up {cell.startup:.0f} s{'' if cell.counts else ' (no goal)'}")
-    print(f"  {'policy':24}{'violations':>11}{'ratio':>7}{'pod-min':>9}{'ratio':>7}{'mean s':>8}{'p99 s':>8}{'z-sum':>8}{'± se':>7}{'p':>9}")  # fmt: skip # noqa: E501
+    print(f"  {'policy':24}{'violations':>11}{'ratio':>7}{'pod-min':>9}{'ratio':>7}{'rescales':>9}{'ratio':>7}{'mean s':>8}{'p99 s':>8}{'z-sum':>8}{'± se':>7}{'p':>9}")  # fmt: skip # noqa: E501
     for name, f in figures(cell).items():
         print(
             f"  {name:24}{f['violationMinutes']:11.1f}{f['violationsRatio']:7.2f}{f['podMinutes']:9.0f}"
-            f"{f['podMinutesRatio']:7.3f}{f['meanLatencySeconds']:8.2f}{f['p99LatencySeconds']:8.2f}"
+            f"{f['podMinutesRatio']:7.3f}{f['rescales']:9.1f}{f['rescalesRatio']:7.2f}"
+            f"{f['meanLatencySeconds']:8.2f}{f['p99LatencySeconds']:8.2f}"
             f"{f['zSum']:8.3f}{f['zSumError']:7.3f}{f['pBetter']:9.2g}"
         )
     sys.stdout.flush()
@@ -183,11 +244,15 @@ def print_cell(cell: Cell) -> None:
 
 def print_verdicts(verdicts: list[Verdict]) -> None:
     """How each policy stands against the goals, over all cells that count."""
-    print("\nagainst HPA v2, over all cells with a goal (violations at most 0.50 x, pod-minutes at most 1.10 x)")
+    print(
+        "\nagainst HPA v2, over all cells with a goal (violations at most 0.50 x, pod-minutes "
+        "at most 1.10 x, rescales at most 1.20 x; on steady loads rescales alone)"
+    )
     for v in verdicts:
         worse = f", significantly worse on {', '.join(v.worse)}" if v.worse else ""
         print(
             f"  {v.policy:24} violations {v.violations_ratio:.2f} x, pod-minutes {v.pod_minutes_ratio:.3f} x, "
+            f"rescales {v.rescales_ratio:.2f} x, "
             f"pooled p {v.p_pooled:.2g}{worse}; {len(v.short)} cells short"
         )
         if v.policy.startswith("Auto"):
@@ -195,5 +260,6 @@ def print_verdicts(verdicts: list[Verdict]) -> None:
                 bounds = "; ".join(f"{name} {a:.2f} x, {b:.3f} x" for name, (a, b) in miss.bounds.items())
                 print(
                     f"    {miss.traffic}, {miss.startup:.0f} s: violations {miss.violations:.2f} x, "
-                    f"pod-minutes {miss.pod_minutes:.3f} x{f' ({bounds})' if bounds else ''}"
+                    f"pod-minutes {miss.pod_minutes:.3f} x, rescales {miss.rescales:.2f} x"
+                    f"{f' ({bounds})' if bounds else ''}"
                 )

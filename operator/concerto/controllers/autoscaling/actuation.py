@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from concerto.api.conditions import Condition
+from concerto.api.predictivehpa import Pause
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.behavior import Memory
-from concerto.autoscaling.decision import Decision, Floor, carried_out, decide, failed, rescaled, stopped
+from concerto.autoscaling.decision import Decision, Floor, carried_out, decide, failed, paused, rescaled, stopped
 from concerto.autoscaling.prediction import ForecastResult, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
@@ -52,6 +53,7 @@ class _Plan:
         forecast: the result, if there is one.
         floor: what the forecast asks for, if it is active.
         decision: what to do.
+        pause: what the object's annotations ask for.
     """
 
     observed: Observation
@@ -60,6 +62,7 @@ class _Plan:
     forecast: ForecastResult | None
     floor: Floor | None
     decision: Decision
+    pause: Pause | None
 
 
 @dataclass(frozen=True)
@@ -116,17 +119,50 @@ class Actuator:
         if forecast is None:
             self._metrics.forget(*key)
         else:
-            bounds = with_hold(bounds, forecast, self._settings.hold, prediction.downscale_stabilization_seconds)
+            bounds = with_hold(
+                bounds, forecast, self._settings.action, prediction.downscale_stabilization_seconds, scale.replicas
+            )
             self._metrics.observe(*key, forecast)
-            floor = forecast.floor(bounds, replaces=prediction.decision == "Predictive")
+            floor = forecast.floor(
+                bounds, scale.replicas, self._settings.action, replaces=prediction.decision == "Predictive"
+            )
         memory = _confirmed(observed.tracked, bounds, scale)
+        pause = observed.tracked.pause
+        if pause is not None and pause.error:
+            self._events.warning(observed.tracked, "InvalidPause", "Pausing", pause.error)
         if observed.conflict is not None:
             decision = stopped(memory, current=scale.replicas, why=observed.conflict, now=observed.now)
+        elif pause is not None:
+            decision = paused(
+                memory,
+                current=scale.replicas,
+                annotation=pause.annotation,
+                replicas=pause.replicas,
+                now=observed.now,
+            )
         else:
             decision = decide(
-                bounds, memory, current=scale.replicas, metrics=observed.combined, floor=floor, now=observed.now
+                bounds,
+                memory,
+                current=scale.replicas,
+                metrics=observed.combined,
+                floor=floor,
+                now=observed.now,
+                fallback=self._fallback(observed),
             )
-        return _Plan(observed, scale, bounds, forecast, floor, decision)
+        return _Plan(observed, scale, bounds, forecast, floor, decision, pause)
+
+    def _fallback(self, observed: Observation) -> int | None:
+        """Replicas of ``spec.fallback``, once the metrics have had no answer for long enough."""
+        tracked, fallback = observed.tracked, observed.spec.fallback
+        if observed.combined is None or observed.combined.replicas is not None:
+            tracked.failing_since = None
+            return None
+        if tracked.failing_since is None or tracked.failing_since > observed.now:
+            tracked.failing_since = observed.now
+        if fallback is None or observed.now - tracked.failing_since < fallback.after_seconds:
+            return None
+        return fallback.replicas
 
     async def _carry_out(self, plan: _Plan, is_current: Callable[[], bool]) -> _Outcome | None:
         """Write the scale; None if the object changed meanwhile, and nothing may be done for it."""
@@ -138,7 +174,7 @@ class Actuator:
             # Recorded before it is made: an operator that goes on after a crash must not allow as much again
             made = carried_out(decision.memory, plan.bounds, before=scale.replicas, after=decision.replicas, now=now)
             await self._write(tracked, {**tracked.status, "scaleEvents": write_events(made)}, now)
-        if not is_current():
+        if not is_current() or tracked.pause != plan.pause:
             return None
         tracked.unconfirmed = (scale.replicas, decision.replicas, now)
         written, condition = await self._rescale(observed, scale, decision)
@@ -219,6 +255,10 @@ class Actuator:
             "conditions": _conditions(observed, outcome.conditions, forecast),
             **write_state(tracked.state, tracked.state.initialisation.typical(self._settings.initialisation)),
         }
+        if observed.open_schedules:
+            status["openSchedules"] = list(observed.open_schedules)
+        if observed.schedules_error:
+            status["schedulesMessage"] = observed.schedules_error[:1024]
         if (readings := observed.measured.readings) is not None:
             status["metricsSource"] = readings.source
             if readings.trouble:

@@ -12,11 +12,12 @@ from concerto.api.selector_text import parse_selector
 from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.decision import Combined, Failure, combine, failed, needs_metrics
 from concerto.autoscaling.pods import Gone, TargetPod
+from concerto.autoscaling.schedules import open_schedules, scheduled
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.autoscaling.measurements import Measured, Measurements, MetricRequest
 from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
-from concerto.controllers.autoscaling.spec import bounds_of
+from concerto.controllers.autoscaling.spec import bounds_of, schedules_of
 from concerto.controllers.autoscaling.target_conflicts import TargetConflicts
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, ObjectEvents, TrackedObject
@@ -39,6 +40,8 @@ class Observation:
         measured: outcomes of the metrics.
         combined: the metrics' common answer; None where they are not asked.
         error: condition AbleToScale where the scale cannot be read.
+        open_schedules: names of the schedules whose window is open; ``bounds`` holds what they ask for.
+        schedules_error: which schedules are not valid, and why; empty without errors.
         conflict: condition ScalingActive where another autoscaler scales the same target.
     """
 
@@ -53,6 +56,8 @@ class Observation:
     combined: Combined | None = None
     error: Condition | None = None
     conflict: Condition | None = None
+    open_schedules: tuple[str, ...] = ()
+    schedules_error: str = ""
 
 
 class Observer:
@@ -90,7 +95,11 @@ class Observer:
         if spec is None:
             error = failed("FailedGetScale", "read the object", tracked.complaint())
             return Observation(tracked, NO_SPEC, Bounds(1), now, error=error)
-        bounds = bounds_of(spec, self._settings.controller)
+        valid, schedules_error = schedules_of(spec)
+        if schedules_error:
+            self._events.warning(tracked, "InvalidSchedule", "Scheduling", schedules_error)
+        now_open = open_schedules(valid, now)
+        bounds = scheduled(bounds_of(spec, self._settings.controller), now_open)
         try:
             async with self._limit:
                 scale = await self._targets.read(spec.namespace, spec.target)
@@ -105,12 +114,14 @@ class Observer:
         if not is_current():
             # Its selector must not be registered any more: nothing would remove it again
             return None
+        names = tuple(s.name for s in now_open)
+        observed = Observation(tracked, spec, bounds, now, scale, open_schedules=names, schedules_error=schedules_error)
         if (conflict := self._conflict(tracked, spec)) is not None:
-            return Observation(tracked, spec, bounds, now, scale, conflict=conflict)
+            return replace(observed, conflict=conflict)
         selector, wrong = self._selector(tracked, spec, scale)
         pods = self.pods.select(spec.namespace, selector) if selector else []
         gone = self.pods.gone(spec.namespace, selector) if selector else []
-        observed = Observation(tracked, spec, bounds, now, scale, pods, gone)
+        observed = replace(observed, pods=pods, gone=gone)
         if not needs_metrics(bounds, scale.replicas):
             return observed
         if wrong is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
-from concerto.autoscaling.prediction import HoldSettings
+from concerto.autoscaling.prediction import ActionSettings
 from concerto.autoscaling.settings import ControllerSettings
 
 
@@ -18,7 +18,7 @@ class PredictiveHPASettings:
         controller: the flags of autoscaling/v2.
         forecast: constants of the models.
         initialisation: how start-up times are learned.
-        hold: how long recommendations hold while the forecast is active.
+        action: how an active forecast acts on replicas.
         concurrency: number of scales that are read at a time.
         stale_seconds: a forecast expires when its newest sample is older than this.
         status_interval_seconds: when only remembered members of a status change, they are written this often.
@@ -33,7 +33,7 @@ class PredictiveHPASettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     forecast: ForecastSettings = field(default_factory=ForecastSettings)
     initialisation: InitialisationSettings = field(default_factory=InitialisationSettings)
-    hold: HoldSettings = field(default_factory=HoldSettings)
+    action: ActionSettings = field(default_factory=ActionSettings)
     concurrency: int = 32
     stale_seconds: float = 120.0
     status_interval_seconds: float = 60.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concerto.api.predictivehpa import PredictiveHPA, RulesSpec
 from concerto.autoscaling.prediction import MODELS
+from concerto.autoscaling.schedules import Schedule
 from concerto.autoscaling.settings import (
     DEFAULT_SCALE_DOWN,
     DEFAULT_SCALE_UP,
@@ -21,6 +22,20 @@ def bounds_of(spec: PredictiveHPA, controller: ControllerSettings) -> Bounds:
         return Bounds(spec.max_replicas, spec.min_replicas, None, controller)
     behavior = Behavior(_rules(spec.scale_up, DEFAULT_SCALE_UP), _rules(spec.scale_down, DEFAULT_SCALE_DOWN))
     return Bounds(spec.max_replicas, spec.min_replicas, behavior, controller)
+
+
+def schedules_of(spec: PredictiveHPA) -> tuple[tuple[Schedule, ...], str]:
+    """The valid schedules, and why others are not; empty without errors."""
+    valid, errors = [], []
+    for each in spec.schedules:
+        schedule = Schedule(each.name, each.start, each.end, each.time_zone, each.min_replicas, each.replicas)
+        try:
+            schedule.check()
+        except ValueError as error:
+            errors.append(str(error))
+        else:
+            valid.append(schedule)
+    return tuple(valid), "; ".join(errors)
 
 
 def models_of(spec: PredictiveHPA) -> tuple[str, ...]:

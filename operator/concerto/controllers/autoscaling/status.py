@@ -93,10 +93,10 @@ def explain(
         carried_out: that decisions are (in a preview they are not).
         refused: why this one could not be; None if it was, or nothing had to be done.
     """
-    if decision.error is not None and decision.metrics_replicas is None:
+    if decision.error is not None and decision.metrics_replicas is None and not decision.rescale:
         return f"Kept {current} replicas: {decision.error.rstrip('.')}."
     if decision.metrics_replicas is None and not decision.rescale:
-        return f"Left {current} replicas alone: the target is scaled to zero."
+        return f"Left {current} replicas alone: {decision.reason or 'the target is scaled to zero'}."
     did = f"Kept {current} replicas"
     if decision.rescale:
         verb = "Scaled" if carried_out else "Would scale"
@@ -127,6 +127,8 @@ def explain(
 
 def why(decision: Decision, floor: int | None, *, replaces: bool) -> str:
     """What decided, as a word; ``replaces``: the forecast stands instead of the metrics' answer."""
+    if decision.cause:
+        return decision.cause
     if decision.metrics_replicas is None:
         return "Bounds" if decision.rescale else "NoAnswer" if decision.error else "ScalingDisabled"
     if floor is not None and (floor > decision.metrics_replicas or (replaces and floor < decision.metrics_replicas)):
@@ -149,7 +151,7 @@ def all_conditions(
         "Forecasting", "True" if reason == "ForecastActive" else "False", reason, _FORECASTING[reason]
     )
     wrong = next((c for c in decided if c.type in ("AbleToScale", "ScalingActive") and c.status == "False"), None)
-    asleep = wrong is not None and wrong.reason == "ScalingDisabled"
+    asleep = wrong is not None and wrong.reason in ("ScalingDisabled", "Paused")
     if wrong is None or asleep:
         ready = Condition("Ready", "True", wrong.reason if wrong else "Scaling", wrong.message if wrong else "It scales its target.")  # fmt: skip # noqa: E501
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from concerto.api.predictivehpa import PredictiveHPA
+from concerto.api.conditions import find_condition
+from concerto.api.predictivehpa import Pause, PredictiveHPA
+from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.behavior import Memory
 from concerto.controllers.autoscaling.state import State, read_state, write_state
 from concerto.controllers.autoscaling.status import target_digest
@@ -44,6 +47,7 @@ class TrackedObject:
         status: the status as last written or seen.
         written_at: when the status was last written, seconds.
         digest: of what its history is relative to.
+        failing_since: since when its metrics have no answer, seconds; None while they have one.
         warnings: by reason, the recent notes and when each was first recorded.
     """
 
@@ -57,6 +61,12 @@ class TrackedObject:
     written_at: float = 0.0
     digest: str = ""
     warnings: dict[str, dict[str, float]] = field(default_factory=dict)
+    failing_since: float | None = None
+
+    @property
+    def pause(self) -> Pause | None:
+        """What the object's annotations ask for; None where scaling is not paused."""
+        return Pause.from_metadata(self.obj["metadata"])
 
     @property
     def key(self) -> Key:
@@ -73,10 +83,12 @@ class TrackedObject:
             state = _without_history(state)
         if status.get("observedGeneration") != obj["metadata"].get("generation"):
             state = _without_recommendations(state)
-        return cls(obj, spec, state, due, status=status, digest=digest)
+        failing_since = _failing_since(status)
+        return cls(obj, spec, state, due, status=status, digest=digest, failing_since=failing_since)
 
     def update(self, obj: Object) -> bool:
-        """Take over a newer version of the object; returns whether its spec has changed."""
+        """Take over a newer version of the object; returns whether its spec or its pause has changed."""
+        paused = self.pause
         changed = bool(self.obj["metadata"].get("generation") != obj["metadata"].get("generation"))
         status = obj.get("status") or {}
         self.obj = obj
@@ -84,7 +96,7 @@ class TrackedObject:
             self.status = status  # members that somebody else has removed are written again
         if changed:
             self._take_spec(obj, status)
-        return changed
+        return changed or self.pause != paused
 
     def _take_spec(self, obj: Object, status: Mapping[str, Any]) -> None:
         spec, state = _parsed(obj, {**status, **write_state(self.state, 0.0)})
@@ -139,6 +151,15 @@ def _parsed(obj: Object, status: Mapping[str, Any]) -> tuple[PredictiveHPA | Non
     except INVALID:
         # A malformed status costs the history, but never the scaling
         return spec, State()
+
+
+def _failing_since(status: Mapping[str, Any]) -> float | None:
+    """Since when the metrics have had no answer, by the condition that the last operator wrote."""
+    with contextlib.suppress(*INVALID):
+        active = find_condition(status.get("conditions"), "ScalingActive") or {}
+        if active.get("status") == "False" and str(active.get("reason", "")).startswith("FailedGet"):
+            return parse_timestamp(active["lastTransitionTime"])
+    return None
 
 
 def _without_history(state: State) -> State:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring, season_step
-from concerto.autoscaling.prediction import MODELS, ForecastResult, HoldSettings, Subject, predict, with_hold
+from concerto.autoscaling.prediction import MODELS, ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats
 from concerto.simulation.autoscaling.run import Experiment, Sync
@@ -71,9 +71,9 @@ class Perfect(Reactive):
     name = "perfect forecast"
     start_up_aware = True
 
-    def __init__(self, hold: HoldSettings | None = None) -> None:
-        """``hold``: as for `Forecasting`."""
-        self._hold = hold or HoldSettings()
+    def __init__(self, action: ActionSettings | None = None) -> None:
+        """``action``: as for `Forecasting`."""
+        self._action = action or ActionSettings()
 
     def start(self, experiment: Experiment) -> None:
         """Know the traffic."""
@@ -89,7 +89,7 @@ class Perfect(Reactive):
 
     def bounds(self, bounds: Bounds, row: int) -> Bounds:
         """With the hold of an active forecast."""
-        return with_hold(bounds, self._result, self._hold, None)
+        return with_hold(bounds, self._result, self._action, max(0.05 * self._result.horizon_seconds, 15.0), 0)
 
 
 class ExactTrend(Perfect):
@@ -175,7 +175,7 @@ class Forecasting(Reactive):
         name: str = "Auto",
         models: tuple[str, ...] = MODELS,
         settings: ForecastSettings | None = None,
-        hold: HoldSettings | None = None,
+        action: ActionSettings | None = None,
         *,
         replaces: bool = False,
         metrics_age_seconds: float | None = None,
@@ -184,14 +184,14 @@ class Forecasting(Reactive):
         name: for tables.
         models: to choose from.
         settings: constants of the models.
-        hold: how long recommendations hold while the forecast is active.
+        action: how an active forecast acts on replicas.
         replaces: decision Predictive.
         metrics_age_seconds: of its readings, where not metrics-server's.
         """
         self.name = name
         self._models = models
         self._settings = settings or ForecastSettings()
-        self._hold = hold or HoldSettings()
+        self._action = action or ActionSettings()
         self._replaces = replaces
         self.metrics_age_seconds = metrics_age_seconds
 
@@ -205,6 +205,7 @@ class Forecasting(Reactive):
     def floors(self, sync: Sync) -> list[Floor | None]:
         """Add what is seen now to the histories, and ask what they say."""
         offset = ORIGIN_SECONDS
+        self._current = sync.current
         subjects = []
         for row, (demand, certain) in enumerate(zip(sync.demand, sync.saturated, strict=True)):
             kept = self._rows_[row]
@@ -224,11 +225,14 @@ class Forecasting(Reactive):
             )
         self._forecasts = predict(subjects, sync.now + offset, self._settings, stale_seconds=math.inf)
         bounds = self._experiment.bounds
-        return [result.floor(bounds, replaces=self._replaces) for result in self._forecasts]
+        return [
+            result.floor(bounds, int(current), self._action, replaces=self._replaces)
+            for result, current in zip(self._forecasts, sync.current, strict=True)
+        ]
 
     def bounds(self, bounds: Bounds, row: int) -> Bounds:
         """With the hold that the controller would take."""
-        return with_hold(bounds, self._forecasts[row], self._hold, None)
+        return with_hold(bounds, self._forecasts[row], self._action, None, int(self._current[row]))
 
     def _with_history(self, experiment: Experiment, row: int) -> _Row:
         traffic, offset = experiment.traffics[row], ORIGIN_SECONDS

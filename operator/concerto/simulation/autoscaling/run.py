@@ -116,6 +116,7 @@ class Result:
         demand: replicas the traffic of that minute needs.
         p99: 99th percentile of latency over the whole run, seconds; a value per replicate.
         forecast: mean floor asked for, NaN without one.
+        rescales: changes of the number of replicas; a value per replicate.
     """
 
     p95: Floats
@@ -125,6 +126,7 @@ class Result:
     demand: Floats
     p99: Floats
     forecast: Floats
+    rescales: Floats
 
     @property
     def violations(self) -> Floats:
@@ -148,6 +150,7 @@ def run(experiment: Experiment, policy: Policy) -> Result:
     rows = len(first)
     plant = Plant(s, first, rng)
     memories = [Memory()] * rows
+    rescales = np.zeros(rows)
     policy.start(e)
     ticks_per_minute, sync_every = round(60 / s.tick_seconds), round(e.bounds.controller.sync_seconds / s.tick_seconds)
     minutes: list[tuple[Floats, ...]] = []
@@ -157,7 +160,9 @@ def run(experiment: Experiment, policy: Policy) -> Result:
     ticks = round(e.seconds / s.tick_seconds)
     for tick in range(ticks):
         if tick % sync_every == sync_every - 1:
+            before = plant.replicas()
             memories, floors = _sync(e, plant, policy, memories)
+            rescales += plant.replicas() != before
             floors_seen.append(np.array([f.replicas if f else np.nan for f in floors]))
         took, used, existing = plant.tick(e.rates(plant.now + s.tick_seconds / 2))
         tick_latencies.append(took)
@@ -180,7 +185,7 @@ def run(experiment: Experiment, policy: Policy) -> Result:
             tick_latencies, useful, pods, floors_seen = [], np.zeros(rows), np.zeros(rows), []
     p95, mean, idle, existing_pods, demand, floor = (np.array(column) for column in zip(*minutes, strict=True))
     p99 = np.array([_quantile(np.concatenate([m[row] for m in latencies])[None], 0.99)[0] for row in range(rows)])
-    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand.T, np.nan_to_num(p99), floor.T)
+    return Result(p95.T, mean.T, idle.T, existing_pods.T, demand.T, np.nan_to_num(p99), floor.T, rescales)
 
 
 def _mean(values: Floats) -> Floats:

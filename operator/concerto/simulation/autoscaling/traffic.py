@@ -50,6 +50,9 @@ PHASES: dict[str, tuple[Phase, ...]] = {
 """(requests/s at the start, at the end, seconds) one after the other."""
 
 
+STEADY_RATE, STEADY_SECONDS = 16.0, 3600.0
+
+
 @dataclass(frozen=True)
 class Traffic:
     """A rate over time.
@@ -71,6 +74,16 @@ class Traffic:
     def rate(self, at: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """Requests per second at ``at`` (seconds)."""
         return np.asarray(np.interp(at, self.times, self.rates), dtype=float)
+
+
+def _steady(name: str, history_hours: float) -> Traffic:
+    start = history_hours * 3600.0
+    end = start + STEADY_SECONDS
+    return Traffic(name, np.array([0.0, end]), np.array([STEADY_RATE, STEADY_RATE]), start, end)
+
+
+STEADY: dict[str, Traffic] = {each.name: each for each in (_steady("steady", 0.0), _steady("steady-72h", 72.0))}
+"""A constant rate, of which an autoscaler knows nothing before, or three days."""
 
 
 def from_phases(name: str, phases: tuple[Phase, ...]) -> Traffic:

@@ -1,0 +1,198 @@
+"""Schedules, pause and fallback, as people write them, through the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from concerto.api.predictivehpa import Pause
+from concerto.autoscaling.schedules import Schedule
+from support.autoscaling_world import Clock, World, autoscaling, load, phpa, refuses
+from support.crd_schemas import problems, structural_schema
+
+
+def annotated(obj: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    named = {f"concerto.dev/{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": named}}
+
+
+async def synced(autoscaler: Any, clock: Clock, seconds: float = 15.0) -> None:
+    autoscaler.start_due()
+    await asyncio.gather(*autoscaler._tasks)
+    clock.now += seconds
+
+
+ALWAYS = {"start": "* * * * *", "end": "0 0 1 1 *"}
+SCHEDULES: dict[str, tuple[dict[str, Any], int, list[str]]] = {
+    "a floor raises": ({"name": "office", "minReplicas": 6, **ALWAYS}, 6, ["office"]),
+    "the metrics ask for more": ({"name": "office", "minReplicas": 3, **ALWAYS}, 4, ["office"]),
+    "an exact number": ({"name": "office", "replicas": 3, **ALWAYS}, 3, ["office"]),
+    "a closed window": ({"name": "office", "minReplicas": 6, "start": "0 0 1 1 *", "end": "* * * * *"}, 4, []),
+}
+
+
+@pytest.mark.parametrize(("schedule", "replicas", "is_open"), SCHEDULES.values(), ids=SCHEDULES)
+async def test_a_schedule_bounds_what_metrics_ask_for(schedule, replicas, is_open):
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = phpa("web")
+    made["spec"]["schedules"] = [schedule]
+    assert problems(made) == []
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for _ in range(3):
+            await synced(autoscaler, clock)
+    assert world.scaled == {"web": replicas}
+    assert world.statuses["web"].get("openSchedules", []) == is_open
+    assert problems(made | {"status": world.statuses["web"]}) == []
+
+
+async def test_a_schedule_that_is_not_valid_is_named_and_stops_no_other():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = phpa("web")
+    made["spec"]["schedules"] = [
+        {"name": "broken", "minReplicas": 9, "timeZone": "Mars/Base", **ALWAYS},
+        {"name": "fine", "minReplicas": 6, **ALWAYS},
+    ]
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        await synced(autoscaler, clock)
+    assert world.scaled == {"web": 6}
+    assert "spec.schedules[broken].timeZone 'Mars/Base'" in world.statuses["web"]["schedulesMessage"]
+
+
+PAUSES: dict[str, tuple[dict[str, str], Pause | None]] = {
+    "no annotation": ({}, None),
+    "held": ({"concerto.dev/paused": "true"}, Pause("concerto.dev/paused")),
+    "not held": ({"concerto.dev/paused": "false"}, None),
+    "at a number": ({"concerto.dev/paused-replicas": "3"}, Pause("concerto.dev/paused-replicas", 3)),
+    "the number wins": (
+        {"concerto.dev/paused": "true", "concerto.dev/paused-replicas": "0"},
+        Pause("concerto.dev/paused-replicas", 0),
+    ),
+}
+
+
+@pytest.mark.parametrize(("annotations", "want"), PAUSES.values(), ids=PAUSES)
+def test_what_annotations_pause(annotations, want):
+    assert Pause.from_metadata({"annotations": annotations}) == want
+
+
+@pytest.mark.parametrize("value", ["yes", "", "TRUE", "-1", "1.5", "\u0663", "9" * 5000])
+@pytest.mark.parametrize("name", ["concerto.dev/paused", "concerto.dev/paused-replicas"])
+def test_a_value_that_is_not_understood_pauses_and_is_named(name, value):
+    pause = Pause.from_metadata({"annotations": {name: value}})
+    assert pause is not None and pause.replicas is None
+    assert name in pause.error and len(pause.error) < 200
+
+
+async def test_while_scaling_is_paused_nothing_is_scaled_and_afterwards_it_goes_on():
+    world, clock = World(), Clock()
+    world.metrics = {"requests": load("4")}
+    made = phpa("web")
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, annotated(made, paused="true"))
+        await synced(autoscaler, clock)
+        assert world.scaled == {}
+        assert world.condition("web", "ScalingActive") == ("False", "Paused")
+        assert world.condition("web", "Ready") == ("True", "Paused")
+        assert world.statuses["web"]["lastDecision"]["reason"] == "Paused"
+        assert "paused by annotation concerto.dev/paused" in world.statuses["web"]["lastDecision"]["message"]
+        autoscaler.on_object(made, annotated(made, paused_replicas="7"))
+        await synced(autoscaler, clock)
+        assert world.scaled == {"web": 7}, "a pause that changes counts at once"
+        autoscaler.on_object(made, made)
+        await synced(autoscaler, clock, 600)
+        await synced(autoscaler, clock)
+        assert world.scaled == {"web": 4}
+
+
+async def test_a_pause_that_begins_while_metrics_are_read_counts():
+    world, clock, answer = World(), Clock(), asyncio.Event()
+    made = phpa("web")
+
+    async def slowly(request: Any) -> Any:
+        await answer.wait()
+        return await load("4")(request)
+
+    world.metrics = {"requests": slowly}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        autoscaler.start_due()
+        await asyncio.sleep(0)
+        autoscaler.on_object(made, annotated(made, paused="true"))
+        answer.set()
+        await asyncio.gather(*autoscaler._tasks)
+        assert world.scaled == {}
+
+
+async def test_the_fallback_counts_once_metrics_have_failed_for_long_enough_and_never_lowers():
+    world, clock = World(), Clock()
+    made = phpa("web")
+    made["spec"]["fallback"] = {"replicas": 6, "after": "1m"}
+    world.metrics = {"requests": refuses(503, "ServiceUnavailable")}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        for _ in range(3):
+            await synced(autoscaler, clock)
+        assert world.scaled == {}, "not yet"
+        for _ in range(4):
+            await synced(autoscaler, clock)
+        assert world.scaled == {"web": 6}
+        assert world.statuses["web"]["lastDecision"]["reason"] == "Fallback"
+        assert problems(made | {"status": world.statuses["web"]}) == []
+        world.metrics = {"requests": load("9")}
+        for _ in range(3):
+            await synced(autoscaler, clock)
+        assert world.scaled == {"web": 9}
+        world.metrics = {"requests": refuses(503, "ServiceUnavailable")}
+        for _ in range(8):
+            await synced(autoscaler, clock)
+        assert world.scaled == {"web": 9}
+
+
+async def test_a_restarted_operator_knows_since_when_metrics_have_failed():
+    world, clock = World(), Clock()
+    made = phpa("web")
+    made["spec"]["fallback"] = {"replicas": 6, "after": "1m"}
+    world.metrics = {"requests": refuses(503, "ServiceUnavailable")}
+    async with autoscaling(world, clock) as autoscaler:
+        autoscaler.on_object(None, made)
+        await synced(autoscaler, clock, 90)
+    async with autoscaling(world, clock) as another:
+        another.on_object(None, made | {"status": world.statuses["web"]})
+        for _ in range(4):
+            await synced(another, clock)
+    assert world.scaled == {"web": 6}
+
+
+RULE = structural_schema("PredictiveHPA")["properties"]["spec"]["properties"]["schedules"]["items"]["properties"]
+CRON = {
+    "0 8 * * 1-5": True,
+    "0,30 18-20/2 * * MON-FRI": True,
+    "*/5 * * * *": True,
+    "0 0 29 2 *": True,
+    "0 0 31 12 7": True,
+    "60 * * * *": False,
+    "0 24 * * *": False,
+    "0 0 0 * *": False,
+    "0 8 * * 8": False,
+    "0 8 * *": False,
+    "0 8 * * * *": False,
+    "@daily": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize(("expression", "valid"), CRON.items())
+@pytest.mark.parametrize("field", ["start", "end"])
+def test_the_crds_rule_accepts_the_expressions_that_the_code_reads(field, expression, valid):
+    (rule,) = RULE[field]["x-kubernetes-validations"]
+    pattern = rule["rule"].removeprefix("self.matches('").removesuffix("')")
+    assert (re.search(pattern, expression) is not None) is valid
+    if valid:
+        Schedule("x", expression, expression).check()

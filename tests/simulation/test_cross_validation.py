@@ -1,0 +1,55 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from concerto.autoscaling.prediction import ActionSettings
+from concerto.simulation.autoscaling.cross_validation import Totals, Trial, candidates, cross_validate, measure, total
+from concerto.simulation.autoscaling.families import FAMILIES, member
+from concerto.simulation.autoscaling.policies import Reactive
+from concerto.simulation.autoscaling.traffic import PHASES, STEADY
+
+CALM, EAGER = ActionSettings(), replace(ActionSettings(), min_rise=1.0)
+REFERENCE = {name: Totals(9.0, 100.0, 9.0) for name in ("a", "b", "c")}
+
+
+def test_a_family_is_judged_with_what_the_others_choose():
+    measured = {
+        CALM: {"a": Totals(0.0, 100.0, 9.0), "b": Totals(5.0, 100.0, 9.0), "c": Totals(5.0, 100.0, 9.0)},
+        EAGER: {"a": Totals(9.0, 100.0, 9.0), "b": Totals(3.0, 100.0, 9.0), "c": Totals(3.0, 100.0, 9.0)},
+    }
+    folds, chosen = cross_validate(REFERENCE, measured)
+    assert {fold.family: fold.chosen for fold in folds} == {"a": EAGER, "b": CALM, "c": CALM}
+    assert chosen == CALM
+    assert total(folds) == (Totals(19.0, 300.0, 27.0), Totals(27.0, 300.0, 27.0))
+
+
+COSTS = {
+    "pods": Totals(3.0, 130.0, 9.0),
+    "rescales": Totals(3.0, 100.0, 30.0),
+}
+
+
+@pytest.mark.parametrize("costly", COSTS.values(), ids=COSTS)
+def test_fewer_violations_are_not_bought_at_any_cost(costly):
+    measured = {CALM: dict.fromkeys(REFERENCE, Totals(5.0, 100.0, 9.0)), EAGER: dict.fromkeys(REFERENCE, costly)}
+    assert cross_validate(REFERENCE, measured)[1] == CALM
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_member_is_the_same_each_time_and_differs_from_the_next(family):
+    first, again, second = (member(family, number, seconds=600.0) for number in (1, 1, 2))
+    np.testing.assert_array_equal(first.rates, again.rates)
+    assert not np.array_equal(first.rates, second.rates)
+    assert (first.end - first.start, first.start) == (600.0, 3 * 86400.0)
+    assert np.isfinite(first.rates).all() and first.rates.min() > 0
+
+
+def test_every_family_is_measured():
+    totals = measure(Trial((30.0,), 1, 120.0), Reactive())
+    assert set(totals) == {*PHASES, *STEADY, *FAMILIES}
+    assert all(t.pod_minutes > 0 for t in totals.values())
+
+
+def test_the_settings_in_use_are_among_those_that_are_tried():
+    assert ActionSettings() in candidates()
