@@ -104,12 +104,12 @@ def test_busy_pods_fill_the_node_and_are_told_from_the_rest(
     def full() -> Object | None:
         now = status(concerto_cluster, NODE)
         cpu = now["resources"][0]
-        return now if now["podCount"] == 3 * cpus and cpu["usage"] > 0.9 and now["capacity"] == 0 else None
+        return now if now["podCount"] == 3 * cpus and cpu["usage"] > 0.9 and now["freePods"] == 0 else None
 
     after = eventually("the node is full", full)
     cpu = after["resources"][0]
     say(
         f"agent: {cpus} CPUs, {3 * cpus} busy pods: cpu {before['resources'][0]['usage']} -> {cpu['usage']}, "
-        f"nonPod {cpu['nonPod']}, base {cpu['base']}, cost {cpu['cost']}, capacity {before['capacity']} -> 0"
+        f"nonPod {cpu['nonPod']}, base {cpu['base']}, cost {cpu['cost']}, capacity {before['capacity']} -> {after['capacity']}"
     )
     assert cpu["nonPod"] < cpu["usage"], "other tests may run on this machine's CPUs; the rest is the pods'"
