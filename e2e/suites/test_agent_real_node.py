@@ -110,6 +110,7 @@ def test_busy_pods_fill_the_node_and_are_told_from_the_rest(
     cpu = after["resources"][0]
     say(
         f"agent: {cpus} CPUs, {3 * cpus} busy pods: cpu {before['resources'][0]['usage']} -> {cpu['usage']}, "
-        f"nonPod {cpu['nonPod']}, base {cpu['base']}, cost {cpu['cost']}, capacity {before['capacity']} -> {after['capacity']}"
+        f"nonPod {cpu['nonPod']}, base {cpu['base']}, cost {cpu['cost']}, "
+        f"capacity {before['capacity']} -> {after['capacity']}"
     )
     assert cpu["nonPod"] < cpu["usage"], "other tests may run on this machine's CPUs; the rest is the pods'"
