@@ -27,11 +27,13 @@ class Bench:
     Attributes:
         system: real nodes with Concerto on them.
         say: prints a line.
+        settle_seconds: between two runs.
         runs: made so far.
     """
 
     system: System
     say: Say
+    settle_seconds: float = SETTLE_SECONDS
     runs: int = field(default=0)
 
     def run(self, workload: Workload, pods: int, scheduler: str, number: int) -> Run:
@@ -81,4 +83,4 @@ class Bench:
         cluster.kubectl("delete", "job", *names, "--cascade=foreground")
         eventually("the pods are gone", lambda: not cluster.get("pods", "-n", "default")["items"])
         self.system.wait_no_batches()
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(self.settle_seconds)
