@@ -167,7 +167,7 @@ def test_a_backlog_that_waits_for_capacity(benchmark: BenchmarkFixture) -> None:
     cluster = cluster_state(1000)
     for i in range(1000):
         cluster.set_capacity(capacity(f"node-{i}", 0.0, version=2), NOW)
-    queue = Queue()
+    queue = Queue(signatures=cluster.signatures)
     for pod in pods(10_000):
         queue.set(pod)
     versions = iter(range(3, 10_000_000))

@@ -4,7 +4,7 @@ import pytest
 
 from concerto.api.node import Taint
 from concerto.api.pod import PodView
-from concerto.api.pod_constraints import HostPort, Toleration
+from concerto.api.pod_constraints import HostPort, Tolerations
 from concerto.api.pod_trimming import trim_pod
 
 MI = 2**20
@@ -206,20 +206,20 @@ def test_hard_constraints_that_are_not_evaluated_are_named(spec, names):
 
 TAINT = Taint("gpu", "yes", "NoSchedule")
 TOLERATIONS = {
-    "the very taint": (Toleration("gpu", "Equal", "yes", "NoSchedule"), True),
-    "no operator means Equal": (Toleration("gpu", "", "yes", "NoSchedule"), True),
-    "another value": (Toleration("gpu", "Equal", "no", "NoSchedule"), False),
-    "any value": (Toleration("gpu", "Exists", "", "NoSchedule"), True),
-    "another effect": (Toleration("gpu", "Exists", "", "NoExecute"), False),
-    "any effect": (Toleration("gpu", "Exists", "", ""), True),
-    "any key": (Toleration("", "Exists", "", ""), True),
-    "comparisons are not on by default in Kubernetes": (Toleration("gpu", "Gt", "1", ""), False),
+    "the very taint": ({"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
+    "no operator means Equal": ({"key": "gpu", "value": "yes", "effect": "NoSchedule"}, True),
+    "another value": ({"key": "gpu", "operator": "Equal", "value": "no", "effect": "NoSchedule"}, False),
+    "any value": ({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}, True),
+    "another effect": ({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}, False),
+    "any effect": ({"key": "gpu", "operator": "Exists"}, True),
+    "any key": ({"operator": "Exists"}, True),
+    "comparisons are not on by default in Kubernetes": ({"key": "gpu", "operator": "Gt", "value": "1"}, False),
 }
 
 
 @pytest.mark.parametrize(("toleration", "tolerates"), TOLERATIONS.values(), ids=TOLERATIONS)
 def test_tolerations(toleration, tolerates):
-    assert toleration.tolerates(TAINT) is tolerates
+    assert Tolerations.from_raw([toleration]).tolerate(TAINT) is tolerates
 
 
 PORTS = {

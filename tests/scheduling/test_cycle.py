@@ -10,6 +10,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.framework import ScoreDefaults
 from concerto.scheduling.plugins.registry import FILTERS
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.changes import Change
@@ -57,7 +58,7 @@ def test_no_more_than_the_limit_is_decided():
     heads = [pod(f"p{i}") for i in range(5)]
     result = decide(measured(a=10.0), heads, limit=3)
     assert len(result.decisions) == 3
-    assert result.left == heads[3:]
+    assert (result.has_more, result.out_of_time) == (True, False)
 
 
 def test_who_does_not_wait_is_passed_over():
@@ -176,12 +177,10 @@ class TestStandingReservations:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(ScoreDefaults):
     """Scores nodes by a given number; without one it abstains."""
 
     name: ClassVar[str] = "Fixed"
-    needs_normalising: ClassVar[bool] = False
-    needs_telemetry: ClassVar[bool] = False
     given: tuple[tuple[str, float], ...]
 
     def score(self, query, rows):

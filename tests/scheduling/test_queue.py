@@ -2,15 +2,17 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.queue import Queue, QueueSettings
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
 
 NOW = 1000.0
 
 
-def queue(*pods):
-    made = Queue()
+def queue(*pods, signatures=None):
+    made = Queue(signatures=signatures)
     for p in pods:
         made.set(p)
     return made
@@ -79,7 +81,10 @@ def test_a_template_is_parked_and_woken_as_one():
 
 def test_numbered_siblings_wait_together():
     index = "batch.kubernetes.io/job-completion-index"
-    q = queue(*(pod(f"p{i}", labels={"job": "j", index: str(i)}) for i in range(3)), pod("other", labels={"job": "k"}))
+    signatures = PodSignatures()
+    signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"job": "k"}}))
+    siblings = (pod(f"p{i}", labels={"job": "j", index: str(i)}) for i in range(3))
+    q = queue(*siblings, pod("other", labels={"job": "k"}), signatures=signatures)
     q.mark_unschedulable("uid-p1", Change.CAPACITY, NOW)
     assert heads(q) == ["other"]
 
@@ -164,6 +169,38 @@ def test_a_pod_that_went_while_it_backed_off_hides_nobody_behind_it():
     assert heads(q, at) == ["b"]
 
 
+def test_namespaces_of_one_priority_take_turns():
+    crowd = [pod(f"c{i}", namespace="crowd") for i in range(4)]
+    pods = [*crowd, young("late", 50, namespace="quiet"), young("vip", 55, namespace="quiet", priority=1)]
+    assert heads(queue(*pods)) == ["vip", "c0", "late", "c1", "c2", "c3"]
+    q = queue(*pods)
+    taken = q.heads(NOW)
+    assert [next(taken).name for _ in range(2)] == ["vip", "c0"]
+    del taken
+    assert heads(q)[:3] == ["vip", "late", "c0"], "the turn goes on where the cycle before stopped"
+
+
+def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look_at():
+    q = queue(*(pod(f"p{i}", priority=1, requests={"cpu": str(i + 1)}) for i in range(4)), big("behind", priority=0))
+    looked_at = q.heads(NOW)
+    for _ in range(3):
+        q.mark_unschedulable(next(looked_at).uid, Change.CAPACITY, NOW)
+    q.requeue(Change.CAPACITY)
+    assert [p.name for p in q.heads(NOW, resume=True)] == ["p3", "behind", "p0", "p1", "p2"]
+    assert heads(q) == ["p0", "p1", "p2", "p3", "behind"], "a cycle that had time for all begins with the first"
+
+
+def test_a_selector_that_tells_pods_apart_parts_them():
+    signatures = PodSignatures()
+    q = queue(pod("a", labels={"app": "a"}), pod("b", labels={"app": "b"}), signatures=signatures)
+    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)
+    assert heads(q) == []
+    signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"app": "a"}}))
+    assert heads(q) == ["a", "b"]
+    q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)
+    assert heads(q) == ["b"]
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Against a list that is sorted anew each time, for pods of several kinds that come, change, fail and go."""
 
@@ -218,7 +255,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]))
     def mark_unschedulable(self, data, requeue_on):
-        there = self.queue.heads(self.now)
+        there = list(self.queue.heads(self.now))
         if there:
             chosen = data.draw(st.sampled_from(there))
             self.ripen()

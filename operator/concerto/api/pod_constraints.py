@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from concerto.api.node import Taint
 from concerto.api.selectors import LabelSelector
@@ -21,28 +21,33 @@ _CLAIM_VOLUMES = ("persistentVolumeClaim", "ephemeral")
 
 
 @dataclass(frozen=True, slots=True)
-class Toleration:
-    """Which taints a pod tolerates.
+class Tolerations:
+    """Which taints a pod tolerates. An answer costs the same for one toleration as for a thousand.
 
     Attributes:
-        key: the taint's key; empty means every key.
-        operator: Equal or Exists.
-        value: the taint's value, for Equal.
-        effect: the taint's effect; empty means every effect.
+        exists: (key, effect) of tolerations with operator Exists; empty means every key, or every effect.
+        equal: (key, value, effect) of those with operator Equal, likewise.
     """
 
-    key: str
-    operator: str
-    value: str
-    effect: str
+    exists: frozenset[tuple[str, str]] = frozenset()
+    equal: frozenset[tuple[str, str, str]] = frozenset()
 
-    def tolerates(self, taint: Taint) -> bool:
+    def tolerate(self, taint: Taint) -> bool:
         """Whether the pod may run on a node with that taint."""
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.key and self.key != taint.key:
-            return False
-        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+        return any(
+            (key, effect) in self.exists or (key, taint.value, effect) in self.equal
+            for key in (taint.key, "")
+            for effect in (taint.effect, "")
+        )
+
+    @classmethod
+    def from_raw(cls, tolerations: Iterable[Raw] | None) -> Self:
+        """``spec.tolerations``. An operator that is not known tolerates nothing."""
+        items = [(t.get("operator") or "Equal", t.get("key", ""), t.get("effect", ""), t) for t in tolerations or ()]
+        return cls(
+            frozenset((key, effect) for operator, key, effect, _ in items if operator == "Exists"),
+            frozenset((key, t.get("value", ""), effect) for operator, key, effect, t in items if operator == "Equal"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +95,6 @@ class AntiAffinityTerm:
         if not self.any_namespace and namespace not in (self.namespaces or (own_namespace,)):
             return False
         return self.selector.matches(labels)
-
-
-def parse_tolerations(tolerations: Iterable[Raw] | None) -> tuple[Toleration, ...]:
-    """``spec.tolerations``."""
-    return tuple(
-        Toleration(t.get("key", ""), t.get("operator", ""), t.get("value", ""), t.get("effect", ""))
-        for t in tolerations or ()
-    )
 
 
 def parse_host_ports(ports: Iterable[Sequence[Raw] | None]) -> tuple[HostPort, ...]:

@@ -18,11 +18,10 @@ from concerto.api.pod_constraints import (
     REQUIRED,
     AntiAffinityTerm,
     HostPort,
-    Toleration,
+    Tolerations,
     claims_of,
     parse_anti_affinity,
     parse_host_ports,
-    parse_tolerations,
 )
 from concerto.api.pod_requests import CpuPrediction, PodResources, QoS
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm
@@ -59,7 +58,7 @@ class PodShape:
     limits: Mapping[str, int] = field(compare=False)
     predicted_cpu: CpuPrediction = field(compare=False)
     qos: QoS = field(compare=False)
-    tolerations: tuple[Toleration, ...] = field(compare=False)
+    tolerations: Tolerations = field(compare=False)
     node_selector: NodeSelector = field(compare=False)
     preferred_nodes: tuple[tuple[int, NodeSelectorTerm], ...] = field(compare=False)
     host_ports: tuple[HostPort, ...] = field(compare=False)
@@ -68,7 +67,7 @@ class PodShape:
 
     def tolerates(self, taint: Taint) -> bool:
         """Whether one of its tolerations covers the taint."""
-        return any(t.tolerates(taint) for t in self.tolerations)
+        return self.tolerations.tolerate(taint)
 
 
 def shape_of(spec: Raw) -> PodShape:
@@ -125,7 +124,7 @@ def _decode(key: bytes) -> PodShape:
         limits=resources.limits(),
         predicted_cpu=resources.predicted_cpu(),
         qos=resources.qos(),
-        tolerations=parse_tolerations(tolerations),
+        tolerations=Tolerations.from_raw(tolerations),
         node_selector=NodeSelector.from_raw(selector, nodes.get(REQUIRED)),
         preferred_nodes=tuple(
             (t["weight"], NodeSelectorTerm.from_raw(t["preference"])) for t in nodes.get(PREFERRED) or ()

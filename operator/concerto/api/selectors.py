@@ -12,7 +12,7 @@ from typing import Any, Self
 FIELD_NAME = "metadata.name"
 
 
-def _integer(text: str) -> int | None:
+def integer(text: str) -> int | None:
     """What Go's ``strconv.ParseInt(text, 10, 64)`` reads of a label value, which has no sign; None where it fails."""
     value = int(text) if text.isascii() and text.isdigit() else 2**63
     return value if value < 2**63 else None
@@ -44,8 +44,8 @@ class Requirement:
             case "DoesNotExist":
                 return value is None
             case "Gt" | "Lt":
-                have = None if value is None else _integer(value)
-                want = _integer(self.values[0]) if len(self.values) == 1 else None
+                have = None if value is None else integer(value)
+                want = integer(self.values[0]) if len(self.values) == 1 else None
                 if have is None or want is None:
                     return False
                 return have > want if self.operator == "Gt" else have < want

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.metric_provider import MetricProviderSettings
-from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
-from concerto.scheduling.plugins.measured_capacity.score import Capacity
+from concerto.scheduling.framework import Score
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import MEASURED
@@ -51,7 +50,7 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
     settings = profile.settings
     rows = slice(0, cluster.size)
     exists = cluster.nodes.exists[rows]
-    measured = [score.name for score, _ in profile.scores if score.needs_telemetry]
+    by_telemetry = [score for score, _ in profile.scores if score.needs_telemetry]
     basis = cluster.measured.basis(
         now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
     )
@@ -59,7 +58,7 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
         heard = cluster.load.heard(settings.load.provider, rows)
         missing = heard < now - settings.stale_after_seconds
         late = now - heard > max(2 * settings.metric_provider.interval_seconds, _FRESH_SECONDS)
-        if Capacity.name in measured:
+        if any("capacity" in score.needs_telemetry for score in by_telemetry):
             missing |= basis != MEASURED
     else:
         missing = basis != MEASURED
@@ -75,19 +74,19 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
         int(np.count_nonzero(exists & ~missing & late)),
         len(names),
         tuple(names[:MAX_TOLD]),
-        tuple((name, lacks) for name in measured if (lacks := _lacks(name, settings.metric_provider))),
+        tuple((score.name, lacks) for score in by_telemetry if (lacks := _lacks(score, settings.metric_provider))),
     )
 
 
-def _lacks(score: str, provider: MetricProviderSettings) -> tuple[str, ...]:
+def _lacks(score: Score, provider: MetricProviderSettings) -> tuple[str, ...]:
     """What a load-aware score needs and the provider is not asked for, as ``queries`` call it."""
-    if score == Capacity.name or provider.type == "Agents":
+    if "load" not in score.needs_telemetry or provider.type == "Agents":
         return ()
     if provider.prometheus is None:
         told = {f"{resource}.latest" for resource in RESOURCES}
     else:
         told = {query.name for query in provider.prometheus.queries}
-    needs_deviation = score != TargetLoadPacking.name
+    needs_deviation = "deviation" in score.needs_telemetry
     lacks = []
     for resource in RESOURCES if needs_deviation else RESOURCES[:1]:
         if not told & {f"{resource}.average", f"{resource}.latest"}:

@@ -1,15 +1,15 @@
-"""The scheduling cycle: pending pods and a cluster in, placements out. Pure.
+"""The scheduling cycle: pending pods and the cluster in, placements out. Pure.
 
 Pods are taken in order; each gets a mask (filters), a vector (scores) and the best node; the result is assumed in the
-cluster, so that the next pod sees it. What the decisions become, and what happens when one fails, is the caller's.
+cluster, so that the next pod sees it. Carrying out the decisions, and what happens when one fails, is the caller's.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,29 +19,19 @@ from concerto.api.podreservation import Assignment, Pin, ReservationKey
 from concerto.pinning.topology import bits
 from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
 from concerto.scheduling.framework import Query
-from concerto.scheduling.plugins.measured_capacity.score import pods_by_requests
+from concerto.scheduling.large_pod_drain import LargePodDrain, required_cpu, waits
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.reasons import Diagnosis, diagnose
+from concerto.scheduling.reasons import Diagnosis, diagnose, diagnose_error
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Ints
-from concerto.scheduling.state.cpus import Workload
+from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
 from concerto.scheduling.state.measured_capacity import MEASURED
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
-_MAX_EMPTYING = 0.25
-"""Share of the nodes that are kept at a time for large pods that wait."""
-_SOON, _NEARLY_ALL = 0.25, 0.75
-"""Part of ``largePodWait`` after which a large pod is content with that part of its CPU: what takes all of a node would
-go nowhere where a service runs on every node."""
-_MAX_WAITS = 5
-"""Times that a large pod waits for ``largePodWait``: then it takes whatever room there is."""
-_ORDINARY_WAITS = 3
-"""Times that an ordinary pod waits as long: then no node is kept from it, nor do younger large ones go before it."""
-ANYTHING = -math.inf
-"""CPU that is looked for, for a pod that has waited so long that it goes wherever there is room for one more."""
+MAX_SECONDS = 0.2
+"""Time of one cycle, after which no other pod is looked at."""
 RANKED = 3
-"""Nodes that a decision tells the scores of."""
+"""Nodes whose scores a decision keeps."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +57,20 @@ class Decision:
 
 @dataclass(frozen=True)
 class Unschedulable:
-    """A pod for which there is no node now, and why; siblings share one diagnosis.
+    """A pod for which there is no node now, and why; alike pods share one diagnosis.
 
     Attributes:
         pod: the pod.
         diagnosis: why.
         always_considered: whether nodes are drained for it. It is then among the heads of every cycle; a cycle without
             it would give those nodes away.
+        error: what went wrong in a plugin; None where filters refused every node.
     """
 
     pod: PodView
     diagnosis: Diagnosis
     always_considered: bool = False
+    error: Exception | None = None
 
 
 @dataclass
@@ -88,15 +80,15 @@ class CycleResult:
     Attributes:
         decisions: placements, in the order in which they were decided; at most the limit.
         unschedulable: pods without a node.
-        left: pods that were not looked at, as the limit was reached or time ran out.
-        out_of_time: whether time ran out.
-        abstentions: by (scheduler name, plugin), nodes on which it had no opinion for want of a metric; a node counts
-            once for each kind of pod.
+        has_more: whether it stopped before it had looked at all pods: at the limit of decisions, or out of time.
+        out_of_time: whether it stopped because its time was over.
+        abstentions: by (scheduler name, plugin), nodes on which it abstained for want of a metric; a node counts once
+            for each signature.
     """
 
     decisions: list[Decision] = field(default_factory=list)
     unschedulable: list[Unschedulable] = field(default_factory=list)
-    left: list[PodView] = field(default_factory=list)
+    has_more: bool = False
     out_of_time: bool = False
     abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -109,7 +101,8 @@ def schedule(
     now: float,
     generator: np.random.Generator,
     limit: int = MAX_DECISIONS,
-    out_of_time: Callable[[], bool] = lambda: False,
+    spent: Callable[[], float] = lambda: 0.0,
+    max_seconds: float = MAX_SECONDS,
 ) -> CycleResult:
     """Decide on pending pods and assume the decisions in the cluster.
 
@@ -118,143 +111,134 @@ def schedule(
         heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``). Pods that do not wait
             (gates, or deletion under way), of no profile, or placed already are passed over.
         profiles: by scheduler name.
-        now: seconds since the epoch: says whose telemetry is still good.
+        now: seconds since the epoch: says which telemetry is still good.
         generator: breaks ties.
-        limit: most decisions.
-        out_of_time: whether the cycle should end; asked before each pod but the first, so that every cycle advances.
+        limit: decisions at most.
+        spent: seconds since the cycle began; asked before each pod but the first.
+        max_seconds: time after which no other pod is looked at.
     """
-    result = CycleResult()
-    templates: dict[object, Evaluation] = {}
-    failed: dict[object, tuple[Diagnosis, Query]] = {}
-    touched: list[int] = []
-    drain = LargePodDrain(cluster, touched)
-    for pod in drain.first(heads, profiles, now):
-        profile = profiles.get(pod.scheduler_name)
-        if profile is None or not pod.waiting or cluster.is_placed(pod.uid):
-            continue
-        if not result.out_of_time and (result.decisions or result.unschedulable):
-            result.out_of_time = out_of_time()
-        if len(result.decisions) == limit or result.out_of_time:
-            result.left.append(pod)
-            continue
-        reservation = cluster.ledger.reservations.for_pod(pod)
-        workload = profile.workload(pod)
-        millicores = _millicores(cluster, pod, profile, now)
-        key = (*_template_key(cluster, pod, reservation), workload, millicores)
-        # Placements only take away, so what has found no node in this cycle finds none later in it
-        if key not in failed:
-            if key not in templates:
-                query = query_for(cluster, pod, profile, reservation, now)
-                templates[key] = template = Evaluation(query, profile.for_workload(workload), reservation, touched)
-                for plugin, count in template.abstentions.items():
-                    result.abstentions[pod.scheduler_name, plugin] += count
-            template = templates[key]
-            template.update()
-            best = template.best(generator)
-            if best is not None:
-                decision = _decide(pod, template, *best)
-                cluster.assume(pod, decision.assignment, now, millicores)
-                touched.append(best[0])
-                result.decisions.append(decision)
-                continue
-            failed[key] = diagnose(template.query, profile.for_workload(workload).filters), template.query
-            del templates[key]
-        diagnosis, query = failed[key]
-        always_considered = millicores != 0.0 and _waits(pod, profile, now) >= 1
-        result.unschedulable.append(Unschedulable(pod, diagnosis, always_considered))
-        if always_considered:
-            drain.keep_one(key, query, profile.for_workload(workload))
-    drain.over()
-    return result
+    cycle = _Cycle(cluster, profiles, now, generator)
+    for looked_at, pod in enumerate(cycle.drain.first(heads, profiles, now)):
+        if len(cycle.result.decisions) >= limit:
+            cycle.result.has_more = True
+            break
+        if looked_at and spent() >= max_seconds:
+            cycle.result.has_more = cycle.result.out_of_time = True
+            break
+        cycle.look_at(pod)
+    cycle.drain.end()
+    return cycle.result
 
 
-class LargePodDrain:
-    """Nodes that a cycle keeps from pods that are units, so that they come free for large ones that wait for long.
+class _Cycle:
+    """One cycle: what has been found out in it, by signature of pods.
 
-    Nothing is remembered from one cycle to the next: the node that has emptied the most is the first to be kept again.
+    Args:
+        cluster: the cluster.
+        profiles: by scheduler name.
+        now: seconds since the epoch.
+        generator: breaks ties.
     """
 
-    def __init__(self, cluster: ClusterState, touched: list[int]) -> None:
+    def __init__(
+        self, cluster: ClusterState, profiles: Mapping[str, Profile], now: float, generator: np.random.Generator
+    ) -> None:
+        self.result = CycleResult()
         self._cluster = cluster
-        self._touched = touched
-        self._may_keep: dict[object, list[int]] = {}  # for like pods, the last is the next
+        self._profiles = profiles
+        self._now = now
+        self._generator = generator
+        self._touched: list[int] = []
+        self.drain = LargePodDrain(cluster, self._touched)
+        self._evaluations: dict[Hashable, Evaluation] = {}
+        # Placements only take away, so a pod that has found no node in this cycle finds none later in it
+        self._failed: dict[Hashable, tuple[Diagnosis, Query | None, Exception | None]] = {}
 
-    def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
-        """The same pods, those first that nodes may have to be kept for: others would take what comes free."""
-        if not self._cluster.large_pods.sizes:
-            return heads
+    def look_at(self, pod: PodView) -> None:
+        """Decide on one pod. An error in a plugin is this pod's failure, and its like's, and nobody else's."""
+        # 1. Is it ours, and does it wait?
+        profile = self._profiles.get(pod.scheduler_name)
+        if profile is None or not pod.waiting or self._cluster.is_placed(pod.uid):
+            return
+        key: Hashable = pod.uid
+        try:
+            # 2. What do plugins have to know of it?
+            request = request_of(self._cluster, pod, profile, self._now)
+            key = (pod.scheduler_name, self._cluster.signatures.of(pod), request)
+            if key not in self._failed:
+                # 3. Which nodes are feasible, and how good are they?
+                evaluation = self._evaluation(key, pod, profile, request)
+                best = evaluation.best(self._generator)
+                if best is not None:
+                    # 4. Take the best
+                    self._place(pod, evaluation, *best)
+                    return
+                # 5. Or find out why there is none
+                filters = profile.for_workload(request.workload).filters
+                self._failed[key] = diagnose(evaluation.query, filters), evaluation.query, None
+                del self._evaluations[key]
+        except Exception as error:
+            self._cluster.forget(pod.uid)
+            self._evaluations.pop(key, None)
+            self._failed[key] = diagnose_error(self._cluster, error), None, error
+        # 6. No node: drain one for a large pod that has waited for long
+        self._fail(pod, key, profile)
 
-        def waits(pod: PodView) -> bool:
-            profile = profiles.get(pod.scheduler_name)
-            if profile is None or not _waits(pod, profile, now):
-                return False
-            return _millicores(self._cluster, pod, profile, now) != 0.0
+    def _evaluation(self, key: Hashable, pod: PodView, profile: Profile, request: Request) -> Evaluation:
+        evaluation = self._evaluations.get(key)
+        if evaluation is None:
+            query = query_for(self._cluster, pod, profile, self._now, request)
+            evaluation = Evaluation(query, profile.for_workload(request.workload), self._touched)
+            self._evaluations[key] = evaluation
+            for plugin, count in evaluation.abstentions.items():
+                self.result.abstentions[pod.scheduler_name, plugin] += count
+        else:
+            evaluation.update()
+        return evaluation
 
-        return sorted(heads, key=lambda pod: (-pod.priority, not waits(pod)))
+    def _place(self, pod: PodView, evaluation: Evaluation, row: int, score: float) -> None:
+        decision = _decide(pod, evaluation, row, score)
+        self._cluster.assume(pod, decision.assignment, self._now, evaluation.query.required_cpu or 0.0)
+        self._touched.append(row)
+        self.result.decisions.append(decision)
 
-    def keep_one(self, key: object, query: Query, profile: Profile) -> None:
-        """Keep one more node for a pod like those of that key, the one that has to lose the least."""
-        if key not in self._may_keep:
-            self._may_keep[key] = self._candidates(query, profile)
-        candidates = self._may_keep[key]
-        while candidates:
-            row = candidates.pop()
-            if not self._cluster.large_pods.draining[row]:
-                self._cluster.large_pods.draining[row] = True
-                self._touched.append(row)
-                return
-
-    def _candidates(self, query: Query, profile: Profile) -> list[int]:
-        """Nodes to keep for such pods, so many that of the nodes that would do for them a quarter is kept, or one."""
-        cluster, rows = self._cluster, slice(0, self._cluster.size)
-        wanted = cluster.nodes.exists[rows] & query.is_measured(rows)
-        for plugin in profile.filters:
-            if plugin.name != "PodCapacity":
-                wanted &= plugin.feasible(query, rows)
-        taken = cluster.large_pods.taken(rows)
-        kept = int(np.count_nonzero(wanted & cluster.large_pods.draining[rows]))
-        most = max(1, int(_MAX_EMPTYING * np.count_nonzero(wanted))) - kept
-        could: Ints = np.flatnonzero(wanted & ~cluster.large_pods.draining[rows] & np.isfinite(taken))
-        return [int(row) for row in could[np.argsort(taken[could], kind="stable")][: max(0, most)][::-1]]
-
-    def over(self) -> None:
-        """The cycle is over."""
-        self._cluster.large_pods.draining[:] = False
+    def _fail(self, pod: PodView, key: Hashable, profile: Profile) -> None:
+        diagnosis, query, error = self._failed[key]
+        is_large = query is not None and (query.required_cpu is not None or query.ignores_size)
+        always_considered = is_large and waits(pod, profile, self._now) >= 1
+        self.result.unschedulable.append(Unschedulable(pod, diagnosis, always_considered, error))
+        if always_considered and query is not None:
+            self.drain.drain_one(key, query, profile.for_workload(query.workload))
 
 
-def _template_key(cluster: ClusterState, pod: PodView, reservation: ReservationKey | None) -> tuple[object, ...]:
-    """What two pods must have in common to be treated alike: labels matter only to others' anti-affinity."""
-    refusable = (pod.namespace, frozenset(pod.labels.items())) if cluster.anti_affinity else None
-    return (pod.scheduler_name, pod.shape, reservation, refusable)
+class Request(NamedTuple):
+    """What one pod asks for beyond its shape, under its profile and as of now.
 
-
-def _waits(pod: PodView, profile: Profile, now: float) -> int:
-    """How many times ``largePodWait`` the pod has waited."""
-    return max(0, int((now - pod.created) / profile.settings.large_pod_wait_seconds))
-
-
-def _millicores(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> float:
-    """CPU that is looked for, for a pod whose kind is no unit of capacity; 0 for all others.
-
-    The longer it waits, the less it is content with. Where even keeping a node for it has not helped, slow is better
-    than never: it takes half, and so on, and in the end ``ANYTHING``, as do ordinary pods that have waited for long.
+    Attributes:
+        reservation: the reservation that holds units for it; None without one.
+        workload: what it asks of a node's CPUs; None for a pod without a workload type.
+        required_cpu: millicores that a node must have left for a large pod; None for a regular pod.
+        ignores_size: whether it goes wherever there is room for one more pod.
     """
-    if not cluster.large_pods.sizes:
-        return 0.0
-    waits, millicores = _waits(pod, profile, now), cluster.large_pods.sizes.millicores(pod)
-    if waits >= (_MAX_WAITS if millicores else _ORDINARY_WAITS):
-        return ANYTHING
-    if waits < 2:
-        soon = now - pod.created < _SOON * profile.settings.large_pod_wait_seconds
-        return millicores if soon else _NEARLY_ALL * millicores
-    return millicores * 0.5 ** (waits - 1)
+
+    reservation: ReservationKey | None
+    workload: Workload | InvalidPinningRequest | None
+    required_cpu: float | None
+    ignores_size: bool
+
+
+def request_of(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> Request:
+    """What the pod asks for beyond its shape."""
+    reservation = cluster.ledger.reservations.for_pod(pod)
+    return Request(reservation, profile.workload(pod), *required_cpu(cluster, pod, profile, now))
 
 
 def query_for(
-    cluster: ClusterState, pod: PodView, profile: Profile, reservation: ReservationKey | None, now: float
+    cluster: ClusterState, pod: PodView, profile: Profile, now: float, request: Request | None = None
 ) -> Query:
     """What plugins are asked about a pod under its profile, as of now."""
     settings = profile.settings
+    request = request_of(cluster, pod, profile, now) if request is None else request
     basis = cluster.measured.basis(
         now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
     )
@@ -262,21 +246,20 @@ def query_for(
         pod,
         cluster,
         basis,
-        reserved(cluster, reservation),
+        reserved(cluster, request.reservation),
         settings.admit_fraction,
         settings.load,
-        now - settings.stale_after_seconds,
-        profile.workload(pod),
-        settings.workload_aware.policy,
-        _millicores(cluster, pod, profile, now),
+        oldest=now - settings.stale_after_seconds,
+        cpu_policy=settings.workload_aware.policy,
+        **request._asdict(),
     )
 
 
-def _decide(pod: PodView, template: Evaluation, row: int, score: float) -> Decision:
-    query, cluster = template.query, template.query.cluster
+def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:
+    query, cluster = evaluation.query, evaluation.query.cluster
     rows = np.array([row])
     measured = query.basis[row] == MEASURED
-    available = query.available(rows) if measured else pods_by_requests(query, rows)
+    available = query.available(rows) if measured else query.pods_by_requests(rows)
     node = cluster.names[row]
     assignment = Assignment(
         namespace=pod.namespace,
@@ -286,16 +269,16 @@ def _decide(pod: PodView, template: Evaluation, row: int, score: float) -> Decis
         basis="Capacity" if measured else "Requests",
         node_capacity_resource_version=cluster.ledger.resource_version(node),
         available=float(available[0]),
-        reservation=template.reservation if query.reserved[row] > 0 else None,
+        reservation=query.reservation if query.reserved[row] > 0 else None,
         pin=_pin(pod, query, node),
     )
     return Decision(
         pod,
         assignment,
         score,
-        int(np.count_nonzero(template.feasible)),
-        template.top(row, RANKED),
-        template.by_allocation,
+        int(np.count_nonzero(evaluation.feasible)),
+        evaluation.top(row, RANKED),
+        evaluation.by_allocation,
     )
 
 

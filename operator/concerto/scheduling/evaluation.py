@@ -12,19 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.podreservation import ReservationKey
-from concerto.api.score_arguments import NodeResourcesFitArgs
 from concerto.scheduling.framework import Filter, Query
-from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
+from concerto.scheduling.plugins.registry import BY_ALLOCATION
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
-
-_BY_ALLOCATION = NodeResourcesFit(NodeResourcesFitArgs())
-"""What stands in for scores by load while they have no metric of any node (seed 001: "best fit based on allocations").
-"""
 
 
 def reserved(cluster: ClusterState, reservation: ReservationKey | None) -> Floats:
@@ -56,7 +51,6 @@ class Evaluation:
     Args:
         query: its first pod.
         profile: filters and scores.
-        reservation: the standing reservation that holds units for it.
         touched: rows that the cycle has placed pods on, in order; the cycle appends to it.
 
     Attributes:
@@ -66,11 +60,8 @@ class Evaluation:
             it.
     """
 
-    def __init__(
-        self, query: Query, profile: Profile, reservation: ReservationKey | None, touched: Sequence[int]
-    ) -> None:
+    def __init__(self, query: Query, profile: Profile, touched: Sequence[int]) -> None:
         self.query = query
-        self.reservation = reservation
         self._profile = profile
         self._touched = touched
         self._seen = len(touched)
@@ -78,7 +69,7 @@ class Evaluation:
         self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.needs_normalising or s.needs_telemetry))
         self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.needs_telemetry)
         # A profile that has its own idea of requests needs nobody's in its place
-        knows_requests = any(isinstance(s, NodeResourcesFit) for s, _ in profile.scores)
+        knows_requests = any(s.by_requests for s, _ in profile.scores)
         self._stand_in_weight = 0.0 if knows_requests else float(sum(w for s, w in profile.scores if s.needs_telemetry))
         self._whole = tuple((s, float(w)) for s, w in profile.scores if s.needs_normalising or s.needs_telemetry)
         size = query.cluster.size
@@ -98,8 +89,8 @@ class Evaluation:
         if self._seen < len(self._touched):
             rows = np.array(sorted(set(self._touched[self._seen :])), dtype=np.int64)
             self._seen = len(self._touched)
-            if self.reservation is not None:
-                self.query.reserved[rows] = reserved(self.query.cluster, self.reservation)[rows]
+            if self.query.reservation is not None:
+                self.query.reserved[rows] = reserved(self.query.cluster, self.query.reservation)[rows]
             self._look(rows, self._changing)
 
     def totals(self) -> Floats:
@@ -114,7 +105,7 @@ class Evaluation:
                 scores = _neutral(scores)
             weighted, weights = self._add(weighted, weights, scores, weight)
         if self.by_allocation and self._stand_in_weight:
-            by_requests = _BY_ALLOCATION.score(self.query, slice(0, len(weights)))
+            by_requests = BY_ALLOCATION.score(self.query, slice(0, len(weights)))
             weighted, weights = self._add(weighted, weights, by_requests, self._stand_in_weight)
         if self._abstained:
             means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
@@ -184,7 +175,7 @@ class Evaluation:
 
     def _candidates(self) -> Bools:
         """The feasible nodes; if a standing reservation holds a unit for the pod on some of them, those alone."""
-        if self.reservation is not None and (with_unit := self.feasible & (self.query.reserved > 0)).any():
+        if self.query.reservation is not None and (with_unit := self.feasible & (self.query.reserved > 0)).any():
             return with_unit
         return self.feasible
 

@@ -45,10 +45,9 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
         profile: its profile.
         now: seconds since the epoch.
     """
-    reservation = cluster.ledger.reservations.for_pod(pod)
-    query = query_for(cluster, pod, profile, reservation, now)
+    query = query_for(cluster, pod, profile, now)
     profile = profile.for_workload(query.workload)
-    template = Evaluation(query, profile, reservation, ())
+    template = Evaluation(query, profile, ())
     totals = template.totals()
     rows = np.flatnonzero(cluster.nodes.exists[: cluster.size])
     by_plugin = template.by_plugin(rows)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
+from concerto.api.podreservation import ReservationKey
 from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
@@ -23,6 +24,7 @@ from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
 from concerto.scheduling.state.provided_load import RESOURCES
+from concerto.scheduling.state.resources import PODS
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,12 @@ class Query:
         reserved: by row, units that a standing reservation holds for this pod.
         admit_fraction: room that a node must have left to be given one more pod, in pods.
         load: how nodes' load is told.
+        reservation: the reservation that holds units for it; None without one.
         oldest: when a provider's metric must have been measured at least, seconds.
-        workload: what it asks of a node's CPUs; None for a pod that does not say what kind of workload it is.
-        cpu_policy: whether nodes with most or with least room for its kind are better.
-        millicores: CPU that it takes, if pods like it are no units of capacity; minus infinity if it has waited so long
-            that it goes wherever there is room; else 0.
+        workload: what it asks of a node's CPUs; None for a pod without a workload type.
+        cpu_policy: whether nodes with the most or with the least room for its kind are better.
+        required_cpu: millicores that a node must have left for it, if it is a large pod; None for a regular pod.
+        ignores_size: whether it has waited so long that it goes wherever there is room for one more pod.
     """
 
     pod: PodView
@@ -49,10 +52,12 @@ class Query:
     reserved: Floats
     admit_fraction: float
     load: LoadSettings
+    reservation: ReservationKey | None = None
     oldest: float = -np.inf
     workload: Workload | InvalidPinningRequest | None = None
     cpu_policy: CPUPolicy = "Balanced"
-    millicores: float = 0.0
+    required_cpu: int | float | None = None
+    ignores_size: bool = False
 
     def names(self, rows: Rows) -> list[str]:
         """The nodes' names."""
@@ -65,6 +70,20 @@ class Query:
         with_reserved = cluster.measured.available[rows] + self.reserved[rows]
         startable: Floats = cluster.measured.startable[rows]
         return np.minimum(with_reserved, startable)
+
+    def pods_by_requests(self, rows: Rows) -> Floats:
+        """How many such pods the nodes could still take by requests: least over cpu, memory and the number of pods.
+
+        Both what the pod requests and what pods on the node do are counted with kube-scheduler's defaults for
+        containers that request nothing (100m, 200Mi), or such pods would cost nothing.
+        """
+        resources, shape = self.cluster.resources, self.pod.shape
+        pods = (resources.allocatable(PODS, rows) - resources.used(PODS, rows)).astype(np.float64)
+        amounts = (("cpu", shape.nonzero_cpu_millicores), ("memory", shape.nonzero_memory_bytes))
+        for (resource, amount), used in zip(amounts, self.cluster.usage.nonzero):
+            if amount:
+                pods = np.minimum(pods, (resources.allocatable(resource, rows) - used[rows]) / amount)
+        return np.maximum(pods, 0.0)
 
     def is_measured(self, rows: Rows) -> Bools:
         """Which nodes take part by measured capacity."""
@@ -101,16 +120,20 @@ class Query:
 
 
 class Filter(Protocol):
-    """Says which nodes a pod may go to.
+    """Decides which nodes a pod may go to.
 
     Attributes:
         name: as in SchedulingProfile.
-        fixed: whether a placement on a node leaves the answer for all nodes as it was.
+        unaffected_by_placements: whether a placement on a node leaves the answer for all nodes as it was.
+        mended_by_draining: whether it may let a node pass once other pods have left the node's CPUs.
+        for_pinned_pods: whether it concerns only pods with a workload type.
         requeue_on: changes after which a pod that it refused everywhere is worth another look.
     """
 
     name: ClassVar[str]
     unaffected_by_placements: ClassVar[bool]
+    mended_by_draining: ClassVar[bool]
+    for_pinned_pods: ClassVar[bool]
     requeue_on: ClassVar[Change]
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
@@ -122,18 +145,30 @@ class Filter(Protocol):
         ...
 
 
+class FilterDefaults:
+    """What holds for most filters."""
+
+    unaffected_by_placements: ClassVar[bool] = False
+    mended_by_draining: ClassVar[bool] = False
+    for_pinned_pods: ClassVar[bool] = False
+
+
 class Score(Protocol):
-    """Says how good a feasible node is, from 0 to 100.
+    """Decides how good a feasible node is, from 0 to 100.
 
     Attributes:
         name: as in SchedulingProfile.
         needs_normalising: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
-        measured: whether it abstains for want of a metric; others do where they have nothing to say about the pod.
+        needs_telemetry: what must be measured of a node, without which it abstains there: capacity, load, deviation.
+        by_requests: whether it compares nodes by requests, so that nothing need stand in for missing telemetry.
+        for_pinned_pods: whether it concerns only pods with a workload type.
     """
 
     name: ClassVar[str]
     needs_normalising: ClassVar[bool]
-    needs_telemetry: ClassVar[bool]
+    needs_telemetry: ClassVar[frozenset[str]]
+    by_requests: ClassVar[bool]
+    for_pinned_pods: ClassVar[bool]
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains."""
@@ -144,10 +179,13 @@ class Score(Protocol):
         ...
 
 
-class Local:
-    """Base of scores whose ``score`` is on the scale of 0 to 100 already, whatever the other nodes are like."""
+class ScoreDefaults:
+    """What holds for most scores: they are on the scale of 0 to 100 already, and need no telemetry."""
 
     needs_normalising: ClassVar[bool] = False
+    needs_telemetry: ClassVar[frozenset[str]] = frozenset()
+    by_requests: ClassVar[bool] = False
+    for_pinned_pods: ClassVar[bool] = False
 
     def normalise(self, query: Query, scores: Floats) -> Floats:
         """As they are."""

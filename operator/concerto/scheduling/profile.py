@@ -9,9 +9,7 @@ from typing import Self
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.framework import Filter, Score
-from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
-from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
 
 
@@ -45,25 +43,25 @@ class Profile:
     @cached_property
     def pins(self) -> bool:
         """Whether its pods can have CPUs of their own."""
-        return any(f.name == WorkloadAware.name for f in self.filters)
+        return any(f.for_pinned_pods for f in self.filters)
 
     @cached_property
     def reads_load(self) -> bool:
         """Whether a score looks at the load of nodes, and not only at their measured capacity."""
-        return any(score.needs_telemetry and score.name != Capacity.name for score, _ in self.scores)
+        return any("load" in score.needs_telemetry for score, _ in self.scores)
 
     def workload(self, pod: PodView) -> Workload | InvalidPinningRequest | None:
         """What a pod asks of a node's CPUs under this profile."""
         return workload_of(pod, self.settings.workload_aware) if self.pins else None
 
     def for_workload(self, workload: Workload | InvalidPinningRequest | None) -> Profile:
-        """What of the profile has a say about such pods: those that are not pinned have nothing to do with CPUs."""
+        """The plugins that concern such pods: CPUs are no matter of pods that are not pinned."""
         return self if workload is not None else self._without_cpus
 
     @cached_property
     def _without_cpus(self) -> Profile:
         return replace(
             self,
-            filters=tuple(f for f in self.filters if f.name != WorkloadAware.name),
-            scores=tuple((s, w) for s, w in self.scores if s.name != WorkloadAware.name),
+            filters=tuple(f for f in self.filters if not f.for_pinned_pods),
+            scores=tuple((s, w) for s, w in self.scores if not s.for_pinned_pods),
         )

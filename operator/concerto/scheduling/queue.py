@@ -1,37 +1,39 @@
-"""Pods that wait to be placed: active, backing off, or parked until something changes. Pure; time is passed in.
+"""Pods that wait to be placed: active, backing off, or unschedulable until something changes. Pure; time is passed in.
 
-Like pods wait together in a group, ordered among themselves, and a group is parked and woken as one: with ten thousand
-pods of one Job waiting for capacity, an event costs as much as with one. Order is kube-scheduler's PrioritySort:
-priority, then creation, then first come.
+Alike pods wait together in a group, ordered among themselves, and a group is marked and requeued as one: with ten
+thousand pods of one Job waiting for capacity, an event costs as much as with one. Order is kube-scheduler's
+PrioritySort within a namespace (priority, then creation, then arrival); namespaces of the same priority take turns.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle import MAX_DECISIONS
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.learned_sizes import kind_of
+from concerto.scheduling.state.signatures import PodSignatures
 
 _Place = tuple[float, int, str]
 """Creation time, order of arrival, UID: a pod's place in its group."""
-_GroupKey = tuple[str, int, Hashable]
+_GroupKey = tuple[str, int, str, Hashable]
+"""Scheduler name, priority, namespace, signature."""
 
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """How long pods wait when nothing tells that waiting is over.
+    """How long pods wait when no event ends their waiting.
 
     Attributes:
         initial_backoff_seconds: wait after a pod's first failed binding; doubles with each further one.
         max_backoff_seconds: longest such wait.
-        flush_seconds: a parked group is looked at again after that long even if no event has woken it, as telemetry
-            grows stale and reservations expire without an event.
+        flush_seconds: an unschedulable group is looked at again after that long even if no event has requeued it, as
+            telemetry grows stale and reservations expire without an event.
     """
 
     initial_backoff_seconds: float = 1.0
@@ -39,13 +41,14 @@ class QueueSettings:
     flush_seconds: float = 30.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     key: _GroupKey
     places: list[_Place] = field(default_factory=list)
     unschedulable_since: float | None = None
     requeue_on: Change = Change.NOTHING
     always_considered: bool = False
+    failed_in_pass: int = -1
 
 
 @dataclass
@@ -61,15 +64,22 @@ class Queue:
 
     Args:
         settings: waiting times.
+        signatures: which pods are alike; the cluster state's.
     """
 
-    def __init__(self, settings: QueueSettings | None = None) -> None:
+    def __init__(self, settings: QueueSettings | None = None, signatures: PodSignatures | None = None) -> None:
         self._settings = settings or QueueSettings()
+        self._signatures = signatures if signatures is not None else PodSignatures()
+        self._version = self._signatures.version
         self._waiting: dict[str, _Waiting] = {}
         self._groups: dict[_GroupKey, _Group] = {}
+        self._unschedulable: OrderedDict[_GroupKey, _Group] = OrderedDict()  # longest first
+        self._by_requeue_on: dict[Change, dict[_GroupKey, _Group]] = {}
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
+        self._pass = 0
+        self._last_namespace: dict[int, str] = {}  # by priority
 
     def __len__(self) -> int:
         """Pods in the queue, whatever they wait for."""
@@ -79,13 +89,15 @@ class Queue:
         """Whether the pod is in the queue."""
         return uid in self._waiting
 
+    # --- pods come and go
+
     def set(self, pod: PodView) -> None:
         """A pod that waits to be placed, new or changed; one with scheduling gates is left out until they are gone."""
         if not pod.waiting:
             self.remove(pod.uid)
             return
         known = self._waiting.get(pod.uid)
-        key = _group_key(pod)
+        key = self._key(pod)
         if known is not None and known.group.key == key:
             known.pod = pod
             return
@@ -105,26 +117,39 @@ class Queue:
         self.take(uid)
 
     def take(self, uid: str) -> None:
-        """The pod is decided on; should that come to nothing, it waits the longer the more often it has (`retry`)."""
+        """The pod is decided on. Should its binding fail, it waits the longer the more often that happens (`retry`)."""
         waiting = self._waiting.pop(uid, None)
         if waiting is not None:
             self._leave(waiting)
 
-    def heads(self, now: float, limit: int = MAX_DECISIONS) -> list[PodView]:
+    # --- cycles
+
+    def heads(self, now: float, limit: int = MAX_DECISIONS, *, resume: bool = False) -> Iterator[PodView]:
         """Pods to be looked at now, in order: from each active group as many as one cycle can place.
 
-        They stay in the queue: tell it with ``remove``, ``mark_unschedulable`` or ``retry`` what became of them.
+        They are found one by one as they are asked for, and stay in the queue: report what became of them with
+        ``remove``, ``mark_unschedulable`` or ``retry``, once no more are asked for.
+
+        Args:
+            now: seconds.
+            limit: pods of one group at most.
+            resume: whether the cycle before ran out of time. Groups that have failed since it began come last then, so
+                that those behind them are looked at, too.
         """
+        if self._version != self._signatures.version:
+            self._regroup()
         self._ripen(now)
+        if not resume:
+            self._pass += 1
         active = [g for g in self._groups.values() if g.unschedulable_since is None and g.places]
         if active:
-            active += [
-                g
-                for g in self._groups.values()
-                if g.unschedulable_since is not None and g.always_considered and g.places
-            ]
-        ordered = heapq.merge(*(self._in_order(group, limit) for group in active))
-        return [self._waiting[uid].pod for _, _, _, uid in ordered]
+            active += [g for g in self._unschedulable.values() if g.always_considered and g.places]
+        buckets: dict[tuple[bool, int], dict[str, list[_Group]]] = {}
+        for group in active:
+            _, priority, namespace, _ = group.key
+            bucket = buckets.setdefault((group.failed_in_pass == self._pass, -priority), {})
+            bucket.setdefault(namespace, []).append(group)
+        return self._in_turns(sorted(buckets.items(), key=lambda item: item[0]), limit)
 
     def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
@@ -133,16 +158,20 @@ class Queue:
             uid: the pod.
             requeue_on: what could help.
             now: seconds.
-            always_considered: whether it is among the heads whenever any other pod is: nodes are kept for it.
+            always_considered: whether it is among the heads whenever any other pod is: nodes are drained for it.
         """
         waiting = self._waiting.get(uid)
         if waiting is None:
             return
-        if waiting.group.unschedulable_since is None:
-            waiting.group.unschedulable_since = now
-            waiting.group.requeue_on = requeue_on
-            waiting.group.always_considered = False
-        waiting.group.always_considered |= always_considered
+        group = waiting.group
+        group.failed_in_pass = self._pass
+        if group.unschedulable_since is None:
+            group.unschedulable_since = now
+            group.requeue_on = requeue_on
+            group.always_considered = False
+            self._unschedulable[group.key] = group
+            self._by_requeue_on.setdefault(requeue_on, {})[group.key] = group
+        group.always_considered |= always_considered
 
     def not_among_heads(self, uid: str) -> list[PodView]:
         """Pods like this one that no cycle looks at because so many are before them; only for the first of its group.
@@ -173,29 +202,29 @@ class Queue:
         return ready_at
 
     def requeue(self, change: Change) -> None:
-        """Something has changed: parked pods that it could help are active again."""
-        if not change:
-            return
-        for group in self._groups.values():
-            if group.unschedulable_since is not None and group.requeue_on & change:
-                group.unschedulable_since = None
+        """Something has changed: unschedulable pods that it could help are active again."""
+        for requeue_on in [each for each in self._by_requeue_on if each & change]:
+            for group in list(self._by_requeue_on[requeue_on].values()):
+                self._activate(group)
 
     def requeue_all(self) -> None:
-        """Everything may have changed (a profile was edited): all parked pods are active again."""
-        for group in self._groups.values():
-            group.unschedulable_since = None
+        """Everything may have changed (a profile was edited): all unschedulable pods are active again."""
+        for group in list(self._unschedulable.values()):
+            self._activate(group)
 
     def next_ready(self) -> float | None:
         """When a pod or group becomes active by the mere passing of time; None if none does."""
-        times = [
-            g.unschedulable_since + self._settings.flush_seconds
-            for g in self._groups.values()
-            if g.unschedulable_since is not None
-        ]
+        times = [g.unschedulable_since + self._settings.flush_seconds for g in islice(self._unschedulable.values(), 1)
+                 if g.unschedulable_since is not None]  # fmt: skip
         while self._backoff and not self._is_backing_off(*self._backoff[0]):
             heapq.heappop(self._backoff)  # its pod has gone: it must not hide those behind it
         times += [at for at, _ in self._backoff[:1]]
         return min(times, default=None)
+
+    # --- inside
+
+    def _key(self, pod: PodView) -> _GroupKey:
+        return (pod.scheduler_name, pod.priority, pod.namespace, self._signatures.of(pod))
 
     def _group(self, key: _GroupKey) -> _Group:
         group = self._groups.get(key)
@@ -203,8 +232,38 @@ class Queue:
             group = self._groups[key] = _Group(key)
         return group
 
-    def _in_order(self, group: _Group, limit: int) -> Iterator[tuple[int, float, int, str]]:
-        return ((-group.key[1], *place) for place in islice(group.places, limit))
+    def _activate(self, group: _Group) -> None:
+        group.unschedulable_since = None
+        del self._unschedulable[group.key]
+        del self._by_requeue_on[group.requeue_on][group.key]
+        if not self._by_requeue_on[group.requeue_on]:
+            del self._by_requeue_on[group.requeue_on]
+
+    def _in_turns(
+        self, buckets: Iterable[tuple[tuple[bool, int], dict[str, list[_Group]]]], limit: int
+    ) -> Iterator[PodView]:
+        """Bucket after bucket; in a bucket one pod of each namespace in turn, beginning after the last one served."""
+        for (_, priority), bucket in buckets:
+            last = self._last_namespace.get(priority, "")
+            turns = [
+                (namespace, heapq.merge(*(islice(group.places, limit) for group in bucket[namespace])))
+                for namespace in _rotated(sorted(bucket), last)
+            ]
+            while turns:
+                remaining = []
+                for namespace, places in turns:
+                    place = next(places, None)
+                    if place is not None:
+                        self._last_namespace[priority] = namespace
+                        yield self._waiting[place[2]].pod
+                        remaining.append((namespace, places))
+                turns = remaining
+
+    def _regroup(self) -> None:
+        """Alike pods have become different: each goes to the group that it belongs to now."""
+        self._version = self._signatures.version
+        for waiting in list(self._waiting.values()):
+            self.set(waiting.pod)
 
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:
@@ -214,12 +273,11 @@ class Queue:
                 waiting.ready_at = None
                 waiting.group = self._group(waiting.group.key)
                 insort(waiting.group.places, waiting.place)
-        for group in self._groups.values():
-            if (
-                group.unschedulable_since is not None
-                and group.unschedulable_since + self._settings.flush_seconds <= now
-            ):
-                group.unschedulable_since = None
+        while self._unschedulable:
+            group = next(iter(self._unschedulable.values()))
+            if group.unschedulable_since is None or group.unschedulable_since + self._settings.flush_seconds > now:
+                return
+            self._activate(group)
 
     def _is_backing_off(self, ready_at: float, uid: str) -> bool:
         waiting = self._waiting.get(uid)
@@ -231,8 +289,11 @@ class Queue:
             del group.places[bisect_left(group.places, waiting.place)]
         if not group.places and self._groups.get(group.key) is group:
             del self._groups[group.key]
+            if group.unschedulable_since is not None:
+                self._activate(group)
 
 
-def _group_key(pod: PodView) -> _GroupKey:
-    # Numbered pods wait together: should one have a better chance than its elders by its number, it waits its turn
-    return (pod.scheduler_name, pod.priority, kind_of(pod))
+def _rotated(names: list[str], last: str) -> list[str]:
+    """Sorted names, beginning after the last one."""
+    at = bisect_right(names, last)
+    return names[at:] + names[:at]

@@ -10,6 +10,7 @@ import numpy as np
 
 from concerto.scheduling.framework import Filter, Query
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,30 @@ class Diagnosis:
         nodes: how many nodes there are.
         reasons: how many nodes were refused for each reason; a node may lack several things.
         requeue_on: changes after which another look is worth while.
+        error: what went wrong while nodes were looked at, in words; empty where filters refused every node.
     """
 
     nodes: int
     reasons: Mapping[str, int]
     requeue_on: Change
+    error: str = ""
 
     @property
     def message(self) -> str:
-        """Such as ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
+        """Like ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
+        if self.error:
+            return self.error
         if not self.reasons:
             return f"0/{self.nodes} nodes are available."
         counted = sorted(f"{count} {reason}" for reason, count in self.reasons.items())
         return f"0/{self.nodes} nodes are available: {', '.join(counted)}."
+
+
+def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
+    """The diagnosis of a pod over which a plugin failed: no news of a node mends that, but a changed one may."""
+    nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
+    text = f"Concerto failed to look for a node ({type(error).__name__}). This is a fault of Concerto: see its log."
+    return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text)
 
 
 def diagnose(query: Query, filters: tuple[Filter, ...]) -> Diagnosis:

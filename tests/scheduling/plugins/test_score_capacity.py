@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.framework import rounded
-from concerto.scheduling.plugins.measured_capacity.score import Capacity, pods_by_requests
+from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, query
 
 
@@ -73,7 +73,7 @@ def test_pods_by_requests(allocatable, requests, there, pods):
     running = [pod(f"r{i}", nodeName="n", **over) for i, over in enumerate(there)]
     cluster = cluster_state([node("n", allocatable=allocatable)], running)
     asked = query(cluster, pod("p", requests=requests))
-    assert pods_by_requests(asked, np.array([0])) == pytest.approx([pods])
+    assert asked.pods_by_requests(np.array([0])) == pytest.approx([pods])
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=20))

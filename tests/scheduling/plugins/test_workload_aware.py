@@ -141,8 +141,8 @@ def test_why_nodes_are_refused_and_what_helps():
     made = cluster("full", "slow", "free")
     made.set_node(node("blind"))
     made.set_cpu_binding(binding("other", "full", "0-19"))
-    made.avoid_cpus("slow", NOW + 30)
-    query = query_for(made, pinned("p"), by(), None, NOW)
+    made.cpus.avoid("slow", NOW + 30)
+    query = query_for(made, pinned("p"), by(), NOW)
     assert reasons(WorkloadAware(), query) == {
         "node(s) had too few free CPUs for 2 cpu-bound threads": 1,
         "node(s) had an agent that did not get ready for a pod's CPUs in time": 1,
@@ -158,10 +158,10 @@ def test_why_nodes_are_refused_and_what_helps():
 def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
     made = cluster("empty", "half")
     made.set_cpu_binding(binding("other", "half", "0-4", "Core"))
-    assert scores(Score(), query_for(made, pinned("p"), by(), None, NOW)) == {"empty": 100, "half": pytest.approx(50)}
+    assert scores(Score(), query_for(made, pinned("p"), by(), NOW)) == {"empty": 100, "half": pytest.approx(50)}
     filled = by("MaximumUtilization")
-    assert scores(Score(), query_for(made, pinned("p"), filled, None, NOW)) == {"empty": 0, "half": pytest.approx(50)}
-    assert scores(Score(), query_for(made, pod("p"), by(), None, NOW)) == {}
+    assert scores(Score(), query_for(made, pinned("p"), filled, NOW)) == {"empty": 0, "half": pytest.approx(50)}
+    assert scores(Score(), query_for(made, pod("p"), by(), NOW)) == {}
     for policy, node_ in (("Balanced", "empty"), ("MaximumUtilization", "half")):
         using = by(policy, scores=(ScoreSettings("WorkloadAware"),))
         assert given_cpus(decide(cluster_like(made), [pinned("p")], using))["p"][0] == node_

@@ -151,7 +151,7 @@ def test_for_a_pod_that_has_waited_for_long_the_emptiest_node_is_kept():
     made.set_capacity(capacity("four", 0.0, observed=seen, version=2, pod_share=0.1), NOW)
     placed, result = decide(made, big("next"), *full, waited=WAIT)
     assert placed == {}
-    assert "1 node(s) were being emptied for a larger pod" in result.unschedulable[1].diagnosis.message
+    assert "1 node(s) were being drained for a larger pod" in result.unschedulable[1].diagnosis.message
     assert decide(made, small("s7"), waited=WAIT)[0] == {"s7": "busy"}, "kept only while somebody waits for it"
 
 

@@ -93,7 +93,7 @@ class BindingPipeline:
         await self._pins.release(pod.uid)
         if problem.agent_late:
             until = self._context.clock() + self._settings.avoid_unprepared_factor * timeout
-            self._cluster.avoid_cpus(node, until)
+            self._cluster.cpus.avoid(node, until)
         self._give_back(decision, problem.message)
 
     async def _bind(self, decision: Decision) -> None:

@@ -36,7 +36,7 @@ class PendingPods:
             reporter: reports on pods that find no node.
             clock: seconds since the epoch.
         """
-        self.queue = Queue()
+        self.queue = Queue(signatures=cluster.signatures)
         self.work = asyncio.Event()
         self._cluster = cluster
         self._profiles = profiles

@@ -7,23 +7,27 @@ decisions are assumed before anything else can run.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
-from concerto.controllers.scheduling.fair_order import FairOrder
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.scheduling.cycle import CycleResult, schedule
 
+logger = logging.getLogger(__name__)
+
 MIN_CYCLE_INTERVAL_SECONDS = 0.05
 """No two cycles start closer together, so that a burst of pods becomes one placement record. A cycle that ran out of
 time leaves the event loop to others for as long."""
-CYCLE_BUDGET_SECONDS = 0.2
-"""A cycle looks at no further pod after that long: it holds the event loop, and everything else on it waits."""
+
+_MAX_LOGGED = 100
+"""Different errors of plugins that are remembered, so that each is logged once."""
 
 
 class Scheduler:
@@ -37,8 +41,8 @@ class Scheduler:
         self._parts = parts
         self._pipeline = pipeline
         self._housekeeping = housekeeping
-        self._order = FairOrder()
         self._generator = np.random.default_rng()
+        self._logged: set[str] = set()
 
     async def run(self) -> None:
         """Decide and bind until cancelled; only the leader does, and only after every reflector was refreshed."""
@@ -53,11 +57,13 @@ class Scheduler:
 
     async def _decide(self) -> None:
         parts, clock = self._parts, asyncio.get_running_loop().time
+        out_of_time = False
         while True:
             await parts.load.below_limit.wait()
             now = self._context.clock()
-            heads = self._order.order(parts.pending.queue.heads(now))
-            if not heads:
+            heads = parts.pending.queue.heads(now, resume=out_of_time)
+            first = next(heads, None)
+            if first is None:
                 await parts.pending.wait_for_work(now)
                 continue
             started = clock()
@@ -65,14 +71,14 @@ class Scheduler:
             with self._context.metrics.cycle_seconds.time():
                 result = schedule(
                     parts.cluster,
-                    heads,
+                    chain((first,), heads),
                     parts.profiles,
                     now=now,
                     generator=self._generator,
-                    out_of_time=partial(_is_over, clock, started + CYCLE_BUDGET_SECONDS),
+                    spent=partial(_seconds_since, started, clock),
                 )
-                self._order.on_result(heads, result, parts.pending.queue)
                 self._take(result, now)
+            out_of_time = result.out_of_time
             if result.decisions:
                 await self._pipeline.carry_out(result.decisions)
             rest = MIN_CYCLE_INTERVAL_SECONDS - (clock() - started)
@@ -92,6 +98,9 @@ class Scheduler:
             parts.reporter.note(failure.pod, failure.diagnosis)
             for alike in queue.not_among_heads(failure.pod.uid):
                 parts.reporter.note(alike, failure.diagnosis)
+            if failure.error is not None and (where := repr(failure.error)) not in self._logged:
+                self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
+                logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
         parts.counts.add(result)
         for (_, plugin), nodes in result.abstentions.items():
             metrics.abstentions.labels(plugin).inc(nodes)
@@ -99,5 +108,5 @@ class Scheduler:
         metrics.pending.set(len(queue))
 
 
-def _is_over(clock: Callable[[], float], deadline: float) -> bool:
-    return clock() > deadline
+def _seconds_since(began: float, clock: Callable[[], float]) -> float:
+    return clock() - began

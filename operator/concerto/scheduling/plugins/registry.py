@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from concerto.api.score_arguments import ScoreSettings
+from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
 from concerto.scheduling.framework import Filter, Score
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
 from concerto.scheduling.plugins.load.low_risk_over_commitment import LowRiskOverCommitment
@@ -52,3 +52,7 @@ SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
     WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
 }
+
+BY_ALLOCATION: Score = NodeResourcesFit(NodeResourcesFitArgs())
+"""What stands in for scores by load while they have no metric of any node. Source: Trimaran (docs/references.md), "best
+fit based on allocations"."""

@@ -11,6 +11,7 @@ from concerto.api.pod_constraints import AntiAffinityTerm
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.labels import LabelIndex
 from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.signatures import PodSignatures
 
 
 class AntiAffinityIndex:
@@ -19,9 +20,11 @@ class AntiAffinityIndex:
     Args:
         rows: names and rows.
         labels: node labels, for topology keys.
+        signatures: told which labels of pods the terms select by.
     """
 
-    def __init__(self, rows: NodeRows, labels: LabelIndex) -> None:
+    def __init__(self, rows: NodeRows, labels: LabelIndex, signatures: PodSignatures) -> None:
+        self._signatures = signatures
         self._rows = rows
         self._labels = labels
         self._terms: dict[tuple[str, AntiAffinityTerm], dict[int, int]] = {}
@@ -43,6 +46,8 @@ class AntiAffinityIndex:
     def add_pod(self, pod: PodView, row: int) -> None:
         """Count the pod's terms on the row."""
         for term in pod.shape.anti_affinity:
+            if (pod.namespace, term) not in self._terms:
+                self._signatures.add_selector(term.selector)
             counts = self._terms.setdefault((pod.namespace, term), {})
             counts[row] = counts.get(row, 0) + 1
 
@@ -55,3 +60,4 @@ class AntiAffinityIndex:
                 del counts[row]
                 if not counts:
                     del self._terms[pod.namespace, term]
+                    self._signatures.remove_selector(term.selector)

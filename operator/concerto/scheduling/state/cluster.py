@@ -31,6 +31,7 @@ from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
 from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import ResourceTable
+from concerto.scheduling.state.signatures import PodSignatures
 from concerto.scheduling.state.usage import PodUsage
 
 
@@ -56,20 +57,22 @@ class ClusterState:
         anti_affinity: pods that refuse others in their domain.
         measured: measured capacity.
         large_pods: pods that are no single unit of capacity.
+        signatures: which pods are alike.
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
     """
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger if ledger is not None else Ledger()
+    def __init__(self) -> None:
         self.rows = NodeRows(self._grow)
         self.nodes = Nodes(self.rows)
         self.resources = ResourceTable()
         self.usage = PodUsage()
         self.ports = HostPortIndex(self.rows)
-        self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels)
-        self.measured = MeasuredCapacity(self.rows, self.ledger)
         self.large_pods = LargePods(self.rows, self.nodes)
+        self.signatures = PodSignatures(self.large_pods.sizes)
+        self.ledger = Ledger(self.signatures)
+        self.measured = MeasuredCapacity(self.rows, self.ledger)
+        self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
         self.load = Load()
         self.cpus = CPUs()
         self._pod_indexes = (self.resources, self.usage, self.ports, self.anti_affinity, self.load)
@@ -208,10 +211,6 @@ class ClusterState:
     def remove_cpu_binding(self, key: BindingKey) -> Change:
         """A PodCPUBinding is gone."""
         return Change.CPUS if self.cpus.remove_cpu_binding(key) else Change.NOTHING
-
-    def avoid_cpus(self, node: str, until: float) -> None:
-        """The node's agent did not prepare a pod's CPUs in time: no pinned pod is placed there until then."""
-        self.cpus.avoid(node, until)
 
     def avoid_node(self, node: str, until: float) -> None:
         """Place nothing on the node until then: the API server refused a placement on it."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 
 import numpy as np
 
 from concerto.api.node import NodeView
-from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from concerto.api.selectors import NodeSelector, NodeSelectorTerm, Requirement, integer
 from concerto.scheduling.state.columns import Bools, Ints, Rows, widened
 from concerto.scheduling.state.node_rows import NodeRows
 
@@ -28,6 +28,7 @@ class LabelColumn:
     def __init__(self, width: int) -> None:
         self.codes: Ints = np.full(width, -1, dtype=np.int64)
         self.code_of: dict[str, int] = {}
+        self._numbers: list[int | None] = []
 
     def put(self, row: int, value: str | None) -> None:
         """The row's node has this value, or lacks the label."""
@@ -35,17 +36,30 @@ class LabelColumn:
 
     def matching(self, requirement: Requirement, rows: Rows) -> Bools:
         """Which rows meet a requirement on this label."""
-        codes = self.codes[rows]
-        if requirement.operator in ("In", "NotIn"):
-            found = np.zeros(len(codes), dtype=np.bool_)
-            for value in requirement.values:
-                if (code := self.code_of.get(value)) is not None:
-                    found |= codes == code
-            return found if requirement.operator == "In" else ~found
         # By distinct value; the last entry answers code -1, a label that is not there
-        accepts = [requirement.accepts(value) for value in self.code_of] + [requirement.accepts(None)]
-        answer: Bools = np.array(accepts)[codes]
+        accepted: Bools = np.zeros(len(self.code_of) + 1, dtype=np.bool_)
+        match requirement.operator:
+            case "In" | "NotIn":
+                accepted[[self.code_of[value] for value in requirement.values if value in self.code_of]] = True
+                accepted ^= requirement.operator == "NotIn"
+            case "Exists" | "DoesNotExist":
+                accepted[:-1] = True
+                accepted ^= requirement.operator == "DoesNotExist"
+            case "Gt" | "Lt":
+                accepted[:-1] = self._compared(requirement)
+        answer: Bools = accepted[self.codes[rows]]
         return answer
+
+    def _compared(self, requirement: Requirement) -> Bools:
+        """By distinct value, whether it is a number greater or less than the requirement's."""
+        if len(self._numbers) != len(self.code_of):
+            self._numbers = [integer(value) for value in self.code_of]
+        limit = integer(requirement.values[0]) if len(requirement.values) == 1 else None
+        if limit is None:
+            return np.zeros(len(self.code_of), dtype=np.bool_)
+        greater = requirement.operator == "Gt"
+        found = [n is not None and (n > limit if greater else n < limit) for n in self._numbers]
+        return np.array(found, dtype=np.bool_)
 
 
 class LabelIndex:
@@ -61,15 +75,26 @@ class LabelIndex:
         self._nodes = nodes
         self._width = 0
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
+        self._nodes_with: Counter[str] = Counter()
+        self._keys_of: dict[int, tuple[str, ...]] = {}
+        self._nowhere = LabelColumn(0)  # stands for every label that no node has
 
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
         self._width = width
         for column in self._columns.values():
             column.codes = widened(column.codes, width, -1)
+        self._nowhere = LabelColumn(width)
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         """The row's node has these labels."""
+        for key in self._keys_of.pop(row, ()):
+            self._nodes_with[key] -= 1
+            if not self._nodes_with[key]:
+                del self._nodes_with[key]
+        if labels:
+            self._keys_of[row] = tuple(labels)
+            self._nodes_with.update(labels.keys())
         for key, column in self._columns.items():
             column.put(row, labels.get(key))
 
@@ -80,9 +105,13 @@ class LabelIndex:
             del self._columns[key]
 
     def column(self, key: str) -> LabelColumn:
-        """One label's column."""
+        """One label's column. What no node has needs none of its own, whatever pods ask for."""
+        if key not in self._nodes_with:
+            return self._nowhere
         column = self._columns.get(key)
-        if column is None:
+        if column is not None:
+            self._columns.move_to_end(key)
+        else:
             if len(self._columns) >= MAX_LABELS:
                 self._columns.popitem(last=False)
             column = self._columns[key] = LabelColumn(self._width)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from concerto.api.pod import PodView
 
@@ -30,7 +30,7 @@ _MAX_VOTES = 64.0
 _TOWARDS_LATEST = 0.25
 
 
-def kind_of(pod: PodView) -> Hashable:
+def _kind_of(pod: PodView) -> Hashable:
     """What a pod has in common with its siblings, however many there are of them."""
     labels = frozenset(item for item in pod.labels.items() if item[0] not in _ORDINALS)
     return (pod.namespace, pod.shape, labels)
@@ -38,9 +38,20 @@ def kind_of(pod: PodView) -> Hashable:
 
 @dataclass(slots=True)
 class _Kind:
+    """Votes on pods of one kind.
+
+    Attributes:
+        ordinary: for a regular pod.
+        large: for a large one.
+        millicores: what large ones take.
+        witnesses: other nodes that had such a pod when the first was named, and have named none. Each is one vote for
+            a regular pod, so that no single node's status makes pods on many nodes large.
+    """
+
     ordinary: float
     large: float = 0.0
     millicores: float = 0.0
+    witnesses: set[str] = field(default_factory=set)
 
     def vote(self, *, large: bool) -> None:
         if self.large + self.ordinary >= _MAX_VOTES:
@@ -52,10 +63,15 @@ class _Kind:
 
 
 class LearnedSizes:
-    """Kinds of pods, and what was seen of those that are placed."""
+    """Kinds of pods, and what was seen of those that are placed.
+
+    Attributes:
+        version: grows whenever a kind becomes known.
+    """
 
     def __init__(self) -> None:
         """Nothing seen."""
+        self.version = 0
         # Kinds go by their hashes: there may be a hundred thousand pods, each with labels of its own
         self._kinds: OrderedDict[int, _Kind] = OrderedDict()  # of which a pod was named
         self._ended: OrderedDict[int, int] = OrderedDict()  # pods of the others that have ended
@@ -67,14 +83,21 @@ class LearnedSizes:
         """Whether there is any kind that may be no unit."""
         return bool(self._kinds)
 
+    def kind_if_known(self, pod: PodView) -> Hashable:
+        """The pod's kind, if a pod of that kind was named; None for all others."""
+        if not self._kinds:
+            return None
+        kind = hash(_kind_of(pod))
+        return kind if kind in self._kinds else None
+
     def millicores(self, pod: PodView) -> float:
         """CPU that such a pod takes; 0 for one that is a unit like others."""
-        kind = self._kinds.get(hash(kind_of(pod))) if self._kinds else None
+        kind = self._kinds.get(hash(_kind_of(pod))) if self._kinds else None
         return kind.millicores if kind is not None and kind.large > kind.ordinary else 0.0
 
     def add_pod(self, pod: PodView, node: str) -> None:
         """The pod is on the node, or assumed there."""
-        self._placed[pod.uid] = (hash(kind_of(pod)), node)
+        self._placed[pod.uid] = (hash(_kind_of(pod)), node)
         if (millicores := self._reported.get(node, {}).get(pod.uid)) is not None:
             self._name(pod.uid, node, millicores)
 
@@ -130,10 +153,16 @@ class LearnedSizes:
             return
         kind = self._kinds.get(name)
         if kind is None:
+            self.version += 1
             kind = self._kinds[name] = _Kind(float(self._ended.pop(name, 0)))
+            kind.witnesses = {where for other, where in self._placed.values() if other == name and where != node}
+            kind.ordinary += len(kind.witnesses)
             if len(self._kinds) > _MAX_KINDS:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(name)
+        if node in kind.witnesses:
+            kind.witnesses.discard(node)
+            kind.ordinary = max(0.0, kind.ordinary - 1.0)
         if uid not in self._max_millicores:
             kind.vote(large=True)
         self._max_millicores[uid] = max(millicores, self._max_millicores.get(uid, 0.0))

@@ -28,6 +28,7 @@ from concerto.api.resource_version import not_newer
 from concerto.scheduling.state.node_account import NodeAccount
 from concerto.scheduling.state.placement_records import PlacementRecords
 from concerto.scheduling.state.reservations import Reservations
+from concerto.scheduling.state.signatures import PodSignatures
 
 UNITS_PER_POD = 1
 """What an ordinary pod takes of a node's capacity."""
@@ -66,6 +67,7 @@ class Ledger:
     """Units in flight by node, and the assignments and reservations they belong to. Pure: `now` is passed in.
 
     Args:
+        signatures: told which labels of pods the reservations select by.
         max_ended_remembered: how many ended pods to remember, for agents that report one as observed after its end
             has been seen. Forgetting one costs capacity until the agent's next status, and promises nothing twice.
 
@@ -73,8 +75,8 @@ class Ledger:
         reservations: persons' reservations; the units that they hold are taken off what is available.
     """
 
-    def __init__(self, max_ended_remembered: int = 65_536) -> None:
-        self.reservations = Reservations(self._on_held)
+    def __init__(self, signatures: PodSignatures | None = None, max_ended_remembered: int = 65_536) -> None:
+        self.reservations = Reservations(self._on_held, signatures if signatures is not None else PodSignatures())
         self._max_ended_remembered = max_ended_remembered
         self._accounts: dict[str, NodeAccount] = {}
         self._entries: dict[str, _Entry] = {}

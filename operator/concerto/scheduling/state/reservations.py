@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Reservation, ReservationKey
+from concerto.scheduling.state.signatures import PodSignatures
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,11 @@ class Reservations:
 
     Args:
         on_held: called with a node and by how many units what is held there has changed.
+        signatures: told which labels of pods the reservations select by.
     """
 
-    def __init__(self, on_held: Callable[[str, int], None]) -> None:
+    def __init__(self, on_held: Callable[[str, int], None], signatures: PodSignatures) -> None:
+        self._signatures = signatures
         self._on_held = on_held
         self._by_key: dict[ReservationKey, _Reservation] = {}
         self._in_namespace: dict[str, list[_Reservation]] = {}  # oldest first
@@ -106,10 +109,14 @@ class Reservations:
             self.remove(view.key)
             known = None
         if known is None:
+            self._signatures.add_selector(view.selector)
             self._by_key[view.key] = known = _Reservation(view, {}, dict(view.consumed))
             insort(self._in_namespace.setdefault(view.namespace, []), known, key=_age)
             for node, units in view.placements.items():
                 self._hold(known, node, units)
+        if known.view.selector != view.selector:
+            self._signatures.remove_selector(known.view.selector)
+            self._signatures.add_selector(view.selector)
         # An edit may have moved the end; whether the new end is over, too, is decided by `expire`
         known.expired = known.expired and known.view.expires_at == view.expires_at
         known.view = view
@@ -120,6 +127,7 @@ class Reservations:
         known = self._by_key.pop(key, None)
         if known is not None:
             self._release(known)
+            self._signatures.remove_selector(known.view.selector)
             self._in_namespace[key[0]].remove(known)
             if not self._in_namespace[key[0]]:
                 del self._in_namespace[key[0]]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs
-from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.framework import Query, ScoreDefaults, rounded
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
@@ -36,12 +36,12 @@ def upstream_score(mean: Floats, deviation: Floats, request: Floats, margin: flo
 
 
 @dataclass(frozen=True)
-class LoadVariationRiskBalancing(Local):
+class LoadVariationRiskBalancing(ScoreDefaults):
     """The worst of cpu and memory: the less of mean, variation and request together, the better."""
 
     args: LoadVariationRiskBalancingArgs
     name: ClassVar[str] = "LoadVariationRiskBalancing"
-    needs_telemetry: ClassVar[bool] = True
+    needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu or the memory is not measured."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LowRiskOverCommitmentArgs
-from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.framework import Query, ScoreDefaults, rounded
 from concerto.scheduling.plugins.load.beta import beta_cdf
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
@@ -71,12 +71,12 @@ def risk_of_load(
 
 
 @dataclass(frozen=True)
-class LowRiskOverCommitment(Local):
+class LowRiskOverCommitment(ScoreDefaults):
     """100 less the greater risk of cpu and memory; 0 for a BestEffort pod, of which nothing is promised."""
 
     args: LowRiskOverCommitmentArgs
     name: ClassVar[str] = "LowRiskOverCommitment"
-    needs_telemetry: ClassVar[bool] = True
+    needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu or the memory is not measured."""

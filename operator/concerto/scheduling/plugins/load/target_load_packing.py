@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import TargetLoadPackingArgs
-from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.framework import Query, ScoreDefaults, rounded
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.load import predicted_cpu_millicores
 
@@ -34,12 +34,12 @@ def target_load_packing(utilisation: Floats, target: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class TargetLoadPacking(Local):
+class TargetLoadPacking(ScoreDefaults):
     """Best where the cpu would just be used to the target with the pod, worst above 100 %."""
 
     args: TargetLoadPackingArgs
     name: ClassVar[str] = "TargetLoadPacking"
-    needs_telemetry: ClassVar[bool] = True
+    needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load"})
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; abstains where the cpu is not measured."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
-class NodeAffinity:
+class NodeAffinity(FilterDefaults):
     """The node has the labels (or the name) that the pod asks for."""
 
     name: ClassVar[str] = "NodeAffinity"

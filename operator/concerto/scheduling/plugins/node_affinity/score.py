@@ -6,16 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import Query, ScoreDefaults
 from concerto.scheduling.state.columns import Floats, Rows
 
 
-class NodeAffinity:
+class NodeAffinity(ScoreDefaults):
     """The weights of the preferences that a node meets, 0 to 100 with 100 for the greatest sum."""
 
     name: ClassVar[str] = "NodeAffinity"
     needs_normalising: ClassVar[bool] = True
-    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """Sums of weights; nothing to say about a pod without preferences."""

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
-class NodeName:
+class NodeName(FilterDefaults):
     """The pod names this node, or none."""
 
     name: ClassVar[str] = "NodeName"

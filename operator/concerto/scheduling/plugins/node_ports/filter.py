@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
-class NodePorts:
+class NodePorts(FilterDefaults):
     """No pod on the node has one of the ports on the same address, or on all addresses."""
 
     name: ClassVar[str] = "NodePorts"
-    unaffected_by_placements: ClassVar[bool] = False
     requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
 
     def feasible(self, query: Query, rows: Rows) -> Bools:

@@ -12,14 +12,14 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.node import Taint
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 
-class NodeReady:
+class NodeReady(FilterDefaults):
     """The node is Ready, or the pod tolerates the taint of one that is not; and no placement on it was just refused."""
 
     name: ClassVar[str] = "NodeReady"

@@ -6,16 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Local, Query
+from concerto.scheduling.framework import Query, ScoreDefaults
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
 
-class NodeResourcesBalancedAllocation(Local):
+class NodeResourcesBalancedAllocation(ScoreDefaults):
     """100 less the standard deviation of the parts of cpu and memory that are requested with the pod, in percent."""
 
     name: ClassVar[str] = "NodeResourcesBalancedAllocation"
-    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row, rounded down; nothing to say about a pod that requests neither."""

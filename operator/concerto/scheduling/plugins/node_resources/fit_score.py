@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import NodeResourcesFitArgs, ShapePoint
-from concerto.scheduling.framework import Local, Query, rounded
+from concerto.scheduling.framework import Query, ScoreDefaults, rounded
 from concerto.scheduling.state.columns import Floats, Ints, Rows
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
@@ -43,12 +43,12 @@ def requested_to_capacity_ratio(requested: Ints, allocatable: Ints, shape: Seque
 
 
 @dataclass(frozen=True)
-class NodeResourcesFit(Local):
+class NodeResourcesFit(ScoreDefaults):
     """A weighted mean over resources of what is left (LeastAllocated), taken (MostAllocated), or a shape of it."""
 
     args: NodeResourcesFitArgs
     name: ClassVar[str] = "NodeResourcesFit"
-    needs_telemetry: ClassVar[bool] = False
+    by_requests: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row; what the node has none of, and extended resources that the pod does not request, are left out."""

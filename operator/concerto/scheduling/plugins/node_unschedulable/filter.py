@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from concerto.api.node import Taint
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
-class NodeUnschedulable:
+class NodeUnschedulable(FilterDefaults):
     """The node is not cordoned, or the pod tolerates the taint that goes with it."""
 
     name: ClassVar[str] = "NodeUnschedulable"

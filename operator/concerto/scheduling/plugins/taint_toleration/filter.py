@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from concerto.api.node import Taint
 from concerto.api.pod_shape import PodShape
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
@@ -17,7 +17,7 @@ def _untolerated(shape: PodShape, taints: tuple[Taint, ...]) -> Taint | None:
     return next((t for t in taints if t.effect in ("NoSchedule", "NoExecute") and not shape.tolerates(t)), None)
 
 
-class TaintToleration:
+class TaintToleration(FilterDefaults):
     """The pod tolerates each of the node's taints that keep pods away."""
 
     name: ClassVar[str] = "TaintToleration"

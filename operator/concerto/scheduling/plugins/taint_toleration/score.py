@@ -6,16 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import Query, ScoreDefaults
 from concerto.scheduling.state.columns import Floats, Rows
 
 
-class TaintToleration:
+class TaintToleration(ScoreDefaults):
     """The fewer PreferNoSchedule taints that the pod does not tolerate, the better: 100 for none, 0 for the most."""
 
     name: ClassVar[str] = "TaintToleration"
     needs_normalising: ClassVar[bool] = True
-    needs_telemetry: ClassVar[bool] = False
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """Counts of untolerated taints."""

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
-class UnsupportedConstraints:
+class UnsupportedConstraints(FilterDefaults):
     """The pod has no such constraint, and no pod in the same place as the node refuses it."""
 
     name: ClassVar[str] = "UnsupportedConstraints"

@@ -8,17 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 from concerto.scheduling.state.cpus import InvalidPinningRequest
 
 
-class WorkloadAware:
+class WorkloadAware(FilterDefaults):
     """The allocator finds CPUs for the pod's threads there. Pods without a workload type are never asked about."""
 
     name: ClassVar[str] = "WorkloadAware"
-    unaffected_by_placements: ClassVar[bool] = False
+    for_pinned_pods: ClassVar[bool] = True
     requeue_on: ClassVar[Change] = Change.NODE | Change.CPUS
 
     def feasible(self, query: Query, rows: Rows) -> Bools:

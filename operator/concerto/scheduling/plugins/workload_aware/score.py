@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.pinning.scoring import normalise, score
-from concerto.scheduling.framework import Query
+from concerto.scheduling.framework import Query, ScoreDefaults
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.cpus import Workload
 
 
-class WorkloadAware:
+class WorkloadAware(ScoreDefaults):
     """⌈100·allocatable/total⌉ + allocatable of the level that the workload type names, over the feasible nodes.
 
     100 for the greatest under Balanced, 0 under MaximumUtilization (004 subtracts from the greatest integer there is,
@@ -21,7 +21,7 @@ class WorkloadAware:
 
     name: ClassVar[str] = "WorkloadAware"
     needs_normalising: ClassVar[bool] = True
-    needs_telemetry: ClassVar[bool] = False
+    for_pinned_pods: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By the allocator; NaN for nodes whose CPUs are not known, and for pods without a workload type."""

@@ -165,7 +165,7 @@ class Concerto:
         self.names = node_names(len(world.nodes))
         self.agents.attach(world, self._on_status)
         self.state = ClusterState()
-        self.queue = Queue()
+        self.queue = Queue(signatures=self.state.signatures)
         self._woken_at = -math.inf  # when time alone next makes pods ready
         self._shapes: dict[str, PodView] = {}
         for node in range(len(self.names)):
@@ -250,7 +250,7 @@ class Concerto:
 
     def schedule(self, now: float) -> Sequence[tuple[SimPod, int]]:
         """See Policy: one production cycle."""
-        heads = self.queue.heads(now, self._room())
+        heads = list(self.queue.heads(now, self._room()))
         if not heads:
             self._wake_in_time(now)
             return []
@@ -263,7 +263,7 @@ class Concerto:
         for decision in result.decisions:
             self.queue.remove(decision.pod.uid)
             placed.append((self.world.pods[decision.pod.uid], self.state.row_of[decision.assignment.node]))
-        if result.left or placed:
+        if result.has_more or placed:
             self.world.wake()
         self._wake_in_time(now)
         return placed

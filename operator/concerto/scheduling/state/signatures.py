@@ -1,0 +1,87 @@
+"""Which pods placement cannot tell apart: pods of one signature share an evaluation, and wait together.
+
+Two pods are alike when they have the same shape and no selector in the cluster tells their labels apart. A label counts
+only where a selector names it, and its value only where a selector names the value: ten thousand Jobs with a job name
+each are alike, whatever anti-affinity there is, unless some term names those jobs. Source: kube-scheduler's SignPod
+(KEP-5598).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import TypeVar
+
+from concerto.api.pod import PodView
+from concerto.api.selectors import LabelSelector
+from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
+from concerto.scheduling.state.learned_sizes import LearnedSizes
+
+_Key = TypeVar("_Key")
+_BY_VALUE = ("In", "NotIn")
+
+
+class PodSignatures:
+    """Signatures of pods, by the selectors that are in use.
+
+    Args:
+        sizes: what pods of a kind were seen to take: a large pod is not like a regular one of the same shape.
+    """
+
+    def __init__(self, sizes: LearnedSizes | None = None) -> None:
+        self._sizes = sizes if sizes is not None else LearnedSizes()
+        self._selectors: Counter[LabelSelector] = Counter()
+        self._keys: Counter[str] = Counter()
+        self._values: Counter[tuple[str, str]] = Counter()
+        self._changes = 0
+
+    @property
+    def version(self) -> int:
+        """Grows whenever pods that had one signature may have different ones from now on."""
+        return self._changes + self._sizes.version
+
+    def of(self, pod: PodView) -> Hashable:
+        """The pod's signature, without its scheduler's name and its priority."""
+        labels = pod.labels
+        named = frozenset(
+            (key, value if (key, value) in self._values else None) for key, value in labels.items() if key in self._keys
+        )
+        return (
+            pod.shape,
+            pod.namespace if self._selectors else None,
+            named,
+            labels.get(LABEL),
+            labels.get(EXCLUSIVENESS_LABEL),
+            self._sizes.kind_if_known(pod),
+        )
+
+    def add_selector(self, selector: LabelSelector) -> None:
+        """A term or a reservation selects pods by these labels."""
+        self._selectors[selector] += 1
+        if self._selectors[selector] > 1:
+            return
+        grown = len(self._selectors) == 1
+        for requirement in selector.requirements or ():
+            self._keys[requirement.key] += 1
+            grown |= self._keys[requirement.key] == 1
+            for value in requirement.values if requirement.operator in _BY_VALUE else ():
+                self._values[requirement.key, value] += 1
+                grown |= self._values[requirement.key, value] == 1
+        self._changes += grown
+
+    def remove_selector(self, selector: LabelSelector) -> None:
+        """It does not any more."""
+        self._selectors[selector] -= 1
+        if self._selectors[selector]:
+            return
+        del self._selectors[selector]
+        for requirement in selector.requirements or ():
+            _count_down(self._keys, requirement.key)
+            for value in requirement.values if requirement.operator in _BY_VALUE else ():
+                _count_down(self._values, (requirement.key, value))
+
+
+def _count_down(counter: Counter[_Key], key: _Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
