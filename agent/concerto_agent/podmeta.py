@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from concerto.api.pod_ownership import MIRROR, belongs_to_node
 from concerto.api.timestamps import parse_timestamp
 from concerto_agent.quotas import PodLimits, spec_limits
 
-MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
 _STATIC_UID = re.compile(r"^[0-9a-f]{32}$")
 
@@ -44,12 +44,9 @@ def trim_pod(pod: Object) -> Object:
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"],
-            "ownerReferences": [
-                {"kind": owner["kind"], "controller": owner.get("controller", False)}
-                for owner in metadata.get("ownerReferences") or ()
-            ],
             "annotations": {key: annotations[key] for key in (MIRROR, CONFIG_HASH) if key in annotations},
         },
+        "counts": not belongs_to_node(pod),
         "limits": spec_limits(spec),
         "containers": len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()),
         "restarts": spec.get("restartPolicy", "Always") == "Always" and "deletionTimestamp" not in metadata,
@@ -82,14 +79,6 @@ def _running(status: Object) -> dict[str, list[str]]:
         for container in status.get(group) or ()
         if (state := (container.get("state") or {}).get("running")) and container.get("containerID")
     }
-
-
-def counts(pod: Object) -> bool:
-    """Whether the pod is a unit of capacity: neither static nor of a DaemonSet."""
-    metadata = pod["metadata"]
-    if MIRROR in metadata.get("annotations", {}):
-        return False
-    return not any(o["kind"] == "DaemonSet" and o["controller"] for o in metadata.get("ownerReferences", ()))
 
 
 def limits_of(pods: Iterable[Object]) -> dict[str, PodLimits]:
@@ -220,7 +209,7 @@ class PodCensus:
             return
         started = new["status"]["startedAt"]
         known = _Known(
-            counts=counts(new),
+            counts=new["counts"],
             started=parse_timestamp(started) if started else None,
             finished=new["status"]["finished"],
             restarts=new["restarts"],

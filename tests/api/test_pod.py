@@ -1,11 +1,15 @@
+import gc
 import json
+import weakref
 
 import pytest
 
+from concerto.api import pod_shape
 from concerto.api.node import Taint
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import HostPort, Tolerations
 from concerto.api.pod_trimming import trim_pod
+from support.daemon_sets import daemon_affinity, owner
 
 MI = 2**20
 
@@ -284,15 +288,39 @@ def test_identity_and_state():
     )
     assert (pod.key, pod.node_name, pod.scheduler_name, pod.priority) == ("default/pod", "n1", "concerto", 7)
     assert (pod.created, pod.deleting, pod.terminal, pod.gates) == (60.0, True, True, ("wait",))
-    assert (pod.owner_kind, pod.labels, pod.counted) == ("Job", {"app": "a"}, True)
+    assert (pod.labels, pod.counted) == ({"app": "a"}, True)
 
 
-def test_what_belongs_to_the_node_is_not_counted_as_load_of_its_own():
-    daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]}
-    static = {"annotations": {"kubernetes.io/config.mirror": "abc"}}
-    assert not view({}, metadata=daemon).counted
-    assert not view({}, metadata=static).counted
-    assert not PodView.from_raw(trim_pod(raw({}, metadata=static))).counted
+MIRROR = {"annotations": {"kubernetes.io/config.mirror": "abc"}}
+ITS_NODE = daemon_affinity("n1")
+TWO_NODES = daemon_affinity("n1")
+TWO_NODES["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][0]["matchFields"][0]["values"].append("n2")
+OWNED = {
+    "nobody's": ({}, {}, True),
+    "a static pod's mirror": (MIRROR, {}, False),
+    "a DaemonSet's": ({"ownerReferences": [owner("DaemonSet")]}, {"affinity": ITS_NODE}, False),
+    "a DaemonSet's of an older version": (
+        {"ownerReferences": [owner("DaemonSet", "apps/v1beta2")]}, {"affinity": ITS_NODE}, False,
+    ),
+    "of a kind of that name in another group": (
+        {"ownerReferences": [owner("DaemonSet", "evil.io/v1")]}, {"affinity": ITS_NODE}, True,
+    ),
+    "of a group that begins alike": (
+        {"ownerReferences": [owner("DaemonSet", "apps.evil.io/v1")]}, {"affinity": ITS_NODE}, True,
+    ),
+    "without the controller's mark": ({"ownerReferences": [owner("DaemonSet")]}, {}, True),
+    "with room to choose": ({"ownerReferences": [owner("DaemonSet")]}, {"affinity": TWO_NODES}, True),
+    "owned beside a controller": (
+        {"ownerReferences": [owner("DaemonSet") | {"controller": False}]}, {"affinity": ITS_NODE}, True,
+    ),
+    "another owner's on one node": ({"ownerReferences": [owner("Job", "batch/v1")]}, {"affinity": ITS_NODE}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("metadata", "spec", "counted"), OWNED.values(), ids=OWNED)
+def test_what_belongs_to_the_node_is_no_unit_and_nothing_else_is_free(metadata, spec, counted):
+    assert view(spec, metadata=metadata).counted is counted
+    assert PodView.from_raw(trim_pod(raw(spec, metadata=metadata))).counted is counted
 
 
 def test_siblings_share_one_shape():
@@ -351,3 +379,31 @@ def test_trimming_keeps_all_that_is_read_and_little_else():
     )
     assert PodView.from_raw(trim_pod(obj)) == PodView.from_raw(obj)
     assert len(json.dumps(trim_pod(obj))) < 900
+
+
+def test_shapes_of_pods_that_are_gone_take_no_more_memory_than_the_cache_is_allowed():
+    def large(i):
+        terms = [
+            {"matchExpressions": [{"key": f"k{i}-{j}", "operator": "In", "values": ["x" * 50]}]} for j in range(300)
+        ]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        return view({"affinity": {"nodeAffinity": required}})
+
+    seen = [weakref.ref(large(i).shape) for i in range(400)]
+    gc.collect()
+    left = sum(len(shape.key) for ref in seen if (shape := ref()) is not None)
+    assert left <= pod_shape.MAX_CACHED_BYTES
+    assert sum(ref() is not None for ref in seen) < 400
+    kept = large(0)
+    assert large(0).shape is kept.shape, "of a pod that is there, the shape is shared"
+
+
+def test_constraints_that_are_too_large_are_not_evaluated_and_requests_are_still_counted():
+    tolerations = [{"key": f"k{i}", "operator": "Exists"} for i in range(3000)]
+    pod = view({"tolerations": tolerations, "containers": [container({"cpu": "2"})]})
+    assert pod.shape.unsupported == ("scheduling constraints of more than 64 KiB",)
+    assert pod.requests == {"cpu": 2000}
+    assert len(pod.shape.key) < 100
+    again = view({"tolerations": tolerations, "containers": [container({"cpu": "2"})]})
+    other = view({"tolerations": tolerations[1:], "containers": [container({"cpu": "2"})]})
+    assert again.shape == pod.shape != other.shape

@@ -1,6 +1,8 @@
 """What one cycle may cost, whatever pods, nodes and agents are like."""
 
+import re
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,11 +10,13 @@ import pytest
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.explanation import explain
 from concerto.scheduling.framework import FilterDefaults
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
+from support.daemon_sets import daemon_affinity
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 NODES = 5000
@@ -166,3 +170,97 @@ def test_a_node_without_cpus_is_no_trouble_to_others():
         result = cycle(cluster, [labelled], made)
         assert [d.assignment.node for d in result.decisions] == ["good"], kind
         cluster.forget(labelled.uid)
+
+
+ABSURD = {"many": 1e9, "beyond the CRD": 1e70, "infinite": float("inf"), "no number": float("nan"), "negative": -1e70}
+
+
+@pytest.mark.parametrize("value", ABSURD.values(), ids=ABSURD)
+def test_an_absurd_capacity_draws_no_more_than_its_node_allows_and_keeps_nobody_from_the_others(value):
+    honest = [f"n{i:02}" for i in range(20)]
+    statuses = [*(capacity(name, 20.0 - i / 4) for i, name in enumerate(honest)), capacity("hostile", value)]
+    cluster = cluster_state([*map(node, honest), node("hostile", allocatable={"pods": 30})], (), statuses)
+    result = cycle(cluster, [pod(f"p{i}") for i in range(250)])
+    on = Counter(d.assignment.node for d in result.decisions)
+    assert len(result.decisions) == 250
+    assert on["hostile"] <= 30
+    written = [d.assignment.to_raw()["available"] for d in result.decisions]
+    assert all(re.fullmatch(r"-?[0-9]{1,7}(\.[0-9]{1,6})?", text) for text in written)
+    assert max(on[name] for name in honest) - min(on[name] for name in honest) <= 10, "the others are still told apart"
+
+
+def test_one_outlier_does_not_make_all_others_alike():
+    statuses = [capacity("a", 4.0), capacity("b", 1.0), capacity("outlier", 110.0)]
+    cluster = cluster_state([node("a"), node("b"), node("outlier")], (), statuses)
+    scores = {v.node: v.total for v in explain(cluster, pod("p"), profile(), NOW)}
+    assert scores == {"outlier": 100.0, "a": 10.0, "b": 3.0}
+
+
+def test_a_reservation_holds_no_more_than_the_node_allows():
+    cluster = cluster_state([node("n", allocatable={"pods": 3})], (), [capacity("n", 1e9, room=1e9)])
+    assert cluster.ledger.holdable("n") == 3.0
+
+
+def unmeasured(*nodes):
+    """Ten measured nodes without room, and others without a status."""
+    full = [f"full{i}" for i in range(10)]
+    return cluster_state([*map(node, full), *nodes], (), [capacity(name, 0.0) for name in full])
+
+
+def test_a_node_that_just_joined_gets_a_ration_until_its_agent_reports():
+    cluster = unmeasured(node("new"))
+    heads = [pod(f"p{i}") for i in range(250)]
+    result = cycle(cluster, heads)
+    assert [d.assignment.node for d in result.decisions] == ["new"] * 5
+    assert result.unschedulable[-1].diagnosis.message == (
+        "0/11 nodes are available: 1 node(s) had their ration of 5 pods until their agent reports, "
+        "10 Insufficient measured capacity."
+    )
+    cluster.set_capacity(capacity("new", 7.0, version=2), NOW)
+    assert len(cycle(cluster, heads).decisions) == 2, "five of the seven are in flight"
+
+
+def test_where_no_node_is_measured_requests_alone_count():
+    cluster = cluster_state([node("a"), node("b")])
+    assert len(cycle(cluster, [pod(f"p{i}") for i in range(50)]).decisions) == 50
+
+
+def test_the_last_word_of_an_agent_that_does_not_report_any_more_still_bounds_its_node():
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 0.0), capacity("b", 2.0)])
+    late = schedule(
+        cluster, [pod(f"p{i}") for i in range(9)], {"concerto": profile()}, now=NOW + 1e5,
+        generator=np.random.default_rng(0),
+    )  # fmt: skip
+    assert [(d.assignment.node, d.assignment.basis) for d in late.decisions] == [("b", "Requests")] * 2
+    assert late.unschedulable[0].diagnosis.message == "0/2 nodes are available: 2 Insufficient measured capacity."
+
+
+VIRTUAL = {"labels": {"type": "virtual-kubelet"}, "taints": [("virtual-kubelet.io/provider", "azure", "NoSchedule")]}
+ASKS_FOR_WINDOWS = {"nodeSelector": {"kubernetes.io/os": "windows"}}
+TOLERATES = {"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]}
+AGENTLESS = {
+    "Windows is no overflow": ({"labels": {"kubernetes.io/os": "windows"}}, {}, 0),
+    "Windows for those that select it": ({"labels": {"kubernetes.io/os": "windows"}}, ASKS_FOR_WINDOWS, 9),
+    "a virtual node for those that tolerate it": (VIRTUAL, TOLERATES, 9),
+    "Linux that is not measured": ({"labels": {"kubernetes.io/os": "linux"}}, {}, 5),
+}
+
+
+@pytest.mark.parametrize(("other", "over", "placed"), AGENTLESS.values(), ids=AGENTLESS)
+def test_where_no_agent_can_run(other, over, placed):
+    cluster = unmeasured(node("other", **other))
+    assert len(cycle(cluster, [pod(f"p{i}", **over) for i in range(9)]).decisions) == placed
+
+
+def test_a_virtual_node_comes_last():
+    cluster = cluster_state([node("real"), node("virtual", **VIRTUAL)], (), [capacity("real", 1.0)])
+    on = [d.assignment.node for d in cycle(cluster, [pod(f"p{i}", **TOLERATES) for i in range(3)]).decisions]
+    assert on == ["real", "virtual", "virtual"]
+
+
+def test_a_daemon_set_s_pod_needs_no_measured_capacity_and_one_that_says_it_is_one_does():
+    cluster = cluster_state([node("full")], (), [capacity("full", 0.0)])
+    heads = [pod("log-agent", owner="DaemonSet", affinity=daemon_affinity("full")), pod("other")]
+    result = cycle(cluster, heads)
+    assert [(d.pod.name, d.assignment.node) for d in result.decisions] == [("log-agent", "full")]
+    assert cluster.measured.available[0] == 0.0, "it takes no unit"

@@ -118,10 +118,12 @@ class Naive:
 
     def available(self, name):
         status = self.capacities[name][0].status
+        allowed = self.nodes[name].allocatable.get("pods", 0)
+        believed = max(-allowed, min(status.capacity, allowed))
         observed = set(status.observed_pod_uids)
         counted = {p.uid for p in self.on(name) if p.counted}
         held = sum(places.get(name, 0) for places in self.standing.values())
-        return status.capacity - len(counted - observed) + len(observed & self.ended) - held
+        return believed - len(counted - observed) + len(observed & self.ended) - held
 
     def basis(self, name, profile, now):
         if name in self.capacities and now - self.capacities[name][1] <= STALE:
@@ -159,7 +161,15 @@ class Naive:
                     same = place is not None and n.labels.get(term.topology_key) == place
                     if same and term.refuses(o.namespace, p.namespace, p.labels):
                         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
-        match self.basis(n.name, profile, now):
+        if not p.counted:
+            return []
+        by_requests = self.basis(n.name, profile, now) == "Requests"
+        if by_requests and n.name not in self.capacities:
+            any_measured = any(self.basis(other, profile, now) == "Capacity" for other in self.nodes)
+            if any_measured and sum(o.counted for o in self.on(n.name)) >= 5:
+                return ["node(s) had their ration of 5 pods until their agent reports"]
+            return []
+        match "Capacity" if by_requests else self.basis(n.name, profile, now):
             case "Capacity" if self.available(n.name) + held.get(n.name, 0) < profile.settings.admit_fraction:
                 all_held = sum(places.get(n.name, 0) for places in self.standing.values())
                 if self.available(n.name) + all_held >= profile.settings.admit_fraction:
@@ -212,9 +222,19 @@ class Naive:
             return f"0/{len(self.nodes)} nodes are available" + rest
         measured = [room for basis, room in feasible.values() if basis == "Capacity"]
         mean = sum(measured) / len(measured) if measured else math.inf
-        rooms = {n: room if basis == "Capacity" else min(room, mean) for n, (basis, room) in feasible.items()}
+        rooms = {}
+        for n, (basis, room) in feasible.items():
+            rooms[n] = room
+            if basis != "Capacity":
+                last = self.available(n) + held.get(n, 0) if n in self.capacities else math.inf
+                rooms[n] = min(max(0.0, min(room, last)), mean)
         greatest = max(rooms.values())
-        scores = {n: math.floor(100 * room / greatest + 0.5) if greatest > 0 else 0.0 for n, room in rooms.items()}
+        second = sorted([0.0, *rooms.values()])[-2]
+        if second > 0:
+            greatest = min(greatest, 10 * second)
+        scores = {
+            n: min(100, math.floor(100 * room / greatest + 0.5)) if greatest > 0 else 0.0 for n, room in rooms.items()
+        }
         if any(held.get(n, 0) for n in scores):
             scores = {n: s for n, s in scores.items() if held.get(n, 0)}
         best = min(scores, key=lambda n: (-scores[n], n))

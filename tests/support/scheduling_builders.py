@@ -17,6 +17,8 @@ from concerto.scheduling.framework import Filter, Query, Score
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.ledger import Ledger
+from support.daemon_sets import daemon_affinity
+from support.daemon_sets import owner as owned_by
 
 GI = 2**30
 NOW = 1000.0
@@ -33,7 +35,9 @@ def raw_pod(name: str = "pod", **over: Any) -> dict[str, Any]:
         "annotations": over.pop("annotations", {}),
     }
     if owner := over.pop("owner", None):
-        metadata["ownerReferences"] = [{"kind": owner, "controller": True, "name": "owner"}]
+        metadata["ownerReferences"] = [owned_by(owner)]
+        if owner == "DaemonSet":
+            over.setdefault("affinity", daemon_affinity(over.get("nodeName") or "n1"))
     if over.pop("deleting", False):
         metadata["deletionTimestamp"] = "2026-03-01T12:00:01Z"
     status = {"phase": over.pop("phase", "Pending"), **over.pop("status", {})}

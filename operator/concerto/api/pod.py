@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
+from concerto.api.pod_ownership import belongs_to_node
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, shape_of
 from concerto.api.timestamps import parse_timestamp
 
 Raw = Mapping[str, Any]
-
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a mirror pod: the API object of a static pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +32,7 @@ class PodView:
         created: creation time, seconds since the epoch.
         phase: Pending, Running, Succeeded, Failed or Unknown.
         deleting: whether its deletion has begun.
-        owner_kind: kind of its controlling owner; empty without one.
-        mirror: whether it is the mirror pod of a static pod.
+        counted: whether it counts as a unit of measured capacity: pods that belong to their node do not.
         gates: names of its scheduling gates; a pod with a gate is not scheduled.
         started: when the kubelet of its node accepted it, seconds since the epoch; None before.
         kind: which pods cost what it costs.
@@ -53,8 +50,7 @@ class PodView:
     created: float
     phase: str
     deleting: bool
-    owner_kind: str
-    mirror: bool
+    counted: bool
     gates: tuple[str, ...]
     started: float | None = None
     kind: Kind = ANY
@@ -74,11 +70,6 @@ class PodView:
         """Whether it is to be placed: not bound, not ended or being deleted, and without scheduling gates."""
         return not (self.node_name or self.gates or self.deleting or self.terminal)
 
-    @property
-    def counted(self) -> bool:
-        """Whether it counts as a unit of measured capacity: static pods and those of DaemonSets belong to the node."""
-        return not self.mirror and self.owner_kind != "DaemonSet"
-
     @classmethod
     def from_raw(cls, obj: Raw) -> Self:
         """The object as the API server holds it, whole or as ``trim_pod`` leaves it."""
@@ -87,7 +78,6 @@ class PodView:
         status = obj.get("status") or {}
         shape = shape_of(spec)
         resized = resized_requests(spec, status)
-        owner = next((o["kind"] for o in metadata.get("ownerReferences") or () if o.get("controller")), "")
         created = metadata.get("creationTimestamp")
         started = status.get("startTime")
         return cls(
@@ -103,8 +93,7 @@ class PodView:
             created=parse_timestamp(created) if created else 0.0,
             phase=status.get("phase") or "Pending",
             deleting="deletionTimestamp" in metadata,
-            owner_kind=owner,
-            mirror=MIRROR in (metadata.get("annotations") or ()),
+            counted=not belongs_to_node(obj),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
             started=parse_timestamp(started) if started else None,
             kind=kind_of_pod(obj),

@@ -7,10 +7,12 @@ not depend on the single pod.
 from __future__ import annotations
 
 import marshal
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
+from weakref import WeakValueDictionary
 
 from concerto.api.node import Taint
 from concerto.api.pod_constraints import (
@@ -28,8 +30,13 @@ from concerto.api.selectors import NodeSelector, NodeSelectorTerm
 
 Raw = Mapping[str, Any]
 
+MAX_BYTES = 64 * 1024
+"""Size of a pod's requests and constraints beyond which it is refused: anybody may write them, up to 1.5 MiB."""
+MAX_CACHED_BYTES = 4 * 2**20
+"""Size of the shapes that are kept although no pod has them any more; in memory they take some seven times as much."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class PodShape:
     """All that the pods of one template share and placement looks at.
 
@@ -65,14 +72,46 @@ class PodShape:
     anti_affinity: tuple[AntiAffinityTerm, ...] = field(compare=False)
     unsupported: tuple[str, ...] = field(compare=False)
 
+    @property
+    def selects_nodes(self) -> bool:
+        """Whether it has a node selector or a required node affinity."""
+        return bool(self.node_selector.labels) or self.node_selector.terms is not None
+
     def tolerates(self, taint: Taint) -> bool:
         """Whether one of its tolerations covers the taint."""
         return self.tolerations.tolerate(taint)
 
 
+class _Cache:
+    """Shapes by key: those of pods that are there, and the latest of others up to a number of bytes."""
+
+    def __init__(self) -> None:
+        self._alive: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
+        self._latest: OrderedDict[bytes, PodShape] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: bytes) -> PodShape:
+        """The shape of these marshalled parts."""
+        if key in self._latest:
+            self._latest.move_to_end(key)
+            return self._latest[key]
+        shape = self._alive.get(key)
+        if shape is None:
+            shape = self._alive[key] = _decode(key)
+        self._latest[key] = shape
+        self._bytes += len(key)
+        while self._bytes > MAX_CACHED_BYTES:
+            oldest, _ = self._latest.popitem(last=False)
+            self._bytes -= len(oldest)
+        return shape
+
+
+_cache = _Cache()
+
+
 def shape_of(spec: Raw) -> PodShape:
-    """The shape of a pod with this ``spec``: the same object for equal specs, as long as it is in the cache."""
-    return _decode(marshal.dumps(_parts(spec), 2))
+    """The shape of a pod with this ``spec``: the same object for equal specs, as long as a pod has it."""
+    return _cache.get(marshal.dumps(_parts(spec), 2))
 
 
 def _parts(spec: Raw) -> tuple[Any, ...]:
@@ -92,7 +131,6 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
     )
 
 
-@lru_cache(maxsize=8192)
 def _decode(key: bytes) -> PodShape:
     """The shape of these marshalled parts."""
     containers, inits, overhead, pod, tolerations, selector, affinity, spread, claims, devices, gang = marshal.loads(
@@ -104,11 +142,16 @@ def _decode(key: bytes) -> PodShape:
         overhead or {},
         pod or {},
     )
+    too_large = len(key) > MAX_BYTES
+    if too_large:
+        # What it requests is counted where it runs; nothing else of it is held or evaluated
+        tolerations = selector = affinity = spread = None
     nonzero = resources.nonzero_requests()
     nodes = (affinity or {}).get("nodeAffinity") or {}
     running = [*(ports for _, ports in containers), *(ports for _, ports, restart in inits if restart == "Always")]
     anti = ((affinity or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
     unsupported = (
+        (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
         ("required pod affinity", bool(((affinity or {}).get("podAffinity") or {}).get(REQUIRED))),
         ("required pod anti-affinity", bool(anti)),
         ("topology spread (DoNotSchedule)", any(c.get("whenUnsatisfiable") == "DoNotSchedule" for c in spread or ())),
@@ -117,7 +160,7 @@ def _decode(key: bytes) -> PodShape:
         ("workload reference", gang),
     )
     return PodShape(
-        key=key,
+        key=blake2b(key, digest_size=32).digest() if too_large else key,
         requests=resources.requests(),
         nonzero_cpu_millicores=nonzero.get("cpu", 0),
         nonzero_memory_bytes=nonzero.get("memory", 0),

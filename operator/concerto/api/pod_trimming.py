@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from concerto.api.pod import MIRROR
 from concerto.api.pod_constraints import claims_of
+from concerto.api.pod_ownership import MIRROR
 
 Raw = Mapping[str, Any]
 

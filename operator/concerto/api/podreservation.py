@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -16,6 +17,7 @@ Basis = Literal["Capacity", "Requests"]
 ReservationKey = tuple[str, str]
 """Namespace and name of a standing reservation."""
 
+_MAX_AVAILABLE = 1e6
 IN_FLIGHT_LABEL = "concerto.dev/in-flight"
 
 
@@ -73,7 +75,7 @@ class Assignment:
             "node": self.node,
             "units": self.units,
             "basis": self.basis,
-            "available": f"{Decimal(repr(float(self.available))):f}",
+            "available": _written(self.available),
         }
         if self.node_capacity_resource_version:
             raw["nodeCapacityResourceVersion"] = self.node_capacity_resource_version
@@ -105,6 +107,12 @@ class Assignment:
                 else None
             ),
         )
+
+
+def _written(available: float) -> str:
+    """Without an exponent, and no longer than the CRD takes, whatever the number is."""
+    bounded = 0.0 if math.isnan(available) else max(-_MAX_AVAILABLE, min(available, _MAX_AVAILABLE))
+    return f"{Decimal(repr(round(bounded, 6))):f}"
 
 
 @dataclass(frozen=True)

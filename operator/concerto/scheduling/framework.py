@@ -59,6 +59,11 @@ class Query:
     required_cpu: int | float | None = None
     ignores_size: bool = False
 
+    @property
+    def any_measured(self) -> bool:
+        """Whether some node takes part by measured capacity, so that others are unmeasured beside it."""
+        return bool((self.basis[self.cluster.nodes.exists[: len(self.basis)]] == MEASURED).any())
+
     def names(self, rows: Rows) -> list[str]:
         """The nodes' names."""
         names = self.cluster.names

@@ -63,7 +63,7 @@ def test_rows_of_what_is_gone_are_used_again():
 def test_columns_grow_and_keep_what_they_hold():
     cluster = ClusterState()
     for i in range(300):
-        cluster.set_node(node(f"n{i}", allocatable={"cpu": i, f"example.com/r{i % 3}": i}))
+        cluster.set_node(node(f"n{i}", allocatable={"cpu": i, f"example.com/r{i % 3}": i, "pods": 300}))
         cluster.set_capacity(capacity(f"n{i}", float(i)), NOW)
         cluster.set_pod(pod(f"p{i}", nodeName=f"n{i}", requests={"cpu": "1m", "example.com/r0": "1"}), NOW)
     rows = slice(0, 300)

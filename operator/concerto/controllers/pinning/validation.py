@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from concerto.api.conditions import find_condition
 from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.api.pod import MIRROR
+from concerto.api.pod_ownership import MIRROR
 from concerto.api.podcpubinding import FOREIGN_FINALIZERS, BindingKey
 from concerto.controllers.pinning.binding_index import BindingIndex
 from concerto.controllers.pinning.status import (

@@ -30,7 +30,7 @@ from concerto.scheduling.state.measured_capacity import MeasuredCapacity
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
 from concerto.scheduling.state.provided_load import Joined, Series
-from concerto.scheduling.state.resources import ResourceTable
+from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
 from concerto.scheduling.state.usage import PodUsage
 
@@ -113,6 +113,7 @@ class ClusterState:
             return Change.NOTHING
         self.nodes.put(row, node)
         self.resources.set_allocatable(row, node.allocatable)
+        self._follow(lambda: self.ledger.set_max_pods(node.name, node.allocatable.get(PODS, 0)))
         # Its agent may have reported before the Node came: shares of its CPUs can be amounts now
         self._report(row, self.ledger.status(node.name))
         return Change.NODE
@@ -124,8 +125,10 @@ class ClusterState:
             return Change.NOTHING
         self.nodes.remove(row)
         self.resources.set_allocatable(row, {})
+        self._follow(lambda: self.ledger.set_max_pods(name, None))  # may free the row
         self.load.vacate(row)
-        self._tidy(row)
+        if name in self.row_of:
+            self._tidy(row)
         return Change.NOTHING
 
     def set_pod(self, pod: PodView, now: float) -> Change:

@@ -102,6 +102,11 @@ class Ledger:
         account = self._accounts.get(node)
         return None if account is None else account.holdable
 
+    def capacity(self, node: str) -> float | None:
+        """Pods that the node can take by its last status, before what is promised; None without a status."""
+        account = self._accounts.get(node)
+        return None if account is None else account.capacity
+
     def is_committed(self, node: str) -> bool:
         """Whether anything is promised on the node."""
         account = self._accounts.get(node)
@@ -159,6 +164,12 @@ class Ledger:
         return changed
 
     # --- what is seen
+
+    def set_max_pods(self, node: str, pods: int | None) -> None:
+        """The Node allows so many pods; None: there is no Node any more."""
+        self._account(node).max_pods = pods
+        self._changed.add(node)
+        self._tidy(node)
 
     def set_pod(self, pod: PodView, now: float) -> None:
         """A pod as the API server has it now: waiting, bound, or ended."""

@@ -30,11 +30,12 @@ class MeasuredCapacity(Columns):
         holdable: units that can still be held for a person's reservation; NaN without a status.
         available: of ``startable``, what no reservation holds; NaN without a status.
         last_status_at: when its last status came, seconds; NaN without one.
+        live: pods on it that count.
     """
 
-    FILLS: ClassVar[Mapping[str, float]] = {
-        "capacity": 0, "startable": 0, "holdable": 0, "available": 0, "last_status_at": 0,
-    }  # fmt: skip
+    FILLS: ClassVar[Mapping[str, float]] = dict.fromkeys(
+        ("capacity", "startable", "holdable", "available", "last_status_at", "live"), 0.0
+    )
 
     def __init__(self, rows: NodeRows, ledger: Ledger) -> None:
         self._rows = rows
@@ -44,6 +45,7 @@ class MeasuredCapacity(Columns):
         self.holdable: Floats = np.zeros(0)
         self.available: Floats = np.zeros(0)
         self.last_status_at: Floats = np.zeros(0)
+        self.live: Floats = np.zeros(0)
 
     def update(self, row: int, for_claims: float) -> None:
         """Read the row's numbers from the ledger.
@@ -53,12 +55,12 @@ class MeasuredCapacity(Columns):
             for_claims: pods that have no room because of what is claimed for large pods.
         """
         name, ledger = self._rows.names[row], self._ledger
-        status = ledger.status(name)
-        self.capacity[row] = np.nan if status is None else status.capacity
+        self.capacity[row] = _or_nan(ledger.capacity(name))
         self.startable[row] = _or_nan(ledger.startable(name)) - for_claims
         self.holdable[row] = _or_nan(ledger.holdable(name)) - for_claims
         self.available[row] = _or_nan(ledger.available(name)) - for_claims
         self.last_status_at[row] = _or_nan(ledger.last_status_at(name))
+        self.live[row] = len(ledger.live(name))
 
     def basis(self, now: float, *, stale_after_seconds: float, policy: MetricsPolicy) -> NDArray[np.int8]:
         """What each row takes part by, as of now: MEASURED, BY_REQUESTS or AVOIDED.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ class NodeAccount:
         status: its last status.
         heartbeat_seconds: how often its agent reports at least.
         last_status_at: when its last status came, by the operator's clock, seconds.
+        max_pods: pods that the Node allows, beyond which no number of its agent is believed; None without a Node.
     """
 
     live: dict[str, int] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class NodeAccount:
     status: NodeCapacityStatus | None = None
     heartbeat_seconds: float = 0.0
     last_status_at: float = 0.0
+    max_pods: int | None = None
 
     @property
     def promised(self) -> int:
@@ -42,12 +45,12 @@ class NodeAccount:
     @property
     def empty(self) -> bool:
         """Whether nothing is known of the node."""
-        return not self.live and self.status is None and not self.held and not self.resource_version
+        return not (self.live or self.status or self.held or self.resource_version or self.max_pods is not None)
 
     @property
     def startable(self) -> float | None:
         """Pods that may still start on the node by its last status; None without a status."""
-        return None if self.status is None else self.status.capacity - self.promised
+        return None if self.status is None else self._believed(self.status.capacity) - self.promised
 
     @property
     def holdable(self) -> float | None:
@@ -58,8 +61,20 @@ class NodeAccount:
         """
         if self.status is None:
             return None
-        room = self.status.capacity if self.status.room is None else self.status.room
-        return max(room, self.status.capacity) - self.promised - self.held
+        capacity = self._believed(self.status.capacity)
+        room = capacity if self.status.room is None else self._believed(self.status.room)
+        return max(room, capacity) - self.promised - self.held
+
+    @property
+    def capacity(self) -> float | None:
+        """Pods that it can take by its last status, before what is promised; None without a status."""
+        return None if self.status is None else self._believed(self.status.capacity)
+
+    def _believed(self, pods: float) -> float:
+        """What an agent reports, as far as its Node makes it possible: an agent must not draw others' pods by a lie."""
+        if math.isnan(pods):
+            return 0.0
+        return pods if self.max_pods is None else max(-float(self.max_pods), min(pods, float(self.max_pods)))
 
     def add_pod(self, uid: str, units: int) -> bool:
         """A pod is assigned or bound to the node; returns whether its agent counts it already."""

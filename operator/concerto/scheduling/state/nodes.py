@@ -28,12 +28,15 @@ class Nodes(Columns):
         unschedulable: by row, whether it is cordoned.
         ready: by row, whether it is Ready.
         avoided: by row, whether a placement on it was refused a moment ago.
+        agentless: by row, whether no agent can run there: not Linux, or no kubelet of its own.
         machine: cpu millicores and memory bytes of the machine, allocatable or not; shape (2, rows).
         labels: its labels, and which rows a selector accepts.
         taints: its taints.
     """
 
-    FILLS: ClassVar[Mapping[str, float]] = {"exists": 0, "unschedulable": 0, "ready": 0, "avoided": 0, "machine": 0}
+    FILLS: ClassVar[Mapping[str, float]] = dict.fromkeys(
+        ("exists", "unschedulable", "ready", "avoided", "agentless", "machine"), 0.0
+    )
 
     def __init__(self, rows: NodeRows) -> None:
         self.views: dict[int, NodeView] = {}
@@ -42,6 +45,7 @@ class Nodes(Columns):
         self.ready: Bools = np.zeros(0, dtype=np.bool_)
         self.avoided: Bools = np.zeros(0, dtype=np.bool_)
         self._avoided_until: dict[int, float] = {}
+        self.agentless: Bools = np.zeros(0, dtype=np.bool_)
         self.machine: Ints = np.zeros((len(RESOURCES), 0), dtype=np.int64)
         self.labels = LabelIndex(rows, self.views)
         self.taints = TaintIndex(self.views)
@@ -58,6 +62,7 @@ class Nodes(Columns):
         self.exists[row] = True
         self.unschedulable[row] = node.unschedulable
         self.ready[row] = node.ready
+        self.agentless[row] = is_agentless(node)
         self.machine[:, row] = [node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES]
         self.taints.put(row, node.taints)
         self.labels.put(row, node.labels)
@@ -69,7 +74,7 @@ class Nodes(Columns):
         del self.views[row]
         self.avoided[row] = False
         self._avoided_until.pop(row, None)
-        self.exists[row] = self.unschedulable[row] = self.ready[row] = False
+        self.exists[row] = self.unschedulable[row] = self.ready[row] = self.agentless[row] = False
         self.machine[:, row] = 0
         self.taints.put(row, ())
         self.labels.put(row, {})
@@ -92,3 +97,11 @@ class Nodes(Columns):
         owners = Counter(address for node in self.views.values() for address in {*node.addresses})
         row_of = {a: row for row, node in self.views.items() for a in node.addresses if owners[a] == 1}
         return row_of | {node.name: row for row, node in self.views.items()}
+
+
+def is_agentless(node: NodeView) -> bool:
+    """Whether no agent of Concerto can run on the node: its system is not Linux, or virtual-kubelet stands for it."""
+    virtual = node.labels.get("type") == "virtual-kubelet" or any(
+        taint.key == "virtual-kubelet.io/provider" for taint in node.taints
+    )
+    return virtual or node.labels.get("kubernetes.io/os", "linux") != "linux"

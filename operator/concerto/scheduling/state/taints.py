@@ -49,6 +49,10 @@ class TaintIndex(Columns):
         answer: Floats = np.array([float(count(taints)) for taints in self._code_of])[self._codes[rows]]
         return answer
 
+    def repel(self, rows: Rows) -> Bools:
+        """Which rows have a taint that only pods that tolerate it get past."""
+        return self.accepted(lambda taints: any(t.effect in ("NoSchedule", "NoExecute") for t in taints), rows)
+
     def lists(self, rows: Ints) -> list[tuple[Taints, int]]:
         """The distinct lists of taints among these rows, and how many rows have each."""
         lists = list(self._code_of)

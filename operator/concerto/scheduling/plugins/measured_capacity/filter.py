@@ -1,4 +1,7 @@
-"""PodCapacity: the node's measured capacity has room for one more pod. Source: algorithms section 4."""
+"""PodCapacity: the node's measured capacity has room for one more pod.
+
+Source: docs/references.md, "Capacity signal".
+"""
 
 from __future__ import annotations
 
@@ -11,39 +14,65 @@ from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 
+RATION = 5
+"""Pods that a node gets before its agent has reported for the first time, while other nodes are measured."""
+
 
 class PodCapacity(FilterDefaults):
-    """Available is at least ``admitFraction``; a node that takes part by requests is left to NodeResources."""
+    """Available is at least ``admitFraction``. Pods that belong to their node need no capacity.
+
+    What is not measured now is not taken for free: where a node takes part by requests, its agent's last status, less
+    what was placed since, still bounds it; before the first status it gets a ration. A node where no agent can run
+    takes only pods that select nodes or tolerate its taint.
+    """
 
     name: ClassVar[str] = "PodCapacity"
     mended_by_draining: ClassVar[bool] = True
     requeue_on: ClassVar[Change] = Change.NODE | Change.CAPACITY
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows with room, and rows that take part by requests."""
+        """Rows with room."""
+        if not query.pod.counted:
+            return np.ones_like(query.cluster.nodes.exists[rows])
         # NaN compares as False: an unmeasured node has no measured room
         room = query.is_measured(rows) & (query.available(rows) >= query.admit_fraction)
         if query.required_cpu is not None:
             room &= query.cluster.large_pods.has_cpu_left(query.required_cpu, rows)
         elif not query.ignores_size:
             room &= ~query.cluster.large_pods.draining[rows]
-        return room | query.is_by_requests(rows)
+        return room | self._passes_by_requests(query, rows)
+
+    def _passes_by_requests(self, query: Query, rows: Rows) -> Bools:
+        cluster, by_requests = query.cluster, query.is_by_requests(rows)
+        agentless = cluster.nodes.agentless[rows]
+        may_overflow = query.pod.shape.selects_nodes | cluster.nodes.taints.repel(rows)
+        never = np.isnan(cluster.measured.capacity[rows])
+        ration = (cluster.measured.live[rows] < RATION) | (not query.any_measured)
+        with np.errstate(invalid="ignore"):
+            last_word = query.available(rows) >= query.admit_fraction
+        return by_requests & np.where(agentless, may_overflow, np.where(never, ration, last_word))
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """Full, held for other pods, never measured, or measured too long ago."""
-        measured = query.is_measured(rows)
-        never = ~measured & np.isnan(query.cluster.measured.capacity[rows])
+        """Full, held for other pods, never measured, measured too long ago, or no place for an agent."""
+        cluster = query.cluster
+        measured, by_requests = query.is_measured(rows), query.is_by_requests(rows)
+        never = np.isnan(cluster.measured.capacity[rows])
+        agentless = by_requests & cluster.nodes.agentless[rows]
+        rationed = by_requests & never & ~agentless
+        bounded = measured | (by_requests & ~never & ~agentless)
         # What has room by capacity was refused for another reason
         room = measured & (query.available(rows) >= query.admit_fraction)
-        held = measured & ~room & (query.cluster.measured.startable[rows] >= query.admit_fraction)
+        held = bounded & ~room & (cluster.measured.startable[rows] >= query.admit_fraction)
         by_size = "node(s) were being drained for a larger pod"
         if query.required_cpu is not None:
             by_size = f"node(s) had less CPU left than the {query.required_cpu:.0f}m of a pod like it"
         found = {
-            "Insufficient measured capacity": measured & ~held & ~room,
+            "Insufficient measured capacity": bounded & ~held & ~room,
             "node(s) had their measured capacity held by PodReservations": held,
             by_size: room,
-            "node(s) had no measured capacity": never,
-            "node(s) had stale telemetry": ~measured & ~never,
+            f"node(s) had their ration of {RATION} pods until their agent reports": rationed,
+            "node(s) can't run Concerto's agent and were not selected by the pod": agentless,
+            "node(s) had no measured capacity": ~measured & ~by_requests & never,
+            "node(s) had stale telemetry": ~measured & ~by_requests & ~never,
         }
         return {reason: int(np.count_nonzero(mask)) for reason, mask in found.items() if mask.any()}

@@ -9,13 +9,17 @@ import numpy as np
 from concerto.scheduling.framework import Query, ScoreDefaults, rounded
 from concerto.scheduling.state.columns import Floats, Rows
 
+_MAX_LEAD = 10.0
+"""By how many times the best node may exceed the second best and still be the measure of all others."""
+
 
 class Capacity(ScoreDefaults):
     """Available over the feasible nodes, 0 to 100 with 100 for the greatest.
 
     A node that takes part by requests has its number of pods by requests instead, but counts for no more than the mean
-    of the measured nodes that are feasible: requests say what was asked for, not what is free, and a node that nobody
-    measures must not draw all pods because of it.
+    of the measured nodes that are feasible, nor for more than its last status: requests are what was asked for, not
+    what is free, and a node that is not measured must not draw all pods because of it. Where no agent can run, the
+    score is 0. A single node far above all others does not make these alike.
     """
 
     name: ClassVar[str] = "Capacity"
@@ -27,7 +31,9 @@ class Capacity(ScoreDefaults):
         available = query.available(rows)
         by_requests = query.is_by_requests(rows)
         if by_requests.any():
-            available = np.where(by_requests, query.pods_by_requests(rows), available)
+            pods = np.fmin(query.pods_by_requests(rows), np.where(np.isnan(available), np.inf, available))
+            pods = np.where(query.cluster.nodes.agentless[rows], 0.0, np.maximum(pods, 0.0))
+            available = np.where(by_requests, pods, available)
         return available
 
     def normalise(self, query: Query, scores: Floats) -> Floats:
@@ -40,4 +46,8 @@ class Capacity(ScoreDefaults):
         greatest = np.fmax.reduce(scores, initial=0.0)
         if greatest <= 0:
             return scores * 0.0
-        return rounded(scores * 100.0 / greatest)
+        others = scores[~np.isnan(scores)]
+        second = np.partition(others, -2)[-2] if len(others) > 1 else greatest
+        if second > 0:
+            greatest = min(greatest, _MAX_LEAD * second)
+        return rounded(np.minimum(scores * 100.0 / greatest, 100.0))
