@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--controllers",
         action="append",
         choices=CONTROLLERS,
-        help="what to run, once for each; all by default. Each needs the rights that its component brings",
+        help="what to run, once for each; all by default. Each needs the rights that its component brings; an operator "
+        "without scheduling has a Lease of its own",
     )
     parser.add_argument(
         "--service-account",
@@ -93,14 +94,18 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"concerto operator: --leader-elect-*: {error}", file=sys.stderr)
         return 2
-    settings = OperatorSettings(
-        namespace=args.namespace or config.namespace,
-        controllers=frozenset(args.controllers or CONTROLLERS),
-        service_account=args.service_account,
-        lease=lease,
-        autoscaling=PredictiveHPASettings(controller=autoscaling_settings(args)),
-        ask_agents=args.autoscaling_ask_agents,
-    )
+    try:
+        settings = OperatorSettings(
+            namespace=args.namespace or config.namespace,
+            controllers=frozenset(args.controllers or CONTROLLERS),
+            service_account=args.service_account,
+            lease=lease,
+            autoscaling=PredictiveHPASettings(controller=autoscaling_settings(args)),
+            ask_agents=args.autoscaling_ask_agents,
+        )
+    except ValueError as error:
+        print(f"concerto operator: {error}", file=sys.stderr)
+        return 2
     operator = Operator(config, settings, args.bind)
     kopf.run(
         loop=uvloop.new_event_loop(),

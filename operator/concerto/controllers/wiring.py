@@ -53,11 +53,10 @@ from concerto.scheduling.state.cluster import ClusterState
 
 Trim = Callable[[Object], Object]
 
-LEASE_NAME = "concerto-operator"
 ACCOUNT = "concerto-operator"
 """The operator's own service account, for which it requests tokens to show to agents."""
 CONTROLLERS = ("scheduling", "pinning", "autoscaling")
-"""What an operator can run; scheduling always runs."""
+"""What an operator can run. Pinning is a part of scheduling; autoscaling may run alone."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,20 @@ class OperatorSettings:
     lease: LeaseSettings
     autoscaling: PredictiveHPASettings
     ask_agents: bool
+
+    def __post_init__(self) -> None:
+        """Check that the controllers can run together.
+
+        Raises:
+            ValueError: they cannot.
+        """
+        if "pinning" in self.controllers and "scheduling" not in self.controllers:
+            raise ValueError("--controllers=pinning needs --controllers=scheduling: it pins the pods that are placed")
+
+    @property
+    def lease_name(self) -> str:
+        """The Lease by which one replica leads: operators that run different controllers do not contend."""
+        return "concerto-operator" if "scheduling" in self.controllers else "concerto-autoscaler"
 
 
 @dataclass(frozen=True)
@@ -175,7 +188,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
     election = LeaderElection(
         replica.session,
         namespace=settings.namespace,
-        name=LEASE_NAME,
+        name=settings.lease_name,
         identity=replica.identity,
         settings=settings.lease,
         owners=replica.owners,
@@ -190,19 +203,20 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         clock=replica.clock,
         may_write=lambda: election.remaining_seconds() > 0,
     )
-    parts = build_parts(
-        context,
-        replica.cluster,
-        load,
-        instance=replica.identity.rpartition("_")[2],
-        owners=replica.owners,
-        settings=pipeline,
-    )
-    informers = Informers(parts, context.metrics, context.clock)
-    _add_scheduling(plan, context, parts, informers, pipeline)
-    if "pinning" in settings.controllers:
-        _add_pinning(plan, context, parts, informers)
-    _add_capacity(plan, context)
+    if "scheduling" in settings.controllers:
+        parts = build_parts(
+            context,
+            replica.cluster,
+            load,
+            instance=replica.identity.rpartition("_")[2],
+            owners=replica.owners,
+            settings=pipeline,
+        )
+        informers = Informers(parts, context.metrics, context.clock)
+        _add_scheduling(plan, context, parts, informers, pipeline)
+        if "pinning" in settings.controllers:
+            _add_pinning(plan, context, parts, informers)
+        _add_capacity(plan, context)
     if "autoscaling" in settings.controllers:
         _add_autoscaling(plan, context, settings)
     watched = WatchedKinds(plan.reflectors, replica.supervisor)
@@ -273,7 +287,13 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
 
 
 def _add_capacity(plan: _Plan, context: Context) -> None:
-    model = ClusterModelPublisher(context.session, context.metrics, context.clock)
+    cluster = plan.replica.cluster
+
+    def cores_of(node: str) -> float | None:
+        row = cluster.row_of.get(node)
+        return None if row is None or not cluster.nodes.exists[row] else float(cluster.nodes.machine[0, row]) / 1000
+
+    model = ClusterModelPublisher(context.session, context.metrics, context.clock, cores_of=cores_of)
     plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot)
     named_after_nodes = [
         plan.reflectors[resource.plural].store
@@ -291,7 +311,8 @@ def _add_autoscaling(plan: _Plan, context: Context, settings: OperatorSettings) 
     if settings.ask_agents:
         tokens = AgentTokens(context.session, context.namespace, ACCOUNT, context.clock)
         fresh = AgentSettings(fresh_seconds=min(5.0, settings.autoscaling.controller.sync_seconds / 3))
-        agents = AgentMetrics(plan.reflectors[NODE_CAPACITIES.plural].store, tokens, context.clock, fresh)
+        followed = plan.reflectors.get(NODE_CAPACITIES.plural) or plan.follow(NODE_CAPACITIES)
+        agents = AgentMetrics(followed.store, tokens, context.clock, fresh)
     autoscaler = PredictiveHPAController(
         context.session, recorder, context.clock, context.metrics, settings.autoscaling, agents
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,14 @@ def publisher() -> ClusterModelPublisher:
     return ClusterModelPublisher(None, Metrics(), lambda: 0.0)  # type: ignore[arg-type]
 
 
+def folded(model: ClusterModelPublisher) -> ClusterModelPublisher:
+    for _ in model.fold():
+        pass
+    return model
+
+
 def written(model: ClusterModelPublisher) -> dict[str, object]:
+    folded(model)
     return build_cluster_status(
         model._model.subspace(), model._resources, observed_at=1.5, batches=1, generation=1, conditions=[]
     )
@@ -58,23 +67,48 @@ def test_an_odd_model_neither_ends_nor_spoils_the_merge(resources, sigma, direct
     odd = snapshot("odd", resources, sigma, directions)
     for obj in (HONEST, odd) if first == "honest" else (odd, HONEST):
         model.on_snapshot(None, obj)
-        model._model.subspace()
+        folded(model)._model.subspace()
     model.on_snapshot(odd, None)
     model.on_snapshot(HONEST, HONEST)
-    assert model._model.subspace().sigma[0] == pytest.approx(0.5)
+    assert folded(model)._model.subspace().sigma[0] == pytest.approx(0.5)
     assert np.isfinite(written(model)["sigma"]).all()
 
 
 def test_more_resources_than_a_status_can_hold_leave_out_the_rare_ones():
     model = publisher()
     model.on_snapshot(None, HONEST)
-    for node in ("n2", "n3"):
+    for node in ("n2", "n3", "n4"):
         model.on_snapshot(None, snapshot(node, ["memory", "io", "cpu"], [0.5], [[0.6, 0.0, 0.8]]))
-    model.on_snapshot(None, snapshot("odd", [f"gauge{i}" for i in range(8)], [0.5], [[1.0] + [0.0] * 7]))
+    for node in ("odd", "even"):
+        model.on_snapshot(None, snapshot(node, [f"gauge{i}" for i in range(8)], [0.5], [[1.0] + [0.0] * 7]))
     status = written(model)
     assert status["resources"][:3] == ["cpu", "memory", "gauge0"]
     assert "io" in status["resources"]
     assert problems({**HONEST, "metadata": {"name": "cluster"}, "status": status}) == []
+
+
+def test_one_node_that_names_other_resources_each_time_rebuilds_nothing_and_costs_little():
+    model = publisher()
+    for number in range(1000):
+        model.on_snapshot(None, snapshot(f"n{number}", ["cpu", "memory"], [0.5], [[0.6, 0.8]]))
+    folded(model)
+    merged = model._model
+    began = time.process_time()
+    for turn in range(100):
+        model.on_snapshot(None, snapshot("hostile", [f"x{turn}", "cpu"], [0.5], [[0.6, 0.8]]))
+        folded(model)
+    assert model._model is merged and model._resources == ("cpu", "memory")
+    assert time.process_time() - began < 1.0, "each cost all nodes' models before"
+
+
+def test_a_resource_that_several_nodes_measure_is_taken_in_and_left_out_again():
+    model = publisher()
+    for node in ("n1", "n2"):
+        model.on_snapshot(None, snapshot(node, ["cpu", "memory", "io"], [0.5], [[0.6, 0.0, 0.8]]))
+    assert folded(model)._resources == ("cpu", "memory", "io")
+    for node in ("n1", "n2"):
+        model.on_snapshot(HONEST, snapshot(node, ["cpu", "memory"], [0.5], [[0.6, 0.8]]))
+    assert folded(model)._resources == ("cpu", "memory")
 
 
 async def test_what_pods_can_be_placed_without_is_started_again():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,9 @@ from concerto.kube.resources import SUBSPACE_SNAPSHOTS
 
 logger = logging.getLogger(__name__)
 
-_MOST_RESOURCES = 8
+_MAX_RESOURCES = 8
 """What the status of a SubspaceSnapshot can hold; the ones that fewest nodes measure are left out."""
+_NODES_BETWEEN_YIELDS = 200
 
 
 _UNKNOWN_CORES = 1024.0
@@ -85,15 +86,15 @@ class ClusterModelPublisher:
         self._settings = settings or ClusterModelSettings()
         self._snapshots: dict[str, SubspaceStatus] = {}
         self._heard_at: dict[str, float] = {}
-        self._names: set[str] = set()
         self._resources: tuple[str, ...] = ()
         self._model = cluster_model(self._settings.merge, 0)
         self._batches = 0
+        self._unfolded: set[str] = set()  # names of snapshots that changed since the last fold
         self._published: Subspace | None = None
         self._dirty = asyncio.Event()
 
     def on_snapshot(self, old: Object | None, new: Object | None) -> None:
-        """A SubspaceSnapshot appeared, changed or went (a reflector's callback)."""
+        """A SubspaceSnapshot appeared, changed or went (a reflector's callback). Cheap; `fold` takes it in."""
         name = ((new or old) or {})["metadata"]["name"]
         if name == CLUSTER_NAME:
             return
@@ -101,23 +102,36 @@ class ClusterModelPublisher:
         if status is None:
             self._snapshots.pop(name, None)
             self._heard_at.pop(name, None)
-            self._model.remove(name)
-            self._kinds.remove_node(name)
         else:
-            cores = self._cores_of(name) or _UNKNOWN_CORES
-            self._kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores)
             known = self._snapshots.get(name)
             if known is None:
-                # It may have lain there for long before we came: it is as old as it says
+                # It may have existed for long before this process started: it is as old as its status has it
                 self._heard_at[name] = min(self._clock(), status.observed_at)
             elif known.observed_at != status.observed_at:
                 self._heard_at[name] = self._clock()
             self._snapshots[name] = status
-            if set(status.resources) <= self._names:
-                self._take(name, status)
-            else:
-                self._begin_anew()
+        self._unfolded.add(name)
         self._dirty.set()
+
+    def fold(self) -> Iterator[None]:
+        """Take in what has changed since the last time; yields now and then, so that others get their turn."""
+        unfolded, self._unfolded = self._unfolded, set()
+        resources = self._chosen_resources()
+        if resources != self._resources:
+            self._resources = resources
+            self._model = cluster_model(self._settings.merge, len(resources))
+            unfolded |= self._snapshots.keys()
+        for count, name in enumerate(sorted(unfolded), 1):
+            status = self._snapshots.get(name)
+            if status is None:
+                self._model.remove(name)
+                self._kinds.remove_node(name)
+            else:
+                cores = self._cores_of(name) or _UNKNOWN_CORES
+                self._kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores)
+                self._take(name, status)
+            if count % _NODES_BETWEEN_YIELDS == 0:
+                yield
 
     def _parsed(self, name: str, raw: Object) -> SubspaceStatus | None:
         try:
@@ -127,17 +141,15 @@ class ClusterModelPublisher:
             return None
         return status if status is not None and status.resources else None
 
-    def _begin_anew(self) -> None:
-        """A resource nobody had before: all models get a row for it."""
-        nodes_with = Counter(r for s in self._snapshots.values() for r in set(s.resources))
-        self._names = set(nodes_with)
+    def _chosen_resources(self) -> tuple[str, ...]:
+        """The resources of the model: those that most nodes measure. One node alone adds none where others are."""
+        nodes_with = Counter(r for status in self._snapshots.values() for r in set(status.resources))
         first = ("cpu", "memory")
-        most = sorted(nodes_with, key=lambda r: (first.index(r) if r in first else len(first), -nodes_with[r], r))
-        kept = most[:_MOST_RESOURCES]
-        self._resources = (*(r for r in first if r in kept), *sorted(set(kept).difference(first)))
-        self._model = cluster_model(self._settings.merge, len(self._resources))
-        for name, status in self._snapshots.items():
-            self._take(name, status)
+        enough = min(2, len(self._snapshots))
+        common = [r for r, count in nodes_with.items() if count >= enough or r in first]
+        most = sorted(common, key=lambda r: (first.index(r) if r in first else len(first), -nodes_with[r], r))
+        chosen = most[:_MAX_RESOURCES]
+        return (*(r for r in first if r in chosen), *sorted(set(chosen).difference(first)))
 
     def _take(self, name: str, status: SubspaceStatus) -> None:
         if self._clock() - self._heard_at[name] > self._settings.stale_after_seconds:
@@ -164,6 +176,8 @@ class ClusterModelPublisher:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
+            for _ in self.fold():
+                await asyncio.sleep(0)
             self._drop_stale()
             current = self._model.subspace()
             kinds = self._kinds.table()

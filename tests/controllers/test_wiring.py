@@ -1,0 +1,48 @@
+"""Which parts an operator has, and by which Lease it leads."""
+
+from __future__ import annotations
+
+import pytest
+
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.runtime.clock import SteadyClock
+from concerto.controllers.runtime.health import Health
+from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.supervision import Supervisor
+from concerto.controllers.wiring import OperatorSettings, Replica, build
+from concerto.kube.lease import LeaseSettings
+from concerto.scheduling.state.cluster import ClusterState
+from support.faulty_server import faulty, refuses
+
+SCHEDULING = {"nodes", "pods", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots"}
+PINNING = {"nodecputopologies", "podcpubindings"}
+
+
+def settings(*controllers: str) -> OperatorSettings:
+    return OperatorSettings("ns", frozenset(controllers), None, LeaseSettings(), PredictiveHPASettings(), True)
+
+
+@pytest.mark.parametrize(
+    ("controllers", "lease", "kinds"),
+    [
+        (["scheduling"], "concerto-operator", SCHEDULING),
+        (["scheduling", "pinning"], "concerto-operator", SCHEDULING | PINNING),
+        (["scheduling", "pinning", "autoscaling"], "concerto-operator", SCHEDULING | PINNING),
+        (["autoscaling"], "concerto-autoscaler", {"nodecapacities"}),
+    ],
+)
+async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease(controllers, lease, kinds):
+    async with faulty([refuses(404, "NotFound")]) as server:
+        health = Health()
+        replica = Replica(
+            "host_me", server.session, ClusterState(), Metrics(), health, Supervisor(lambda: None), SteadyClock(), (),
+            on_lost=lambda: None,
+        )  # fmt: skip
+        build(replica, settings(*controllers))
+        assert health.ready.keys() == kinds
+        assert settings(*controllers).lease_name == lease
+
+
+def test_pinning_without_scheduling_is_refused():
+    with pytest.raises(ValueError, match="needs --controllers=scheduling"):
+        settings("pinning", "autoscaling")
