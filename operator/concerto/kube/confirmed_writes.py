@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from concerto.kube.errors import ApiError, Conflict, KubeError, ServerError, TooManyRequests
+from concerto.kube.failpoints import point
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ async def write_until_known(
     may_write: Callable[[], bool] = lambda: True,
     settings: WriteSettings | None = None,
     on_failure: OnFailure = lambda failure, seconds: None,
+    name: str = "write",
 ) -> T:
     """Repeat a write until its outcome is known.
 
@@ -84,6 +86,7 @@ async def write_until_known(
             this call does not return.
         settings: waits.
         on_failure: given each failed attempt that is repeated.
+        name: of the write, in the names of failpoints.
 
     Raises:
         ApiError: the write was refused, and is known not to have been carried out by an earlier attempt.
@@ -98,8 +101,11 @@ async def write_until_known(
         await wait_unless_leading(may_write)
         wait = backoff
         backoff = min(backoff * 2, settings.max_backoff_seconds)
+        point(f"before-{name}")
         try:
-            return await write()
+            written = await write()
+            point(f"after-{name}")
+            return written
         except KubeError as error:
             failure = error
         if isinstance(failure, TooManyRequests):
@@ -112,6 +118,7 @@ async def write_until_known(
         webhook_failures += webhook_failed
         open_outcome |= (not isinstance(failure, ApiError) or isinstance(failure, ServerError)) and not webhook_failed
         if open_outcome or isinstance(failure, Conflict):
+            point(f"before-read-back-{name}")
             try:
                 found = await read_back()
             except KubeError:

@@ -98,7 +98,7 @@ class Targets:
             write = _ScaleWrite(self._session, path, ask, scale, replicas)
             try:
                 async with asyncio.timeout(_WRITE_SECONDS):
-                    await write_until_known(write.send, write.read_back, settings=_WRITE_SETTINGS)
+                    await write_until_known(write.send, write.read_back, settings=_WRITE_SETTINGS, name="scale")
                 return
             except TimeoutError as error:
                 raise Unreachable(f"the outcome of the write is not known after {_WRITE_SECONDS:g} s") from error

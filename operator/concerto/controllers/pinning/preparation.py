@@ -289,7 +289,9 @@ class PinningPreparation:
             max(deadline - asyncio.get_running_loop().time(), 0.0),
         )
         try:
-            return await write_until_known(write, read_back, may_write=self._may_write, settings=settings)
+            return await write_until_known(
+                write, read_back, may_write=self._may_write, settings=settings, name="cpu-binding"
+            )
         except Conflict:
             return None
         except ApiError as error:

@@ -96,6 +96,7 @@ async def bind(
             lambda: _read_back(session, pod, node),
             may_write=may_write,
             on_failure=on_failure,
+            name="binding",
             settings=WriteSettings(
                 settings.first_backoff_seconds, settings.max_backoff_seconds, settings.give_up_after_seconds
             ),

@@ -15,6 +15,7 @@ from concerto.controllers.scheduling.notes import pod_subject, scheduled_note
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord
 from concerto.kube.confirmed_writes import failure_reason, wait_unless_leading
+from concerto.kube.failpoints import point
 from concerto.scheduling.cycle import Decision
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class BindingPipeline:
         by_uid = {d.pod.uid: d for d in decisions}
         await wait_unless_leading(self._context.may_write)
         stored, refused = await self._records.store([d.assignment for d in decisions])
+        point("after-store")
         for record in stored:
             self._start(record, by_uid)
         for refusal in refused:
@@ -85,7 +87,9 @@ class BindingPipeline:
         profile = self._profiles.get(pod.scheduler_name)
         settings = profile.settings.workload_aware if profile else WorkloadAwareSettings()
         timeout = settings.prepare_timeout_seconds
+        point("before-prepare")
         problem = await self._pins.prepare(pod, timeout)
+        point("after-prepare")
         if problem is None:
             self._spawn(self._binding, self._bind(decision))
             return
@@ -104,6 +108,7 @@ class BindingPipeline:
             self._confirm(decision)
             return
         if decision.assignment.pin is not None:
+            point("before-release")
             await self._pins.release(pod.uid)
         if outcome.result is BindResult.REFUSED:
             self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")

@@ -17,6 +17,7 @@ from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_place
 from concerto.controllers.runtime.context import Context
 from concerto.kube import ApiError, Conflict, Forbidden, KubeError, NotFound, Object, Session, Unauthorized
 from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, failure_reason, write_until_known
+from concerto.kube.failpoints import point
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_RESERVATIONS, PODS
 from concerto.scheduling.state.ledger import Ledger
@@ -254,7 +255,9 @@ async def _create(
         except NotFound:
             return None
 
-    found = await write_until_known(write, read_back, may_write=may_write, settings=_RETRY, on_failure=on_failure)
+    found = await write_until_known(
+        write, read_back, may_write=may_write, settings=_RETRY, on_failure=on_failure, name="placement-record"
+    )
     if _uids(found) != _uids(body):
         raise Conflict(409, "AlreadyExists", f"a PodReservation {name} of other content exists")
     return found
@@ -269,8 +272,10 @@ async def discard(session: Session, namespace: str, record: PlacementRecord) -> 
     path = POD_RESERVATIONS.path(namespace, record.name)
     version = record.resource_version
     for _ in range(2):
+        point("before-discard")
         try:
             await session.delete(path, uid=record.uid, resource_version=version)
+            point("after-discard")
         except NotFound:
             return True
         except Conflict:

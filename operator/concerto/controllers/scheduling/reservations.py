@@ -18,6 +18,7 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.kube import KubeError, NotFound, Object
+from concerto.kube.failpoints import point
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.reservation_placement import no_such_node, place
 from concerto.scheduling.state.reservations import ReservationState
@@ -142,10 +143,12 @@ class ReservationController:
 
     async def _write(self, key: ReservationKey, before: Object, status: Object) -> None:
         patch = {"metadata": {"uid": before["metadata"]["uid"]}, "status": status}
+        point("before-reservation-status")
         try:
             written = await self._context.session.patch(POD_RESERVATIONS.path(*key, "status"), patch)
         except NotFound:
             return
+        point("after-reservation-status")
         self._written[key] = written
         # What the status shows as used is what allows the placement record that used it to be deleted
         self._parts.pending.requeue(self._parts.cluster.set_reservation(Reservation.from_raw(written)))

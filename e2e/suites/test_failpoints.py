@@ -1,0 +1,105 @@
+"""The operator dies, or is stopped for longer than its Lease, at each named point: nothing is lost or bound twice.
+
+`CONCERTO_FAILPOINT_TURNS=20` repeats every point that often (by hand, `make chaos`); by default each is tried once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from concerto.kube.failpoints import VARIABLE
+from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
+from e2e.testbed.recorder import Recorder
+from e2e.testbed.requirements import require_local_plane
+from e2e.testbed.system import System, busybox_job, hollow_nodes
+from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
+
+TURNS = int(os.environ.get("CONCERTO_FAILPOINT_TURNS", "1"))
+PODS = 6
+POINTS = (
+    "before-placement-record", "after-placement-record", "after-store", "before-binding", "after-binding",
+    "before-discard", "after-discard",
+)  # fmt: skip
+STOPPED_SECONDS = 5.0
+"""Longer than the short Leases of these operators last."""
+
+
+class Replicas:
+    """Two operators, of which one leads, and the file by which one of them is told where to end."""
+
+    def __init__(self, system: System, file: Path, operators: list[Process]) -> None:
+        self.system = system
+        self.file = file
+        self.operators = operators
+
+    def reach(self, name: str, action: str) -> None:
+        """Have the operator that reaches the point first end or stop there."""
+        pending = self.file.with_suffix(".new")
+        pending.write_text(f"{name} {action}")
+        pending.rename(self.file)
+
+    def stopped(self) -> list[int]:
+        """PIDs of operators that are stopped."""
+        pids = [operator.pid for operator in self.operators if operator.is_running()]
+        return [pid for pid in pids if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"]
+
+
+@pytest.fixture(scope="module")
+def replicas(concerto_cluster, say: Callable[[str], None], tmp_path_factory) -> Iterator[Replicas]:
+    plane = require_local_plane(concerto_cluster)
+    file = tmp_path_factory.mktemp("failpoint") / "failpoint"
+    operators = [
+        operator_process(plane, plane.logs, f"operator-failpoint-{n}", QUICK_LEASE, restarts=True) for n in range(2)
+    ]
+    with hollow_nodes(plane, 4):
+        for operator in operators:
+            operator.command = ["env", f"{VARIABLE}={file}", *operator.command]
+            operator.start()
+        try:
+            for operator in operators:
+                operator.wait_ready()
+            names = [n["metadata"]["name"] for n in plane.get("nodes")["items"]]
+            yield Replicas(System(plane, names, None, {}, operators[0], plane.logs), file, operators)
+        finally:
+            for pid in [operator.pid for operator in operators if operator.is_running()]:
+                os.kill(pid, signal.SIGCONT)
+            for operator in operators:
+                operator.stop()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("action", ["kill", "stop"])
+@pytest.mark.parametrize("point", POINTS)
+def test_nothing_is_lost_where_the_operator_ends(replicas, namespace, say, point, action):
+    cluster = replicas.system.cluster
+    with Recorder(str(cluster.kubeconfig)) as recorder:
+        for turn in range(TURNS):
+            replicas.reach(point, action)
+            cluster.apply(busybox_job(f"turn-{turn}", namespace, "job", ["true"], pods=PODS, parallelism=PODS))
+            eventually(f"{point} is reached", lambda: not replicas.file.exists(), PATIENCE_SECONDS)
+            if action == "stop":
+                time.sleep(STOPPED_SECONDS)  # what the other replica does meanwhile is what is tested
+                for pid in replicas.stopped():
+                    os.kill(pid, signal.SIGCONT)
+            eventually(
+                f"the pods of turn {turn} are bound",
+                lambda turn=turn: all(
+                    pod["spec"].get("nodeName")
+                    for pod in cluster.get("pods", "-n", namespace, "-l", f"job=turn-{turn}")["items"]
+                ),
+                5 * PATIENCE_SECONDS,
+            )
+        left = replicas.system.wait_no_batches()
+        recorder.stop()
+        verdict = recorder.verify()
+    say(f"failpoint {point}, {action}, {TURNS} times: {verdict.pods_bound} pods, {len(verdict.rebound)} bound twice")
+    assert not left, f"placement records are left behind: {left}"
+    assert not verdict.rebound
+    assert not verdict.violations, "\n".join(verdict.violations)
+    assert verdict.pods_bound >= PODS * TURNS
