@@ -6,13 +6,15 @@ In CI a machine without any Kubernetes API server is a failure: a suite that nev
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 import pytest
 
 from e2e.testbed.clusters import Binaries, Cluster, LocalControlPlane, NoCluster, Unusable, find_binaries
 from e2e.testbed.clusters.binaries import find_or_build_metrics_server
+from e2e.testbed.network import Network, open_network
 from e2e.testbed.nodes import real_nodes_available
 from e2e.testbed.prometheus import prometheus_available
 
@@ -57,6 +59,17 @@ def require_real_nodes(cluster: Cluster, *, cpus: int = 1) -> LocalControlPlane:
     if len(os.sched_getaffinity(0)) < cpus:
         pytest.skip(f"this test needs a real node of {cpus} CPUs")
     return plane
+
+
+@contextmanager
+def require_network() -> Iterator[Network]:
+    """A network that the test can break, for the time of the context."""
+    with ExitStack() as stack:
+        try:
+            network = stack.enter_context(open_network())
+        except RuntimeError as error:
+            pytest.skip(str(error))
+        yield network
 
 
 def require_metrics_server(say: Callable[[str], None]) -> None:
