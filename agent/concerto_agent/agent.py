@@ -22,6 +22,7 @@ from concerto.api.quantities import whole
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.subspace import Subspace
 from concerto.kube import KubeError, Reflector, Session
+from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measurement
@@ -134,18 +135,27 @@ class Agent:
             )
         )
         own, cluster = f"metadata.name={node_name}", f"metadata.name={CLUSTER_NAME}"
-        self._reflect_own = Reflector(session, NODE_CAPACITIES, field_selector=own, on_change=self._capacity_changed)
+        self._reflect_own = Reflector(
+            session, NODE_CAPACITIES, field_selector=own, on_change=self._capacity_changed, settings=ONE_OF_MANY
+        )
         self._reflect_pods = Reflector(
             session,
             PODS,
             field_selector=f"spec.nodeName={node_name}",
             trim=trim_pod,
+            settings=ONE_OF_MANY,
             on_change=lambda old, new: self.measurement.census.heard(old, new, self._clock(), self._wall()),
         )
         self._reflectors = (
             self._reflect_own,
             self._reflect_pods,
-            Reflector(session, SUBSPACE_SNAPSHOTS, field_selector=cluster, on_change=self._cluster_changed),
+            Reflector(
+                session,
+                SUBSPACE_SNAPSHOTS,
+                field_selector=cluster,
+                on_change=self._cluster_changed,
+                settings=ONE_OF_MANY,
+            ),
         )
         self._cluster: Subspace | None = None
         self._early_at = -math.inf  # the next fold of a batch that is not full

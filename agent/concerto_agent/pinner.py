@@ -16,6 +16,7 @@ from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
 from concerto.kube.errors import Forbidden, Unauthorized
+from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.bindings import Object, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Hierarchies
@@ -79,6 +80,7 @@ class Pinner:
             POD_CPU_BINDINGS,
             field_selector=f"status.nodeName={node_name}",
             on_change=self._binding_changed,
+            settings=ONE_OF_MANY,
         )
         self._claims: dict[BindingKey, Claim] = {}
         self._objects: dict[BindingKey, Object] = {}

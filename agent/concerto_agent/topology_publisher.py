@@ -13,6 +13,7 @@ from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from concerto.api.nodecputopology import CPUPools
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import KubeError, Reflector, Session
+from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto_agent.node_files import NodeFiles
@@ -71,7 +72,9 @@ class TopologyPublisher:
         self._wall = wall
         self._object: Object | None = None
         own = f"metadata.name={node_name}"
-        self._reflector = Reflector(session, NODE_CPU_TOPOLOGIES, field_selector=own, on_change=self._changed)
+        self._reflector = Reflector(
+            session, NODE_CPU_TOPOLOGIES, field_selector=own, on_change=self._changed, settings=ONE_OF_MANY
+        )
         self._wake = asyncio.Event()
 
     def _changed(self, _: Object | None, new: Object | None) -> None:

@@ -201,7 +201,7 @@ async def test_who_wants_a_fresh_view_does_not_wait_out_a_back_off() -> None:
         reflector = Reflector(server.session, THINGS, settings=patient)
         task = asyncio.create_task(reflector.run())
         try:
-            await server.asked(2 + server.session.settings.attempts)  # the list fails for good: the long wait begins
+            await server.asked(3)  # the list fails: the long wait begins
             server.script[:] = [page(7, thing("a", 6)), streams(then=for_ever)]
             async with asyncio.timeout(20):
                 await reflector.refresh()
@@ -222,8 +222,41 @@ async def test_a_server_that_keeps_on_forgetting_is_not_listed_without_a_pause()
         task.cancel()
 
 
+async def test_a_herd_of_clients_comes_back_spread_over_seconds_and_each_asks_once() -> None:
+    """An API server restarts: nobody's retries inside a back-off multiply what it is asked."""
+    settings = ReflectorSettings(first_backoff_seconds=1.0)
+    async with faulty([page(5), streams(then=for_ever)]) as server:
+        reflectors = [Reflector(server.session, THINGS, settings=settings) for _ in range(40)]
+        for reflector in reflectors:  # each has listed, and has lost its watch
+            reflector._resource_version = reflector._seen_version = "5"
+            reflector._broke_off = True
+        server.script[:] = [refuses(503, "ServiceUnavailable")]
+        tasks = [asyncio.create_task(reflector.run()) for reflector in reflectors]
+        await server.asked(40)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.05)
+        at_once = len(server.seen) - 40
+        await asyncio.sleep(1.95)
+        later = len(server.seen) - 40 - at_once
+        for task in tasks:
+            task.cancel()
+        # uniformly within 2 s: 1 of 40 in the first 50 ms
+        assert at_once <= 10, (at_once, later, asyncio.get_running_loop().time() - began)
+        assert later >= 20
+
+
+async def test_retry_after_is_never_cut_short() -> None:
+    settings = ReflectorSettings(first_backoff_seconds=0.001)
+    async with faulty([refuses(429, "TooManyRequests", {"Retry-After": "32"})]) as server:
+        task = asyncio.create_task(Reflector(server.session, THINGS, settings=settings).run())
+        await server.asked(1)
+        await asyncio.sleep(0.5)
+        task.cancel()
+        assert len(server.seen) == 1
+
+
 class Chunks:
-    """As much of a stream reader as `_lines` asks for."""
+    """As much of a stream reader as `read_lines` asks for."""
 
     def __init__(self, chunks: list[bytes]) -> None:
         self.chunks = chunks

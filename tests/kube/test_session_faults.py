@@ -15,6 +15,7 @@ from concerto.kube import (
     TooManyRequests,
     Unreachable,
 )
+from concerto.kube.session import wait_seconds
 from support.faulty_server import faulty, hangs_up, refuses, resets, says
 
 FINE = says(200, {"fine": True})
@@ -100,6 +101,22 @@ async def test_the_server_says_how_long_to_wait() -> None:
         with pytest.raises(TooManyRequests) as caught:
             await server.session.request("GET", "/x", attempts=1)
         assert caught.value.retry_after == 3
+
+
+WAITS = {
+    "our own back-off": (None, 4.0, 4.0),
+    "what an API server asks for, at most 32 s": (32.0, 0.1, 32.0),
+    "less than ours": (1.0, 10.0, 1.0),
+    "at once": (0.0, 10.0, 0.0),
+    "what a broken proxy asks for": (1e9, 0.1, 300.0),
+}
+
+
+@pytest.mark.parametrize(("asked", "backoff", "least"), WAITS.values(), ids=WAITS.keys())
+def test_nobody_comes_back_sooner_than_asked_nor_all_at_once(asked: float | None, backoff: float, least: float) -> None:
+    waits = [wait_seconds(TooManyRequests(429, "", "", asked), backoff) for _ in range(200)]
+    assert least <= min(waits) <= max(waits) <= 1.5 * least
+    assert least == 0 or max(waits) - min(waits) > 0.2 * least
 
 
 async def test_other_refusals_are_final_and_keep_their_words() -> None:

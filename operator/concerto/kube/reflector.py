@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from concerto.api.resource_version import not_newer
 from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable, api_error
 from concerto.kube.resources import Resource
-from concerto.kube.session import Object, Session, selectors
+from concerto.kube.session import MAX_RETRY_AFTER_SECONDS, Object, Session, selectors
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +40,20 @@ class ReflectorSettings:
             so that the watches of many clients do not end together.
         inactivity_seconds: a watch on which nothing came for so long is taken for dead. The server sends a bookmark
             about once a minute.
-        first_backoff_seconds: mean wait after a first failure; doubles with each further one.
-        max_backoff_seconds: the wait never gets longer.
+        first_backoff_seconds: mean wait after a first failure; doubles with each further one. A wait is anything
+            between nothing and twice its mean.
+        max_backoff_seconds: the mean never gets longer.
     """
 
     watch_seconds: float = 300.0
     inactivity_seconds: float = 90.0
     first_backoff_seconds: float = 0.5
     max_backoff_seconds: float = 30.0
+
+
+ONE_OF_MANY = ReflectorSettings(first_backoff_seconds=5.0)
+"""For a client of which there may be thousands: they lose their watches in one moment when an API server restarts, and
+would all list in the next."""
 
 
 class StorageWentBack(Exception):
@@ -164,7 +170,7 @@ class Reflector:
     async def _look_back(self) -> None:
         """Look whether the storage is still where it was: a watch from a version to come is silent, and no error."""
         params = {"limit": "1", **selectors(self._label_selector, self._field_selector)}
-        page = await self._session.request("GET", self._path, params=params)
+        page = await self._session.request("GET", self._path, params=params, attempts=1)
         self._compare(page["metadata"]["resourceVersion"])
 
     def _compare(self, version: str) -> None:
@@ -192,7 +198,7 @@ class Reflector:
         found: dict[Key, Object] = {}
         try:
             async for page in self._session.pages(
-                self._path, label_selector=self._label_selector, field_selector=self._field_selector
+                self._path, label_selector=self._label_selector, field_selector=self._field_selector, first_attempts=1
             ):
                 metadata = page.get("metadata") or {}
                 self._compare(metadata["resourceVersion"])
@@ -308,12 +314,14 @@ class Reflector:
         if self._on_change:
             self._on_change(old, new)
 
-    async def _back_off(self, at_least: float | None = None) -> None:
+    async def _back_off(self, retry_after_seconds: float | None = None) -> None:
+        # Never sooner than the server asked for, and not all at that moment
+        asked = min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS) * random.uniform(1.0, 1.5)
         wait = min(self._settings.first_backoff_seconds * 2**self._failures, self._settings.max_backoff_seconds)
         self._failures = min(self._failures + 1, 16)
         try:
             # Whoever wants a fresh view wants it as soon as there is a server again
-            async with asyncio.timeout(max(wait * random.uniform(0.5, 1.5), at_least or 0.0)):
+            async with asyncio.timeout(max(wait * random.uniform(0.0, 2.0), asked)):
                 await self._refresh_wanted.wait()
         except TimeoutError:
             pass

@@ -21,7 +21,7 @@ Lines = list[bytes]
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 _SAFE_TO_REPEAT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
-_MAX_RETRY_AFTER_SECONDS = 300.0
+MAX_RETRY_AFTER_SECONDS = 300.0
 """API servers ask for up to 32 s; what a broken proxy asks for must not put a client to sleep for days."""
 
 
@@ -108,12 +108,24 @@ class Session:
         return {**whole, "items": items}
 
     async def pages(
-        self, path: str, *, label_selector: str | None = None, field_selector: str | None = None
+        self,
+        path: str,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        first_attempts: int | None = None,
     ) -> AsyncIterator[Object]:
         """The pages of a consistent list, all of the same resourceVersion.
 
         No resourceVersion is asked for, so that the list is at least as new as anything written before the call. (A
         list with resourceVersion 0 may be arbitrarily old: a new leader must not decide on one.)
+
+        Args:
+            path: of the collection.
+            label_selector: only these.
+            field_selector: only these.
+            first_attempts: for the first page, by a caller that has a back-off of its own. Further pages are tried as
+                often as any request: to begin again costs more.
 
         Raises:
             Gone: the list changed so much while it was being read that its pages are no longer kept; what has been
@@ -122,8 +134,9 @@ class Session:
         params = selectors(label_selector, field_selector)
         params["limit"] = str(self.settings.page_size)
         while True:
-            page = await self.request("GET", path, params=params)
+            page = await self.request("GET", path, params=params, attempts=first_attempts)
             yield page
+            first_attempts = None
             token = (page.get("metadata") or {}).get("continue")
             if not token:
                 return
@@ -243,7 +256,7 @@ class Session:
                 failure = error
             if left <= 0:
                 raise failure
-            await asyncio.sleep(_wait_seconds(failure, min(backoff, self.settings.max_backoff_seconds)))
+            await asyncio.sleep(wait_seconds(failure, min(backoff, self.settings.max_backoff_seconds)))
             backoff *= 2
 
     @asynccontextmanager
@@ -285,10 +298,10 @@ def selectors(label_selector: str | None, field_selector: str | None) -> dict[st
     return {key: value for key, value in given.items() if value}
 
 
-def _wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> float:
+def wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> float:
     """Before the next attempt: never sooner than the server asked for; longer by chance, so that clients part."""
     asked = failure.retry_after if isinstance(failure, ApiError) else None
-    wait = backoff_seconds if asked is None else min(asked, _MAX_RETRY_AFTER_SECONDS)
+    wait = backoff_seconds if asked is None else min(asked, MAX_RETRY_AFTER_SECONDS)
     return wait * random.uniform(1.0, 1.5)
 
 
