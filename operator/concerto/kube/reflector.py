@@ -15,11 +15,12 @@ What a consumer can rely on:
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import orjson
 
 from concerto.api.resource_version import not_newer
 from concerto.kube.errors import ApiError, Gone, KubeError, ServerError, TooManyRequests, Unreachable, api_error
@@ -281,7 +282,7 @@ class Reflector:
 
     def _take(self, line: bytes) -> None:
         try:
-            event = json.loads(line)
+            event = orjson.loads(line)
             kind, item = event["type"], event["object"]
         except (ValueError, KeyError, TypeError) as error:
             raise _Relist(f"not a watch event: {line[:200]!r}", at_once=False) from error

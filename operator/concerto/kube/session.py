@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
+
 from concerto.kube.config import ClusterConfig
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
 from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Transport, read_lines, read_refusal
@@ -309,7 +311,7 @@ def _document(answer: Answer, method: str, path: str) -> Object:
     if answer.status >= 300:
         raise _refusal(answer)
     try:
-        document = json.loads(answer.payload) if answer.payload else {}
+        document = orjson.loads(answer.payload) if answer.payload else {}
     except ValueError as error:
         raise OutcomeUnknown(f"{method} {path}: the answer is not JSON ({answer.payload[:80]!r})") from error
     return document if isinstance(document, dict) else {"value": document}
@@ -317,7 +319,7 @@ def _document(answer: Answer, method: str, path: str) -> Object:
 
 def _refusal(answer: Answer) -> ApiError:
     try:
-        body = json.loads(answer.payload)
+        body = orjson.loads(answer.payload)
     except ValueError:
         body = None
     status = body if isinstance(body, dict) else None
