@@ -134,3 +134,52 @@ async def test_a_request_is_encoded_once() -> None:
     async with faulty([FINE]) as server:
         await server.session.get("/a%2Fb", params={"labelSelector": "a in (b,c),d!=e"})
         assert server.seen == ["GET /a%2Fb?labelSelector=a+in+(b,c),d!%3De"]
+
+
+async def test_creations_bear_the_name_of_their_creator() -> None:
+    async with faulty([FINE]) as server:
+        number = iter((3, 4))
+        server.session.field_manager = lambda: f"leader-{next(number)}"
+        await server.session.create("/x", {})
+        await server.session.create("/x", {}, params={"dryRun": "All"})
+        await server.session.get("/x")
+        await server.session.patch("/x", {})
+        assert server.seen == [
+            "POST /x?fieldManager=leader-3", "POST /x?fieldManager=leader-4&dryRun=All", "GET /x", "PATCH /x",
+        ]  # fmt: skip
+
+
+async def test_requests_in_flight_are_bounded_and_who_waits_too_long_was_not_sent() -> None:
+    in_flight, peak = 0, 0
+    release = asyncio.Event()
+
+    async def holds(request: web.Request) -> web.StreamResponse:
+        nonlocal in_flight, peak
+        in_flight += 1
+        peak = max(peak, in_flight)
+        await release.wait()
+        in_flight -= 1
+        return web.json_response({})
+
+    settings = SessionSettings(attempts=1, max_requests=5)
+    async with faulty([holds], settings) as server:
+        crowd = [asyncio.create_task(server.session.get(f"/{number}")) for number in range(30)]
+        await server.asked(5)
+        with pytest.raises(Unreachable, match=r"in flight for 0\.2 s"):  # and not OutcomeUnknown
+            await server.session.create("/x", {}, timeout_seconds=0.2)
+        release.set()
+        await asyncio.gather(*crowd)
+        assert peak == 5
+        assert "POST /x" not in server.seen
+        # the wait counts: what was sent ends within its time
+        release.clear()
+        crowd = [asyncio.create_task(server.session.get(f"/{number}")) for number in range(5)]
+        await server.asked(35)
+        began = asyncio.get_running_loop().time()
+        late = asyncio.create_task(server.session.create("/y", {}, timeout_seconds=1.0))
+        await asyncio.sleep(0.6)
+        crowd[0].cancel()
+        with pytest.raises(OutcomeUnknown):
+            await late
+        assert asyncio.get_running_loop().time() - began < 1.4
+        release.set()

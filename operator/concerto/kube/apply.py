@@ -1,4 +1,4 @@
-"""Statuses by server-side apply: for objects whose status has more than one writer."""
+"""Statuses written by server-side apply, for objects whose status has more than one writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def apply_status(
     uid: str | None = None,
     force: bool = False,
 ) -> Object:
-    """Make ``status`` what ``field_manager`` says about an object: fields it said before and now leaves out go away.
+    """Write what ``field_manager`` owns of an object's status; fields that it now leaves out are removed.
 
     Lists of conditions are maps by type, so two managers can each own some of the types.
 
@@ -27,8 +27,8 @@ async def apply_status(
         session: the way to the API server.
         resource: the object's kind.
         name: the object.
-        status: everything this manager has to say.
-        field_manager: who says so.
+        status: every field that this manager owns.
+        field_manager: the owner of these fields.
         namespace: the object's.
         uid: only if it is still this very object.
         force: take fields that another manager owns.

@@ -2,8 +2,8 @@
 
 The thread has its own event loop and its own connection. A leader whose event loop is blocked for longer than the renew
 deadline (by an object that takes seconds to decide on, say) therefore goes on leading, and a leader that has lost its
-Lease is told by ``on_lost`` in that thread, even if its event loop is blocked just then. What can hold up the thread
-is what holds Python's global lock: one single call into C, such as the search of a regular expression.
+Lease learns of it by ``on_lost`` in that thread, even while its event loop is blocked. The thread is held up only by
+what holds Python's global lock: one single call into C, such as the search of a regular expression.
 """
 
 from __future__ import annotations
@@ -70,9 +70,12 @@ class LeaderElection:
         return self._lock.holder if self._lock else None
 
     @property
-    def transitions(self) -> int:
-        """How often the lease has changed hands, as far as is known here; larger for each next leader."""
-        return self._lock.transitions if self._lock else 0
+    def field_manager(self) -> str:
+        """The field manager of a leader's creations; manifests/base/policy-fencing.yaml refuses earlier leaders'.
+
+        It bears this leader's number, the Lease's ``leaseTransitions`` when the Lease was last known to be ours.
+        """
+        return f"concerto-leader-{self._lock.number if self._lock else 0}"
 
     def remaining_seconds(self) -> float:
         """For how long this candidate may still act as the leader; 0 when it may not. Any thread may ask.

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as small exceptions that carry the API server's own words."""
+"""What can go wrong with a request: small exceptions that carry the API server's own message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ApiError(KubeError):
     Attributes:
         status: HTTP status code.
         reason: CamelCase reason of the API's Status object, such as ``AlreadyExists``.
-        message: the API's sentence.
+        message: of the Status object.
         retry_after: seconds that the server asks to wait, or None.
         details: the Status object's details (causes with their fields), perhaps empty.
     """
@@ -54,7 +54,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: RBAC, admission or a terminating namespace says no."""
+    """403: refused by RBAC, by admission, or because the namespace is terminating."""
 
 
 class NotFound(ApiError):

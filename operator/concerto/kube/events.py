@@ -1,4 +1,4 @@
-"""Events, written behind the scenes: deduplicated, paced, and never in the way of whoever records them."""
+"""Events: deduplicated, written at a limited rate by a task of their own, and never a reason to wait."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from concerto.kube.session import Object, Session
 logger = logging.getLogger(__name__)
 
 EventType = Literal["Normal", "Warning"]
-_NOTE_MOST_BYTES = 1024
-"""Of UTF-8; the API server, whose message speaks of characters, refuses more, and the event would be lost."""
+_MAX_NOTE_BYTES = 1024
+"""Of UTF-8. The API server refuses more (its message speaks of characters), and the event would be lost."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class EventSettings:
     """How events are written.
 
     Attributes:
-        rate_per_second: writes, at most.
-        busy_rate_per_second: the same, while whoever records says to be busy with what matters more.
-        burst_seconds: writes of so much time go out together: waking up for each costs as much as writing it.
-        concurrency: writes in flight, at most.
-        queue_length: events waiting to be written, at most.
-        remembered: series that a repetition can still join, at most; about 2 KiB each.
-        series_window_seconds: the same thing said again within this time of the last is another of a series.
+        rate_per_second: maximal rate of writes.
+        busy_rate_per_second: maximal rate while the component has more important writes to send.
+        burst_seconds: writes of so much time are sent together, because waking up for each costs as much as writing it.
+        concurrency: maximal number of writes in flight.
+        queue_length: maximal number of events that wait to be written.
+        max_series: maximal number of series that a repetition can still join; about 2 KiB each.
+        series_window_seconds: the same event recorded again within this time of the last joins its series.
         series_interval_seconds: between two writes of one series' count.
     """
 
@@ -43,24 +43,24 @@ class EventSettings:
     burst_seconds: float = 0.1
     concurrency: int = 8
     queue_length: int = 10_000
-    remembered: int = 4096
+    max_series: int = 4096
     series_window_seconds: float = 360.0
     series_interval_seconds: float = 30.0
 
 
 @dataclass(slots=True)
 class _Series:
-    """One thing that was said, once or many times."""
+    """One event that was recorded once or many times."""
 
     key: tuple[str, ...]
     event: Object
     path: str
     count: int = 1
-    written_count: int = 0  # 0: it has not been created yet
-    said_at: float = 0.0  # monotonic
+    written_count: int = 0  # 0: the event has not been created yet
+    recorded_at: float = 0.0  # monotonic
     written_at: float = field(default=float("-inf"))
     last_observed: float = 0.0  # epoch
-    pending: bool = False  # in the queue, or being written: never twice at once, or its creation would race itself
+    pending: bool = False  # in the queue or in flight; both at once would create it twice
 
 
 class EventRecorder:
@@ -87,10 +87,10 @@ class EventRecorder:
 
         Args:
             session: the way to the API server.
-            component: who says it, as ``reportingController``: ``concerto.dev/scheduler``, say.
-            instance: which of them.
-            settings: pace and bounds.
-            busy: whether events should keep to their lower rate just now.
+            component: written as ``reportingController``, such as ``concerto-scheduler``.
+            instance: written as ``reportingInstance``.
+            settings: rates and bounds.
+            busy: whether the lower rate applies now.
         """
         self.written = 0
         self.dropped = 0
@@ -99,7 +99,7 @@ class EventRecorder:
         self._instance = instance
         self._settings = settings or EventSettings()
         self._busy = busy
-        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # the least recently said first
+        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # least recently recorded first
         self._creations: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
         self._counts: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -118,7 +118,7 @@ class EventRecorder:
         action: str,
         related: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say something about an object. Returns at once; may drop the event, and never raises for that.
+        """Record an event about an object. Returns at once; may drop the event, and never raises for that.
 
         Args:
             regarding: the object, with apiVersion, kind and metadata (name, uid).
@@ -126,7 +126,7 @@ class EventRecorder:
             reason: why, CamelCase.
             note: a sentence for a person; cut at 1,024 bytes.
             action: what was done or tried, CamelCase.
-            related: another object that has to do with it.
+            related: another object that is concerned.
         """
         now, moment = time.monotonic(), time.time()
         about, other = build_reference(regarding), build_reference(related) if related else None
@@ -136,7 +136,7 @@ class EventRecorder:
             type, reason, action, note, (other or {}).get("uid") or (other or {}).get("name", ""),
         )  # fmt: skip
         series = self._series.get(key)
-        if series is not None and now - series.said_at <= self._settings.series_window_seconds:
+        if series is not None and now - series.recorded_at <= self._settings.series_window_seconds:
             series.count += 1
             self._series.move_to_end(key)
         else:
@@ -147,10 +147,10 @@ class EventRecorder:
             metadata = event["metadata"]
             series = _Series(key, event, EVENTS.path(metadata["namespace"], metadata["name"]))
             self._series[key] = series
-        series.said_at, series.last_observed = now, moment
+        series.recorded_at, series.last_observed = now, moment
         if self._is_due(series, now):
             self._enqueue(series)
-        if len(self._series) > self._settings.remembered:
+        if len(self._series) > self._settings.max_series:
             self._series.popitem(last=False)  # one that waits to be written is still in the queue
 
     async def run(self) -> None:
@@ -240,24 +240,24 @@ class EventRecorder:
         self._work.set()
 
     def _sweep(self, now: float) -> None:
-        """Queue the counts that have not been written for an interval, and forget what was said too long ago."""
+        """Queue the counts that have not been written for an interval, and drop series that are over."""
         for series in list(self._series.values()):
             if self._is_due(series, now):
                 self._enqueue(series)
-            elif not series.pending and now - series.said_at > self._settings.series_window_seconds:
+            elif not series.pending and now - series.recorded_at > self._settings.series_window_seconds:
                 del self._series[series.key]
 
     async def _write(self, series: _Series, slots: asyncio.Semaphore) -> None:
         count = series.count
-        told = {"count": count, "lastObservedTime": format_micro_timestamp(series.last_observed)}
+        series_fields = {"count": count, "lastObservedTime": format_micro_timestamp(series.last_observed)}
         try:
             if series.written_count:
                 try:
-                    await self._session.patch(series.path, {"series": told})
+                    await self._session.patch(series.path, {"series": series_fields})
                 except NotFound:  # its time to live was over
                     series.written_count = 0
             if not series.written_count:
-                await self._create({**series.event, "series": told} if count > 1 else series.event)
+                await self._create({**series.event, "series": series_fields} if count > 1 else series.event)
             self.written += 1
         except KubeError as error:
             self.dropped += 1
@@ -305,9 +305,9 @@ def build_reference(target: Mapping[str, Any]) -> Object:
 
 def _cut(note: str) -> str:
     encoded = note.encode(errors="replace")
-    if len(encoded) <= _NOTE_MOST_BYTES:
+    if len(encoded) <= _MAX_NOTE_BYTES:
         return note
-    return encoded[: _NOTE_MOST_BYTES - len("…".encode())].decode(errors="ignore") + "…"
+    return encoded[: _MAX_NOTE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def build_event(
@@ -332,8 +332,8 @@ def build_event(
         note: a sentence for a person.
         action: what was done or tried, CamelCase.
         related: reference to another object.
-        component: who says it.
-        instance: which of them.
+        component: written as ``reportingController``.
+        instance: written as ``reportingInstance``.
         now: seconds since the epoch.
         suffix: makes the name differ from others of the same microsecond.
     """

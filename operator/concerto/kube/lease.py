@@ -107,6 +107,7 @@ class LeaseLock:
         self._owners = owners
         self._clock = clock
         self._path = LEASES.path(namespace, name)
+        self._number = 0
         self._renewed_at: float | None = None  # sending time of the last confirmed renewal, while leading
         self._lease: Object | None = None  # as last read or written
         self._observed: tuple[Any, ...] | None = None  # what a holder changes with each renewal
@@ -123,9 +124,9 @@ class LeaseLock:
         return ((self._lease or {}).get("spec") or {}).get("holderIdentity") or None
 
     @property
-    def transitions(self) -> int:
-        """How often the lease has changed hands, as far as is known here: a leader's number, larger for each next."""
-        return int(((self._lease or {}).get("spec") or {}).get("leaseTransitions") or 0)
+    def number(self) -> int:
+        """This leader's number, larger than those before it: the Lease's ``leaseTransitions`` when it was last ours."""
+        return self._number
 
     def remaining_seconds(self) -> float:
         """For how long this candidate may still act as the leader; 0 when it may not."""
@@ -211,6 +212,7 @@ class LeaseLock:
             logger.warning("%s: %s", self, error)
             return False
         self._lease, self._last_spec = written, written["spec"]
+        self._number = int(written["spec"].get("leaseTransitions") or 0)  # before the right to write with it
         self._renewed_at = sent_at
         return True
 

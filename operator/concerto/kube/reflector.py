@@ -1,4 +1,4 @@
-"""A local copy of one collection that is kept equal to the API server's: list, then watch, for ever.
+"""A local copy of one collection, kept equal to the API server's by a list and then watches, for ever.
 
 What a consumer can rely on:
 
@@ -8,8 +8,8 @@ What a consumer can rely on:
   happened while no watch was open.
 - The store never holds an object that a complete list no longer showed.
 - A resourceVersion is handed back and compared for equality. Their order (KEP-5504) is used for one thing only: to see
-  that the API server's storage has gone back to an earlier state (etcd restored from a snapshot). What has been told
-  then is not so any more, of ended pods for instance, and ``run`` ends with `StorageWentBack`: start afresh.
+  that the API server's storage has gone back to an earlier state (etcd restored from a snapshot). What was delivered
+  then no longer holds, of ended pods for instance, and ``run`` ends with `StorageWentBack`: start afresh.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ReflectorSettings:
     Attributes:
         watch_seconds: how long the server is asked to keep one watch open; up to twice as long, drawn anew each time,
             so that the watches of many clients do not end together.
-        inactivity_seconds: a watch on which nothing came for so long is taken for dead. The server sends a bookmark
-            about once a minute.
+        inactivity_seconds: a watch is given up when nothing came for so long. The server sends a bookmark about once
+            a minute.
         first_backoff_seconds: mean wait after a first failure; doubles with each further one. A wait is anything
             between nothing and twice its mean.
         max_backoff_seconds: the mean never gets longer.
@@ -107,9 +107,9 @@ class Reflector:
             field_selector: only these.
             trim: makes an object smaller before it is kept; may change what it is given. ``metadata.managedFields`` is
                 gone already, and name, namespace, uid and resourceVersion have to stay.
-            on_change: told of each difference. An exception in it ends ``run``: a consumer that missed a change is
+            on_change: called for each difference. An exception in it ends ``run``: a consumer that missed a change is
                 wrong from then on, and starting afresh is the only repair.
-            on_synced: told after each complete list, the first one and any later one, has been delivered.
+            on_synced: called when a complete list, the first or a later one, has been delivered.
             settings: how to watch.
         """
         self.resource = resource
@@ -204,7 +204,7 @@ class Reflector:
                 metadata = page.get("metadata") or {}
                 self._compare(metadata["resourceVersion"])
                 for item in page.get("items") or []:
-                    # Items of a list do not say what they are; whoever stores or compares them should not have to care
+                    # Items of a list do not say what they are; consumers rely on both
                     item.setdefault("apiVersion", self.resource.api_version)
                     item.setdefault("kind", self.resource.kind)
                     key = _key(item)
@@ -303,7 +303,7 @@ class Reflector:
     def _put(self, key: Key, new: Object | None) -> None:
         old = self.store.get(key)
         if old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]:
-            # Another object of the same name: whoever follows UIDs must hear of the end of the first
+            # Another object of the same name: a consumer that follows UIDs must see the end of the first
             self._put(key, None)
             old = None
         if new is not None:

@@ -48,19 +48,21 @@ class Answer:
 class Transport:
     """A pool of connections to one API server. Belongs to the event loop that it was opened in."""
 
-    def __init__(self, config: ClusterConfig, connect_timeout_seconds: float) -> None:
+    def __init__(self, config: ClusterConfig, connect_timeout_seconds: float, max_requests: int) -> None:
         """Nothing is sent yet.
 
         Args:
             config: the API server.
             connect_timeout_seconds: for TCP and TLS together.
+            max_requests: in flight at a time, streams not counted.
         """
         self._config = config
+        self._slots = asyncio.Semaphore(max_requests)
         self._connect_timeout_seconds = connect_timeout_seconds
         self._credentials = config.credential_source()
         self._tls = TlsContexts(config)
-        # No limit on connections: a request that waits for one inside the pool would use up its own timeout there,
-        # and then look as if it had been sent. Callers bound their concurrency.
+        # The pool itself has no limit: a request that waits for a connection inside the pool may run out of time there,
+        # and then look as if it had been sent
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, socket_factory=_open_socket)
         self._client = aiohttp.ClientSession(
             connector=connector,
@@ -101,7 +103,7 @@ class Transport:
             params: query parameters.
             data: the body.
             content_type: of the body.
-            timeout_seconds: for each attempt, connection and answer included.
+            timeout_seconds: for all of it: waiting for other requests to end, connection and answer.
             max_bytes: a larger answer is an error; None: any.
 
         Raises:
@@ -110,10 +112,11 @@ class Transport:
             ConfigError: there are no credentials.
             KubeError: the answer is larger than ``max_bytes``.
         """
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=self._connect_timeout_seconds)
         url = URL(self._config.server + path, encoded=True)
 
         async def attempt(credentials: Credentials) -> Answer:
+            left = max(deadline - loop.time(), 0.001)  # 0 would be no limit
+            timeout = aiohttp.ClientTimeout(total=left, sock_connect=self._connect_timeout_seconds)
             async with self._client.request(
                 method,
                 url,
@@ -130,15 +133,25 @@ class Transport:
                 return Answer(response.status, payload, _retry_after(response))
 
         credentials = await self._credentials.current()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise NotSent(f"as many requests as are allowed were in flight for {timeout_seconds:g} s") from error
         try:
             answer = await attempt(credentials)
             if answer.status == 401 and await self._credentials.refresh(credentials):
+                deadline = loop.time() + timeout_seconds  # the first one was not carried out
                 answer = await attempt(await self._credentials.current())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
             self._on_connect_error(error)
             raise NotSent(_text(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ConnectionLost(_text(error)) from error
+        finally:
+            self._slots.release()
         return answer
 
     async def open_stream(
