@@ -62,7 +62,7 @@ HISTORIES = {
     "days that once in a while rose by as much keep it": (days(np.tile([4.0] * 17 + [8.5], 48)), 1.0),
     "days that rose by less keep what they needed": (days(np.tile([4.0] * 17 + [6.5], 48)), 2.5 / ROOM),
     "as much of a small load is more of it": (days(np.tile([1.0] * 17 + [2.9], 48)), 1.9 / ROOM * 4.0**0.25),
-    "an empty history is none": (days(np.full(864, np.nan)), 1.0),
+    "an empty history tells nothing": (days(np.full(864, np.nan)), 1.0),
     "and so is one that is shorter than the horizon": (days([4.0]), 1.0),
 }
 
@@ -76,7 +76,7 @@ def test_a_load_has_room_for_surprises_until_days_have_shown_how_it_rises(past, 
 def test_rises_are_looked_for_within_each_objects_own_horizon():
     slow = np.tile(np.r_[np.full(12, 4.0), 4.0 + np.arange(1, 7)], 48)
     rows, past = np.full((2, 60), 4.0), Past(np.stack([slow, slow]), 300.0)
-    near, far = forecast(rows, np.array([300.0, 1500.0]), replace(SETTINGS, risen_least=0.0), past=past).upper - 4.0
+    near, far = forecast(rows, np.array([300.0, 1500.0]), replace(SETTINGS, risen_min=0.0), past=past).upper - 4.0
     assert near == pytest.approx(1.0, rel=0.01)
     assert far > 2 * near
 

@@ -49,7 +49,7 @@ def test_warming_up_is_a_reason_and_asks_for_nothing():
 
 
 def test_at_the_pods_limits_the_forecast_is_no_lower_than_what_is_certain():
-    (result,) = look(subject(np.full(60, 2.0), least_demand=7.0))
+    (result,) = look(subject(np.full(60, 2.0), min_demand=7.0))
     assert result.upper >= 7.0
 
 
@@ -158,7 +158,7 @@ def test_the_unlikely_may_use_up_room_above_the_target(expected, upper, replicas
 
 
 def test_what_is_certain_is_carried_at_the_target():
-    (result,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, least_demand=7.0))
+    (result,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, min_demand=7.0))
     assert result.is_active
     assert result.floor(Bounds(9), 1, ACTION, replaces=False).replicas == 7
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from concerto.cli.evaluate_autoscaling import add_arguments, run
-from concerto.simulation.autoscaling.traffic import MOST_RATE, PEAK_RATE, from_trace, read_trace
+from concerto.simulation.autoscaling.traffic import MAX_RATE, PEAK_RATE, from_trace, read_trace
 
 EPOCH = 1_700_000_000
 
@@ -137,7 +137,7 @@ def test_too_little_of_a_trace_is_said(tmp_path):
     [
         ([0.0] * 20, 0.0),
         ([0.0] * 5000 + [3.0], PEAK_RATE),
-        ([1.0] * 5000 + [1e9], MOST_RATE),
+        ([1.0] * 5000 + [1e9], MAX_RATE),
         ([5e-324] * 20, PEAK_RATE),
     ],
     ids=["never any load", "a single one", "one burst", "next to none"],

@@ -183,7 +183,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     error = np.array([j.error for j in judged])[best, rows]
     upper = np.minimum(np.array([j.upper for j in judged])[best, rows], plausible)
     expected = np.minimum(np.array([c.now for c in candidates])[best, rows], plausible)
-    warm = (np.isfinite(series).sum(axis=1) >= settings.least_samples) & np.isfinite(upper)
+    warm = (np.isfinite(series).sum(axis=1) >= settings.min_samples) & np.isfinite(upper)
     unchanged = np.where(np.isfinite(error), actual - series, np.nan)
     return Forecasts(
         expected=np.where(warm, np.maximum(expected, 0.0), np.nan),
@@ -219,11 +219,11 @@ def _judge(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats
 def _candidates(basis: _Basis, models: Sequence[str], seasons: Sequence[Seasons], now: float) -> Iterator[_Candidate]:
     series, spread, steps, tested = basis.series, basis.spread, basis.steps, basis.tested
     lines, settings = basis.lines, basis.settings
-    recent = _most_now(series, spread, settings.recent)
+    recent = _max_level(series, spread, settings.recent)
     onset = Onset(tuple(lines[w] for w in settings.onset_windows), spread, recent, settings.onset_errors)
     ahead = tested[:, None].astype(float)
     sudden_past, sudden = onset.peak(ahead), onset.peak(steps, -1)
-    most = np.minimum.reduce([lines[w].most(spread, settings.turn_errors) for w in settings.turn_windows])
+    most = np.minimum.reduce([lines[w].upper_end(spread, settings.turn_errors) for w in settings.turn_windows])
     trends: list[tuple[str, Trend]] = []
     if "Linear" in models:
         trends += [("Linear", lines[window].trend(series).at_most(recent)) for window in settings.linear_windows]
@@ -243,7 +243,7 @@ def _candidates(basis: _Basis, models: Sequence[str], seasons: Sequence[Seasons]
         yield _Candidate("Seasonal", past, now_, recent, past > recent)
 
 
-def _most_now(series: Floats, spread: Floats, samples: int) -> Floats:
+def _max_level(series: Floats, spread: Floats, samples: int) -> Floats:
     """The most that load can be at each moment: the lowest mean of the last 1 to ``samples``, a standard error added.
 
     NaN where the newest is missing: it may be because pods are at their limits, and then load is above what was seen.

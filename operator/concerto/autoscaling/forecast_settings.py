@@ -25,10 +25,10 @@ class ForecastSettings:
         falling: share of it that is left while load falls for certain ...
         falling_errors: ... by so many standard errors, over the first of the linear windows.
         risen: quantile of the rises in the long history that stands in for `surprise` where it is less ...
-        risen_least: ... down to this share of it ...
+        risen_min: ... down to this share of it ...
         risen_samples: ... and wholly so once the history holds so many.
         long_window: samples of the one line whose level may lie above what is seen now.
-        least_samples: fewer are a warm-up: lines through a few samples follow their noise.
+        min_samples: fewer are a warm-up: lines through a few samples follow their noise.
         recent: samples of which no mean may be exceeded by a level: after a drop the past must not hold replicas up.
         noise_window: samples that the noise of one is taken from.
         onset_windows: samples of the lines that detect a sudden rise ...
@@ -52,10 +52,10 @@ class ForecastSettings:
     falling: float = 0.25
     falling_errors: float = 2.5
     risen: float = 0.95
-    risen_least: float = 0.5
+    risen_min: float = 0.5
     risen_samples: int = 72
     long_window: int = 160
-    least_samples: int = 12
+    min_samples: int = 12
     recent: int = 4
     noise_window: int = 60
     onset_windows: tuple[int, ...] = (3, 4, 6, 8)

@@ -62,11 +62,11 @@ class Line:
     spread: Floats
     window: int
 
-    def least(self, steps: Floats, noise: Floats, most: Floats, errors: float, index: int | slice) -> Floats:
+    def lower_end(self, steps: Floats, noise: Floats, max_level: Floats, errors: float, index: int | slice) -> Floats:
         """Lower end of where it leads within ``steps``: ``errors`` standard errors below; arguments as in `Onset`."""
         ahead = np.minimum(steps, self.window)
         error = self._standard_error(ahead, index)
-        level = np.fmin(self.level[:, index], most[:, index])
+        level = np.fmin(self.level[:, index], max_level[:, index])
         return np.asarray(level + np.maximum(self.slope[:, index], 0.0) * ahead - errors * noise[:, index] * error)
 
     def surely_falls(self, noise: Floats, errors: float) -> NDArray[np.bool_]:
@@ -75,7 +75,7 @@ class Line:
             steepest = self.slope + errors * noise / np.sqrt(self.spread)
         return np.asarray((steepest < 0.0) & (self.count >= self.window))
 
-    def most(self, noise: Floats, errors: float) -> Floats:
+    def upper_end(self, noise: Floats, errors: float) -> Floats:
         """Upper end of where it stands while it `surely_falls`: then nothing rises from there. Infinite elsewhere."""
         top = self.level + errors * noise * self._standard_error(0.0)
         return np.where(self.surely_falls(noise, errors), np.maximum(top, 0.0), np.inf)
@@ -134,18 +134,18 @@ class Onset:
     Attributes:
         lines: short ones. The shortest sees a rise first, but only one that stands out of the noise.
         noise: of a sample, objects x samples.
-        most: no level is above this, objects x samples; NaN: not known.
+        max_level: no level is above this, objects x samples; NaN: not known.
         errors: standard errors that are taken off where a line leads.
     """
 
     lines: tuple[Line, ...]
     noise: Floats
-    most: Floats
+    max_level: Floats
     errors: float
 
     def peak(self, steps: Floats, index: int | slice = slice(None)) -> Floats:
         """The highest lower end of all lines within ``steps``; NaN without one (as `Trend.peak`)."""
-        ends = [each.least(steps, self.noise, self.most, self.errors, index) for each in self.lines]
+        ends = [each.lower_end(steps, self.noise, self.max_level, self.errors, index) for each in self.lines]
         return np.asarray(np.fmax.reduce(ends))
 
 

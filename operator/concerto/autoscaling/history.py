@@ -92,7 +92,7 @@ def as_matrix(rings: Sequence[Ring], at: float, width: int) -> Floats:
     return np.stack([ring.until(at, width) for ring in rings]) if rings else np.empty((0, width))
 
 
-def season_step(history_seconds: float, *, most: int = 1024, least_seconds: int = 300) -> int:
-    """Seconds of a bucket so that a history of that length needs at most ``most`` of them; whole minutes."""
-    minutes = -(-history_seconds // (60 * most))
-    return max(int(minutes) * 60, least_seconds)
+def season_step(history_seconds: float, *, max_buckets: int = 1024, min_seconds: int = 300) -> int:
+    """Seconds of a bucket so that a history of that length needs at most ``max_buckets`` of them; whole minutes."""
+    minutes = -(-history_seconds // (60 * max_buckets))
+    return max(int(minutes) * 60, min_seconds)

@@ -52,7 +52,7 @@ def surprise(
     if past is not None:
         known, risen = _risen(past, horizon_seconds, power, settings.risen)
         share = np.minimum(known / settings.risen_samples, 1.0)
-        feared += share * np.nan_to_num(np.clip(risen, settings.risen_least * feared, feared) - feared)
+        feared += share * np.nan_to_num(np.clip(risen, settings.risen_min * feared, feared) - feared)
         left += share * (1.0 - settings.falling)  # what was learned comes from falls, too
     falls = lines[settings.linear_windows[0]].surely_falls(spread, settings.falling_errors)[:, -1]
     return np.asarray(np.where(falls, left * feared, feared))

@@ -67,7 +67,7 @@ class Subject:
         coarse: its demand of the last days.
         horizon_seconds: from now to when pods made now will have to be ready.
         observed_at: middle of the window of the newest readings, seconds.
-        least_demand: demand that is certain, where the pods are at their limits; 0 otherwise.
+        min_demand: demand that is certain, where the pods are at their limits; 0 otherwise.
         models: to choose from.
         period_seconds: length of a season; None: `PERIODS_SECONDS`.
         season_start: nothing before counts for a season; None: all does.
@@ -78,7 +78,7 @@ class Subject:
     coarse: Ring
     horizon_seconds: float
     observed_at: float
-    least_demand: float = 0.0
+    min_demand: float = 0.0
     models: tuple[str, ...] = MODELS
     period_seconds: float | None = None
     season_start: float | None = None
@@ -188,7 +188,7 @@ def _together(
         ahead,
         replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds),
         models=first.models,
-        highest=np.array([max(s.coarse.highest(), s.least_demand) for s in subjects]),
+        highest=np.array([max(s.coarse.highest(), s.min_demand) for s in subjects]),
         seasons=_seasons(subjects, past, now) if "Seasonal" in first.models else (),
         past=Past(past, first.coarse.step),
         # Who is far behind has expired, and must not turn the others' clock back
@@ -222,8 +222,8 @@ def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seco
     return ForecastResult(
         reason,
         found.names[found.model[row]],
-        max(float(found.expected[row]), subject.least_demand) if known else None,
-        max(float(found.upper[row]), subject.least_demand) if known else None,
+        max(float(found.expected[row]), subject.min_demand) if known else None,
+        max(float(found.upper[row]), subject.min_demand) if known else None,
         subject.horizon_seconds,
         _finite(found.error_percent[row]),
         _finite(found.under_percent[row]),

@@ -15,9 +15,9 @@ from concerto.autoscaling.replicas import MAX_REPLICAS
 
 FINE_SECONDS = 15
 FINE_LENGTH = 240
-_MOST_COUNTED = 1000
+_MAX_COUNTED = 1000
 """Samples of a bucket: one a second, and a quarter of an hour of them."""
-MOST_REMEMBERED = 512
+MAX_REMEMBERED = 512
 """As the CRD bounds recommendations and scale events."""
 
 
@@ -76,7 +76,7 @@ def write_state(state: State, typical_seconds: float) -> dict[str, Any]:
     return {
         "recommendations": [
             {"at": format_micro_timestamp(r.at), "replicas": r.replicas}
-            for r in state.memory.recommendations[-MOST_REMEMBERED:]
+            for r in state.memory.recommendations[-MAX_REMEMBERED:]
         ],
         "scaleEvents": write_events(state.memory),
         "initialization": initialisation,
@@ -86,7 +86,7 @@ def write_state(state: State, typical_seconds: float) -> dict[str, Any]:
 
 def write_events(memory: Memory) -> list[dict[str, Any]]:
     """``status.scaleEvents``."""
-    return [{"at": format_micro_timestamp(e.at), "change": e.change} for e in memory.events[-MOST_REMEMBERED:]]
+    return [{"at": format_micro_timestamp(e.at), "change": e.change} for e in memory.events[-MAX_REMEMBERED:]]
 
 
 def _time(text: str) -> float:
@@ -100,7 +100,7 @@ def _filled(ring: Ring, written: Mapping[int, Mapping[str, Any]]) -> Ring:
         return ring
     # Somebody may have edited the status: sums and means must stay numbers that a status can hold
     values = tuple(min(v, 1000 * MAX_REPLICAS) for v in found["values"][-ring.length :])
-    return Ring(ring.step, ring.length, found["last"], values, min(max(found.get("count", 1), 1), _MOST_COUNTED))
+    return Ring(ring.step, ring.length, found["last"], values, min(max(found.get("count", 1), 1), _MAX_COUNTED))
 
 
 def _written(ring: Ring) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from concerto.autoscaling.decision import Decision, Failure
 from concerto.autoscaling.prediction import ForecastResult
 from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 
-_MOST_TEXT = 4096
+_MAX_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
     "ForecastActive": "The model did better over the history than the assumption that nothing changes, "
@@ -45,7 +45,7 @@ def metric_statuses(metrics: Sequence[MetricSpec], outcomes: Sequence[Proposal |
 
 def selector_status(selector: str) -> dict[str, str]:
     """``status.selector``; left out where it is too long: a part of a selector selects other pods, or is invalid."""
-    return {"selector": selector} if len(selector) <= _MOST_TEXT else {}
+    return {"selector": selector} if len(selector) <= _MAX_TEXT else {}
 
 
 def forecast_status(
@@ -226,7 +226,7 @@ def target_digest(spec: PredictiveHPA) -> str:
     """What demand, counted in replicas, is of and relative to: with another, old history means something else."""
     metrics = ";".join(",".join("" if part is None else str(part) for part in m.target_key) for m in spec.metrics)
     text = f"{spec.target.group},{spec.target.kind},{spec.target.name};{metrics}"
-    return text if len(text) <= _MOST_TEXT else hashlib.sha256(text.encode()).hexdigest()
+    return text if len(text) <= _MAX_TEXT else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _quantity(milli: int) -> str:

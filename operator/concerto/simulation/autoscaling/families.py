@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from concerto.simulation.autoscaling.plant import Floats
-from concerto.simulation.autoscaling.traffic import MOST_RATE, Traffic
+from concerto.simulation.autoscaling.traffic import MAX_RATE, Traffic
 
 _HOUR, _DAY = 3600.0, 86400.0
 _STEP_SECONDS = 60.0
-_LEAST_RATE = 0.2
+_MIN_RATE = 0.2
 
 Rates = Callable[[Floats, np.random.Generator], Floats]
 
@@ -79,7 +79,7 @@ def member(family: str, number: int, *, seconds: float, history_seconds: float =
     """One traffic of a family; the same number gives the same one."""
     rng = np.random.default_rng((sum(map(ord, family)), number))
     at: Floats = np.arange(-history_seconds, seconds + 1, _STEP_SECONDS)
-    rates = np.clip(FAMILIES[family](at, rng), _LEAST_RATE, MOST_RATE)
+    rates = np.clip(FAMILIES[family](at, rng), _MIN_RATE, MAX_RATE)
     return Traffic(family, at - at[0], rates, history_seconds, history_seconds + seconds)
 
 

@@ -29,7 +29,7 @@ _COUNTED = 5.0
 """Numbers that are closer together than this may be seconds, or numbers of rows, or minutes."""
 _PER_MINUTE = 60.0
 """Further apart they are seconds, even in a file whose name has minutes in it: each minute, that is."""
-_MOST = 1e300
+_MAX_VALUE = 1e300
 _LONGEST_GAPS = 20
 """Times the rows that there would be without gaps."""
 
@@ -96,7 +96,7 @@ def _value(path: Path, number: int, text: str) -> float:
         value = float(text)
     except ValueError:
         raise ValueError(f"{path}: row {number}: {text!r} is no number") from None
-    if not 0.0 <= value <= _MOST:
+    if not 0.0 <= value <= _MAX_VALUE:
         raise ValueError(f"{path}: row {number}: {text} is no load: it has to be 0 or more, and finite")
     return value
 

@@ -16,9 +16,9 @@ from concerto.simulation.autoscaling.trace import read_trace
 
 PEAK_RATE = 20.0
 """Requests per second at the top of every pattern (McNaughton, 5.4.2)."""
-MOST_RATE = 10 * PEAK_RATE
+MAX_RATE = 10 * PEAK_RATE
 """More than 40 pods, the most that an experiment has, can serve; what a trace has above it is cut off."""
-LEAST_SECONDS = 300.0
+MIN_SECONDS = 300.0
 """A trace that is shorter says nothing of pods that take minutes to start."""
 
 Phase = tuple[float, float, float]
@@ -109,8 +109,8 @@ def from_trace(path: Path, *, hours: float, history_days: float, windows: int) -
     step, values = read_trace(path)
     times = np.arange(len(values)) * step
     span = float(times[-1])
-    if span < LEAST_SECONDS:
-        raise ValueError(f"{path}: {span:g} s of load are too little: at least {LEAST_SECONDS:g} s are needed")
+    if span < MIN_SECONDS:
+        raise ValueError(f"{path}: {span:g} s of load are too little: at least {MIN_SECONDS:g} s are needed")
     length = min(hours * 3600.0, span // 60.0 * 60.0)
     last = span - length
     count = min(windows, int(last / length + 1e-9) + 1)
@@ -121,6 +121,6 @@ def from_trace(path: Path, *, hours: float, history_days: float, windows: int) -
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """With the busiest thousandth at `PEAK_RATE`, and no burst beyond `MOST_RATE`."""
+    """With the busiest thousandth at `PEAK_RATE`, and no burst beyond `MAX_RATE`."""
     top = float(np.quantile(values, 0.999)) or float(values.max())
-    return np.minimum(values / top * PEAK_RATE, MOST_RATE) if top > 0 else values
+    return np.minimum(values / top * PEAK_RATE, MAX_RATE) if top > 0 else values

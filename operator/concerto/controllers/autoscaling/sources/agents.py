@@ -30,7 +30,7 @@ _LINE = re.compile(
     r"([0-9.eE+-]{1,32}) ([0-9]{1,15})$",
     re.MULTILINE,
 )
-_MOST = 2.0**53
+_MAX_VALUE = 2.0**53
 """Of seconds, bytes and times: what is more is no reading, and the sums of readings stay numbers."""
 _CPU, _MEMORY, _START = "cpu_usage_seconds_total", "memory_working_set_bytes", "start_time_seconds"
 
@@ -342,7 +342,7 @@ def read_answer(text: str, wanted: Container[ContainerKey]) -> dict[ContainerKey
             number = float(value)
         except ValueError:
             continue
-        if 0 <= number <= _MOST:
+        if 0 <= number <= _MAX_VALUE:
             values.setdefault((namespace, pod, container), {})[family] = (number, int(stamp) / 1000)
     return {
         key: Point(found[_CPU][1], found[_CPU][0], found[_MEMORY][0], found.get(_START, (-math.inf, 0.0))[0])
