@@ -24,6 +24,8 @@ from concerto.scheduling.state.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
+_MAX_CONCURRENT_DELETIONS = 16
+"""When many agents report again at once, many records come due together."""
 _RECORD_AFTER_SECONDS = 10.0
 """Placements that cannot be stored for that long are reported on their pods; the log has it at once."""
 _REPORT_AGAIN_SECONDS = 60.0
@@ -125,9 +127,13 @@ class PlacementRecords:
     async def delete_closable(self) -> bool:
         """Delete the records whose assignments have all been observed; False if one could not be deleted now."""
         names = [name for name in self._ledger.closable_records() if name in self._open]
-        deleted = await asyncio.gather(
-            *(discard(self._context.session, self._context.namespace, self._open[name]) for name in names)
-        )
+        limit = asyncio.Semaphore(_MAX_CONCURRENT_DELETIONS)
+
+        async def delete(record: PlacementRecord) -> bool:
+            async with limit:
+                return await discard(self._context.session, self._context.namespace, record)
+
+        deleted = await asyncio.gather(*(delete(self._open[name]) for name in names))
         for name, done in zip(names, deleted):
             if done:
                 self.forget(name)
