@@ -28,7 +28,7 @@ from concerto.scheduling.state.measured_capacity import MEASURED
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
-MAX_SECONDS = 0.2
+MAX_SECONDS = 0.18
 """Time of one cycle, after which no other pod is looked at."""
 RANKED = 3
 """Nodes whose scores a decision keeps."""
