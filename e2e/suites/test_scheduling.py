@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.processes import Process, operator_process
 from e2e.testbed.system import hollow_nodes
@@ -32,6 +33,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
         try:
             process.wait_ready()
             yield process
+            assert process.max_loop_held_seconds() < MAX_HELD_SECONDS, "a callback held up everything else"
         finally:
             process.stop()
 

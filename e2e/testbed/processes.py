@@ -92,6 +92,11 @@ class Process:
         with urllib.request.urlopen(f"http://{self.health}{path}", timeout=timeout_seconds) as answer:
             return str(answer.read().decode())
 
+    def max_loop_held_seconds(self) -> float:
+        """The longest time that a callback has held the operator's event loop, as its watchdog has measured."""
+        name = "concerto_event_loop_max_held_seconds "
+        return next(float(line[len(name) :]) for line in self.get("/metrics").splitlines() if line.startswith(name))
+
     def wait_ready(self) -> None:
         """Return once /readyz says yes.
 
