@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.api.cpulist import parse_cpu_list
-from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
+from concerto.api.nodecputopology import CPUPools, CPUTopology, NodeCPUTopology
 from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.api.score_arguments import ScoreSettings
-from concerto.pinning.allocator import Occupancy, allocate
+from concerto.pinning.allocator import allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
+from concerto.pinning.occupancy import Occupancy
 from concerto.pinning.topology import TopologyIndex, to_mask
 from concerto.scheduling.cycle import query_for, schedule
 from concerto.scheduling.explanation import explain
@@ -151,7 +153,7 @@ def test_why_nodes_are_refused_and_what_helps():
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
     assert made.end_avoidance(NOW + 29) == Change.NOTHING
     assert made.end_avoidance(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
-    assert made.remove_cpu_binding(("default", "other")) == Change.CPUS
+    assert made.remove_cpu_binding(("default", "other")) & Change.CPUS
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
 
 
@@ -194,7 +196,7 @@ def test_cpus_are_held_from_the_decision_on_until_the_pod_is_gone_whatever_comes
     assert not is_free()
     made.remove_pod(waiting.uid)
     assert not is_free(), "its binding holds them as long as it is there"
-    assert made.set_cpu_binding(binding("p", "a", "0-1", deletionTimestamp="2026-03-01T12:00:00Z")) == Change.CPUS
+    assert made.set_cpu_binding(binding("p", "a", "0-1", deletionTimestamp="2026-03-01T12:00:00Z")) & Change.CPUS
     assert is_free()
     assert decision.assignment.pin.cpus == "0-1"
 
@@ -212,11 +214,11 @@ def test_a_binding_that_holds_nothing_or_moves_is_followed():
     small = by().workload(pinned("q", "io-bound", "2"))
     made.set_cpu_binding(binding("x", "a", "0,10"))
     assert made.cpus.place("a", small).cpus == to_mask({1, 11})
-    assert made.set_cpu_binding(binding("x", "b", "0,10")) == Change.CPUS
+    assert made.set_cpu_binding(binding("x", "b", "0,10")) & Change.CPUS
     assert (made.cpus.place("a", small).cpus, made.cpus.place("b", small).cpus) == (to_mask({0, 10}), to_mask({1, 11}))
     lost = binding("x", "b", "0,10")
     del lost["status"]["cpus"]
-    assert made.set_cpu_binding(lost) == Change.CPUS
+    assert made.set_cpu_binding(lost) & Change.CPUS
     assert made.cpus.place("b", small).cpus == to_mask({0, 10})
 
 
@@ -280,3 +282,64 @@ def test_over_any_nodes_and_cycles_no_exclusive_cpu_is_given_twice_and_the_share
         return {name: d.assignment for name, d in live.items()}
 
     assert run() == run()
+
+
+def test_exclusive_cpus_count_even_where_they_are_more_than_the_request():
+    made = cluster("a")
+    physical = by("Balanced", "PhysicalCores")
+    nine = decide(made, [pinned(f"x{n}", cpu="1") for n in range(9)], physical)
+    assert len(nine.decisions) == 9, "nine cores of two CPUs each"
+    eleven = decide(made, [pod(f"y{n}", requests={"cpu": "1"}) for n in range(11)])
+    assert len(eleven.decisions) == 2
+    assert set(told(eleven).values()) == {
+        "0/1 nodes are available: 1 Insufficient cpu beside exclusive CPUs of pinned pods."
+    }
+    assert made.forget("uid-x0") & Change.CPUS
+    again = decide(made, [pod(f"z{n}", requests={"cpu": "1"}) for n in range(3)])
+    assert len(again.decisions) == 2
+
+
+def test_eleven_requests_beside_nine_exclusive_pods_go_elsewhere():
+    made = cluster("a")
+    decide(made, [pinned(f"x{n}", cpu="1") for n in range(9)], by("Balanced", "PhysicalCores"))
+    made.set_node(node("b", allocatable={"cpu": 20_000}))
+    made.set_capacity(capacity("b", 50.0), NOW)
+    placed = decide(made, [pod(f"y{n}", requests={"cpu": "1"}) for n in range(11)])
+    by_node = Counter(d.assignment.node for d in placed.decisions)
+    assert by_node["b"] >= 9 and by_node.total() == 11
+
+
+def test_a_pinned_pod_takes_no_cpus_exclusively_that_others_have_requested():
+    made = cluster("a")
+    decide(made, [pod(f"y{n}", requests={"cpu": "1"}) for n in range(18)])
+    physical = by("Balanced", "PhysicalCores")
+    assert len(decide(made, [pinned("x0", cpu="1")], physical).decisions) == 1
+    assert told(decide(made, [pinned("x1", cpu="1")], physical)) == {
+        "x1": "0/1 nodes are available: 1 Insufficient cpu beside exclusive CPUs of pinned pods."
+    }
+
+
+def test_idle_exclusive_cpus_are_no_room_for_pods_without_requests():
+    made = cluster("a")
+    decide(made, [pinned(f"x{n}", cpu="1") for n in range(9)], by("Balanced", "PhysicalCores"))
+    assert made.measured.available[made.row_of["a"]] == pytest.approx((50 - 9) * 2 / 20)
+
+
+def test_a_best_effort_pod_without_a_request_takes_no_cpu_from_anybody():
+    made = cluster("a")
+    decide(made, [pinned(f"b{n}", "best-effort", None) for n in range(5)])
+    placed = decide(made, [pod(f"y{n}", requests={"cpu": "1"}) for n in range(20)])
+    assert len(placed.decisions) == 20
+
+
+EMPTY = CPUTopology((), {})
+
+
+@pytest.mark.parametrize("kind", ["cpu-bound", "memory-bound", "io-bound", "best-effort"])
+def test_a_topology_without_cpus_stops_no_pod_from_finding_another_node(kind):
+    # An agent's token can write it; the score divided by the number of CPUs
+    made = cluster("good", evil=EMPTY)
+    found = decide(made, [pinned("p", kind)], by(scores=(ScoreSettings("WorkloadAware"),)))
+    assert given_cpus(found)["p"][0] == "good"
+    made.set_topology(NodeCPUTopology("good", EMPTY, CPUPools()))
+    assert "no NodeCPUTopology" in told(decide(made, [pinned("q", kind)]))["q"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from concerto.pinning.classification import LABEL
 from concerto.scheduling.state.anti_affinity import AntiAffinityIndex
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cpus import CPUs
+from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
 from concerto.scheduling.state.host_ports import HostPortIndex
 from concerto.scheduling.state.large_pods import LargePods
 from concerto.scheduling.state.ledger import Ledger
@@ -60,6 +62,7 @@ class ClusterState:
         signatures: which pods are alike.
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
+        exclusive: what exclusive CPUs take of nodes beyond requests.
     """
 
     def __init__(self) -> None:
@@ -75,6 +78,7 @@ class ClusterState:
         self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
         self.load = Load()
         self.cpus = CPUs()
+        self.exclusive = ExclusiveCPUs()
         self._pod_indexes = (self.resources, self.usage, self.ports, self.anti_affinity, self.load)
         self._placed: dict[str, _Placed] = {}
 
@@ -200,20 +204,29 @@ class ClusterState:
 
     def set_topology(self, topology: NodeCPUTopology) -> Change:
         """A NodeCPUTopology as the API server has it now."""
-        return Change.CPUS if self.cpus.set_topology(topology) else Change.NOTHING
+        change = Change.CPUS if self.cpus.set_topology(topology) else Change.NOTHING
+        return change | self._count_exclusive(topology.name)
 
     def remove_topology(self, node: str) -> Change:
         """The node's NodeCPUTopology is gone: no pod gets CPUs of its own there."""
         self.cpus.remove_topology(node)
-        return Change.NOTHING
+        return self._count_exclusive(node)
 
-    def set_cpu_binding(self, obj: Mapping[str, object]) -> Change:
+    def set_cpu_binding(self, obj: Mapping[str, Any]) -> Change:
         """A PodCPUBinding as the API server has it now, raw."""
-        return Change.CPUS if self.cpus.set_cpu_binding(obj) else Change.NOTHING
+        metadata = obj["metadata"]
+        before = self.cpus.node_of((metadata["namespace"], metadata["name"]))
+        change = Change.CPUS if self.cpus.set_cpu_binding(obj) else Change.NOTHING
+        now = self.cpus.node_of((metadata["namespace"], metadata["name"]))
+        for node in {before, now} - {""}:
+            change |= self._count_exclusive(node)
+        return change
 
     def remove_cpu_binding(self, key: BindingKey) -> Change:
         """A PodCPUBinding is gone."""
-        return Change.CPUS if self.cpus.remove_cpu_binding(key) else Change.NOTHING
+        node = self.cpus.node_of(key)
+        change = Change.CPUS if self.cpus.remove_cpu_binding(key) else Change.NOTHING
+        return change | self._count_exclusive(node)
 
     def avoid_node(self, node: str, until: float) -> None:
         """Place nothing on the node until then: the API server refused a placement on it."""
@@ -246,6 +259,7 @@ class ClusterState:
             self.large_pods.claim(pod.uid, row, millicores)
             self._update(row)
         self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
+        self._count_exclusive(assignment.node)
         return True
 
     def confirm(self, uid: str) -> None:
@@ -254,6 +268,7 @@ class ClusterState:
         self.cpus.settle(uid)
         if uid in self._placed:
             self._placed[uid].bound = True
+            self._count_exclusive(self.names[self._placed[uid].row])
 
     def forget(self, uid: str) -> Change:
         """Take back a decision whose pod is not bound; nothing happens if it is bound or has ended."""
@@ -265,13 +280,15 @@ class ClusterState:
     # --- inside
 
     def _grow(self, width: int) -> None:
-        for part in (self.nodes, self.resources, self.usage, self.measured, self.large_pods, self.load):
+        parts = (self.nodes, self.resources, self.usage, self.measured, self.large_pods, self.load, self.exclusive)
+        for part in parts:
             part.grow(width)
 
     def _row(self, name: str) -> int:
         row = self.row_of.get(name)
         if row is None:
             row = self.rows.add(name)
+            self.exclusive.update(row, self.cpus.held_exclusively(name), {}, self.cpus.count(name))
             self._update(row)
         return row
 
@@ -314,7 +331,22 @@ class ClusterState:
     def _update(self, row: int) -> None:
         name = self.names[row]
         self.large_pods.update(row, self.ledger.status(name), self.ledger.live(name))
-        self.measured.update(row, self.large_pods.claimed_units[row])
+        self.measured.update(row, self.large_pods.claimed_units[row], self.exclusive.shared_part[row])
+
+    def _count_exclusive(self, node: str) -> Change:
+        """Count the node's exclusive CPUs again; returns whether it can take more than before."""
+        row = self.row_of.get(node)
+        if row is None:
+            return Change.NOTHING
+        held = self.cpus.held_exclusively(node)
+        on_row = {uid: self._placed[uid] for uid in held if uid in self._placed and self._placed[uid].row == row}
+        requests = {uid: placed.pod.requests.get("cpu", 0) for uid, placed in on_row.items()}
+        before, beyond = self.measured.available[row], self.exclusive.beyond_requests[row]
+        if not self.exclusive.update(row, held, requests, self.cpus.count(node)):
+            return Change.NOTHING
+        self._update(row)
+        freed = self.exclusive.beyond_requests[row] < beyond
+        return self._gained(row, before) | (Change.CPUS | Change.ENDED if freed else Change.NOTHING)
 
     def _report(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has named its large pods."""
@@ -329,6 +361,8 @@ class ClusterState:
         self.large_pods.add_pod(pod, row)
         for index in self._pod_indexes:
             index.add_pod(pod, row)
+        if self.exclusive.shared_part[row] < 1.0:
+            self._count_exclusive(node)
 
     def _remove_pod(self, uid: str) -> Change:
         placed = self._placed.pop(uid, None)
@@ -341,8 +375,11 @@ class ClusterState:
             change |= self._gained(row, before)
         for index in self._pod_indexes:
             index.remove_pod(pod, row)
+        if self.cpus.settle(uid):
+            change |= Change.CPUS
+        change |= self._count_exclusive(self.names[row])
         self._tidy(row)
-        return change | Change.CPUS if self.cpus.settle(uid) else change
+        return change
 
 
 def _counts_alike(one: PodView, other: PodView) -> bool:

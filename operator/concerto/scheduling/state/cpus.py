@@ -111,6 +111,7 @@ class _Node:
     reserved: int = 0
     kubelet_exclusive: int = 0
     claims: dict[BindingKey, Claim] = field(default_factory=dict)
+    pods: dict[BindingKey, str] = field(default_factory=dict)  # UIDs, of claims and assumed ones
     assumed: dict[BindingKey, Claim] = field(default_factory=dict)
     avoided_until: float | None = None
     state: _State | None = None
@@ -151,6 +152,33 @@ class CPUs:
         state = self._state(node)
         return None if state is None else state.room(asked)
 
+    def node_of(self, key: BindingKey) -> str:
+        """Node on which the binding of that key holds CPUs; empty if it holds none."""
+        return self._node_of.get(key, "")
+
+    def held_exclusively(self, node: str) -> Mapping[str, int]:
+        """Number of CPUs that bindings on the node keep from others, by UID of the pod."""
+        found = self._nodes.get(node)
+        if found is None or found.index is None:
+            return {}
+        held: dict[str, int] = {}
+        for key, claim in (found.claims | found.assumed).items():
+            if cpus := found.index.closure(claim.cpus, claim.level).bit_count():
+                held[found.pods[key]] = held.get(found.pods[key], 0) + cpus
+        return held
+
+    def count(self, node: str) -> int:
+        """Number of online CPUs of the node; 0 if nothing is known."""
+        found = self._nodes.get(node)
+        return 0 if found is None or found.index is None else found.index.online.bit_count()
+
+    def exclusive_count(self, node: str, asked: Workload) -> int:
+        """Number of CPUs that such a pod would keep from others there."""
+        found, placement = self._nodes.get(node), self.place(node, asked)
+        if found is None or found.index is None or placement is None:
+            return 0
+        return found.index.closure(placement.cpus, placement.level).bit_count()
+
     # --- what is seen
 
     def set_topology(self, topology: NodeCPUTopology) -> bool:
@@ -184,12 +212,14 @@ class CPUs:
         level: Level = obj["spec"].get("exclusivenessLevel", "None")
         best_effort = level == "None" and (metadata.get("labels") or {}).get(LABEL) == "best-effort"
         claim = Claim(to_mask(parse_cpu_list(cpus)), level, best_effort)
-        if self._node_of.get(key) == name and self._nodes[name].claims[key] == claim:
+        uid = str(status.get("podUID", ""))
+        node = self._nodes.get(name)
+        if node is not None and self._node_of.get(key) == name and (node.claims[key], node.pods[key]) == (claim, uid):
             return False
         freed = self.remove_cpu_binding(key)
         self._node_of[key] = name
         node = self._node(name)
-        node.claims[key] = claim
+        node.claims[key], node.pods[key] = claim, uid
         node.state = None
         return freed
 
@@ -200,6 +230,8 @@ class CPUs:
             return False
         node = self._nodes[name]
         del node.claims[key]
+        if key not in node.assumed:
+            del node.pods[key]
         node.state = None
         self._tidy(name)
         return True
@@ -226,7 +258,7 @@ class CPUs:
         key = (assignment.namespace, pin.binding)
         claim = Claim(to_mask(parse_cpu_list(pin.cpus)), pin.level, best_effort and pin.level == "None")
         node = self._node(assignment.node)
-        node.assumed[key] = claim
+        node.assumed[key], node.pods[key] = claim, assignment.uid
         node.state = None
         self._pins[assignment.uid] = (assignment.node, key)
 
@@ -238,6 +270,8 @@ class CPUs:
         name, key = found
         node = self._nodes[name]
         del node.assumed[key]
+        if key not in node.claims:
+            del node.pods[key]
         node.state = None
         self._tidy(name)
         return True

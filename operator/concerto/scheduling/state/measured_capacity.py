@@ -47,18 +47,20 @@ class MeasuredCapacity(Columns):
         self.last_status_at: Floats = np.zeros(0)
         self.live: Floats = np.zeros(0)
 
-    def update(self, row: int, for_claims: float) -> None:
+    def update(self, row: int, for_claims: float, shared_part: float = 1.0) -> None:
         """Read the row's numbers from the ledger.
 
         Args:
             row: the row.
             for_claims: pods that have no room because of what is claimed for large pods.
+            shared_part: part of the node's CPUs that pods without CPUs of their own may use: agents measure the whole
+                machine, so that idle exclusive CPUs look like room.
         """
         name, ledger = self._rows.names[row], self._ledger
         self.capacity[row] = _or_nan(ledger.capacity(name))
-        self.startable[row] = _or_nan(ledger.startable(name)) - for_claims
-        self.holdable[row] = _or_nan(ledger.holdable(name)) - for_claims
-        self.available[row] = _or_nan(ledger.available(name)) - for_claims
+        self.startable[row] = _part(_or_nan(ledger.startable(name)), shared_part) - for_claims
+        self.holdable[row] = _part(_or_nan(ledger.holdable(name)), shared_part) - for_claims
+        self.available[row] = _part(_or_nan(ledger.available(name)), shared_part) - for_claims
         self.last_status_at[row] = _or_nan(ledger.last_status_at(name))
         self.live[row] = len(ledger.live(name))
 
@@ -72,6 +74,11 @@ class MeasuredCapacity(Columns):
             usable = now - self.last_status_at[: self._rows.size] <= stale_after_seconds
         otherwise = BY_REQUESTS if policy == "FallbackToRequests" else AVOIDED
         return np.where(usable, MEASURED, otherwise)
+
+
+def _part(room: float, part: float) -> float:
+    """That part of the room; what is missing already (a negative room) stays missing."""
+    return room * part if room > 0.0 else room
 
 
 def _or_nan(value: float | None) -> float:

@@ -12,17 +12,24 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 from concerto.scheduling.state.resources import PODS
 
+_EXCLUSIVE = "Insufficient cpu beside exclusive CPUs of pinned pods"
+
 
 def _enough(query: Query, rows: Rows) -> Bools:
     """By resource (the number of pods first, then what the pod requests) and row, whether that much is left."""
     requests = query.pod.shape.requests
-    amounts = np.array([1, *requests.values()])
-    enough: Bools = query.cluster.resources.free((PODS, *requests), rows) >= amounts[:, None]
+    free = query.cluster.resources.free((PODS, *requests), rows)
+    if "cpu" in requests:
+        free[1 + list(requests).index("cpu")] -= query.cluster.exclusive.beyond_requests[rows]
+    enough: Bools = free >= np.array([1, *requests.values()])[:, None]
     return enough
 
 
 class NodeResources(FilterDefaults):
-    """Allocatable less what pods on the node request is enough for the pod, and one more pod may run."""
+    """Allocatable less what pods on the node request is enough for the pod, and one more pod may run.
+
+    Pods with CPUs of their own count as the larger of their request and the CPUs that they keep from others.
+    """
 
     name: ClassVar[str] = "NodeResources"
     requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
@@ -41,6 +48,10 @@ class NodeResources(FilterDefaults):
         for resource, amount in requests.items():
             lacking = len(rows)
             if table.is_offered(resource):
-                lacking = int(np.count_nonzero(table.free((resource,), rows)[0] < amount))
+                free = table.free((resource,), rows)[0]
+                lacking = int(np.count_nonzero(free < amount))
+                if resource == "cpu":
+                    beside = free - query.cluster.exclusive.beyond_requests[rows]
+                    found[_EXCLUSIVE] = int(np.count_nonzero((beside < amount) & (free >= amount)))
             found[f"Insufficient {resource}"] = lacking
         return {reason: count for reason, count in found.items() if count}

@@ -11,7 +11,7 @@ import numpy as np
 from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
-from concerto.scheduling.state.cpus import InvalidPinningRequest
+from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
 
 
 class WorkloadAware(FilterDefaults):
@@ -29,9 +29,22 @@ class WorkloadAware(FilterDefaults):
             return np.ones(len(names), dtype=np.bool_)
         if isinstance(asked, InvalidPinningRequest):
             return np.zeros(len(names), dtype=np.bool_)
-        return np.array(
+        placeable = np.array(
             [not cpus.is_avoided(name) and cpus.place(name, asked) is not None for name in names], dtype=np.bool_
         )
+        return placeable & self._leaves_requests(query, rows)
+
+    @staticmethod
+    def _leaves_requests(query: Query, rows: Rows) -> Bools:
+        """Whether the CPUs that the pod would keep from others are not needed for the requests of the others."""
+        asked, cluster = query.workload, query.cluster
+        assert isinstance(asked, Workload)
+        kept = np.array(
+            [1000 * cluster.cpus.exclusive_count(name, asked) for name in query.names(rows)], dtype=np.int64
+        )
+        free = cluster.resources.free(("cpu",), rows)[0] - cluster.exclusive.beyond_requests[rows]
+        enough: Bools = kept <= np.maximum(free, query.pod.shape.requests.get("cpu", 0))
+        return enough
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """What is wrong with the pod; or no topology, a silent agent, no room."""
@@ -47,6 +60,8 @@ class WorkloadAware(FilterDefaults):
                 found["node(s) had no NodeCPUTopology"] += 1
             elif cpus.is_avoided(name):
                 found["node(s) had an agent that did not get ready for a pod's CPUs in time"] += 1
-            else:
+            elif cpus.place(name, asked) is None:
                 found[f"node(s) had too few free CPUs for {threads}"] += 1
+            else:
+                found[f"node(s) had too few CPUs that no other pod requests, to give {threads} CPUs of their own"] += 1
         return found
