@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.api.nodecputopology import Cache, Core, CPUTopology
 from concerto.pinning.allocator import BEST_EFFORT_PODS_PER_CPU, allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.occupancy import Features, Occupancy, default_level
@@ -255,3 +256,36 @@ def test_scores_are_normalised_and_reversed_to_fill_nodes_up():
     assert normalise([102, 51, 0], "MaximumUtilization") == [0.0, 50.0, 100.0]
     assert normalise([0, 0], "Balanced") == [0.0, 0.0]
     assert normalise([], "Balanced") == []
+
+
+# Four performance cores of two threads (CPUs 0-7) and eight efficient cores (8-15) in two L2 clusters, as Alder Lake
+HYBRID = CPUTopology(
+    tuple(Core(0, n, frozenset({2 * n, 2 * n + 1}) if n < 4 else frozenset({n + 4})) for n in range(12)),
+    {0: frozenset(range(16))},
+    (Cache(2, frozenset(range(8, 12))), Cache(2, frozenset(range(12, 16))), Cache(3, frozenset(range(16)))),
+    {"atom": frozenset(range(8, 16)), "core": frozenset(range(8))},
+)  # fmt: skip
+KINDS = {
+    "cpu-bound: performance cores": ("cpu-bound", 3, occupancy(HYBRID), "0,2,4"),
+    "memory-bound: performance cores": ("memory-bound", 2, occupancy(HYBRID), "0,2"),
+    "cpu-bound: one kind, with siblings, rather than two kinds": ("cpu-bound", 5, occupancy(HYBRID), "0-2,4,6"),
+    "cpu-bound: efficient cores, once the others are out": ("cpu-bound", 3, occupancy(HYBRID, ("0-7", "CPU")), "8-10"),
+    "cpu-bound: no mixture": ("cpu-bound", 9, occupancy(HYBRID), None),
+    "io-bound: efficient cores of one L2 cluster": ("io-bound", 4, occupancy(HYBRID, ("8", "CPU")), "12-15"),
+    "best-effort: an efficient core": ("best-effort", 1, occupancy(HYBRID), "8"),
+}
+
+
+@pytest.mark.parametrize(("workload", "threads", "node", "expected"), KINDS.values(), ids=KINDS)
+def test_a_pod_gets_cores_of_one_kind(workload, threads, node, expected):
+    assert placed(node, workload, threads) == expected
+
+
+def test_kinds_of_core_are_ordered_by_speed():
+    arm = CPUTopology(
+        tuple(Core(0, n, frozenset({n})) for n in range(3)),
+        {0: frozenset(range(3))},
+        (),
+        {"capacity-446": frozenset({0}), "capacity-1024": frozenset({2}), "capacity-871": frozenset({1})},
+    )
+    assert TopologyIndex.build(arm).kinds == (1 << 2, 1 << 1, 1 << 0)

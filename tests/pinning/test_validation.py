@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -145,3 +146,37 @@ def test_those_validated_never_meet_whatever_is_asked_in_whatever_order(topology
     for each in bindings:
         if (winner := verdicts[each.key].loses_to) is not None:
             assert verdicts[winner].status == "Validated", "nobody loses to one that holds nothing"
+
+
+GI = 2**30
+SIZED = replace(SEED, memory_bytes={0: 32 * GI, 1: 32 * GI})
+# spec.memory, CPUs, memory of the pod, status, memory nodes, what the message names
+MEMORY = {
+    "bound where it fits": ("Prefer", {0, 1}, 20 * GI, "Validated", "0", "MemSet [0]"),
+    "not bound where it does not": ("Prefer", {0, 1}, 50 * GI, "Validated", "", "50.0 GiB do not fit memory nodes [0]"),
+    "bound to both, which are enough": ("Prefer", {0, 5}, 50 * GI, "Validated", "0-1", "MemSet [0 1]"),
+    "refused where it must fit": ("Bind", {0, 1}, 50 * GI, "CPUSetAllocationFailed", "", "32.0 GiB are free"),
+    "bound where it must": ("Bind", {0, 1}, 20 * GI, "Validated", "0", "MemSet [0]"),
+    "never bound": ("None", {0, 1}, 1 * GI, "Validated", "", "MemSet []"),
+}
+
+
+@pytest.mark.parametrize(("memory", "cpus", "size", "status", "mems", "message"), MEMORY.values(), ids=MEMORY)
+def test_memory_is_bound_where_it_fits(memory, cpus, size, status, mems, message):
+    pcb = PodCPUBinding("ns", "b", "u", "2026-03-01T12:00:00Z", "p", frozenset(cpus), "CPU", memory)
+    node = NodeCPUTopology("n", SIZED, CPUPools())
+    (verdict,) = judge_node("n", node, [(pcb, BoundPod("uid", "n", memory_bytes=size))]).values()
+    assert (verdict.status, verdict.mems) == (status, mems)
+    assert message in verdict.message
+
+
+def test_memory_nodes_are_not_promised_twice():
+    pods = [
+        (PodCPUBinding("ns", f"b{n}", f"u{n}", f"2026-03-01T12:00:0{n}Z", f"p{n}", frozenset({n}), "CPU"), 20 * GI)
+        for n in range(2)
+    ]
+    there = [(pcb, BoundPod(pcb.uid, "n", memory_bytes=size)) for pcb, size in pods]
+    verdicts = judge_node("n", NodeCPUTopology("n", SIZED, CPUPools()), there)
+    assert [verdict.mems for verdict in verdicts.values()] == ["0", ""], "two pods of 20 GiB do not share 32 GiB"
+    unknown = judge_node("n", NodeCPUTopology("n", SEED, CPUPools()), there)
+    assert [verdict.mems for verdict in unknown.values()] == ["0", "0"], "an agent that reports no sizes"

@@ -1,7 +1,7 @@
-"""NodeCPUTopology: a node's CPUs, which of them belong together, and who holds them.
+"""NodeCPUTopology: a node's CPUs and memory nodes, which of them belong together, and what uses them.
 
-Source: 004 listing 6.1; caches, offline CPUs, kinds of core and pools are past the source. The topology is observed, so
-it stands in the status and not, as in the listing, in the spec.
+Source: Stefanakis, listing 6.1 (docs/references.md, "CPU topology"). Sizes of memory nodes, caches, offline CPUs, kinds
+of core and pools are ours. The topology is observed, so it is in the status and not, as in the listing, in the spec.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class CPUTopology:
         caches: shared caches.
         core_kinds: online CPUs by the kernel's name of the kind; empty where all cores are alike.
         offline: CPUs that exist and are switched off. The kernel hides where they belong.
+        memory_bytes: size of each memory node as far as it is known, bytes.
     """
 
     cores: tuple[Core, ...]
@@ -63,6 +64,7 @@ class CPUTopology:
     caches: tuple[Cache, ...] = ()
     core_kinds: Mapping[str, frozenset[int]] = field(default_factory=dict)
     offline: frozenset[int] = frozenset()
+    memory_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def cpus(self) -> frozenset[int]:
@@ -99,6 +101,7 @@ class CPUTopology:
             tuple(c for c in caches if sum(1 for core in cores if core.cpus & c.cpus) > 1),
             {kind: each & kept for kind, each in self.core_kinds.items() if each & kept},
             self.offline & kept,
+            {node: size for node, size in self.memory_bytes.items() if self.numa_nodes.get(node, frozenset()) & kept},
         )
 
     def counts(self) -> dict[str, int]:
@@ -119,7 +122,11 @@ class CPUTopology:
             "cpus": sorted(self.cpus),
             "offlineCPUs": format_cpu_list(self.offline),
             "sockets": sockets,
-            "numaNodes": {str(node): {"cpus": sorted(cpus)} for node, cpus in self.numa_nodes.items()},
+            "numaNodes": {
+                str(node): {"cpus": sorted(cpus)}
+                | ({"memoryBytes": self.memory_bytes[node]} if node in self.memory_bytes else {})
+                for node, cpus in self.numa_nodes.items()
+            },
         }
         if self.caches:
             raw["caches"] = [
@@ -145,6 +152,7 @@ class CPUTopology:
             tuple(Cache(c["level"], parse_cpu_list(c["cpus"]), c.get("sizeBytes")) for c in raw.get("caches") or ()),
             {kind["name"]: parse_cpu_list(kind["cpus"]) for kind in raw.get("coreKinds") or ()},
             parse_cpu_list(raw.get("offlineCPUs", "")),
+            {int(n): node["memoryBytes"] for n, node in raw["numaNodes"].items() if "memoryBytes" in node},
         )
 
 
@@ -200,7 +208,7 @@ class NodeCPUTopology:
         """The object as the API server has it.
 
         Raises:
-            ValueError: its status is none that the CRD lets through.
+            ValueError: its status does not fit the CRD.
         """
         status = obj.get("status") or {}
         topology = status.get("topology")

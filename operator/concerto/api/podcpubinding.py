@@ -11,6 +11,8 @@ from typing import Any, Literal, Self
 
 Level = Literal["None", "CPU", "Core", "Socket", "NUMA"]
 """Exclusiveness: what a binding keeps other pods from (Stefanakis, section 6.1; docs/references.md)."""
+Memory = Literal["Bind", "Prefer", "None"]
+"""Whether memory comes from the memory nodes of the CPUs: only, where it fits there, or from anywhere."""
 ResourceStatus = Literal[
     "Pending",
     "Validated",
@@ -42,6 +44,7 @@ class PodCPUBinding:
         pod_name: the pod.
         cpus: numbers of the CPUs.
         level: the exclusiveness.
+        memory: where its memory comes from.
     """
 
     namespace: str
@@ -51,6 +54,7 @@ class PodCPUBinding:
     pod_name: str
     cpus: frozenset[int]
     level: Level = "None"
+    memory: Memory = "Prefer"
 
     @property
     def key(self) -> BindingKey:
@@ -79,4 +83,5 @@ class PodCPUBinding:
             pod_name=spec["podName"],
             cpus=frozenset(item["cpuID"] for item in spec["cpuSet"]),
             level=spec.get("exclusivenessLevel", "None"),
+            memory=spec.get("memory", "Prefer"),
         )

@@ -87,6 +87,7 @@ def read_topology(sys: Path) -> TopologyReading:
         _caches(root, online, siblings),
         _core_kinds(sys, online),
         offline,
+        _memory_bytes(sys),
     )
     return TopologyReading(topology, tuple(problems))
 
@@ -114,6 +115,16 @@ def _numa_nodes(sys: Path, online: frozenset[int]) -> dict[int, frozenset[int]]:
     if known < online:
         # A kernel without NUMA has no such files, and all memory is node 0
         found[min(found, default=0)] = found.get(min(found, default=0), frozenset()) | (online - known)
+    return dict(sorted(found.items()))
+
+
+def _memory_bytes(sys: Path) -> dict[int, int]:
+    """Size of each memory node, from the line ``Node N MemTotal: SIZE kB`` of its meminfo; without unknown ones."""
+    found = {}
+    for directory in (sys / "devices/system/node").glob("node[0-9]*"):
+        match = re.search(r"MemTotal:\s*(\d+) kB", _text(directory / "meminfo") or "")
+        if match:
+            found[int(directory.name.removeprefix("node"))] = int(match[1]) * 1024
     return dict(sorted(found.items()))
 
 

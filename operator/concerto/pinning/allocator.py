@@ -15,6 +15,8 @@ from concerto.pinning.conflicts import Claim, shared_pool
 from concerto.pinning.occupancy import Features, Occupancy, WorkloadType, candidates_for, default_level
 from concerto.pinning.topology import TopologyIndex, bits
 
+_FAST = frozenset({"cpu-bound", "memory-bound"})
+"""Workload types that get the fastest kind of core where there are several; the others get the slowest."""
 BEST_EFFORT_PODS_PER_CPU = 4
 """Best-effort pods that share a CPU before another CPU is used, without the feature BestEffortSharedCPUs."""
 
@@ -47,10 +49,22 @@ def allocate(
         level: an exclusiveness that the pod asks for; by default that of its workload.
 
     Returns:
-        The placement, or None where the node has no room that leaves CPUs to pods without a binding.
+        The placement, on cores of one kind, or None where the node has no room that leaves CPUs to pods without a
+        binding.
     """
     level = level or default_level(workload, features)
-    node = _Choice(occupancy, candidates_for(occupancy, workload, level), level, features)
+    candidates = candidates_for(occupancy, workload, level)
+    kinds = occupancy.index.kinds if workload in _FAST else tuple(reversed(occupancy.index.kinds))
+    for kind in kinds or (candidates,):
+        if (found := _allocate(occupancy, candidates & kind, workload, threads, features, level)) is not None:
+            return found
+    return None
+
+
+def _allocate(
+    occupancy: Occupancy, candidates: int, workload: WorkloadType, threads: int, features: Features, level: Level
+) -> Placement | None:
+    node = _Choice(occupancy, candidates, level, features)
     chosen = node.choose(workload, threads)
     if chosen and not _leaves_shared(occupancy, chosen, level):
         # Enough for the pod, but nothing would be left: leave out the smallest group, and see whether the rest suffices

@@ -13,7 +13,8 @@ from typing import Self
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import Level
 
-_LAST_LEVEL_CACHE = 3
+_SPEEDS = {"core": 2, "atom": 1, "lowpower": 0}
+"""Order of Intel's kinds of core, by the kernel's names of their performance monitoring units."""
 
 
 def to_mask(cpus: Iterable[int]) -> int:
@@ -32,6 +33,12 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+def _speed(kind: str) -> int:
+    """Sorts kinds of core: Arm's by their capacity, Intel's by name; unknown ones are slowest."""
+    capacity = kind.removeprefix("capacity-")
+    return int(capacity) if capacity.isdecimal() else _SPEEDS.get(kind, -1)
+
+
 def _largest(groups: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     return max(group.bit_count() for group in groups), groups
 
@@ -47,6 +54,7 @@ class TopologyIndex:
         numa: number and CPUs of each memory node.
         domains: groups of CPUs that are near each other, the smaller kind first: those that share a last-level cache,
             a memory node (with sub-NUMA clustering smaller than the cache), a socket, the whole node.
+        kinds: CPUs of each kind of core, the fastest kind first; empty where all cores are alike.
     """
 
     online: int
@@ -54,6 +62,7 @@ class TopologyIndex:
     sockets: tuple[int, ...]
     numa: tuple[tuple[int, int], ...]
     domains: tuple[tuple[int, ...], ...]
+    kinds: tuple[int, ...] = ()
 
     @cached_property
     def near_domains(self) -> tuple[tuple[int, ...], ...]:
@@ -66,14 +75,17 @@ class TopologyIndex:
         online = to_mask(topology.cpus)
         sockets = tuple(to_mask(cpus) for _, cpus in sorted(topology.sockets.items()))
         numa = tuple((number, to_mask(cpus)) for number, cpus in sorted(topology.numa_nodes.items()))
-        caches = tuple(to_mask(c.cpus) for c in topology.caches if c.level >= _LAST_LEVEL_CACHE)
-        kinds = (caches, tuple(mask for _, mask in numa), sockets, (online,))
+        levels = sorted({cache.level for cache in topology.caches})
+        caches = [tuple(to_mask(c.cpus) for c in topology.caches if c.level == level) for level in levels]
+        groups = (*caches, tuple(mask for _, mask in numa), sockets, (online,))
+        fastest_first = sorted(topology.core_kinds.items(), key=lambda kind: _speed(kind[0]), reverse=True)
         return cls(
             online,
             tuple(sorted((to_mask(core.cpus) for core in topology.cores), key=lambda core: core & -core)),
             sockets,
             numa,
-            tuple(sorted({level for level in kinds if level}, key=_largest)),
+            tuple(sorted({group for group in groups if group}, key=_largest)),
+            tuple(to_mask(cpus) for _, cpus in fastest_first),
         )
 
     def groups(self, level: Level) -> tuple[int, ...]:

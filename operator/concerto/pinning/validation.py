@@ -13,6 +13,7 @@ from concerto.api.cpulist import format_cpu_list
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.podcpubinding import BindingKey, Level, PodCPUBinding, ResourceStatus
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
+from concerto.pinning.memory import MemoryNodes
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
 
 _MOST_NAMED = 32
@@ -28,11 +29,13 @@ class BoundPod:
         uid: its UID.
         node: where it is; empty while it is on no node.
         static: whether kubelet runs it from a file of the node.
+        memory_bytes: its memory limit, else its request; 0 without either.
     """
 
     uid: str
     node: str
     static: bool = False
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Verdict:
         node: the pod's node; empty while it has none.
         pod_uid: the pod's UID; empty without a pod.
         cpus: the CPUs it holds, as a list; empty unless Validated.
-        mems: the memory nodes they belong to, as a list.
+        mems: the memory nodes that its memory comes from, as a list; empty where it is not bound.
         loses_to: the older binding that is in the way.
     """
 
@@ -80,25 +83,46 @@ def judge_node(
         bindings: all of them, in any order, each with its pod.
     """
     ordered = sorted(bindings, key=lambda each: each[0].age_order)
-    if node is None or node.topology is None or not node.topology.cpus:
-        text = f"NodeCPUTopology {name} names no CPUs: is the agent of the node running?"
+    if node is None or node.topology is None:
+        text = f"NodeCPUTopology {name} has no status: is the agent of the node running?"
         return {b.key: Verdict("NodeTopologyNotFound", "NoTopology", text, name, pod.uid) for b, pod in ordered}
     index = TopologyIndex.build(node.topology)
     held: list[tuple[PodCPUBinding, Claim]] = []
+    memory = MemoryNodes(node.topology.memory_bytes)
     verdicts: dict[BindingKey, Verdict] = {}
     for binding, pod in ordered:
         claim = Claim(to_mask(binding.cpus), binding.level)
+        mems = index.mems(claim.cpus)
+        fits = binding.memory != "None" and memory.fits(mems, pod.memory_bytes)
         verdict = _refusal(index, node, binding, claim, held, pod)
+        if verdict is None and binding.memory == "Bind" and not fits:
+            verdict = Verdict(
+                "CPUSetAllocationFailed", "MemoryTooSmall", _too_small(memory, mems, pod, node.name), name, pod.uid
+            )
         if verdict is None:
             held.append((binding, claim))
-            mems = index.mems(claim.cpus)
-            text = f"CPUSet {brackets(binding.cpus)}, MemSet {brackets(mems)}"
+            text = f"CPUSet {brackets(binding.cpus)}, MemSet {brackets(mems if fits else ())}"
+            if fits:
+                memory.hold(mems, pod.memory_bytes)
+            elif binding.memory == "Prefer":
+                text += f" (not bound: {_too_small(memory, mems, pod, node.name)})"
+                mems = frozenset()
+            else:
+                mems = frozenset()
             verdict = Verdict(
                 "Validated", "Validated", f"CPU binding is validated: {text}", name, pod.uid,
                 format_cpu_list(binding.cpus), format_cpu_list(mems),
             )  # fmt: skip
         verdicts[binding.key] = verdict
     return verdicts
+
+
+def _too_small(memory: MemoryNodes, mems: frozenset[int], pod: BoundPod, node: str) -> str:
+    gib = 2**30
+    return (
+        f"{pod.memory_bytes / gib:.1f} GiB do not fit memory nodes {brackets(mems)} of node {node}, where "
+        f"{memory.free(mems) / gib:.1f} GiB are free beside other bound pods"
+    )
 
 
 def _refusal(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from concerto.api.conditions import find_condition
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_shape import shape_of
 from concerto.api.podcpubinding import FOREIGN_FINALIZERS, BindingKey
 from concerto.controllers.pinning.binding_index import BindingIndex
 from concerto.controllers.pinning.status import (
@@ -91,8 +93,9 @@ class PodCPUBindingController:
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod appeared, changed or went."""
         metadata = (new or old or {})["metadata"]
-        if _bound(old) != _bound(new):
-            for key in list(self._index.of_pod((metadata["namespace"], metadata["name"]))):
+        keys = list(self._index.of_pod((metadata["namespace"], metadata["name"])))
+        if keys and _bound(old) != _bound(new):
+            for key in keys:
                 self._index.locate(key)
                 self.mark(*key)
 
@@ -180,7 +183,7 @@ class PodCPUBindingController:
         if pod is not None and not pod.node:
             assigned = self.assigned(key)
             if assigned is not None and assigned.uid == pod.uid:
-                return assigned
+                return replace(assigned, memory_bytes=pod.memory_bytes)
         return pod
 
     def _patient(self, key: BindingKey, obj: Object, verdict: Verdict) -> bool:
@@ -281,4 +284,6 @@ def _bound(pod: Object | None) -> BoundPod | None:
     if pod is None:
         return None
     static = MIRROR in (pod["metadata"].get("annotations") or ())
-    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "", static)
+    shape = shape_of(pod["spec"])
+    memory = shape.limits.get("memory") or shape.requests.get("memory", 0)
+    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "", static, memory)
