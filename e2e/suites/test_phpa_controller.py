@@ -238,7 +238,7 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str, str]]] = {
         phpa("x", metrics=[EXTERNAL]),
         ("ScalingActive", "FailedGetExternalMetric", "no metrics returned"),
     ),
-    "negative": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "less than nothing")),
+    "negative": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "usage cannot be negative")),
     "nan": ({"cpu": "100m"}, phpa("x"), ("ScalingActive", "FailedGetResourceMetric", "'NaN' is not a quantity")),
     "no-agents": (
         {"cpu": "100m"},
