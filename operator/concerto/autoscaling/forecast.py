@@ -43,7 +43,7 @@ class Forecasts:
 
     Attributes:
         expected: demand within the horizon, in replicas; NaN during warm-up.
-        upper: the same with the margin for past errors; it may use three tolerances of the room above the target.
+        upper: the same with the margin for past errors; it may use four tolerances of the room above the target.
         model: index into ``names``.
         names: candidates, e.g. ``Linear``.
         warm: enough samples were there.

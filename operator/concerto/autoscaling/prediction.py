@@ -45,7 +45,7 @@ class ActionSettings:
         hold_max_seconds: ... and at most this time.
     """
 
-    rise_room: float = 3.0
+    rise_room: float = 4.0
     min_rise: float = 2.0
     hold_room: float = 1.5
     min_drop: float = 0.34
