@@ -14,7 +14,7 @@ COPY operator operator
 COPY agent agent
 RUN ["/usr/bin/python3", "install.py", "code", "/out/agent", "agent/concerto_agent", "operator/concerto/__init__.py", \
      "operator/concerto/cli/main.py", "operator/concerto/api", "operator/concerto/capacity", "operator/concerto/kube", \
-     "operator/concerto/linux"]
+     "operator/concerto/linux", "operator/concerto/serving"]
 RUN ["/usr/bin/python3", "install.py", "code", "/out/operator", "operator/concerto"]
 
 FROM ${BASE} AS runtime

@@ -109,7 +109,11 @@ class Agent:
             AgentInfo(version, f"{rng.getrandbits(48):012x}", where.scope, "Scan"),
             settings.publishing,
             self.counters,
-            Sources(pods_known=lambda: self._reflect_pods.synced.is_set(), pod_events=self._pod_events),
+            Sources(
+                pods_known=lambda: self._reflect_pods.synced.is_set(),
+                pod_events=self._pod_events,
+                kinds=lambda: self.measurement.kinds(clock()),
+            ),
             Timing(clock, wall, rng),
         )
         self._session = session
@@ -144,7 +148,7 @@ class Agent:
             field_selector=f"spec.nodeName={node_name}",
             trim=trim_pod,
             settings=ONE_OF_MANY,
-            on_change=lambda old, new: self.measurement.census.heard(old, new, self._clock(), self._wall()),
+            on_change=lambda old, new: self.measurement.pod_changed(old, new, self._clock(), self._wall()),
         )
         self._reflectors = (
             self._reflect_own,
@@ -297,6 +301,11 @@ class Agent:
         self.measurement.census.working(uid, self._clock())
 
     def _containers_gone(self, uid: str, left: Containers) -> None:
+        # The pod's cgroup still has the CPU time of containers that are gone
+        if self._pods is not None and uid in self.measurement.census.counted:
+            reading = self._pod_reader.read_last(uid, self._pods.pods[uid])
+            if reading is not None:
+                self.measurement.last_reading(uid, reading)
         self.measurement.census.containers_gone(uid, left, self._clock())
 
     def _cluster_changed(self, _: Object | None, new: Object | None) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from concerto.api.capacity_settings import CapacitySettings
+from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.node_status import Problem
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.report import WARMUP_BATCHES, CapacityReport
@@ -18,8 +19,9 @@ from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto_agent.metrics import Counters
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pod_costs import PodCosts
 from concerto_agent.pod_reader import PodReading
-from concerto_agent.podmeta import PodCensus
+from concerto_agent.podmeta import Object, PodCensus
 from concerto_agent.sampler import Sample, Sampler
 
 _NODE = 0  # the one row of the pipeline
@@ -61,7 +63,8 @@ class Measurement:
     """One node, measured.
 
     Attributes:
-        census: which pods count; whoever watches cgroups and pods tells it.
+        census: which pods count; it has to be told of cgroups and pods.
+        costs: what they cost, by kind.
         counters: what has happened.
         settings: the spec in use.
         generation: its generation.
@@ -80,6 +83,7 @@ class Measurement:
         self.generation = 0
         self.counters = Counters()
         self.pods_changed = False
+        self.costs = PodCosts()
         self.census = PodCensus(self, max_pods=self.settings.max_pods)
         self._where = where
         self._allocatable_pods = allocatable_pods
@@ -93,6 +97,7 @@ class Measurement:
         self._folds = 0
         self._waited: dict[str, float] = {}  # time that each pod's tasks have waited for a CPU, when last read
         self._pods_read_at: float | None = None
+        self._tasks_per_cpu = 0.0  # that ran or waited for a CPU in the last batch
         self._cpus = 0  # of the node, when pods' CPU time was last told
 
     # Pods (PodListener)
@@ -106,6 +111,7 @@ class Measurement:
     def pod_ended(self, uid: str, started_at: float, at: float) -> None:
         """See ``PodListener``."""
         self._pipeline.pod_ended(_NODE, started_at, at, uid)
+        self.costs.ended(uid, started_at, at)
         self.counters.pods["ended"] += 1
         self.pods_changed = True
 
@@ -185,6 +191,7 @@ class Measurement:
             readings: of those pods that can be read.
             now: monotonic time, seconds.
         """
+        self.costs.read(readings, self._tasks_per_cpu)
         cpu_seconds = {uid: reading.cpu_seconds for uid, reading in readings.items()}
         elapsed = 0.0 if self._pods_read_at is None else now - self._pods_read_at
         waited = {u: r.waited_seconds for u, r in readings.items() if r.waited_seconds is not None}
@@ -197,6 +204,19 @@ class Measurement:
             # In fractions of another number of CPUs, what pods have had so far is not what they had before
             comparable = cpu_seconds if cpus == before else {}
             self._pipeline.pods_used(_NODE, {uid: seconds / cpus for uid, seconds in comparable.items()})
+
+    def last_reading(self, uid: str, reading: PodReading) -> None:
+        """What a pod whose containers have ended has used in all."""
+        self.costs.read({uid: reading}, self._tasks_per_cpu)
+
+    def pod_changed(self, old: Object | None, new: Object | None, now: float, wall: float) -> None:
+        """The API server shows, or no longer shows, a pod (trimmed); see `PodCensus.heard`."""
+        self.costs.on_pod(old, new, now, wall)
+        self.census.heard(old, new, now, wall)
+
+    def kinds(self, now: float) -> tuple[KindEntry, ...]:
+        """What was measured of each kind of pods."""
+        return self.costs.entries(self.census.counted, now)
 
     def fold(self, now: float, cluster: Subspace | None) -> Measured:
         """Learn from the batch so far, full or not, and say what the node can take.
@@ -216,6 +236,7 @@ class Measurement:
         self._problems.clear()
         self._batch = 0
         self._folds = int(report.batches[_NODE])
+        self._tasks_per_cpu = float(report.demand[_NODE])
         self.pods_changed = False
         since = self._begun if self._valid_at is None else self._valid_at
         return Measured(

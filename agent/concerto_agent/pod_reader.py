@@ -9,7 +9,7 @@ from concerto_agent.cgroups import Cgroup, Hierarchies
 from concerto_agent.files import parse_pressure, parse_pressure_full
 
 _MEMORY_TURNS = 5
-"""Memory is read of every fifth pod at a time: it changes slowly, and its files are the longest."""
+"""Memory is read at a pod's first reads, then every fifth time: it changes slowly, and its files are the longest."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PodReader:
         """Nothing is read before `read`."""
         self._hierarchies = hierarchies
         self._cgroups: dict[str, Cgroup] = {}
-        self._turn = 0
+        self._reads: dict[str, int] = {}
 
     def read(self, paths: Mapping[str, str]) -> dict[str, PodReading]:
         """The readings of those pods that can be read, by UID; other pods' descriptors are given back.
@@ -48,12 +48,15 @@ class PodReader:
         """
         for uid in [uid for uid, cgroup in self._cgroups.items() if paths.get(uid, "").strip("/") != cgroup.path]:
             self._cgroups.pop(uid).close()
-        self._turn += 1
+            del self._reads[uid]
         readings = {}
-        for turn, (uid, path) in enumerate(paths.items(), self._turn):
+        for turn, (uid, path) in enumerate(paths.items()):
             if uid not in self._cgroups:
                 self._cgroups[uid] = Cgroup(self._hierarchies, path)
-            reading = _read(self._cgroups[uid], memory=turn % _MEMORY_TURNS == 0)
+                self._reads[uid] = -_MEMORY_TURNS - turn % _MEMORY_TURNS  # not of all pods at the same time
+            self._reads[uid] += 1
+            due = self._reads[uid] <= 0 or self._reads[uid] % _MEMORY_TURNS == 0
+            reading = _read(self._cgroups[uid], memory=due)
             if reading is not None:
                 readings[uid] = reading
         return readings
@@ -61,6 +64,7 @@ class PodReader:
     def read_last(self, uid: str, path: str) -> PodReading | None:
         """Everything of one pod that is about to go; None if it is gone already."""
         cgroup = self._cgroups.pop(uid, None) or Cgroup(self._hierarchies, path)
+        self._reads.pop(uid, None)
         try:
             return _read(cgroup, memory=True)
         finally:

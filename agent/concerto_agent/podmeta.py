@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from concerto.api.pod_kind import kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node
 from concerto.api.timestamps import parse_timestamp
 from concerto_agent.quotas import PodLimits, spec_limits
@@ -48,9 +49,11 @@ def trim_pod(pod: Object) -> Object:
         },
         "counts": not belongs_to_node(pod),
         "limits": spec_limits(spec),
+        "kind": kind_of_pod({"metadata": metadata, "spec": spec}),
         "containers": len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()),
         "restarts": spec.get("restartPolicy", "Always") == "Always" and "deletionTimestamp" not in metadata,
         "status": {
+            "acceptedAt": status.get("startTime"),
             "startedAt": _first_start(status),
             "running": _running(status),
             "finished": status.get("phase") in ("Succeeded", "Failed"),

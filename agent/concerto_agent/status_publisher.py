@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import merge_conditions
 from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, NodeCapacityStatus, PodEvents
+from concerto.api.subspacesnapshot import KindEntry
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
 from concerto.capacity.publishing import (
@@ -58,10 +59,12 @@ class Sources:
     Attributes:
         pods_known: whether the API server has listed the node's pods.
         pod_events: how pods are seen to come and go.
+        kinds: what was measured of each kind of pods.
     """
 
     pods_known: Callable[[], bool]
     pod_events: Callable[[], PodEvents]
+    kinds: Callable[[], tuple[KindEntry, ...]]
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class StatusPublisher:
         self._written_states: set[tuple[str, str, str]] = set()  # conditions written before anything was measured
         self._conditions: list[Object] = []  # of our NodeCapacity, as the API server has them
         self._subspace_conditions: list[Object] = []
+        self._subspace_due = -math.inf  # the next look at the model
         self._seen_ours = False  # the watch has shown our instance's name in our object
         self._another: tuple[str, float] | None = None  # instance of another agent, and when it was last seen
         self._refused_spec: str | None = None
@@ -260,12 +264,14 @@ class StatusPublisher:
             self._written_states = condition_states(status)
 
     async def _publish_subspace(self, measured: Measured) -> None:
-        if not measured.fresh or measured.wall is None:
+        now, publish = self._timing.clock(), self._settings.publish
+        if not measured.fresh or measured.wall is None or now < self._subspace_due:
             return
+        # Whether or not it is written: to look costs as much as the rest of a batch
+        self._subspace_due = now + publish.subspace_interval_seconds
         context = StatusContext(self._info, (), measured.wall, 1, self._timing.wall(), before=self._subspace_conditions)
-        status = build_subspace(measured.report, 0, measured.settings, context)
-        now = self._timing.clock()
-        if not should_publish_subspace(self._published_subspace, status, self._settings.publish, now):
+        status = build_subspace(measured.report, 0, measured.settings, context, self._sources.kinds())
+        if not should_publish_subspace(self._published_subspace, status, publish, now):
             return
         written = await self._writer.write_status(SUBSPACE_SNAPSHOTS, status.to_raw())
         self._counters.published["Subspace"] += 1

@@ -33,10 +33,14 @@ def test_each_pod_is_read_in_every_layout(tmp_path, layout):
         assert [(r.waited_seconds, r.stalled_seconds) for r in readings.values()] == [(None, None)] * 2
 
 
-def test_memory_is_read_of_each_pod_in_turn(tmp_path):
+def test_memory_is_read_at_first_and_then_now_and_then_of_one_pod_after_the_other(tmp_path):
     _, reader = made(tmp_path, "v2")
-    found = [{u: r.memory_bytes for u, r in reader.read(PATHS).items() if r.memory_bytes is not None} for _ in range(5)]
-    assert sorted((uid, memory) for each in found for uid, memory in each.items()) == sorted([(A, 900.0), (B, 1900.0)])
+    found = [{uid: r.memory_bytes for uid, r in reader.read(PATHS).items()} for _ in range(30)]
+    assert found[0] == {A: 900.0, B: 1900.0}
+    later = found[10:]
+    for uid, memory in ((A, 900.0), (B, 1900.0)):
+        assert [each[uid] for each in later].count(memory) == 4
+    assert all(None in each.values() for each in later), "never of both at once"
 
 
 def test_a_pod_that_is_gone_is_left_out_and_one_made_again_is_read_anew(tmp_path):

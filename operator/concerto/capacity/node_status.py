@@ -12,7 +12,7 @@ import numpy as np
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus, ResourceStatus, Window
-from concerto.api.subspacesnapshot import SubspaceStatus, model_numbers
+from concerto.api.subspacesnapshot import KindEntry, SubspaceStatus, model_numbers
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.cpu_demand import DEMAND_SOURCES
 from concerto.capacity.report import MODES, WARMUP_BATCHES, CapacityReport
@@ -200,11 +200,15 @@ def _merged(context: StatusContext, conditions: Iterable[Condition]) -> tuple[Ma
 
 
 def build_subspace(
-    report: CapacityReport, node: int, settings: CapacitySettings, context: StatusContext
+    report: CapacityReport,
+    node: int,
+    settings: CapacitySettings,
+    context: StatusContext,
+    kinds: tuple[KindEntry, ...] = (),
 ) -> SubspaceStatus:
-    """The local model of one node, without resources that were never measured; the arguments are `build_status`'s.
+    """The local model of one node, without resources that were never measured, and what its pods cost by kind.
 
-    The conditions are its own; those of the context are not used.
+    The arguments are `build_status`'s. The conditions are its own; those of the context are not used.
     """
     measured = np.flatnonzero(~np.isnan(report.usage[node]))
     directions, sigma = decompose(report.local_moments[node][np.ix_(measured, measured)])
@@ -222,6 +226,7 @@ def build_subspace(
         sigma=model_numbers(sigma),
         directions=tuple(model_numbers(column) for column in directions.T),
         batches=int(report.batches[node]),
+        kinds=kinds,
         conditions=_merged(context, [ready, _progress(warm), stalled]),
     )
 

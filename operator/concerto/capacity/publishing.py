@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.subspacesnapshot import SubspaceStatus
+from concerto.capacity.kinds.table import from_entries, has_changed
 
 PublishReason = Literal["First", "Conditions", "Pods", "Capacity", "Usage", "Heartbeat"]
 
@@ -32,6 +33,7 @@ class PublishSettings:
         subspace: change of the local model that is worth a write: the distance that the vector of RMS usage along the
             first direction moved, in fractions of the node. The distance is absolute, because the cluster's model is
             the mean over all nodes.
+        kind_share: change of what a kind of pods costs that is worth a write, as a share of it.
         subspace_interval_seconds: shortest time between two writes of the model.
         subspace_heartbeat_seconds: longest time between two writes of an unchanged model.
     """
@@ -43,6 +45,7 @@ class PublishSettings:
     usage: float = 0.05
     jitter: float = 0.05
     subspace: float = 0.05
+    kind_share: float = 0.05
     subspace_interval_seconds: float = 5.0
     subspace_heartbeat_seconds: float = 300.0
 
@@ -134,6 +137,8 @@ def should_publish_subspace(
     if now - old.at >= settings.subspace_heartbeat_seconds or new.resources != old.status.resources:
         return True
     if condition_states(new.conditions) != condition_states(old.status.conditions):
+        return True
+    if has_changed(from_entries(old.status.kinds), from_entries(new.kinds), settings.kind_share):
         return True
     moved = (
         new.sigma[0] * after - old.status.sigma[0] * before

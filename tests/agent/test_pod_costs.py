@@ -1,0 +1,155 @@
+"""What pods cost by kind, from readings of their cgroups."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.pod_kind import CLUSTER, kind_of_pod
+from concerto.api.timestamps import format_timestamp
+from concerto.capacity.kinds.cost import estimate
+from concerto.capacity.kinds.sums import KindSums
+from concerto.capacity.kinds.table import from_entries
+from concerto_agent.pod_costs import PodCosts
+from concerto_agent.pod_reader import PodReading
+from concerto_agent.podmeta import trim_pod
+
+WALL, NOW = 1_800_000_000.0, 1000.0
+
+
+def raw(name, *, job="pi", image="pi:1", limit=None, accepted=None):
+    resources = {"limits": {"cpu": limit}} if limit else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": "1",
+            "ownerReferences": [{"kind": "Job", "name": job, "controller": True, "uid": "j"}],
+        },
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": image, "resources": resources}]},
+        "status": {} if accepted is None else {"startTime": format_timestamp(accepted)},
+    }
+
+
+def run(costs, name, *, work, life, lost, memory=1e6, tasks_per_cpu=1.0, pressure=True, **pod):
+    """A pod that lives for so long, read five times in between, and ends at NOW + life."""
+    costs.on_pod(None, trim_pod(raw(name, **pod)), NOW, WALL)
+    for part in range(1, 6):
+        stalled = lost * part / 5 if pressure else None
+        costs.read({f"uid-{name}": PodReading(work * part / 5, stalled, stalled, memory * part / 5)}, tasks_per_cpu)
+    costs.ended(f"uid-{name}", NOW, NOW + life)
+
+
+def cost_of(costs, now=NOW + 100.0, **pod):
+    return estimate(from_entries(costs.entries({}, now)), kind_of_pod(raw("next", **pod)))
+
+
+@pytest.mark.parametrize("pods_on_the_cpu", [1, 2, 4, 8])
+def test_the_share_of_a_kind_is_the_same_on_an_idle_and_on_an_overloaded_node(pods_on_the_cpu):
+    """Two seconds of waiting and one core-second: with n on one CPU, n - 1 seconds are lost for each that is worked."""
+    costs = PodCosts()
+    for i in range(20):
+        lost = 1.0 * (pods_on_the_cpu - 1)
+        run(costs, f"p{i}", work=1.0, life=3.0 + lost, lost=lost)
+    cost = cost_of(costs)
+    assert cost.share == pytest.approx(1 / 3, rel=0.01)
+    assert cost.work == pytest.approx(1.0, rel=0.01)
+    assert cost.memory == pytest.approx(1e6, rel=0.05)
+
+
+@pytest.mark.parametrize("tasks_per_cpu", [1.0, 2.0, 8.0])
+def test_where_pods_have_no_pressure_the_nodes_demand_tells_what_they_lost(tasks_per_cpu):
+    costs = PodCosts()
+    for i in range(20):
+        life = 2.0 + 1.0 * tasks_per_cpu
+        run(costs, f"p{i}", work=1.0, life=life, lost=0.0, pressure=False, tasks_per_cpu=tasks_per_cpu)
+    assert cost_of(costs).share == pytest.approx(1 / 3, rel=0.01)
+
+
+def test_a_quota_is_no_contention():
+    """Half a CPU allowed, four core-seconds wanted: seven of eight seconds are lost to the quota's own throttling."""
+    costs = PodCosts()
+    for i in range(20):
+        run(costs, f"p{i}", work=4.0, life=8.0, lost=7.0, limit="500m")
+    assert cost_of(costs, limit="500m").share == pytest.approx(0.5, rel=0.01)
+
+
+def test_life_begins_when_kubelet_takes_the_pod_in():
+    costs = PodCosts()
+    for i in range(20):
+        run(costs, f"p{i}", work=1.0, life=5.0, lost=0.0, accepted=WALL - 5.0)
+    assert cost_of(costs).share == pytest.approx(1 / 10, rel=0.01)
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+def test_a_wall_clock_that_is_set_makes_no_pod_older_or_younger(step):
+    costs = PodCosts()
+    pod = raw("p", accepted=WALL - 5.0)
+    costs.on_pod(None, trim_pod(pod), NOW, WALL)
+    costs.on_pod(trim_pod(pod), trim_pod(pod), NOW + 1.0, WALL + step)
+    costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+    costs.ended("uid-p", NOW, NOW + 5.0)
+    table = from_entries(costs.entries({}, NOW + 5.0))
+    assert table[CLUSTER].life == pytest.approx(10.0)
+
+
+def test_pods_that_run_are_in_it_and_each_pod_is_counted_once():
+    costs = PodCosts()
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    costs.read({"uid-p": PodReading(3.0, 0.0, 0.0, 5e6)}, 1.0)
+    running = from_entries(costs.entries({"uid-p": NOW}, NOW + 10.0))[CLUSTER]
+    assert (running.running, running.running_work, running.running_held) == (1.0, 3.0, 10.0)
+    costs.ended("uid-p", NOW, NOW + 12.0)
+    costs.ended("uid-p", NOW, NOW + 12.0)
+    ended = from_entries(costs.entries({}, NOW + 12.0))[CLUSTER]
+    assert (ended.ended, ended.work, ended.running) == (1.0, 3.0, 0.0)
+
+
+def test_pods_of_different_kinds_are_told_apart_and_a_new_image_is_another_kind():
+    costs = PodCosts()
+    for i in range(10):
+        run(costs, f"pi{i}", work=1.0, life=2.0, lost=0.0)
+        run(costs, f"web{i}", work=0.1, life=2.0, lost=0.0, job="web", image="web:1")
+    assert cost_of(costs).share == pytest.approx(0.5, rel=0.1)
+    assert cost_of(costs, job="web", image="web:1").share == pytest.approx(0.05, rel=0.1)
+    assert kind_of_pod(raw("a", image="pi:1")).key != kind_of_pod(raw("a", image="pi:2")).key
+
+
+def test_a_pod_that_does_not_count_or_was_never_read_costs_nothing():
+    costs = PodCosts()
+    costs.ended("uid-stranger", NOW, NOW + 5.0)
+    costs.on_pod(None, trim_pod(raw("unread")), NOW, WALL)
+    costs.ended("uid-unread", NOW, NOW + 5.0)
+    assert costs.entries({"uid-stranger": NOW}, NOW + 5.0) == ()
+
+
+def test_what_is_known_of_a_pod_goes_with_it():
+    costs = PodCosts()
+    for i in range(100):
+        run(costs, f"p{i}", work=1.0, life=2.0, lost=0.0)
+        pod = trim_pod(raw(f"q{i}"))
+        costs.on_pod(None, pod, NOW, WALL)
+        costs.on_pod(pod, None, NOW, WALL)
+    assert not costs._pods
+    assert not costs._use
+
+
+numbers = st.floats(0, 1e12, allow_nan=False)
+
+
+@given(st.lists(st.tuples(numbers, st.none() | numbers, numbers, numbers, st.booleans()), max_size=20), numbers)
+def test_whatever_is_read_the_sums_are_finite_and_can_be_read_back(rows, tasks_per_cpu):
+    costs, counted = PodCosts(), {}
+    for i, (work, lost, memory, life, ends) in enumerate(rows):
+        costs.on_pod(None, trim_pod(raw(f"p{i}")), NOW, WALL)
+        costs.read({f"uid-p{i}": PodReading(work, lost, lost, memory)}, tasks_per_cpu)
+        if ends:
+            costs.ended(f"uid-p{i}", NOW, NOW + life)
+        else:
+            counted[f"uid-p{i}"] = NOW
+    for _, sums in costs.entries(counted, NOW + 10.0):
+        assert all(math.isfinite(v) and v >= 0.0 for v in KindSums.from_list(sums))
