@@ -172,14 +172,14 @@ UNSUPPORTED = {
         {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": term()}]}}},
         (),
     ),
-    "required pod affinity": ({"affinity": {"podAffinity": {REQUIRED: [term()]}}}, ("required pod affinity",)),
+    "required pod affinity": ({"affinity": {"podAffinity": {REQUIRED: [term()]}}}, ()),
     "required pod anti-affinity": (
         {"affinity": {"podAntiAffinity": {REQUIRED: [term()]}}},
-        ("required pod anti-affinity",),
+        (),
     ),
     "spread that must hold": (
         {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule", "topologyKey": "zone", "maxSkew": 1}]},
-        ("topology spread (DoNotSchedule)",),
+        (),
     ),
     "spread that may be violated is supported": (
         {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", "topologyKey": "zone", "maxSkew": 1}]},
@@ -199,6 +199,22 @@ UNSUPPORTED = {
     ),
     "devices": ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, ("resource claims",)),
     "all of a gang at once": ({"workloadRef": {"name": "w", "podGroup": "g"}}, ("workload reference",)),
+    "affinity to pods of namespaces by their labels": (
+        {
+            "affinity": {
+                "podAffinity": {
+                    REQUIRED: [
+                        {
+                            "topologyKey": "zone",
+                            "labelSelector": {},
+                            "namespaceSelector": {"matchLabels": {"team": "a"}},
+                        },
+                    ]
+                }
+            }
+        },
+        ("required pod affinity that selects namespaces by labels",),
+    ),
 }
 
 
@@ -272,7 +288,7 @@ ANTI = {
 @pytest.mark.parametrize(("raw_term", "namespace", "labels", "refused"), ANTI.values(), ids=ANTI)
 def test_a_running_pod_refuses(raw_term, namespace, labels, refused):
     (anti,) = view({"affinity": {"podAntiAffinity": {REQUIRED: [raw_term]}}}).shape.anti_affinity
-    assert anti.refuses("default", namespace, labels) is refused
+    assert anti.selects("default", namespace, labels) is refused
 
 
 def test_identity_and_state():

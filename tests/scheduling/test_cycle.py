@@ -1,5 +1,5 @@
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -330,3 +330,46 @@ class TestLoadAwareScores:
             cluster, heads, {"concerto": packing, "spread": spreading}, now=NOW, generator=np.random.default_rng(0)
         )
         assert [d.assignment.node for d in result.decisions] == ["a", "c"]
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+BESIDE = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "x"}}}
+
+
+class TestPodsAndPods:
+    def zones(self):
+        return cluster_state([node(f"{zone}{i}", labels={"zone": zone}) for zone in "abc" for i in range(2)])
+
+    def test_what_a_cycle_places_counts_for_the_pods_after_it(self):
+        apart = {"affinity": {"podAntiAffinity": {REQUIRED: [BESIDE]}}, "labels": {"app": "x"}}
+        result = decide(self.zones(), [pod(f"p{i}", **apart) for i in range(5)])
+        assert {d.assignment.node[0] for d in result.decisions} == {"a", "b", "c"}
+        assert len(result.decisions) == 3
+        assert result.unschedulable[0].diagnosis.message == (
+            "0/6 nodes are available: 6 node(s) didn't match pod anti-affinity rules."
+        )
+
+    def test_a_pod_that_found_no_node_finds_one_after_the_pod_that_it_requires_was_placed(self):
+        cluster = self.zones()
+        follower = pod("follower", affinity={"podAffinity": {REQUIRED: [BESIDE]}})
+        leader = pod("leader", labels={"app": "x"}, nodeSelector={"zone": "b"})
+        result = decide(cluster, [follower, leader, pod("second", affinity={"podAffinity": {REQUIRED: [BESIDE]}})])
+        assert [(d.pod.name, d.assignment.node[0]) for d in result.decisions] == [("leader", "b"), ("second", "b")]
+        (failure,) = result.unschedulable
+        cluster.confirm("uid-leader")
+        seen = cluster.set_pod(replace(leader, node_name=result.decisions[0].assignment.node), NOW)
+        assert failure.diagnosis.requeue_on & seen, "it is looked at again once the leader is bound"
+
+    def test_spread_is_even_over_zones(self):
+        even = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **BESIDE}
+        waiting = [pod(f"p{i}", labels={"app": "x"}, topologySpreadConstraints=[even]) for i in range(9)]
+        zones = Counter(d.assignment.node[0] for d in decide(self.zones(), waiting).decisions)
+        assert zones == {"a": 3, "b": 3, "c": 3}
+
+    def test_a_decision_that_is_taken_back_counts_no_more(self):
+        apart = {"affinity": {"podAntiAffinity": {REQUIRED: [BESIDE]}}, "labels": {"app": "x"}}
+        cluster = cluster_state([node("a", labels={"zone": "a"})])
+        first, second = pod("first", **apart), pod("second", **apart)
+        assert len(decide(cluster, [first, second]).decisions) == 1
+        cluster.forget("uid-first")
+        assert [d.pod.name for d in decide(cluster, [second]).decisions] == ["second"]

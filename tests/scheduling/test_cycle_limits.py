@@ -185,7 +185,7 @@ def test_an_absurd_capacity_draws_no_more_than_its_node_allows_and_keeps_nobody_
     assert len(result.decisions) == 250
     assert on["hostile"] <= 30
     written = [d.assignment.to_raw()["available"] for d in result.decisions]
-    assert all(re.fullmatch(r"-?[0-9]{1,7}(\.[0-9]{1,6})?", text) for text in written)
+    assert all(re.fullmatch(r"-?[0-9]{1,7}(\.[0-9]+)?", text) and len(text) <= 64 for text in written)
     assert max(on[name] for name in honest) - min(on[name] for name in honest) <= 10, "the others are still told apart"
 
 

@@ -52,6 +52,16 @@ def refusing(app, key="zone"):
     return {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}
 
 
+def wanting(app, key="zone"):
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    return {"affinity": {"podAffinity": {REQUIRED: [term]}}}
+
+
+def spreading(app, key="zone", skew=1):
+    constraint = {"topologyKey": key, "maxSkew": skew, "labelSelector": {"matchLabels": {"app": app}}}
+    return {"topologySpreadConstraints": [constraint | {"whenUnsatisfiable": "DoNotSchedule"}]}
+
+
 def port(number, ip=None):
     host = {"hostPort": number} | ({"hostIP": ip} if ip else {})
     return {"containers": [{"name": "c", "ports": [host], "resources": {}}]}
@@ -73,7 +83,11 @@ TEMPLATES = [
     port(80, "10.0.0.1"),
     port(80, "10.0.0.2"),
     refusing("x"),
-    {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]},
+    wanting("x"),
+    wanting("y", "kubernetes.io/hostname"),
+    refusing("y", "kubernetes.io/hostname"),
+    spreading("x"),
+    spreading("y", "kubernetes.io/hostname", 2),
     {"schedulingGates": [{"name": "g"}]},
     {"owner": "DaemonSet"},
 ]
@@ -154,13 +168,51 @@ class Naive:
             return ["node(s) didn't have free ports for the requested pod ports"]
         if shape.unsupported:
             return [f"pod has {c}, which Concerto does not evaluate" for c in shape.unsupported]
+        return self.of_capacity(p, n, profile, now, held) or self.of_spread(p, n) or self.of_pods(p, n)
+
+    def of_spread(self, p, n):
+        for c in p.shape.hard_spread:
+            if c.topology_key not in n.labels:
+                return ["node(s) didn't match pod topology spread constraints (missing required label)"]
+            totals = Counter()
+            for other in self.nodes.values():
+                domain = other.labels.get(c.topology_key)
+                if domain is not None and p.shape.node_selector.matches(other.name, other.labels):
+                    totals[domain] += sum(
+                        o.namespace == p.namespace and not o.deleting and c.selector.matches(o.labels)
+                        for o in self.on(other.name)
+                    )
+            itself = c.selector.matches(p.labels)
+            if totals[n.labels[c.topology_key]] + itself - min(totals.values(), default=0) > c.max_skew:
+                return ["node(s) didn't match pod topology spread constraints"]
+        return []
+
+    def in_domain(self, n, key):
+        place = n.labels.get(key)
+        others = [o for o in self.nodes.values() if place is not None and o.labels.get(key) == place]
+        return [p for other in others for p in self.on(other.name)]
+
+    def of_pods(self, p, n):
+        for term in p.shape.affinity:
+            everywhere = [o for other in self.nodes.values() for o in self.in_domain(other, term.topology_key)]
+            some = any(term.selects(p.namespace, o.namespace, o.labels) for o in everywhere)
+            first = not some and term.selects(p.namespace, p.namespace, p.labels)
+            here = any(term.selects(p.namespace, o.namespace, o.labels) for o in self.in_domain(n, term.topology_key))
+            if term.topology_key not in n.labels or not (here or first):
+                return ["node(s) didn't match pod affinity rules"]
+        for term in p.shape.anti_affinity:
+            if any(term.selects(p.namespace, o.namespace, o.labels) for o in self.in_domain(n, term.topology_key)):
+                return ["node(s) didn't match pod anti-affinity rules"]
         for other in self.nodes.values():
             for o in self.on(other.name):
                 for term in o.shape.anti_affinity:
                     place = other.labels.get(term.topology_key)
                     same = place is not None and n.labels.get(term.topology_key) == place
-                    if same and term.refuses(o.namespace, p.namespace, p.labels):
+                    if same and term.selects(o.namespace, p.namespace, p.labels):
                         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
+        return []
+
+    def of_capacity(self, p, n, profile, now, held):
         if not p.counted:
             return []
         by_requests = self.basis(n.name, profile, now) == "Requests"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from concerto.api.node import Taint
-from concerto.api.selectors import LabelSelector
+from concerto.api.selectors import LabelSelector, Requirement
 
 Raw = Mapping[str, Any]
 
@@ -74,27 +74,72 @@ class HostPort:
 
 
 @dataclass(frozen=True, slots=True)
-class AntiAffinityTerm:
-    """Which pods a running pod refuses in its domain (its required pod anti-affinity).
+class PodAffinityTerm:
+    """Which pods a pod requires or refuses in its domain (required pod affinity or anti-affinity).
 
     Attributes:
         topology_key: node label; nodes with the same value are one domain.
-        selector: the refused pods' labels.
-        namespaces: the refused pods' namespaces; empty means the pod's own.
+        selector: the other pods' labels.
+        namespaces: the other pods' namespaces; empty means the pod's own.
         any_namespace: whether a namespace selector widens that. Namespaces' labels are not read, so a selector counts
             as selecting every namespace: too many pods may be refused, never too few.
+        reads_namespaces: whether it selects namespaces by their labels, so that the set of them is not known.
     """
 
     topology_key: str
     selector: LabelSelector
     namespaces: tuple[str, ...]
     any_namespace: bool
+    reads_namespaces: bool = False
 
-    def refuses(self, own_namespace: str, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a pod in ``own_namespace`` with this term refuses one in ``namespace`` with these labels."""
+    def selects(self, own_namespace: str, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether the term of a pod in ``own_namespace`` selects a pod in ``namespace`` with these labels."""
         if not self.any_namespace and namespace not in (self.namespaces or (own_namespace,)):
             return False
         return self.selector.matches(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadConstraint:
+    """How evenly pods are to be spread over domains (``topologySpreadConstraints``).
+
+    Attributes:
+        topology_key: node label; nodes with the same value are one domain.
+        max_skew: matching pods that a domain may have more than the one that has the fewest.
+        min_domains: below so many domains, the fewest are 0.
+        selector: the labels of the pods that are counted.
+        match_label_keys: labels whose values must be the pod's own, beside the selector.
+        honors_affinity: whether only nodes that the pod's node selector and affinity accept are domains.
+        honors_taints: whether only nodes whose taints the pod tolerates are domains.
+    """
+
+    topology_key: str
+    max_skew: int
+    min_domains: int
+    selector: LabelSelector
+    match_label_keys: tuple[str, ...]
+    honors_affinity: bool
+    honors_taints: bool
+
+    def selector_of(self, labels: Mapping[str, str]) -> LabelSelector:
+        """The selector for a pod with these labels."""
+        if self.selector.requirements is None:
+            return self.selector
+        own = tuple(Requirement(key, "In", (labels[key],)) for key in self.match_label_keys if key in labels)
+        return LabelSelector(self.selector.requirements + own)
+
+    @classmethod
+    def from_raw(cls, raw: Raw) -> Self:
+        """An item of ``topologySpreadConstraints``."""
+        return cls(
+            topology_key=raw["topologyKey"],
+            max_skew=raw["maxSkew"],
+            min_domains=raw.get("minDomains") or 1,
+            selector=LabelSelector.from_raw(raw.get("labelSelector")),
+            match_label_keys=tuple(raw.get("matchLabelKeys") or ()),
+            honors_affinity=raw.get("nodeAffinityPolicy", "Honor") == "Honor",
+            honors_taints=raw.get("nodeTaintsPolicy", "Ignore") == "Honor",
+        )
 
 
 def parse_host_ports(ports: Iterable[Sequence[Raw] | None]) -> tuple[HostPort, ...]:
@@ -107,13 +152,14 @@ def parse_host_ports(ports: Iterable[Sequence[Raw] | None]) -> tuple[HostPort, .
     )
 
 
-def parse_anti_affinity(term: Raw) -> AntiAffinityTerm:
-    """A term of ``podAntiAffinity``."""
-    return AntiAffinityTerm(
+def parse_pod_affinity(term: Raw) -> PodAffinityTerm:
+    """A required term of ``podAffinity`` or ``podAntiAffinity``."""
+    return PodAffinityTerm(
         topology_key=term["topologyKey"],
         selector=LabelSelector.from_raw(term.get("labelSelector")),
         namespaces=tuple(term.get("namespaces") or ()),
         any_namespace=term.get("namespaceSelector") is not None,
+        reads_namespaces=bool(term.get("namespaceSelector")),
     )
 
 

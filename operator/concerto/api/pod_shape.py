@@ -18,12 +18,13 @@ from concerto.api.node import Taint
 from concerto.api.pod_constraints import (
     PREFERRED,
     REQUIRED,
-    AntiAffinityTerm,
     HostPort,
+    PodAffinityTerm,
+    SpreadConstraint,
     Tolerations,
     claims_of,
-    parse_anti_affinity,
     parse_host_ports,
+    parse_pod_affinity,
 )
 from concerto.api.pod_requests import CpuPrediction, PodResources, QoS
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm
@@ -54,7 +55,9 @@ class PodShape:
         node_selector: where it may run.
         preferred_nodes: (weight, term) of its preferred node affinity.
         host_ports: ports of the node that it needs.
-        anti_affinity: pods that it refuses on its node or in its domain once it runs.
+        affinity: pods that it requires in its domain.
+        anti_affinity: pods that it refuses in its domain.
+        hard_spread: topology spread constraints that must hold.
         unsupported: the names of its hard constraints that Concerto does not evaluate.
     """
 
@@ -69,8 +72,15 @@ class PodShape:
     node_selector: NodeSelector = field(compare=False)
     preferred_nodes: tuple[tuple[int, NodeSelectorTerm], ...] = field(compare=False)
     host_ports: tuple[HostPort, ...] = field(compare=False)
-    anti_affinity: tuple[AntiAffinityTerm, ...] = field(compare=False)
+    affinity: tuple[PodAffinityTerm, ...] = field(compare=False)
+    anti_affinity: tuple[PodAffinityTerm, ...] = field(compare=False)
+    hard_spread: tuple[SpreadConstraint, ...] = field(compare=False)
     unsupported: tuple[str, ...] = field(compare=False)
+
+    @property
+    def selects_pods(self) -> bool:
+        """Whether it has constraints on other pods."""
+        return bool(self.affinity or self.anti_affinity or self.hard_spread)
 
     @property
     def selects_nodes(self) -> bool:
@@ -150,11 +160,11 @@ def _decode(key: bytes) -> PodShape:
     nodes = (affinity or {}).get("nodeAffinity") or {}
     running = [*(ports for _, ports in containers), *(ports for _, ports, restart in inits if restart == "Always")]
     anti = ((affinity or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
+    required = tuple(parse_pod_affinity(t) for t in ((affinity or {}).get("podAffinity") or {}).get(REQUIRED) or ())
+    hard = [c for c in spread or () if c.get("whenUnsatisfiable") == "DoNotSchedule"]
     unsupported = (
         (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
-        ("required pod affinity", bool(((affinity or {}).get("podAffinity") or {}).get(REQUIRED))),
-        ("required pod anti-affinity", bool(anti)),
-        ("topology spread (DoNotSchedule)", any(c.get("whenUnsatisfiable") == "DoNotSchedule" for c in spread or ())),
+        ("required pod affinity that selects namespaces by labels", any(t.reads_namespaces for t in required)),
         ("volume claims", claims),
         ("resource claims", devices),
         ("workload reference", gang),
@@ -173,6 +183,8 @@ def _decode(key: bytes) -> PodShape:
             (t["weight"], NodeSelectorTerm.from_raw(t["preference"])) for t in nodes.get(PREFERRED) or ()
         ),
         host_ports=parse_host_ports(running),
-        anti_affinity=tuple(parse_anti_affinity(t) for t in anti),
+        affinity=required,
+        anti_affinity=tuple(parse_pod_affinity(t) for t in anti),
+        hard_spread=tuple(SpreadConstraint.from_raw(c) for c in hard),
         unsupported=tuple(name for name, present in unsupported if present),
     )

@@ -18,6 +18,7 @@ ReservationKey = tuple[str, str]
 """Namespace and name of a standing reservation."""
 
 _MAX_AVAILABLE = 1e6
+_MAX_LENGTH = 64
 IN_FLIGHT_LABEL = "concerto.dev/in-flight"
 
 
@@ -111,8 +112,9 @@ class Assignment:
 
 def _written(available: float) -> str:
     """Without an exponent, and no longer than the CRD takes, whatever the number is."""
-    bounded = 0.0 if math.isnan(available) else max(-_MAX_AVAILABLE, min(available, _MAX_AVAILABLE))
-    return f"{Decimal(repr(round(bounded, 6))):f}"
+    bounded = 0.0 if math.isnan(available) else float(max(-_MAX_AVAILABLE, min(available, _MAX_AVAILABLE)))
+    text = f"{Decimal(repr(bounded)):f}"
+    return text if len(text) <= _MAX_LENGTH else f"{Decimal(repr(round(bounded, 6))):f}"
 
 
 @dataclass(frozen=True)

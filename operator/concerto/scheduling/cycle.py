@@ -150,9 +150,11 @@ class _Cycle:
         self._generator = generator
         self._touched: list[int] = []
         self.drain = LargePodDrain(cluster, self._touched)
-        self._evaluations: dict[Hashable, Evaluation] = {}
-        # Placements only take away, so a pod that has found no node in this cycle finds none later in it
+        self._evaluations: dict[Hashable, tuple[Hashable, Evaluation]] = {}  # with the versions they are of
+        # Of filters that look at single rows, placements only take away: a pod that has found no node in this cycle
+        # finds none later in it. With filters that span rows the key has their version, and changes with it
         self._failed: dict[Hashable, tuple[Diagnosis, Query | None, Exception | None]] = {}
+        self._counted: set[Hashable] = set()
 
     def look_at(self, pod: PodView) -> None:
         """Decide on one pod. An error in a plugin is this pod's failure, and its like's, and nobody else's."""
@@ -161,13 +163,16 @@ class _Cycle:
         if profile is None or not pod.waiting or self._cluster.is_placed(pod.uid):
             return
         key: Hashable = pod.uid
+        alike: Hashable = pod.uid
         try:
             # 2. What do plugins have to know of it?
             request = request_of(self._cluster, pod, profile, self._now)
-            key = (pod.scheduler_name, self._cluster.signatures.of(pod), request)
+            alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request)
+            versions = tuple(each.version(self._cluster, pod) for each in profile.spanning)
+            key = (alike, versions)
             if key not in self._failed:
                 # 3. Which nodes are feasible, and how good are they?
-                evaluation = self._evaluation(key, pod, profile, request)
+                evaluation = self._evaluation(alike, versions, pod, profile, request)
                 best = evaluation.best(self._generator)
                 if best is not None:
                     # 4. Take the best
@@ -176,24 +181,28 @@ class _Cycle:
                 # 5. Or find out why there is none
                 filters = profile.for_workload(request.workload).filters
                 self._failed[key] = diagnose(evaluation.query, filters), evaluation.query, None
-                del self._evaluations[key]
+                del self._evaluations[alike]
         except Exception as error:
             self._cluster.forget(pod.uid)
-            self._evaluations.pop(key, None)
+            self._evaluations.pop(alike, None)
             self._failed[key] = diagnose_error(self._cluster, error), None, error
         # 6. No node: drain one for a large pod that has waited for long
         self._fail(pod, key, profile)
 
-    def _evaluation(self, key: Hashable, pod: PodView, profile: Profile, request: Request) -> Evaluation:
-        evaluation = self._evaluations.get(key)
-        if evaluation is None:
-            query = query_for(self._cluster, pod, profile, self._now, request)
-            evaluation = Evaluation(query, profile.for_workload(request.workload), self._touched)
-            self._evaluations[key] = evaluation
+    def _evaluation(
+        self, alike: Hashable, versions: Hashable, pod: PodView, profile: Profile, request: Request
+    ) -> Evaluation:
+        made_of, evaluation = self._evaluations.get(alike, (None, None))
+        if evaluation is not None and made_of == versions:
+            evaluation.update()
+            return evaluation
+        query = query_for(self._cluster, pod, profile, self._now, request)
+        evaluation = Evaluation(query, profile.for_workload(request.workload), self._touched)
+        self._evaluations[alike] = versions, evaluation
+        if alike not in self._counted:
+            self._counted.add(alike)
             for plugin, count in evaluation.abstentions.items():
                 self.result.abstentions[pod.scheduler_name, plugin] += count
-        else:
-            evaluation.update()
         return evaluation
 
     def _place(self, pod: PodView, evaluation: Evaluation, row: int, score: float) -> None:

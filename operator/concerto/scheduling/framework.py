@@ -7,7 +7,7 @@ asked about, except in ``Score.normalise``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -132,14 +132,21 @@ class Filter(Protocol):
         unaffected_by_placements: whether a placement on a node leaves the answer for all nodes as it was.
         mended_by_draining: whether it may let a node pass once other pods have left the node's CPUs.
         for_pinned_pods: whether it concerns only pods with a workload type.
+        spans_rows: whether a row's answer depends on pods on other rows. It is asked anew about all rows then, when its
+            ``version`` for the pod has changed.
         requeue_on: changes after which a pod that it refused everywhere is worth another look.
     """
 
     name: ClassVar[str]
+    spans_rows: ClassVar[bool]
     unaffected_by_placements: ClassVar[bool]
     mended_by_draining: ClassVar[bool]
     for_pinned_pods: ClassVar[bool]
     requeue_on: ClassVar[Change]
+
+    def version(self, cluster: ClusterState, pod: PodView) -> Hashable:
+        """What its answers for the pod depend on beyond the rows themselves; asked only if it spans rows."""
+        ...
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
         """By row, whether it lets the node pass."""
@@ -156,6 +163,11 @@ class FilterDefaults:
     unaffected_by_placements: ClassVar[bool] = False
     mended_by_draining: ClassVar[bool] = False
     for_pinned_pods: ClassVar[bool] = False
+    spans_rows: ClassVar[bool] = False
+
+    def version(self, cluster: ClusterState, pod: PodView) -> Hashable:
+        """The rows tell everything."""
+        return None
 
 
 class Score(Protocol):

@@ -9,7 +9,7 @@ from typing import Self
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.framework import Filter, Score
-from concerto.scheduling.plugins.registry import FILTERS, SCORES
+from concerto.scheduling.plugins.registry import ALWAYS, FILTERS, SCORES
 from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
 
 
@@ -36,9 +36,14 @@ class Profile:
         """
         return cls(
             settings,
-            tuple(FILTERS[name]() for name in settings.filters),
+            (*(FILTERS[name]() for name in settings.filters), *(filter_() for filter_ in ALWAYS)),
             tuple((SCORES[score.name](score), score.weight) for score in settings.scores),
         )
+
+    @cached_property
+    def spanning(self) -> tuple[Filter, ...]:
+        """The filters whose answer for a row depends on pods on other rows."""
+        return tuple(f for f in self.filters if f.spans_rows)
 
     @cached_property
     def pins(self) -> bool:

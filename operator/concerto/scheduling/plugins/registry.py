@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
 from concerto.scheduling.framework import Filter, Score
+from concerto.scheduling.plugins.inter_pod_affinity.filter import InterPodAffinity
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
 from concerto.scheduling.plugins.load.low_risk_over_commitment import LowRiskOverCommitment
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
@@ -20,6 +21,7 @@ from concerto.scheduling.plugins.node_resources.balanced_allocation_score import
 from concerto.scheduling.plugins.node_resources.filter import NodeResources
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from concerto.scheduling.plugins.node_unschedulable.filter import NodeUnschedulable
+from concerto.scheduling.plugins.pod_topology_spread.filter import PodTopologySpread
 from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
 from concerto.scheduling.plugins.taint_toleration.score import TaintToleration as PreferredTaintToleration
 from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
@@ -41,6 +43,8 @@ FILTERS: dict[str, type[Filter]] = {
         WorkloadAware,
     )
 }
+ALWAYS: tuple[type[Filter], ...] = (PodTopologySpread, InterPodAffinity)
+"""What every profile evaluates without naming it: a pod's own constraints on other pods, and theirs on it."""
 SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     Capacity.name: lambda _: Capacity(),
     TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing),

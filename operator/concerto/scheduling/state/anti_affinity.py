@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.pod_constraints import AntiAffinityTerm
+from concerto.api.pod_constraints import PodAffinityTerm
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.labels import LabelIndex
 from concerto.scheduling.state.node_rows import NodeRows
@@ -21,13 +21,17 @@ class AntiAffinityIndex:
         rows: names and rows.
         labels: node labels, for topology keys.
         signatures: told which labels of pods the terms select by.
+
+    Attributes:
+        version: grows with each change.
     """
 
     def __init__(self, rows: NodeRows, labels: LabelIndex, signatures: PodSignatures) -> None:
         self._signatures = signatures
         self._rows = rows
         self._labels = labels
-        self._terms: dict[tuple[str, AntiAffinityTerm], dict[int, int]] = {}
+        self.version = 0
+        self._terms: dict[tuple[str, PodAffinityTerm], dict[int, int]] = {}
 
     def __bool__(self) -> bool:
         """Whether any pod has such a term, so that other pods' labels matter."""
@@ -37,7 +41,7 @@ class AntiAffinityIndex:
         """Which rows are in the domain of a pod that refuses a pod with these labels."""
         refused: Bools = np.zeros(self._rows.size, dtype=np.bool_)
         for (own_namespace, term), counts in self._terms.items():
-            if term.refuses(own_namespace, namespace, labels):
+            if term.selects(own_namespace, namespace, labels):
                 codes = self._labels.column(term.topology_key).codes[: self._rows.size]
                 domains = np.unique(codes[list(counts)])
                 refused |= np.isin(codes, domains[domains >= 0])
@@ -45,6 +49,7 @@ class AntiAffinityIndex:
 
     def add_pod(self, pod: PodView, row: int) -> None:
         """Count the pod's terms on the row."""
+        self.version += bool(pod.shape.anti_affinity)
         for term in pod.shape.anti_affinity:
             if (pod.namespace, term) not in self._terms:
                 self._signatures.add_selector(term.selector)
@@ -53,6 +58,7 @@ class AntiAffinityIndex:
 
     def remove_pod(self, pod: PodView, row: int) -> None:
         """Take the pod's terms off the row."""
+        self.version += bool(pod.shape.anti_affinity)
         for term in pod.shape.anti_affinity:
             counts = self._terms[pod.namespace, term]
             counts[row] -= 1

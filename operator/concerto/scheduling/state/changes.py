@@ -12,4 +12,5 @@ class Change(Flag):
     NODE = auto()  # a node came, or its labels, taints, readiness or allocatable changed
     ENDED = auto()  # requests or ports of a pod are free
     CAPACITY = auto()  # a node can take more than it could
+    PLACED = auto()  # a pod came to a node that others ask for, or a pod's labels changed
     CPUS = auto()  # CPUs came free, or more is known of them

@@ -31,6 +31,7 @@ from concerto.scheduling.state.load import Load
 from concerto.scheduling.state.measured_capacity import MeasuredCapacity
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
+from concerto.scheduling.state.pod_counts import PodCounts
 from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
@@ -52,11 +53,13 @@ class ClusterState:
     Attributes:
         ledger: units in flight; change it through the cluster only.
         rows: names and rows.
+        names, row_of: node name by row, and row by node name.
         nodes: what the Node objects say.
         resources: allocatable and requests.
         usage: sums over pods that scores read.
         ports: host ports in use.
         anti_affinity: pods that refuse others in their domain.
+        pod_counts: pods by row that match what pending pods ask about.
         measured: measured capacity.
         large_pods: pods that are no single unit of capacity.
         signatures: which pods are alike.
@@ -67,6 +70,7 @@ class ClusterState:
 
     def __init__(self) -> None:
         self.rows = NodeRows(self._grow)
+        self.names, self.row_of = self.rows.names, self.rows.row_of
         self.nodes = Nodes(self.rows)
         self.resources = ResourceTable()
         self.usage = PodUsage()
@@ -76,10 +80,8 @@ class ClusterState:
         self.ledger = Ledger(self.signatures)
         self.measured = MeasuredCapacity(self.rows, self.ledger)
         self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
-        self.load = Load()
-        self.cpus = CPUs()
-        self.exclusive = ExclusiveCPUs()
-        self._pod_indexes = (self.resources, self.usage, self.ports, self.anti_affinity, self.load)
+        self.load, self.cpus, self.exclusive, self.pod_counts = Load(), CPUs(), ExclusiveCPUs(), PodCounts()
+        self._pod_indexes = (self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts, self.load)
         self._placed: dict[str, _Placed] = {}
 
     # --- what is asked
@@ -88,16 +90,6 @@ class ClusterState:
     def size(self) -> int:
         """Rows in use or used before; all columns are at least that long."""
         return self.rows.size
-
-    @property
-    def names(self) -> list[str]:
-        """Node name by row."""
-        return self.rows.names
-
-    @property
-    def row_of(self) -> dict[str, int]:
-        """Row by node name."""
-        return self.rows.row_of
 
     def is_placed(self, uid: str) -> bool:
         """Whether the pod is on a node already, bound or assumed, or has ended."""
@@ -144,11 +136,14 @@ class ClusterState:
             self.cpus.settle(pod.uid)
             placed = self._placed.get(pod.uid)
             if placed is not None and self.names[placed.row] == pod.node_name and _counts_alike(placed.pod, pod):
+                if _matches_as(placed.pod) != _matches_as(pod):
+                    change |= self._recount(placed, pod)
                 placed.bound = True
                 self.load.begin(pod)
             else:
                 change |= self._remove_pod(pod.uid)
                 self._add_pod(pod, pod.node_name, bound=True)
+                change |= Change.PLACED if self.pod_counts else Change.NOTHING
         return change
 
     def remove_pod(self, uid: str) -> Change:
@@ -182,7 +177,7 @@ class ClusterState:
         """A metric provider has answered (``load.Load.provide``); it names nodes by name or by internal address."""
         return self.load.provide(provider, answer, self.nodes.row_by_address(), self.nodes.machine, now)
 
-    # --- reservations
+    # --- reservations and CPUs
 
     def set_reservation(self, view: Reservation) -> Change:
         """A person's reservation as the API server has it now."""
@@ -199,8 +194,6 @@ class ClusterState:
     def expire(self, now: float) -> Change:
         """Give up what is left of the reservations whose time is over."""
         return self._follow(lambda: self.ledger.reservations.expire(now))
-
-    # --- CPUs
 
     def set_topology(self, topology: NodeCPUTopology) -> Change:
         """A NodeCPUTopology as the API server has it now."""
@@ -281,7 +274,7 @@ class ClusterState:
 
     def _grow(self, width: int) -> None:
         parts = (self.nodes, self.resources, self.usage, self.measured, self.large_pods, self.load, self.exclusive)
-        for part in parts:
+        for part in (*parts, self.pod_counts):
             part.grow(width)
 
     def _row(self, name: str) -> int:
@@ -364,6 +357,12 @@ class ClusterState:
         if self.exclusive.shared_part[row] < 1.0:
             self._count_exclusive(node)
 
+    def _recount(self, placed: _Placed, pod: PodView) -> Change:
+        self.pod_counts.remove_pod(placed.pod, placed.row)
+        self.pod_counts.add_pod(pod, placed.row)
+        placed.pod = pod
+        return Change.PLACED if self.pod_counts else Change.NOTHING
+
     def _remove_pod(self, uid: str) -> Change:
         placed = self._placed.pop(uid, None)
         if placed is None:
@@ -385,3 +384,8 @@ class ClusterState:
 def _counts_alike(one: PodView, other: PodView) -> bool:
     """Whether nothing that is accounted by row differs; a resize may change the limits and leave the requests."""
     return (one.requests, one.shape) == (other.requests, other.shape)
+
+
+def _matches_as(pod: PodView) -> tuple[object, ...]:
+    """What may change whether selectors of other pods match it where it runs."""
+    return (pod.node_name, pod.labels, pod.deleting)

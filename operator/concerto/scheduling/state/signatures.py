@@ -48,8 +48,9 @@ class PodSignatures:
         )
         return (
             pod.shape,
-            pod.namespace if self._selectors else None,
+            pod.namespace if self._selectors or pod.shape.selects_pods else None,
             named,
+            _selects_itself(pod) if pod.shape.selects_pods else None,
             labels.get(LABEL),
             labels.get(EXCLUSIVENESS_LABEL),
             self._sizes.kind_if_known(pod),
@@ -79,6 +80,15 @@ class PodSignatures:
             _count_down(self._keys, requirement.key)
             for value in requirement.values if requirement.operator in _BY_VALUE else ():
                 _count_down(self._values, (requirement.key, value))
+
+
+def _selects_itself(pod: PodView) -> Hashable:
+    """Of its own terms and constraints, which select the pod itself, and by which of its labels they select."""
+    shape, labels = pod.shape, pod.labels
+    return (
+        tuple(t.selects(pod.namespace, pod.namespace, labels) for t in (*shape.affinity, *shape.anti_affinity)),
+        tuple((c.selector.matches(labels), *(labels.get(k) for k in c.match_label_keys)) for c in shape.hard_spread),
+    )
 
 
 def _count_down(counter: Counter[_Key], key: _Key) -> None:

@@ -1,7 +1,6 @@
 """UnsupportedConstraints: a pod is never placed against a hard constraint that Concerto does not evaluate.
 
-Such a pod is refused everywhere, by the constraint's name. What other pods refuse (the required anti-affinity of pods
-that run already, which binds whoever comes later) is evaluated, as kube-scheduler's InterPodAffinity does.
+Such a pod is refused everywhere, by the constraint's name.
 """
 
 from __future__ import annotations
@@ -17,21 +16,16 @@ from concerto.scheduling.state.columns import Bools, Ints, Rows
 
 
 class UnsupportedConstraints(FilterDefaults):
-    """The pod has no such constraint, and no pod in the same place as the node refuses it."""
+    """The pod has no such constraint."""
 
     name: ClassVar[str] = "UnsupportedConstraints"
-    # A pod with anti-affinity of its own is refused, so no placement of ours adds a refusal
     unaffected_by_placements: ClassVar[bool] = True
-    requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
+    requeue_on: ClassVar[Change] = Change.NODE
 
     def feasible(self, query: Query, rows: Rows) -> Bools:
-        """No row for a pod with such a constraint; else those where nobody refuses it."""
-        pod = query.pod
-        free = ~query.cluster.anti_affinity.refused(pod.namespace, pod.labels, rows)
-        return np.zeros_like(free) if pod.shape.unsupported else free
+        """No row for a pod with such a constraint; else all of them."""
+        return np.full_like(query.cluster.nodes.exists[rows], not query.pod.shape.unsupported)
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """Each unsupported constraint by its name, or the anti-affinity of others."""
-        if query.pod.shape.unsupported:
-            return {f"pod has {c}, which Concerto does not evaluate": len(rows) for c in query.pod.shape.unsupported}
-        return {"node(s) didn't satisfy existing pods anti-affinity rules": len(rows)}
+        """Each unsupported constraint by its name."""
+        return {f"pod has {c}, which Concerto does not evaluate": len(rows) for c in query.pod.shape.unsupported}

@@ -1,0 +1,1 @@
+"""Affinity and anti-affinity between pods."""

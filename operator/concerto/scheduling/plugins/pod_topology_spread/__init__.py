@@ -1,0 +1,1 @@
+"""Even spread of pods over domains."""

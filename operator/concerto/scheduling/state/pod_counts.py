@@ -1,0 +1,110 @@
+"""How many of the pods on each row match selectors that pending pods ask about (affinity, topology spread).
+
+A count is made from the pods of its namespaces when it is first asked for, and kept up to date from then on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.selectors import LabelSelector
+from concerto.scheduling.state.columns import Ints, widened
+
+MAX_COUNTS = 256
+"""Questions whose counts are kept; the one that was not asked for longest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSelection:
+    """Which pods are counted: those that match each of its terms.
+
+    Attributes:
+        terms: (namespaces, selector); None stands for every namespace.
+        terminating: whether pods count whose deletion has begun.
+    """
+
+    terms: tuple[tuple[tuple[str, ...] | None, LabelSelector], ...]
+    terminating: bool = True
+
+    def matches(self, pod: PodView) -> bool:
+        """Whether the pod is counted."""
+        if pod.deleting and not self.terminating:
+            return False
+        return all(
+            (namespaces is None or pod.namespace in namespaces) and selector.matches(pod.labels)
+            for namespaces, selector in self.terms
+        )
+
+
+@dataclass(slots=True)
+class _Count:
+    column: Ints
+    version: int
+
+
+class PodCounts:
+    """The pods on the rows, and counts of those that somebody asks about."""
+
+    def __init__(self) -> None:
+        self._width = 0
+        self._changes = 0
+        self._pods: dict[str, dict[str, tuple[PodView, int]]] = {}  # by namespace and UID
+        self._counts: OrderedDict[PodSelection, _Count] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        """Whether anybody has asked, so that a placement may change an answer."""
+        return bool(self._counts)
+
+    def by_row(self, selection: PodSelection) -> Ints:
+        """How many such pods are on each row."""
+        return self._count(selection).column
+
+    def version(self, selection: PodSelection) -> int:
+        """Grows with each change of the counts."""
+        return self._count(selection).version
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        self._width = width
+        for count in self._counts.values():
+            count.column = widened(count.column, width)
+
+    def add_pod(self, pod: PodView, row: int) -> None:
+        """The pod is on the row."""
+        self._pods.setdefault(pod.namespace, {})[pod.uid] = (pod, row)
+        self._change(pod, row, 1)
+
+    def remove_pod(self, pod: PodView, row: int) -> None:
+        """The pod is not on the row any more."""
+        in_namespace = self._pods[pod.namespace]
+        del in_namespace[pod.uid]
+        if not in_namespace:
+            del self._pods[pod.namespace]
+        self._change(pod, row, -1)
+
+    def _change(self, pod: PodView, row: int, sign: int) -> None:
+        for selection, count in self._counts.items():
+            if selection.matches(pod):
+                count.column[row] += sign
+                self._changes += 1
+                count.version = self._changes
+
+    def _count(self, selection: PodSelection) -> _Count:
+        count = self._counts.get(selection)
+        if count is not None:
+            self._counts.move_to_end(selection)
+            return count
+        if len(self._counts) >= MAX_COUNTS:
+            self._counts.popitem(last=False)
+        self._changes += 1  # a count that was dropped and is made again has another version
+        count = self._counts[selection] = _Count(np.zeros(self._width, dtype=np.int64), self._changes)
+        namespaces = selection.terms[0][0] if selection.terms else None
+        for namespace in self._pods if namespaces is None else namespaces:
+            for pod, row in self._pods.get(namespace, {}).values():
+                if selection.matches(pod):
+                    count.column[row] += 1
+        return count
