@@ -32,7 +32,8 @@ BOUNDED_LABELS = {
     "plugin": "the registry of filters and scores",
     "direction": "up and down",
     "event": "started and ended",
-    "reason": "reasons to publish",
+    "reason": "reasons to publish, and reasons of the API server",
+    "write": "what is written until the outcome is known",
     "error": "classes of errors",
     "resource": "spec.resources of the node, at most 8",
     "le": "buckets",
@@ -58,6 +59,7 @@ def exposed() -> str:
     metrics.decisions.labels("capacity").inc()
     metrics.abstentions.labels("TargetLoadPacking").inc()
     metrics.bindings.labels("bound").inc()
+    metrics.write_failures.labels("PlacementRecord", "Webhook").inc()
     metrics.reconciles.labels("PodReservation", "ok").inc()
     metrics.unreadable.labels("NodeCapacity").inc()
     for family in (metrics.provider_polls, metrics.provider_rejected, metrics.load_nodes):
