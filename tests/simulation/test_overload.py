@@ -36,4 +36,5 @@ def test_twenty_pods_put_on_a_node_by_hand_drain_to_its_window_within_two_pod_li
     peak = next(at for at, pods in after if pods == most)
     assert max(pods for at, pods in after if at >= peak + 2.0) <= most, "no end is replaced meanwhile"
     # Alone on four cores a pod lives for 6 s, twenty together for 22 s
-    assert max(pods for at, pods in after if at >= 2 * 22.0) <= 8
+    assert min(pods for at, pods in after if at <= 2 * 22.0) <= 6
+    assert max(pods for at, pods in after if at >= 2 * 22.0) <= most / 2
