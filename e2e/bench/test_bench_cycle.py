@@ -117,6 +117,34 @@ def test_cycle(benchmark: BenchmarkFixture, nodes: int, count: int, templates: i
     cycles(benchmark, cluster, pods(count, templates), PROFILES)
 
 
+_TERM = {"labelSelector": {"matchLabels": {"job-name": "job-0"}}}
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+CONSTRAINTS = {
+    "anti-affinity by node": {
+        "affinity": {"podAntiAffinity": {_REQUIRED: [{"topologyKey": "kubernetes.io/hostname", **_TERM}]}}
+    },
+    "affinity by zone": {
+        "affinity": {"podAffinity": {_REQUIRED: [{"topologyKey": "topology.kubernetes.io/zone", **_TERM}]}}
+    },
+    "spread over zones": {
+        "topologySpreadConstraints": [
+            {"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **_TERM}
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("spec", CONSTRAINTS.values(), ids=CONSTRAINTS)
+def test_constraints_on_other_pods(benchmark: BenchmarkFixture, spec: dict[str, Any]) -> None:
+    """500 alike pods with one constraint on each other, on 5,000 nodes."""
+    waiting = []
+    for i in range(500):
+        raw = raw_pod(i, 0)
+        raw["spec"] |= spec
+        waiting.append(PodView.from_raw(raw))
+    cycles(benchmark, cluster_state(5000), waiting, PROFILES)
+
+
 @pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)
 def test_scores(benchmark: BenchmarkFixture, scores: tuple[ScoreSettings, ...]) -> None:
     """250 pods of 20 templates on 5,000 nodes, on which 20,000 pods have just begun."""

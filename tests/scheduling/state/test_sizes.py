@@ -50,6 +50,17 @@ def test_an_agent_speaks_for_the_pods_on_its_node_only():
     assert made.millicores(big("next")) == 0.0
 
 
+def test_one_node_s_status_makes_no_pods_on_many_nodes_large():
+    made = LearnedSizes()
+    for i in range(100):
+        made.add_pod(big(f"b{i}"), f"n{i}")
+    made.report("n7", {"uid-b7": 64_000.0}, ["uid-b7"])
+    assert made.millicores(big("next")) == 0.0
+    for i in range(51):
+        made.report(f"n{i}", {f"uid-b{i}": 3900.0}, [f"uid-b{i}"])
+    assert made.millicores(big("next")) > 0.0, "most nodes say so"
+
+
 def test_those_that_ended_before_one_was_named_count_as_well():
     made = sizes()
     for uid in ("uid-b1", "uid-b2"):

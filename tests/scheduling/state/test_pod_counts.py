@@ -1,0 +1,75 @@
+"""Counts of selected pods against counting anew, after any pods come, change rows and go."""
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from concerto.api.selectors import LabelSelector
+from concerto.scheduling.state import pod_counts
+from concerto.scheduling.state.pod_counts import PodCounts, PodSelection
+from support.scheduling_builders import pod
+
+ROWS = 4
+
+
+def selects(app, *namespaces, terminating=True):
+    selector = LabelSelector.from_raw({"matchLabels": {"app": app}} if app else {})
+    return PodSelection(((namespaces or None, selector),), terminating)
+
+
+SELECTIONS = [
+    selects("x", "default"), selects("y", "default"), selects("x", "default", "other"), selects("", "other"),
+    selects("x"),
+    selects("x", "default", terminating=False),
+    PodSelection((*selects("x", "default").terms, *selects("").terms)),
+]  # fmt: skip
+
+
+class CountsMachine(RuleBasedStateMachine):
+    """With room for four counts, so that counts are dropped and made again."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = pod_counts.MAX_COUNTS
+        pod_counts.MAX_COUNTS = 4
+        self.counts = PodCounts()
+        self.counts.grow(ROWS)
+        self.there = {}
+        self.seen = {}
+
+    def teardown(self):
+        pod_counts.MAX_COUNTS = self.before
+
+    @rule(
+        uid=st.sampled_from("abcdef"),
+        row=st.integers(0, ROWS - 1),
+        app=st.sampled_from("xy"),
+        namespace=st.sampled_from(["default", "other"]),
+        deleting=st.booleans(),
+    )
+    def comes(self, uid, row, app, namespace, deleting):
+        if uid in self.there:
+            self.counts.remove_pod(*self.there.pop(uid))
+        made = pod(uid, uid=uid, labels={"app": app}, namespace=namespace, deleting=deleting)
+        self.counts.add_pod(made, row)
+        self.there[uid] = (made, row)
+
+    @precondition(lambda self: self.there)
+    @rule(data=st.data())
+    def goes(self, data):
+        uid = data.draw(st.sampled_from(sorted(self.there)))
+        self.counts.remove_pod(*self.there.pop(uid))
+
+    @invariant()
+    def counts_are_what_is_there(self):
+        for selection in SELECTIONS:
+            want = [sum(at == row and selection.matches(p) for p, at in self.there.values()) for row in range(ROWS)]
+            assert self.counts.by_row(selection).tolist() == want
+            version = self.counts.version(selection)
+            before = self.seen.get(selection)
+            assert before is None or before[1] == want or before[0] != version, "a change has another version"
+            self.seen[selection] = (version, want)
+
+
+TestCountsMachine = CountsMachine.TestCase
+TestCountsMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
