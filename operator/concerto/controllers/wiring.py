@@ -17,6 +17,7 @@ from concerto.controllers.autoscaling.controller import PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
+from concerto.controllers.capacity.kinds_feed import KindsFeed
 from concerto.controllers.capacity.orphaned_objects import NodelessObjects
 from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.controllers.runtime.clock import SteadyClock
@@ -216,7 +217,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         _add_scheduling(plan, context, parts, informers, pipeline)
         if "pinning" in settings.controllers:
             _add_pinning(plan, context, parts, informers)
-        _add_capacity(plan, context)
+        _add_capacity(plan, context, parts)
     if "autoscaling" in settings.controllers:
         _add_autoscaling(plan, context, settings)
     watched = WatchedKinds(plan.reflectors, replica.supervisor)
@@ -286,15 +287,11 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
     bindings.assigned = parts.pins.assigned
 
 
-def _add_capacity(plan: _Plan, context: Context) -> None:
-    cluster = plan.replica.cluster
-
-    def cores_of(node: str) -> float | None:
-        row = cluster.row_of.get(node)
-        return None if row is None or not cluster.nodes.exists[row] else float(cluster.nodes.machine[0, row]) / 1000
-
-    model = ClusterModelPublisher(context.session, context.metrics, context.clock, cores_of=cores_of)
-    plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot)
+def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts) -> None:
+    feed = KindsFeed(parts.cluster, parts.pending.requeue)
+    model = ClusterModelPublisher(context.session, context.metrics, context.clock, kinds=feed.kinds)
+    plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot, feed.on_snapshot)
+    plan.leading.append(("costs of kinds", feed.run))
     named_after_nodes = [
         plan.reflectors[resource.plural].store
         for resource in (NODE_CAPACITIES, SUBSPACE_SNAPSHOTS, NODE_CPU_TOPOLOGIES)

@@ -6,6 +6,7 @@ cluster, so that the next pod sees it. Carrying out the decisions, and what happ
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ import numpy as np
 
 from concerto.api.cpulist import format_cpu_list
 from concerto.api.pod import PodView
+from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import Assignment, Pin, ReservationKey
+from concerto.capacity.kinds.cost import Cost
 from concerto.pinning.topology import bits
 from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
 from concerto.scheduling.framework import Query
@@ -84,6 +87,8 @@ class CycleResult:
         out_of_time: whether it stopped because its time was over.
         abstentions: by (scheduler name, plugin), nodes on which it abstained for want of a metric; a node counts once
             for each signature.
+        look_again_at: when a node may be given the work of a pod that is without a node now, seconds since the epoch,
+            though nothing else has changed; infinity if that is not what such pods wait for.
     """
 
     decisions: list[Decision] = field(default_factory=list)
@@ -91,6 +96,7 @@ class CycleResult:
     has_more: bool = False
     out_of_time: bool = False
     abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    look_again_at: float = math.inf
 
 
 def schedule(
@@ -127,7 +133,11 @@ def schedule(
             break
         cycle.look_at(pod)
     cycle.drain.end()
+    cluster.kinds.pods_wait = bool(cycle.result.unschedulable or cycle.result.has_more)
     return cycle.result
+
+
+ALL_ROWS = slice(None)
 
 
 class _Cycle:
@@ -181,6 +191,9 @@ class _Cycle:
                 # 5. Or find out why there is none
                 filters = profile.for_workload(request.workload).filters
                 self._failed[key] = diagnose(evaluation.query, filters), evaluation.query, None
+                if request.cost is not None:
+                    wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
+                    self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
                 del self._evaluations[alike]
         except Exception as error:
             self._cluster.forget(pod.uid)
@@ -228,18 +241,26 @@ class Request(NamedTuple):
         workload: what it asks of a node's CPUs; None for a pod without a workload type.
         required_cpu: millicores that a node must have left for a large pod; None for a regular pod.
         ignores_size: whether it goes wherever there is room for one more pod.
+        cost: what such a pod costs by what was measured of its kind; None while nothing is measured of any kind.
+        first_of: its kind, while no pod of it has ended: how many of its pods run where matters then.
     """
 
     reservation: ReservationKey | None
     workload: Workload | InvalidPinningRequest | None
     required_cpu: float | None
     ignores_size: bool
+    cost: Cost | None = None
+    first_of: Kind | None = None
 
 
 def request_of(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> Request:
     """What the pod asks for beyond its shape."""
     reservation = cluster.ledger.reservations.for_pod(pod)
-    return Request(reservation, profile.workload(pod), *required_cpu(cluster, pod, profile, now))
+    workload = profile.workload(pod)
+    if not (cluster.kinds and pod.counted):
+        return Request(reservation, workload, *required_cpu(cluster, pod, profile, now))
+    cost = cluster.kinds.cost_of(pod)
+    return Request(reservation, workload, None, False, cost, None if cost.basis == "Ended" else pod.kind)
 
 
 def query_for(
@@ -259,8 +280,13 @@ def query_for(
         settings.admit_fraction,
         settings.load,
         oldest=now - settings.stale_after_seconds,
+        now=now,
         cpu_policy=settings.workload_aware.policy,
-        **request._asdict(),
+        reservation=request.reservation,
+        workload=request.workload,
+        required_cpu=request.required_cpu,
+        ignores_size=request.ignores_size,
+        cost=request.cost,
     )
 
 

@@ -18,6 +18,7 @@ from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
 from concerto.api.podreservation import ReservationKey
 from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
+from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
@@ -44,6 +45,8 @@ class Query:
         cpu_policy: whether nodes with the most or with the least room for its kind are better.
         required_cpu: millicores that a node must have left for it, if it is a large pod; None for a regular pod.
         ignores_size: whether it has waited so long that it goes wherever there is room for one more pod.
+        cost: what such a pod costs, by what was measured of its kind; None while nothing is measured of any kind.
+        now: seconds since the epoch.
     """
 
     pod: PodView
@@ -58,6 +61,8 @@ class Query:
     cpu_policy: CPUPolicy = "Balanced"
     required_cpu: int | float | None = None
     ignores_size: bool = False
+    cost: Cost | None = None
+    now: float = 0.0
 
     @property
     def any_measured(self) -> bool:
@@ -75,6 +80,12 @@ class Query:
         with_reserved = cluster.measured.available[rows] + self.reserved[rows]
         startable: Floats = cluster.measured.startable[rows]
         return np.minimum(with_reserved, startable)
+
+    def held_by_others(self, rows: Rows) -> Floats:
+        """Pods that reservations which are not this pod's hold room for; 0 where unmeasured."""
+        measured = self.cluster.measured
+        held = measured.startable[rows] - measured.available[rows] - self.reserved[rows]
+        return np.maximum(np.nan_to_num(held), 0.0)
 
     def pods_by_requests(self, rows: Rows) -> Floats:
         """How many such pods the nodes could still take by requests: least over cpu, memory and the number of pods.

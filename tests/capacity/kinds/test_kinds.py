@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from concerto.api.pod_kind import CLUSTER, kind_of, kind_of_pod
 from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, costliest, estimate
-from concerto.capacity.kinds.law import KindSettings, NodeLoads
+from concerto.capacity.kinds.law import NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries, has_changed, to_entries
 
@@ -244,8 +244,15 @@ def test_the_costliest_kinds_come_first_in_words():
     assert second["pods"] == "shop/Job/small"
 
 
+ALL = slice(None)
+
+
 def loads(cores=4.0, memory=8 * GI, nodes=2):
-    return NodeLoads(KindSettings(), np.full(nodes, cores), np.full(nodes, float(memory)), np.full(nodes, 110.0))
+    found = NodeLoads()
+    found.grow(nodes)
+    for row in range(nodes):
+        found.set_node(row, cores, memory)
+    return found
 
 
 def cost(share=0.5, work=None, memory=0.0):
@@ -257,55 +264,76 @@ def test_what_was_added_can_be_taken_off_again(shares):
     nodes = loads()
     for share in shares:
         nodes.add_pod(0, cost(share))
-    over = float(nodes.cpu_left()[0])
-    assert over == pytest.approx(4 * 1.15 - sum(shares), abs=1e-6)
+    assert nodes.cpu_left(ALL)[0] == pytest.approx(4 * 1.15 - sum(shares), abs=1e-6)
     for share in shares:
         nodes.remove_pod(0, cost(share))
-    assert nodes.cpu_left()[0] == pytest.approx(nodes.cpu_left()[1], abs=1e-6)
+    assert nodes.cpu_left(ALL)[0] == pytest.approx(nodes.cpu_left(ALL)[1], abs=1e-6)
 
 
 def test_a_node_that_is_over_takes_nothing_until_its_pods_have_ended():
     nodes = loads()
     for _ in range(20):
         nodes.add_pod(0, cost(0.5))
-    assert nodes.capacity(cost(0.5))[0] < -10
+    assert nodes.capacity(cost(0.5), ALL)[0] < -10
     for _ in range(11):
-        assert not nodes.feasible(cost(0.5), np.zeros(2), 0.0)[0]
+        assert not nodes.fits(cost(0.5), ALL)[0]
         nodes.remove_pod(0, cost(0.5))
     nodes.remove_pod(0, cost(0.5))
-    assert nodes.feasible(cost(0.5), np.zeros(2), 0.0)[0]
+    assert nodes.fits(cost(0.5), ALL)[0]
 
 
 def test_no_setting_lets_a_node_full_of_memory_take_a_pod():
     nodes = loads()
     nodes.own_memory[:] = 0.97 * 8 * GI
-    assert not nodes.feasible(cost(0.01, memory=1.0), np.zeros(2), 0.0).any()
-    assert (nodes.capacity(cost(0.01, memory=1.0)) < 0).all()
+    assert not nodes.fits(cost(0.01, memory=1.0), ALL).any()
+    assert (nodes.capacity(cost(0.01, memory=1.0), ALL) < 0).all()
 
 
 def test_work_is_given_no_faster_than_the_node_can_do_it():
     nodes = loads(nodes=1)
+    pod = cost(0.5, work=4.0)
     given_at = []
     for tick in range(600):
         now = tick / 10
-        if nodes.feasible(cost(0.5, work=4.0), np.zeros(1), now)[0]:
-            nodes.add_pod(0, cost(0.5, work=4.0))
+        if nodes.fits(pod, ALL)[0] and nodes.paced(pod, ALL, now)[0]:
+            nodes.add_pod(0, pod)
+            nodes.give_work(0, pod, now)
             given_at.append(now)
             if len(given_at) > 4:
-                nodes.remove_pod(0, cost(0.5, work=4.0))
+                nodes.remove_pod(0, pod)
     # four cores do four core-seconds a second: one pod of four a second
     assert len(given_at) == pytest.approx(60, abs=5)
+
+
+@given(works=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=10), at=st.floats(0.0, 100.0))
+def test_the_time_until_the_next_pod_may_start_is_right(works, at):
+    nodes = loads(nodes=1, cores=64.0)
+    for work in works:
+        nodes.add_pod(0, cost(0.1, work=work))
+        nodes.give_work(0, cost(0.1, work=work), at)
+    pod = cost(0.1, work=1.0)
+    wait = nodes.seconds_until_paced(pod, ALL, at)
+    if np.isfinite(wait):
+        assert not nodes.paced(pod, ALL, at + wait - 1e-3).all() or wait < 1e-3
+        assert nodes.paced(pod, ALL, at + wait + 1e-3).all()
+    else:
+        assert nodes.paced(pod, ALL, at).all()
 
 
 def test_the_scarcest_resource_decides_where_a_pod_is_least_in_the_way():
     nodes = loads()
     nodes.add_pod(0, cost(3.0, memory=0.1 * GI))
     nodes.add_pod(1, cost(0.2, memory=6 * GI))
-    assert np.argmin(nodes.commitment(cost(1.0, memory=0.1 * GI))) == 1
-    assert np.argmin(nodes.commitment(cost(0.1, memory=1.5 * GI))) == 0
+    assert np.argmin(nodes.commitment(cost(1.0, memory=0.1 * GI), ALL)) == 1
+    assert np.argmin(nodes.commitment(cost(0.1, memory=1.5 * GI), ALL)) == 0
 
 
-def test_a_pod_of_which_nothing_is_known_goes_where_none_like_it_runs_yet():
+def test_a_filled_node_that_idles_while_pods_wait_is_given_more_head_room_and_a_busy_one_none():
     nodes = loads()
-    like = np.array([1.0, 0.0])
-    assert nodes.feasible(UNKNOWN, like, 0.0).tolist() == [False, True]
+    for row in range(2):
+        for _ in range(9):
+            nodes.add_pod(row, cost(0.5))
+    for second in range(60):
+        nodes.observe(0, 0.6, True, float(second))
+        nodes.observe(1, 1.0, True, float(second))
+    assert nodes.fits(cost(0.5), ALL).tolist() == [True, False]

@@ -93,7 +93,9 @@ def _from_running(sums: KindSums, endless: bool) -> Cost:
         margin = 1.0 + _MARGIN * math.exp(-held / _MARGIN_SECONDS)
         share = margin * sums.running_work / sums.running_held
         return Cost(share, None, None, sums.max_memory, sums.running, "Running")
-    share = max(MIN_RUNNING_SHARE, (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3))
+    # What a pod uses of late is the most that it may come to use over its life, and what it has used so far the least
+    so_far = (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3)
+    share = max(MIN_RUNNING_SHARE, so_far, sums.max_running_recent)
     return Cost(share, 2.0 * sums.max_running_work, None, sums.max_memory, sums.running, "Running")
 
 

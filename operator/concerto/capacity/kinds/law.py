@@ -19,7 +19,13 @@ from concerto.capacity.kinds.cost import Cost
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Ints = NDArray[np.intp]
+Rows = slice | NDArray[np.int64]
+
+
+_WIDEN_PER_SECOND = 0.1
+"""Head room that a node is given in a second for CPUs that all idle."""
+_FULL, _AT_WORK = 0.97, 0.5
+"""Utilisation that a filled node should have, and from which its pods have begun to work."""
 
 
 @dataclass(frozen=True)
@@ -53,37 +59,63 @@ class KindSettings:
 class NodeLoads:
     """What is committed on N nodes, by the costs of the pods placed there.
 
+    Every method that takes ``rows`` answers for those nodes alone: a slice for many, an array for some.
+
     Attributes:
         cores: (N,) CPUs.
         memory_bytes: (N,) memory.
-        max_pods: (N,) pods that the kubelet takes.
         own_cpu: (N,) cores that what is no pod uses.
         own_memory: (N,) bytes that what is no pod uses.
         cpu: (N,) cores committed to pods.
         memory: (N,) bytes committed to pods.
         pods: (N,) pods placed.
         head_room: (N,) see ``KindSettings``.
-        tokens: (N,) core-seconds of work that may be given now; negative after more was given than the pace allows.
     """
 
-    def __init__(self, settings: KindSettings, cores: Floats, memory_bytes: Floats, max_pods: Floats) -> None:
-        count = len(cores)
-        self.settings = settings
-        self.cores, self.memory_bytes, self.max_pods = cores.astype(float), memory_bytes.astype(float), max_pods
-        self.own_cpu, self.own_memory = np.zeros(count), np.zeros(count)
-        self.cpu, self.memory, self.pods = np.zeros(count), np.zeros(count), np.zeros(count)
-        self.head_room = np.full(count, settings.head_room)
-        self.tokens = np.full(count, np.inf)
-        self._tokens_at = 0.0
-        self._used = np.zeros(count)
+    def __init__(self, settings: KindSettings | None = None) -> None:
+        self.settings = settings or KindSettings()
+        self.cores: Floats = np.zeros(0)
+        self.memory_bytes: Floats = np.zeros(0)
+        self.own_cpu: Floats = np.zeros(0)
+        self.own_memory: Floats = np.zeros(0)
+        self.cpu: Floats = np.zeros(0)
+        self.memory: Floats = np.zeros(0)
+        self.pods: Floats = np.zeros(0)
+        self.head_room: Floats = np.zeros(0)
+        self._tokens: Floats = np.zeros(0)  # core-seconds of work that might be given at _tokens_at
+        self._tokens_at: Floats = np.zeros(0)
+        self._used: Floats = np.zeros(0)
+        self._used_at: Floats = np.zeros(0)
 
-    def add_pod(self, row: int, cost: Cost, *, new: bool = True) -> None:
-        """A pod has been placed; one that was found there has been given its work before."""
+    def grow(self, width: int) -> None:
+        """Make room for that many nodes."""
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray):
+                fill = {"head_room": self.settings.head_room, "_tokens": np.inf, "_used_at": np.nan}.get(name, 0.0)
+                setattr(self, name, np.concatenate([values, np.full(max(0, width - len(values)), fill)]))
+
+    def set_node(self, row: int, cores: float, memory_bytes: float) -> None:
+        """How large the node is."""
+        self.cores[row], self.memory_bytes[row] = cores, memory_bytes
+
+    def clear(self, row: int) -> None:
+        """The row stands for another node from now on; its pods have been removed."""
+        self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
+        self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = 0.0
+        self.head_room[row], self._tokens[row], self._used_at[row] = self.settings.head_room, np.inf, np.nan
+
+    def add_pod(self, row: int, cost: Cost) -> None:
+        """A pod is there."""
         self.cpu[row] += cost.share
         self.memory[row] += self._memory_of(cost)
         self.pods[row] += 1.0
-        if new and cost.work is not None:
-            self.tokens[row] -= cost.work
+
+    def give_work(self, row: int, cost: Cost, now: float) -> None:
+        """The node is given the work of such a pod."""
+        if cost.work is not None:
+            cap = self.settings.burst * self.cores[row] * (cost.held or self.settings.default_life_seconds)
+            self._tokens[row] = min(float(self.tokens(np.array([row]), now)[0]), float(cap)) - cost.work
+            self._tokens_at[row] = now
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
@@ -99,64 +131,94 @@ class NodeLoads:
     def _memory_of(self, cost: Cost) -> float:
         return self.settings.default_memory if cost.memory is None else cost.memory
 
-    def cpu_left(self) -> Floats:
-        """(N,) cores that are not committed; negative where a node is over."""
-        left: Floats = self.head_room * np.maximum(self.cores - self.own_cpu, 0.0) - self.cpu
+    def tokens(self, rows: Rows, now: float) -> Floats:
+        """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
+        waited = np.maximum(0.0, now - self._tokens_at[rows])
+        tokens: Floats = self._tokens[rows] + self.settings.pace * self.cores[rows] * waited
+        return tokens
+
+    def cpu_left(self, rows: Rows) -> Floats:
+        """Cores that are not committed; negative where a node is over."""
+        usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
+        left: Floats = self.head_room[rows] * usable - self.cpu[rows]
         return left
 
-    def memory_left(self) -> Floats:
-        """(N,) bytes that are not committed; negative where a node is over."""
-        left: Floats = self.settings.memory * self.memory_bytes - self.own_memory - self.memory
+    def memory_left(self, rows: Rows) -> Floats:
+        """Bytes that are not committed; negative where a node is over."""
+        usable = self.settings.memory * self.memory_bytes[rows] - self.own_memory[rows]
+        left: Floats = usable - self.memory[rows]
         return left
 
-    def capacity(self, cost: Cost) -> Floats:
-        """(N,) pods of that cost that the nodes can hold beside what they hold, signed."""
-        by_cpu = self.cpu_left() / max(cost.share, 1e-6)
-        by_memory = self.memory_left() / max(self._memory_of(cost), 1.0)
-        capacity: Floats = np.minimum(np.minimum(by_cpu, by_memory), self.max_pods - self.pods)
+    def capacity(self, cost: Cost, rows: Rows) -> Floats:
+        """Pods of that cost that the nodes can hold beside what they hold, signed."""
+        by_cpu = self.cpu_left(rows) / max(cost.share, 1e-6)
+        by_memory = self.memory_left(rows) / max(self._memory_of(cost), 1.0)
+        capacity: Floats = np.minimum(by_cpu, by_memory)
         return capacity
 
-    def feasible(self, cost: Cost, like: Floats, now: float) -> Bools:
-        """(N,) which nodes may take one such pod now.
+    def fits(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
+        """Which nodes have room for one such pod, whatever their pace.
 
         Args:
             cost: of the pod.
-            like: (N,) pods of its kind that are there; they matter while nothing is known of it.
-            now: seconds.
+            rows: the nodes.
+            held_back: for each, pods like it that room is held for.
         """
-        self._grow(cost, now)
-        alone = self.pods == 0.0
-        fits: Bools = (self.settings.overhang * cost.share <= self.cpu_left()) | alone
-        fits &= self._memory_of(cost) <= self.memory_left()
-        fits &= self.pods < self.max_pods
-        if not cost.known:
-            fits &= like < np.maximum(1.0, self.cores // self.settings.blind_cores)
-        if cost.work is not None:
-            fits &= (self.tokens >= 0.0) | alone
+        for_cpu = (self.settings.overhang + held_back) * cost.share <= self.cpu_left(rows)
+        for_memory = (1.0 + held_back) * self._memory_of(cost) <= self.memory_left(rows)
+        fits: Bools = (for_cpu | (self.pods[rows] == 0.0)) & for_memory
         return fits
 
-    def _grow(self, cost: Cost, now: float) -> None:
-        life = cost.held or self.settings.default_life_seconds
-        grown = self.tokens + self.settings.pace * self.cores * max(0.0, now - self._tokens_at)
-        self.tokens, self._tokens_at = np.minimum(grown, self.settings.burst * self.cores * life), now
+    def paced(self, cost: Cost, rows: Rows, now: float) -> Bools:
+        """Which nodes may be given the work of one such pod now."""
+        if cost.work is None:
+            return np.ones(len(self.pods[rows]), dtype=np.bool_)
+        paced: Bools = (self.tokens(rows, now) >= 0.0) | (self.pods[rows] == 0.0)
+        return paced
 
-    def commitment(self, cost: Cost) -> Floats:
-        """(N,) how much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""
-        cpu = (self.cpu + cost.share) / np.maximum(self.cores - self.own_cpu, 1e-6)
-        memory = (self.own_memory + self.memory + self._memory_of(cost)) / np.maximum(self.memory_bytes, 1.0)
-        commitment: Floats = np.maximum(cpu, memory)
+    def blind_pods(self, rows: Rows) -> Floats:
+        """Pods of a kind that nothing is known of which a node may run at once."""
+        blind: Floats = np.maximum(1.0, self.cores[rows] // self.settings.blind_cores)
+        return blind
+
+    def seconds_until_paced(self, cost: Cost, rows: Rows, now: float) -> float:
+        """Seconds until the first of the nodes with room for one such pod may be given its work; infinity: never."""
+        waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
+        if not waiting.any():
+            return np.inf
+        cores = np.maximum(self.settings.pace * self.cores[rows][waiting], 1e-9)
+        return float((-self.tokens(rows, now)[waiting] / cores).min())
+
+    def commitment(self, cost: Cost, rows: Rows) -> Floats:
+        """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""
+        cpu = (self.cpu[rows] + cost.share) / np.maximum(self.cores[rows] - self.own_cpu[rows], 1e-6)
+        memory = self.own_memory[rows] + self.memory[rows] + self._memory_of(cost)
+        commitment: Floats = np.maximum(cpu, memory / np.maximum(self.memory_bytes[rows], 1.0))
         return commitment
 
-    def observe(self, used: Floats, waiting: bool, seconds: float) -> None:
+    def _idle(self, row: int) -> float:
+        """Part of the node's CPUs that idles more than it should; negative where less does.
+
+        A node that idles for the most part has pods that have not begun to work, and head room does not help those.
+        """
+        used = float(self._used[row])
+        return _FULL - used if used >= _AT_WORK else 0.0
+
+    def observe(self, row: int, used: float, waiting: bool, now: float) -> None:
         """What was measured: a filled node that idles while pods wait is given more head room, one that does not, less.
 
         Args:
-            used: (N,) CPU utilisation, in parts of the node.
+            row: the node.
+            used: its CPU utilisation, in parts of it.
             waiting: whether pods wait for a place.
-            seconds: since the last call.
+            now: seconds.
         """
-        self._used += min(1.0, 0.2 * seconds) * (used - self._used)
-        if waiting:
-            full = self.cpu >= 0.9 * self.head_room * self.cores
-            step = np.where(full, 0.1 * seconds * (0.97 - self._used), 0.0)
-            self.head_room = np.clip(self.head_room + step, self.settings.head_room, self.settings.max_head_room)
+        if np.isnan(self._used_at[row]):
+            self._used_at[row], self._used[row] = now, used
+        seconds = min(5.0, max(0.0, now - self._used_at[row]))
+        self._used_at[row] = now
+        self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
+        settings = self.settings
+        if waiting and self.cpu[row] >= 0.9 * self.head_room[row] * self.cores[row]:
+            wider = self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row)
+            self.head_room[row] = min(max(wider, settings.head_room), settings.max_head_room)

@@ -12,6 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+_MIN_HELD_SECONDS = 0.05
+SHOWN_CORE_SECONDS = 0.1
+"""CPU time from which a running pod's load shows: less may be its start alone."""
+SHOWN_SECONDS = 10.0
+"""Time after which a running pod that has used less has shown that it uses little."""
 FORGET_PER_POD = 1.0 / 64
 """Part of what was known of a kind that each further pod of it replaces: a cost that changes is followed."""
 HALF_LIFE_SECONDS = 7 * 86400.0
@@ -29,6 +34,7 @@ class PodMeasurement:
         life: seconds from its start to its end, or to now.
         memory: most memory it has held, bytes.
         ended: whether it is over; else it still runs.
+        recent: cores that it has used of late, stalls left out (``recent_share``).
     """
 
     work: float
@@ -36,12 +42,29 @@ class PodMeasurement:
     life: float
     memory: float
     ended: bool
+    recent: float = 0.0
+
+    @property
+    def shown(self) -> bool:
+        """Whether its load has shown."""
+        return self.recent > 0.0 or self.held >= SHOWN_SECONDS
 
     @property
     def plausible(self) -> bool:
         """Whether a pod can have been measured so: finite, not negative, not held for longer than it lived."""
-        numbers = (self.work, self.held, self.life, self.memory)
+        numbers = (self.work, self.held, self.life, self.memory, self.recent)
         return all(map(math.isfinite, numbers)) and min(numbers) >= 0.0 and self.held <= self.life * 1.001 + 1e-3
+
+
+def recent_share(before: PodMeasurement, now: PodMeasurement) -> float:
+    """Cores that a pod has used since it was last measured, stalls left out; as before if it was stalled throughout.
+
+    0 until its load had shown when it was last measured: an interval in which it began to work says little.
+    """
+    if before.work < SHOWN_CORE_SECONDS:
+        return 0.0
+    held = now.held - before.held
+    return (now.work - before.work) / held if held > _MIN_HELD_SECONDS else before.recent
 
 
 class KindSums(NamedTuple):
@@ -62,6 +85,7 @@ class KindSums(NamedTuple):
         max_memory: the most memory that one of them held or holds, bytes.
         max_running_work: CPU time of the one that has had most: it shows best what is still to come of the others.
         max_running_held: seconds for which that one has held its place so far, stalls left out.
+        max_running_recent: cores that one of them has used of late at most, stalls left out.
     """
 
     ended: float = 0.0
@@ -78,6 +102,7 @@ class KindSums(NamedTuple):
     max_memory: float = 0.0
     max_running_work: float = 0.0
     max_running_held: float = 0.0
+    max_running_recent: float = 0.0
 
     @classmethod
     def of_ended(cls, pod: PodMeasurement) -> Self:
@@ -103,6 +128,7 @@ class KindSums(NamedTuple):
             running_memory=pod.memory,
             max_running_work=pod.work,
             max_running_held=pod.held,
+            max_running_recent=pod.recent,
             max_memory=pod.memory,
         )
 
@@ -114,6 +140,7 @@ class KindSums(NamedTuple):
             max_memory=max(self.max_memory, other.max_memory),
             max_running_work=most.max_running_work,
             max_running_held=most.max_running_held,
+            max_running_recent=max(self.max_running_recent, other.max_running_recent),
         )
 
     def scaled(self, factor: float) -> KindSums:

@@ -17,9 +17,6 @@ Table = Mapping[str, KindSums]
 
 MAX_ENTRIES = 400
 """Kinds and groups that a published table holds: with names of ordinary length below 100 KiB as JSON."""
-SHOWN_CORE_SECONDS = 0.1
-"""CPU time from which a running pod's load shows: less may be its start alone."""
-SHOWN_PART_OF_LIFE = 0.25
 _MAX_NODE_WEIGHT = 3.0
 
 
@@ -46,7 +43,7 @@ class NodeKinds:
         """All of it as of now, together with the pods that run."""
         found = {key: sums.after(now - self._at[key]) for key, sums in self._sums.items()}
         for kind, pod in running:
-            if not pod.plausible or pod.work < SHOWN_CORE_SECONDS:
+            if not (pod.plausible and pod.shown):
                 continue
             one = KindSums.of_running(pod)
             for key in kind.keys:
@@ -59,9 +56,13 @@ class ClusterKinds:
 
     One node's word is bounded: it counts for no more than three times what the median node says of the kind, and a
     pod takes no more CPUs than its node has. Only kinds of which something changed are added up again.
+
+    Attributes:
+        version: greater after each change.
     """
 
     def __init__(self) -> None:
+        self.version = 0
         self._by_key: dict[str, dict[str, KindSums]] = {}  # by node
         self._keys: dict[str, frozenset[str]] = {}  # of each node
         self._merged: dict[str, KindSums] = {}
@@ -82,7 +83,7 @@ class ClusterKinds:
             at = self._by_key.setdefault(key, {})
             if at.get(node) != possible:
                 at[node] = possible
-                self._changed.add(key)
+                self._change(key)
         self._keys[node] = frozenset(table)
 
     def remove_node(self, node: str) -> None:
@@ -95,7 +96,11 @@ class ClusterKinds:
         del at[node]
         if not at:
             del self._by_key[key]
+        self._change(key)
+
+    def _change(self, key: str) -> None:
         self._changed.add(key)
+        self.version += 1
 
     def table(self) -> dict[str, KindSums]:
         """All of them together."""
@@ -174,5 +179,5 @@ def _differs(before: KindSums, after: KindSums, share: float) -> bool:
 
 def _costs(sums: KindSums) -> tuple[float, ...]:
     ended, held, running = max(sums.ended, 1e-9), max(sums.held, 1e-9), max(sums.running_held, 1e-9)
-    now = () if sums.ended else (sums.running_work / running, sums.max_running_work, sums.max_running_held)
+    now = () if sums.ended else (sums.running_work / running, *sums[-3:])
     return (float(sums.ended > 0.0), sums.work / held, sums.work / ended, sums.memory / ended, sums.max_memory, *now)

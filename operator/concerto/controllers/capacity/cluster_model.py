@@ -18,7 +18,7 @@ from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus, model_numbers
 from concerto.capacity.kinds.cost import costliest
 from concerto.capacity.kinds.sums import KindSums
-from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, from_entries, has_changed, to_entries
+from concerto.capacity.kinds.table import ClusterKinds, has_changed, to_entries
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.metrics import Metrics
@@ -30,10 +30,6 @@ logger = logging.getLogger(__name__)
 _MAX_RESOURCES = 8
 """What the status of a SubspaceSnapshot can hold; the ones that fewest nodes measure are left out."""
 _NODES_BETWEEN_YIELDS = 200
-
-
-_UNKNOWN_CORES = 1024.0
-"""CPUs that a node is taken to have while its Node object is not known."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class ClusterModelPublisher:
         clock: Callable[[], float],
         settings: ClusterModelSettings | None = None,
         *,
-        cores_of: Callable[[str], float | None] = lambda node: None,
+        kinds: ClusterKinds | None = None,
     ) -> None:
         """Nothing is written before `run`.
 
@@ -75,10 +71,9 @@ class ClusterModelPublisher:
             metrics: what is counted.
             clock: seconds since the epoch.
             settings: when to write.
-            cores_of: CPUs of a node, None if that is not known: no pod takes more of them than there are.
+            kinds: what all nodes know of kinds of pods.
         """
-        self._cores_of = cores_of
-        self._kinds = ClusterKinds()
+        self._kinds = ClusterKinds() if kinds is None else kinds
         self._published_kinds: dict[str, KindSums] = {}
         self._session = session
         self._metrics = metrics
@@ -125,10 +120,7 @@ class ClusterModelPublisher:
             status = self._snapshots.get(name)
             if status is None:
                 self._model.remove(name)
-                self._kinds.remove_node(name)
             else:
-                cores = self._cores_of(name) or _UNKNOWN_CORES
-                self._kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores)
                 self._take(name, status)
             if count % _NODES_BETWEEN_YIELDS == 0:
                 yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from functools import partial
 from itertools import chain
@@ -19,6 +20,7 @@ from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.scheduling.cycle import CycleResult, schedule
+from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,10 @@ class Scheduler:
                 )
                 self._take(result, now)
             out_of_time = result.out_of_time
+            if math.isfinite(result.look_again_at):
+                asyncio.get_running_loop().call_later(
+                    max(MIN_CYCLE_INTERVAL_SECONDS, result.look_again_at - now), parts.pending.requeue, Change.CAPACITY
+                )
             if result.decisions:
                 await self._pipeline.carry_out(result.decisions)
             rest = MIN_CYCLE_INTERVAL_SECONDS - (clock() - started)

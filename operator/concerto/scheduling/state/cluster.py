@@ -25,6 +25,7 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cpus import CPUs
 from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
 from concerto.scheduling.state.host_ports import HostPortIndex
+from concerto.scheduling.state.kind_loads import KindLoads
 from concerto.scheduling.state.large_pods import LargePods
 from concerto.scheduling.state.ledger import Ledger
 from concerto.scheduling.state.load import Load
@@ -63,6 +64,7 @@ class ClusterState:
         measured: measured capacity.
         large_pods: pods that are no single unit of capacity.
         signatures: which pods are alike.
+        kinds: what pods cost by kind, and what is committed because of it.
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
         exclusive: what exclusive CPUs take of nodes beyond requests.
@@ -81,7 +83,9 @@ class ClusterState:
         self.measured = MeasuredCapacity(self.rows, self.ledger)
         self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
         self.load, self.cpus, self.exclusive, self.pod_counts = Load(), CPUs(), ExclusiveCPUs(), PodCounts()
-        self._pod_indexes = (self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts, self.load)
+        self.kinds = KindLoads()
+        requests = (self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts)
+        self._pod_indexes = (*requests, self.load, self.kinds)
         self._placed: dict[str, _Placed] = {}
 
     # --- what is asked
@@ -109,6 +113,7 @@ class ClusterState:
             return Change.NOTHING
         self.nodes.put(row, node)
         self.resources.set_allocatable(row, node.allocatable)
+        self.kinds.set_node(row, self.nodes.machine[:, row])
         self._follow(lambda: self.ledger.set_max_pods(node.name, node.allocatable.get(PODS, 0)))
         # Its agent may have reported before the Node came: shares of its CPUs can be amounts now
         self._report(row, self.ledger.status(node.name))
@@ -247,8 +252,9 @@ class ClusterState:
             return False
         self._refresh()
         self._add_pod(pod, assignment.node, bound=False)
+        row = self.row_of[assignment.node]
+        self.kinds.give_work(pod, row, now)
         if millicores > 0.0:
-            row = self.row_of[assignment.node]
             self.large_pods.claim(pod.uid, row, millicores)
             self._update(row)
         self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
@@ -274,7 +280,7 @@ class ClusterState:
 
     def _grow(self, width: int) -> None:
         parts = (self.nodes, self.resources, self.usage, self.measured, self.large_pods, self.load, self.exclusive)
-        for part in (*parts, self.pod_counts):
+        for part in (*parts, self.pod_counts, self.kinds):
             part.grow(width)
 
     def _row(self, name: str) -> int:
@@ -294,6 +300,7 @@ class ClusterState:
             or self.ledger.resource_version(name)
             or self.ledger.is_committed(name)
         ):
+            self.kinds.loads.clear(row)
             self.rows.free(row)
 
     def _follow(self, act: Callable[[], object]) -> Change:
@@ -344,7 +351,9 @@ class ClusterState:
     def _report(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has named its large pods."""
         before = self.measured.available[row]
-        if self.large_pods.report(row, status, self.ledger.last_status_at(self.names[row]) or 0.0):
+        reported_at = self.ledger.last_status_at(self.names[row]) or 0.0
+        self.kinds.report(row, status, reported_at)
+        if self.large_pods.report(row, status, reported_at):
             self._update(row)
         return self._gained(row, before)
 

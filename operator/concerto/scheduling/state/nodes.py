@@ -39,6 +39,7 @@ class Nodes(Columns):
     )
 
     def __init__(self, rows: NodeRows) -> None:
+        self._rows = rows
         self.views: dict[int, NodeView] = {}
         self.exists: Bools = np.zeros(0, dtype=np.bool_)
         self.unschedulable: Bools = np.zeros(0, dtype=np.bool_)
@@ -91,6 +92,11 @@ class Nodes(Columns):
             self.avoided[row] = False
             del self._avoided_until[row]
         return bool(over)
+
+    def cores_of(self, name: str) -> float | None:
+        """CPUs of a node by its name; None while its Node object is not known."""
+        row = self._rows.row_of.get(name)
+        return None if row is None or row not in self.views else float(self.machine[0, row]) / 1000.0
 
     def row_by_address(self) -> dict[str, int]:
         """Rows by name and by internal address. An address that several nodes claim belongs to none of them."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.simulation.scheduling.node_model import Change, NodeModelSettings, PodLoad, Transition
 from concerto.simulation.scheduling.node_telemetry import Floats, Rates, Readings, Telemetry
 from concerto.simulation.scheduling.processor_sharing import NodeState, RunningPod
@@ -56,6 +57,7 @@ class NodeFleet:
         if not self._nodes[node].alive:
             return
         pod = RunningPod(key, node, load)
+        pod.seen = now
         self._nodes[node].pods[key] = pod
         full = float(self._telemetry.pressure_rate[node])
         delay = self._draw(self.settings.start_seconds) + self.settings.start_when_full_seconds * full
@@ -146,11 +148,14 @@ class NodeFleet:
             pod = state.pods.get(key)
             if pod is None:
                 continue
-            used = pod.used
-            if pod.computing and pod.group is not None:
-                used += pod.load.threads * max(0.0, pod.load.per_thread - (pod.finish - pod.group.attained))
-            found[key] = used / state.cores
+            found[key] = pod.cpu_time() / state.cores
         return found
+
+    def pod_measurements(self, node: int, keys: Iterable[Hashable], now: float) -> dict[Any, PodMeasurement]:
+        """What the node's agent measures of these pods: CPU time and stalls of their cgroups, life, memory."""
+        state = self._nodes[node]
+        state.attain(now)
+        return {key: pod.measured(now) for key in keys if (pod := state.pods.get(key)) is not None}
 
     # -- inside
 
@@ -179,9 +184,8 @@ class NodeFleet:
                 done = heapq.heappop(group.finishes)[2]
                 if done.over or not done.computing:
                     continue
-                done.computing = False
-                done.used += done.load.threads * done.load.per_thread
-                group.threads -= done.load.threads
+                done.finish = group.attained  # its work is done, exactly
+                done.end_burst()
                 changed = True
                 if done.bursts_left > 0:
                     done.bursts_left -= 1
@@ -218,11 +222,8 @@ class NodeFleet:
         state = self._nodes[node]
         state.attain(at)
         group = state.group_of(load)
-        pod.group, pod.computing = group, True
-        group.threads += load.threads
-        need = load.per_thread
+        pod.begin_burst(group)
         self._sequence += 1
-        pod.finish = group.attained + need
         heapq.heappush(group.finishes, (pod.finish, self._sequence, pod))
         self._refresh(node, at)
 
@@ -244,9 +245,8 @@ class NodeFleet:
         """End a pod that has not finished by itself."""
         state = self._nodes[pod.node]
         state.attain(at)
-        if pod.computing and pod.group is not None:
-            pod.group.threads -= pod.load.threads
-            pod.computing = False
+        if pod.computing:
+            pod.end_burst()
         self._over(pod, at, reason)
         self._refresh(pod.node, at)
 
@@ -264,8 +264,9 @@ class NodeFleet:
 
     def _terminated(self, at: float, node: int, pod: RunningPod | None) -> None:
         assert pod is not None
+        self._nodes[node].attain(at)
         self._nodes[node].pods.pop(pod.key, None)
-        self._out.append(Transition(at, Change.TERMINATED, pod.key, node, pod.reason))
+        self._out.append(Transition(at, Change.TERMINATED, pod.key, node, pod.reason, pod.measured(at)))
 
     def _spike_off(self, at: float, node: int, pod: RunningPod | None) -> None:
         state = self._nodes[node]

@@ -10,6 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
+from concerto.capacity.kinds.sums import PodMeasurement
+
 MIB = 2**20
 GIB = 2**30
 
@@ -38,6 +40,12 @@ class PodLoad:
     memory_bytes: float = 20 * MIB
     memory_ramp_seconds: float = 0.0
     cpu_limit: float | None = None
+
+    @property
+    def natural_share(self) -> float:
+        """Cores that it uses over its life on a node that has nothing else to do."""
+        share = self.core_seconds / max(self.wait_seconds + self.core_seconds / self.threads, 1e-9)
+        return share if self.cpu_limit is None else min(share, self.cpu_limit)
 
     @property
     def per_thread(self) -> float:
@@ -84,10 +92,20 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class Transition:
-    """One change of one pod; `reason` is Completed, OOMKilled or Deleted on EXITED and TERMINATED."""
+    """One change of one pod.
+
+    Attributes:
+        at: when, in seconds.
+        change: what.
+        pod: the pod's key.
+        node: the node's index.
+        reason: Completed, OOMKilled or Deleted on EXITED and TERMINATED.
+        measured: on TERMINATED, what the node's agent had measured of the pod.
+    """
 
     at: float
     change: Change
     pod: Hashable
     node: int
     reason: str = ""
+    measured: PodMeasurement | None = None

@@ -10,6 +10,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.node_telemetry import Rates
 
@@ -17,12 +18,14 @@ from concerto.simulation.scheduling.node_telemetry import Rates
 class Group:
     """Pods of a node with one CPU limit per thread: all their threads run at one rate."""
 
-    __slots__ = ("attained", "cap", "finishes", "rate", "threads")
+    __slots__ = ("attained", "cap", "finishes", "rate", "stalled", "threads")
 
     def __init__(self, cap: float) -> None:
         self.cap = cap  # cores a thread may use at most
         self.attained = 0.0  # service a thread of this group has had, in core-seconds
         self.rate = 0.0
+        # by a pod's number of threads: the mean of `some` and `full` of its own cpu.pressure, summed, in seconds
+        self.stalled: dict[int, float] = {}
         self.threads = 0
         self.finishes: list[tuple[float, int, RunningPod]] = []
 
@@ -48,6 +51,8 @@ class RunningPod:
         "over",
         "reason",
         "running",
+        "seen",
+        "stalled",
         "used",
     )
 
@@ -64,7 +69,38 @@ class RunningPod:
         self.reason = ""
         self.begins = math.inf  # when it next begins to compute; infinity while that is open
         self.used = 0.0
+        self.seen = 0.0  # when the kubelet saw it
+        self.stalled = 0.0  # over bursts that have ended; during one, less what its group had before it
         self.finish = 0.0  # service attained in its group at which its present burst ends
+
+    def begin_burst(self, group: Group) -> None:
+        """Its threads become runnable."""
+        self.group, self.computing = group, True
+        self.stalled -= group.stalled.setdefault(self.load.threads, 0.0)
+        group.threads += self.load.threads
+        self.finish = group.attained + self.load.per_thread
+
+    def end_burst(self) -> None:
+        """Its threads have done their work, or are killed."""
+        assert self.group is not None
+        self.used, self.stalled, self.computing = self.cpu_time(), self._stalled(), False
+        self.group.threads -= self.load.threads
+
+    def cpu_time(self) -> float:
+        """CPU time that it has had, core-seconds."""
+        if not self.computing or self.group is None:
+            return self.used
+        return self.used + self.load.threads * max(0.0, self.load.per_thread - (self.finish - self.group.attained))
+
+    def _stalled(self) -> float:
+        if not self.computing or self.group is None:
+            return self.stalled
+        return self.stalled + self.group.stalled[self.load.threads]
+
+    def measured(self, now: float) -> PodMeasurement:
+        """What its node's agent has measured of it; its node must have been brought up to ``now``."""
+        life = now - self.seen
+        return PodMeasurement(self.cpu_time(), max(0.0, life - self._stalled()), life, self.memory, self.over)
 
 
 @dataclass
@@ -85,6 +121,9 @@ class NodeState:
         elapsed = now - self.touched
         for group in self.groups.values():
             group.attained += group.rate * elapsed
+            for threads in group.stalled:
+                some, full = 1.0 - group.rate**threads, (1.0 - group.rate) ** threads
+                group.stalled[threads] += (some + full) / 2.0 * elapsed
         self.touched = now
 
     def group_of(self, load: PodLoad) -> Group:

@@ -28,6 +28,10 @@ def distribution(values: Floats | list[float]) -> dict[str, float]:
     return {k: round(float(v), 4) for k, v in zip(("mean", "std", "min", "p25", "p50", "p75", "p99", "max"), figures)}
 
 
+_MAX_SHARES = 2.0
+"""Natural shares of a node's pods, in parts of its CPUs, beyond which another pod is one too many."""
+
+
 @dataclass
 class Recorder:
     """What happened in one run.
@@ -69,6 +73,7 @@ class Recorder:
         self._begun_at = self._finished_at = 0.0
         self._busy_at_begin = self._utilisation = 0.0
         self._capacity: dict[int, tuple[float, frozenset[str]]] = {}
+        self._cores: dict[int, float] = {}
         self._decided: dict[int, dict[str, SimPod]] = {}
 
     # -- events
@@ -87,10 +92,19 @@ class Recorder:
         """A node's published capacity and the pods counted in it reached the scheduler that uses them."""
         self._capacity[node] = (capacity, frozenset(observed))
 
+    def measured(self, node: int, cores: float) -> None:
+        """The node's pods are placed by what they cost: what is decided for it is checked against its CPUs."""
+        self._cores[node] = cores
+
     def decided(self, pod: SimPod, node: int, now: float) -> None:
-        """A policy decided to bind a pod. Where capacities are published, the ledger is computed again to check it."""
+        """A policy decided to bind a pod; what the node then has to do is computed again to check the decision."""
         self.decisions += 1
         self._decided.setdefault(node, {})[pod.uid] = pod
+        if node in self._cores:
+            self._decided[node] = live = {u: p for u, p in self._decided[node].items() if not self._ended(p)}
+            wanted = sum(p.load.natural_share for p in live.values())
+            if len(live) > 1 and wanted > _MAX_SHARES * self._cores[node] + pod.load.natural_share:
+                self.overcommits += 1
         if node in self._capacity:
             capacity, observed = self._capacity[node]
             live = self._decided[node]

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Ints, Rows
@@ -34,6 +35,8 @@ class PodCapacity(FilterDefaults):
         """Rows with room."""
         if not query.pod.counted:
             return np.ones_like(query.cluster.nodes.exists[rows])
+        if query.cost is not None:
+            return self._has_room_by_kind(query, query.cost, rows) | self._passes_by_requests(query, rows)
         # NaN compares as False: an unmeasured node has no measured room
         room = query.is_measured(rows) & (query.available(rows) >= query.admit_fraction)
         if query.required_cpu is not None:
@@ -41,6 +44,15 @@ class PodCapacity(FilterDefaults):
         elif not query.ignores_size:
             room &= ~query.cluster.large_pods.draining[rows]
         return room | self._passes_by_requests(query, rows)
+
+    def _has_room_by_kind(self, query: Query, cost: Cost, rows: Rows) -> Bools:
+        """Measured rows that have room for a pod of that cost, and may be given its work now."""
+        kinds = query.cluster.kinds
+        room = query.is_measured(rows) & ~query.cluster.large_pods.draining[rows]
+        room &= kinds.loads.fits(cost, rows, query.held_by_others(rows)) & kinds.loads.paced(cost, rows, query.now)
+        if cost.basis != "Ended":
+            room &= kinds.may_run(query.pod, cost, rows)
+        return room
 
     def _passes_by_requests(self, query: Query, rows: Rows) -> Bools:
         cluster, by_requests = query.cluster, query.is_by_requests(rows)
@@ -54,6 +66,28 @@ class PodCapacity(FilterDefaults):
 
     def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
         """Full, held for other pods, never measured, measured too long ago, or no place for an agent."""
+        if query.cost is not None and (measured := query.is_measured(rows)).any():
+            by_kind = self._reasons_by_kind(query, query.cost, rows[measured])
+            return by_kind | self._reasons_by_pods(query, rows[~measured])
+        return self._reasons_by_pods(query, rows)
+
+    def _reasons_by_kind(self, query: Query, cost: Cost, rows: Ints) -> dict[str, int]:
+        loads = query.cluster.kinds.loads
+        fits, paced = loads.fits(cost, rows), loads.paced(cost, rows, query.now)
+        held = fits & ~loads.fits(cost, rows, query.held_by_others(rows))
+        drained = fits & ~held & query.cluster.large_pods.draining[rows]
+        rest = fits & ~held & ~drained
+        return _counts(
+            {
+                "Insufficient measured capacity": ~fits,
+                "node(s) had their measured capacity held by PodReservations": held,
+                "node(s) were being drained for a larger pod": drained,
+                "node(s) first do the work of pods that were just placed": rest & ~paced,
+                "node(s) ran pods of this kind whose use has not been measured yet": rest & paced,
+            }
+        )
+
+    def _reasons_by_pods(self, query: Query, rows: Ints) -> dict[str, int]:
         cluster = query.cluster
         measured, by_requests = query.is_measured(rows), query.is_by_requests(rows)
         never = np.isnan(cluster.measured.capacity[rows])
@@ -75,4 +109,8 @@ class PodCapacity(FilterDefaults):
             "node(s) had no measured capacity": ~measured & ~by_requests & never,
             "node(s) had stale telemetry": ~measured & ~by_requests & ~never,
         }
-        return {reason: int(np.count_nonzero(mask)) for reason, mask in found.items() if mask.any()}
+        return _counts(found)
+
+
+def _counts(found: Mapping[str, Bools]) -> dict[str, int]:
+    return {reason: int(np.count_nonzero(mask)) for reason, mask in found.items() if mask.any()}

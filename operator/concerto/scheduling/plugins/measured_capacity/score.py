@@ -27,8 +27,13 @@ class Capacity(ScoreDefaults):
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"capacity"})
 
     def score(self, query: Query, rows: Rows) -> Floats:
-        """Pods that the nodes can still take."""
-        available = query.available(rows)
+        """Pods that the nodes can still take; by kind, what is not committed of a node's scarcest resource then."""
+        if query.cost is not None:
+            loads = query.cluster.kinds.loads
+            left = loads.settings.max_head_room - loads.commitment(query.cost, rows)
+            available = np.where(query.is_measured(rows), np.maximum(left, 0.0), np.nan)
+        else:
+            available = query.available(rows)
         by_requests = query.is_by_requests(rows)
         if by_requests.any():
             pods = np.fmin(query.pods_by_requests(rows), np.where(np.isnan(available), np.inf, available))

@@ -11,8 +11,8 @@ from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Transition
 from concerto.simulation.scheduling.node_telemetry import Readings
+from concerto.simulation.scheduling.policies.agents import Agents
 from concerto.simulation.scheduling.policies.base import QueueingPolicy
-from concerto.simulation.scheduling.policies.concerto import Agents
 from concerto.simulation.scheduling.workloads import SimPod
 
 

@@ -19,6 +19,12 @@ from concerto.simulation.scheduling.policies.trimaran import load_variation_risk
 REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 """Millicores that `kube-sweep` gives every pod, one run each (evaluation section 1: 100m to 1500m)."""
 
+_CONCERTO: dict[str, dict[str, bool]] = {
+    "concerto": {},
+    "concerto-known": {"known": True},
+    "concerto-without-kinds": {"kinds": False},
+}
+"""Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit."""
 _PLAIN: dict[str, Callable[[], Policy]] = {
     "kube-scheduler": KubeScheduler,
     "carico": Carico,
@@ -32,7 +38,7 @@ _PLAIN: dict[str, Callable[[], Policy]] = {
     "oracle-tight": lambda: Oracle(slack=1.0),
 }
 _WITH_REQUEST = re.compile(r"^kube-scheduler@(\d+m)$")
-EXPECTED = f"concerto, kube-sweep, kube-scheduler@<millicores>m, {', '.join(_PLAIN)}"
+EXPECTED = f"{', '.join(_CONCERTO)}, kube-sweep, kube-scheduler@<millicores>m, {', '.join(_PLAIN)}"
 """What a policy may be called, for messages."""
 
 
@@ -43,7 +49,7 @@ def expand(name: str) -> list[str]:
 
 def is_policy(name: str) -> bool:
     """Whether there is a policy of that name."""
-    return name in _PLAIN or name in ("concerto", "kube-sweep") or _WITH_REQUEST.match(name) is not None
+    return name in _PLAIN or name in _CONCERTO or name == "kube-sweep" or _WITH_REQUEST.match(name) is not None
 
 
 def make(name: str, capacity: CapacitySettings | None = None, profile: ProfileSettings | None = None) -> Policy:
@@ -54,8 +60,8 @@ def make(name: str, capacity: CapacitySettings | None = None, profile: ProfileSe
         capacity: NodeCapacity.spec for `concerto`.
         profile: SchedulingProfile.spec for `concerto`.
     """
-    if name == "concerto":
-        return Concerto(capacity, profile or ProfileSettings(SCHEDULER_NAME))
+    if name in _CONCERTO:
+        return Concerto(capacity, profile or ProfileSettings(SCHEDULER_NAME), **_CONCERTO[name])
     match = _WITH_REQUEST.match(name)
     if match is not None:
         return KubeScheduler(milli(match.group(1)))

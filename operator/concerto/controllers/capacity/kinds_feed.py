@@ -1,0 +1,79 @@
+"""Hands what the nodes have measured of kinds of pods to the scheduler, soon after it has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, from_entries
+from concerto.kube import Object
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cluster import ClusterState
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 1.0
+"""Agents publish at their own pace; together they cost the event loop no more than one look in this time."""
+_NODES_A_LOOK = 250
+"""Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next."""
+_UNKNOWN_CORES = 1024.0
+"""CPUs that a node is taken to have while its Node object is not known."""
+
+
+class KindsFeed:
+    """Keeps the tables of all nodes, and brings the scheduler's costs up to date.
+
+    The scheduler does not wait for the cluster's SubspaceSnapshot to be written and seen: what nodes publish is here
+    already, also after a restart.
+
+    Attributes:
+        kinds: the tables of all nodes.
+    """
+
+    def __init__(self, cluster: ClusterState, requeue: Callable[[Change], None]) -> None:
+        """Nothing is handed over before `run`.
+
+        Args:
+            cluster: the scheduler's.
+            requeue: called when pods that wait may find a node.
+        """
+        self.kinds = ClusterKinds()
+        self._cluster = cluster
+        self._requeue = requeue
+        self._version = 0
+        self._seen: dict[str, Object | None] = {}  # snapshots to be taken in, by node; None for one that has gone
+
+    def on_snapshot(self, old: Object | None, new: Object | None) -> None:
+        """A SubspaceSnapshot appeared, changed or went."""
+        name = ((new or old) or {})["metadata"]["name"]
+        if name != CLUSTER_NAME:
+            self._seen[name] = new
+
+    async def run(self) -> None:
+        """Hand over what arrives until cancelled."""
+        while True:
+            self.update()
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    def update(self) -> None:
+        """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
+        for name in list(self._seen)[:_NODES_A_LOOK]:
+            self._take(name, self._seen.pop(name))
+        if self.kinds.version != self._version:
+            self._version = self.kinds.version
+            if table := self.kinds.table():
+                self._requeue(self._cluster.kinds.set_table(table))
+
+    def _take(self, name: str, snapshot: Object | None) -> None:
+        try:
+            status = None if snapshot is None else SubspaceSnapshot.from_raw(snapshot).status
+        except Exception as error:  # whatever is wrong with it, the others' tables go on counting
+            logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
+            status = None
+        if status is None:
+            self.kinds.remove_node(name)
+        else:
+            cores = self._cluster.nodes.cores_of(name) or _UNKNOWN_CORES
+            self.kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores)

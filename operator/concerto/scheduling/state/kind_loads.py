@@ -1,0 +1,147 @@
+"""What pods cost by kind, and what is committed on each node because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from concerto.api.nodecapacity import NodeCapacityStatus
+from concerto.api.pod import PodView
+from concerto.api.pod_kind import Kind
+from concerto.capacity.kinds.cost import Cost, estimate
+from concerto.capacity.kinds.law import NodeLoads
+from concerto.capacity.kinds.table import Table
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.columns import Bools, Ints, Rows
+
+_GROWTH = 4.0
+"""Pods of a kind that a node may run for each one there that has shown its load, while none of them has ended."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """A kind with pods in the cluster: its cost now, and how many of its pods are on each row."""
+
+    kind: Kind
+    cost: Cost
+    pods: dict[int, int] = field(default_factory=dict)
+
+
+class KindLoads:
+    """Costs of kinds and what they commit, by row.
+
+    Attributes:
+        loads: what is committed on each row.
+        pods_wait: whether the last cycle left pods without a node.
+    """
+
+    def __init__(self) -> None:
+        self.loads = NodeLoads()
+        self.pods_wait = False
+        self._measured = False
+        self._table: Table = {}
+        self._kinds: dict[str, _Kind] = {}
+
+    def __bool__(self) -> bool:
+        """Whether agents measure what pods cost; until they have something, nothing is known of any kind."""
+        return self._measured
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        self.loads.grow(width)
+
+    def set_node(self, row: int, machine: Ints) -> None:
+        """The row's node has that many millicores and bytes of memory."""
+        self.loads.set_node(row, machine[0] / 1000.0, float(machine[1]))
+
+    def cost_of(self, pod: PodView) -> Cost:
+        """What such a pod costs; while nothing is known of its memory, what it requests."""
+        known = self._kinds.get(pod.kind.key)
+        cost = known.cost if known is not None else estimate(self._table, pod.kind)
+        if cost.memory is None and (requested := pod.requests.get("memory")):
+            return replace(cost, memory=float(requested))
+        return cost
+
+    def may_run(self, pod: PodView, cost: Cost, rows: Rows) -> Bools:
+        """Rows that may run one more pod like it, as far as pods like it have shown what they use.
+
+        Until one has ended nobody knows how long they go on and how their use changes. So a node is given few of them
+        at first, and then some for each that has shown its load.
+        """
+        limit = self.loads.blind_pods(rows)
+        known = self._kinds.get(pod.kind.key)
+        if cost.basis == "Ended" or known is None:
+            return limit > 0.0
+        limit = np.maximum(limit, _GROWTH * cost.pods / max(1, len(known.pods)))
+        counts = np.zeros(len(self.loads.pods))
+        for row, count in known.pods.items():
+            counts[row] = count
+        may: Bools = counts[rows] < limit
+        return may
+
+    def set_table(self, table: Table) -> Change:
+        """More is known of kinds: what is committed is counted afresh where it has changed."""
+        self._table, self._measured = table, True
+        cheaper = False
+        for known in self._kinds.values():
+            after = estimate(table, known.kind)
+            if after != known.cost:
+                for row, count in known.pods.items():
+                    self.loads.change_cost(row, known.cost, after, count)
+                cheaper |= after.share < known.cost.share or after.known != known.cost.known
+                known.cost = after
+        return Change.CAPACITY if cheaper else Change.NOTHING
+
+    def report(self, row: int, status: NodeCapacityStatus | None, now: float) -> None:
+        """What the row's agent has measured of the whole node.
+
+        Args:
+            row: the row.
+            status: its last status; None without one.
+            now: when it came, seconds.
+        """
+        loads = self.loads
+        resources = {} if status is None else {r.name: r for r in status.resources}
+        cpu, memory = resources.get("cpu"), resources.get("memory")
+        loads.own_cpu[row] = loads.cores[row] * _own(cpu.non_pod if cpu else None)
+        loads.own_memory[row] = loads.memory_bytes[row] * _own(memory.non_pod if memory else None)
+        if cpu is not None:
+            # y is half the runnable threads per CPU, up to two of them: from one on no CPU idles
+            loads.observe(row, min(1.0, 2.0 * cpu.usage), self.pods_wait, now)
+
+    def give_work(self, pod: PodView, row: int, now: float) -> None:
+        """The pod has just been placed on the row: its node has its work to do."""
+        if (known := self._kinds.get(pod.kind.key)) is not None and pod.counted:
+            self.loads.give_work(row, known.cost, now)
+
+    def add_pod(self, pod: PodView, row: int) -> None:
+        """The pod is on the row, and uses what its kind costs."""
+        if not pod.counted:
+            return
+        known = self._kinds.get(pod.kind.key)
+        if known is None:
+            known = self._kinds[pod.kind.key] = _Kind(pod.kind, estimate(self._table, pod.kind))
+        known.pods[row] = known.pods.get(row, 0) + 1
+        self.loads.add_pod(row, known.cost)
+
+    def remove_pod(self, pod: PodView, row: int) -> None:
+        """The pod uses nothing of the row's node any more."""
+        known = self._kinds.get(pod.kind.key)
+        if not pod.counted or known is None or row not in known.pods:
+            return
+        self.loads.remove_pod(row, known.cost)
+        known.pods[row] -= 1
+        if not known.pods[row]:
+            del known.pods[row]
+            if not known.pods:
+                del self._kinds[pod.kind.key]
+
+    def costs(self) -> Mapping[str, Cost]:
+        """Cost of each kind that has pods on nodes, by its key."""
+        return {key: known.cost for key, known in self._kinds.items()}
+
+
+def _own(non_pod: float | None) -> float:
+    return min(max(non_pod or 0.0, 0.0), 1.0)

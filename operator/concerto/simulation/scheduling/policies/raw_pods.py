@@ -1,0 +1,55 @@
+"""Pods of a scenario as the API server would hold them, and what an earlier run would have taught of them."""
+
+from __future__ import annotations
+
+from concerto.api.pod_kind import Kind, kind_of_pod
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds, Table
+from concerto.simulation.scheduling.setup import Setup
+from concerto.simulation.scheduling.workloads import JobSpec
+
+SCHEDULER_NAME = "concerto"
+_EARLIER_PODS = 10
+
+
+def kind_of_job(job: JobSpec) -> Kind:
+    """The kind of the job's pods."""
+    return kind_of_pod(raw_pod(job))
+
+
+def earlier_run(setup: Setup) -> Table:
+    """What the cluster would know of the jobs' pods had each run before, on nodes that had nothing else to do."""
+    known = NodeKinds()
+    start = sum(setup.plant.start_seconds) / 2 + sum(setup.plant.end_seconds) / 2
+    for job in setup.jobs:
+        load = job.load
+        held = load.wait_seconds + load.core_seconds / load.threads + (0.0 if job.endless else start)
+        pod = PodMeasurement(load.core_seconds, held, held, load.memory_bytes, True)
+        for _ in range(_EARLIER_PODS):
+            known.pod_ended(kind_of_job(job), pod, 0.0)
+    return known.table((), 0.0)
+
+
+def raw_pod(job: JobSpec) -> dict[str, object]:
+    """A pod of the job as the API server would hold it."""
+    workload = "StatefulSet" if job.endless else "Job"
+    requests = {}
+    if job.cpu_request_millicores:
+        requests["cpu"] = f"{job.cpu_request_millicores}m"
+    if job.memory_request_bytes:
+        requests["memory"] = str(int(job.memory_request_bytes))
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": job.name,
+            "uid": job.name,
+            "labels": {"job": job.name},
+            "ownerReferences": [{"kind": workload, "name": job.name, "controller": True}],
+        },
+        "spec": {
+            "schedulerName": SCHEDULER_NAME,
+            "priority": job.priority,
+            "containers": [{"name": "main", "image": job.name, "resources": {"requests": requests}}],
+        },
+        "status": {"phase": "Pending"},
+    }

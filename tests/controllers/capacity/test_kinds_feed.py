@@ -1,0 +1,64 @@
+"""Costs of kinds reach the scheduler as agents publish them."""
+
+from __future__ import annotations
+
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds, to_entries
+from concerto.controllers.capacity.kinds_feed import KindsFeed
+from support.scheduling_builders import cluster_state, node, pod
+
+
+def snapshot(name, *pods, of):
+    kinds = NodeKinds()
+    for measured in pods:
+        kinds.pod_ended(of.kind, measured, 0.0)
+    entries = to_entries(kinds.table((), 0.0))
+    return {
+        "metadata": {"name": name, "resourceVersion": "1"},
+        "status": {
+            "observedAt": "2026-03-01T12:00:00Z",
+            "resources": ["cpu", "memory"],
+            "sigma": [0.5, 0.1],
+            "directions": [[1.0, 0.0], [0.0, 1.0]],
+            "batches": 1,
+            "kinds": [{"key": key, "sums": list(sums)} for key, sums in entries],
+        },
+    }
+
+
+def fed():
+    cluster = cluster_state([node("n1")])
+    changes = []
+    return cluster, KindsFeed(cluster, changes.append), changes
+
+
+def test_what_agents_measured_is_what_pods_cost_from_then_on():
+    cluster, feed, changes = fed()
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.update()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5
+    assert len(changes) == 1
+    feed.update()
+    assert len(changes) == 1
+
+
+def test_while_nothing_is_measured_pods_are_counted_as_units():
+    cluster, feed, changes = fed()
+    feed.on_snapshot(None, snapshot("n1", of=pod("a")))
+    feed.update()
+    assert not cluster.kinds
+    assert not changes
+
+
+def test_an_odd_table_neither_ends_nor_spoils_the_feed():
+    cluster, feed, _ = fed()
+    odd = snapshot("n2", of=pod("a"))
+    odd["status"]["kinds"] = [
+        {"key": "x", "sums": ["?"]},
+        {"key": "y", "sums": [1.0] * 99},
+        {"key": "z", "sums": [1e300]},
+    ]
+    feed.on_snapshot(None, odd)
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.update()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5
