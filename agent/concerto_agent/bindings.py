@@ -42,8 +42,9 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
         pod_uid=uid,
         cpus=parse_cpu_list(cpus),
         mems=parse_cpu_list(status.get("mems", "")),
-        level=binding.level,
-        unlimited=obj["spec"].get("cpuQuota") == "Unlimited",
+        # An agent that has just started knows nothing before an edit: only what was validated counts
+        level=status.get("exclusivenessLevel", binding.level),
+        unlimited=status.get("cpuQuota", obj["spec"].get("cpuQuota")) == "Unlimited",
     )
 
 

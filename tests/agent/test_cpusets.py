@@ -325,6 +325,16 @@ def test_a_binding_is_claimed_once_it_is_validated_and_until_an_edit_is():
     assert read_claim(OBJECT | {"status": {**OBJECT["status"], "conditions": []}}, "n", first) is None
 
 
+def test_an_agent_that_has_just_started_applies_what_was_validated_and_no_later_edit():
+    edited = OBJECT | {
+        "metadata": OBJECT["metadata"] | {"generation": 2},
+        "spec": OBJECT["spec"] | {"exclusivenessLevel": "NUMA", "cpuQuota": "Unlimited"},
+        "status": OBJECT["status"] | {"exclusivenessLevel": "CPU", "cpuQuota": "Kubelet"},
+    }
+    found = read_claim(edited, "n", None)
+    assert found is not None and (found.level, found.unlimited) == ("CPU", False)
+
+
 ONE = frozenset({1})
 GRANT = Grant(claim("a", 1), ONE)
 # grant, what there is to say, status and reason of Prepared, Applied and KubeletConflict, applied

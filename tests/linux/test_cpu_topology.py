@@ -151,3 +151,14 @@ def test_what_the_agent_has_given_to_pods_is_allocated_and_what_it_keeps_is_not_
     held = (frozenset({0}), frozenset({0, 4}))  # a core is kept for a pod that runs on one of its threads
     pools = build_topology_status({}, reading, KubeletCPUs(), 1e9, held)["pools"]
     assert (pools["allocated"], pools["shared"]) == ("0", "1-3,5-7")
+
+
+def test_memory_nodes_are_published_with_their_sizes(tmp_path):
+    sys = trees.build(tmp_path, trees.SEED)
+    write(sys / "devices/system/node/node0/meminfo", "Node 0 MemTotal:       32505856 kB\nNode 0 MemFree: 1 kB\n")
+    reading = read_topology(sys)
+    assert reading.topology.memory_bytes == {0: 31 * 2**30}, "node 1 reports none, and is not guessed"
+    status = build_topology_status({}, reading, KubeletCPUs(), 1e9)
+    obj = build_object(NODE_CPU_TOPOLOGIES, {"metadata": {"name": "n", "uid": "u"}}) | {"status": status}
+    assert problems(obj) == []
+    assert NodeCPUTopology.from_raw(obj).topology == reading.topology

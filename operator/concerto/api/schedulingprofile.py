@@ -123,16 +123,22 @@ class ProfileSettings:
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
-        """SchedulingProfile ``spec`` as the API server holds it; what is left out takes its default."""
+        """SchedulingProfile ``spec`` as the API server holds it; what is left out takes its default.
+
+        Raises:
+            ValueError: a part of it is not valid; the message names the field.
+        """
         reservations = spec.get("reservations") or {}
         load = LoadSettings.from_raw(spec.get("load") or {})
         provider = MetricProviderSettings.from_raw(spec.get("metricProvider") or {})
         if provider.type != "Agents":
             load = replace(load, provider=spec["schedulerName"])
+        scores = tuple(ScoreSettings.from_raw(s) for s in spec["scores"]) if "scores" in spec else cls.scores
+        workload_aware = WorkloadAwareSettings.from_raw(spec.get("workloadAware") or {})
         return cls(
             scheduler_name=spec["schedulerName"],
             filters=tuple(f["name"] for f in spec["filters"]) if "filters" in spec else cls.filters,
-            scores=tuple(ScoreSettings.from_raw(s) for s in spec["scores"]) if "scores" in spec else cls.scores,
+            scores=scores,
             metrics_policy=spec.get("metricsPolicy", cls.metrics_policy),
             stale_after_seconds=parse_duration(spec["staleAfter"]) if "staleAfter" in spec else cls.stale_after_seconds,
             large_pod_wait_seconds=(
@@ -145,5 +151,5 @@ class ProfileSettings:
             unbound_ttl_seconds=parse_duration(reservations.get("unboundTTL", "60s")),
             load=load,
             metric_provider=provider,
-            workload_aware=WorkloadAwareSettings.from_raw(spec.get("workloadAware") or {}),
+            workload_aware=workload_aware,
         )

@@ -33,7 +33,14 @@ class Profile:
 
         Raises:
             KeyError: a plugin of that name does not exist (the CRD's enum refuses it).
+            ValueError: a field has no effect without another; the message names both.
         """
+        policy = settings.workload_aware.policy
+        if policy != "Balanced" and "WorkloadAware" not in {score.name for score in settings.scores}:
+            raise ValueError(
+                f"spec.workloadAware.policy {policy} has no effect without the score WorkloadAware: add it to "
+                "spec.scores, or remove the policy"
+            )
         return cls(
             settings,
             (*(FILTERS[name]() for name in settings.filters), *(filter_() for filter_ in ALWAYS)),

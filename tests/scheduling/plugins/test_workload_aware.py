@@ -147,7 +147,7 @@ def test_why_nodes_are_refused_and_what_helps():
     query = query_for(made, pinned("p"), by(), NOW)
     assert reasons(WorkloadAware(), query) == {
         "node(s) had too few free CPUs for 2 cpu-bound threads": 1,
-        "node(s) had an agent that did not get ready for a pod's CPUs in time": 1,
+        "node(s) had an agent that did not prepare a pod's CPUs in time, or runs without --pinning": 1,
         "node(s) had no NodeCPUTopology": 1,
     }
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
@@ -161,7 +161,7 @@ def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
     made = cluster("empty", "half")
     made.set_cpu_binding(binding("other", "half", "0-4", "Core"))
     assert scores(Score(), query_for(made, pinned("p"), by(), NOW)) == {"empty": 100, "half": pytest.approx(50)}
-    filled = by("MaximumUtilization")
+    filled = by("MaximumUtilization", scores=(ScoreSettings("WorkloadAware"),))
     assert scores(Score(), query_for(made, pinned("p"), filled, NOW)) == {"empty": 0, "half": pytest.approx(50)}
     assert scores(Score(), query_for(made, pod("p"), by(), NOW)) == {}
     for policy, node_ in (("Balanced", "empty"), ("MaximumUtilization", "half")):
@@ -343,3 +343,8 @@ def test_a_topology_without_cpus_stops_no_pod_from_finding_another_node(kind):
     assert given_cpus(found)["p"][0] == "good"
     made.set_topology(NodeCPUTopology("good", EMPTY, CPUPools()))
     assert "no NodeCPUTopology" in told(decide(made, [pinned("q", kind)]))["q"]
+
+
+def test_a_policy_without_its_score_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match="no effect without the score WorkloadAware: add it"):
+        by("MaximumUtilization")

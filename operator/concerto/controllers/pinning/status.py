@@ -14,7 +14,8 @@ from concerto.pinning.validation import Verdict, brackets
 
 OWN_CONDITIONS = frozenset({"Ready", "Validated", "Reconciling", "Stalled"})
 _OWN_FIELDS = (
-    "observedGeneration", "nodeName", "podUID", "resourceStatus", "cpus", "mems", "conflictsWith",
+    "observedGeneration", "nodeName", "podUID", "resourceStatus", "cpus", "mems", "exclusivenessLevel", "cpuQuota",
+    "conflictsWith",
 )  # fmt: skip
 _FINAL = frozenset({"InvalidCPUSet", "Failed"})
 """Statuses that only an edit changes; the others change with the pod, the node or another binding."""
@@ -93,6 +94,9 @@ def build_binding_status(obj: Object, verdict: Verdict, now: str, *, patient: bo
     ):  # fmt: skip
         if value:
             status[name] = value
+    if valid:
+        status["exclusivenessLevel"] = obj["spec"].get("exclusivenessLevel", "None")
+        status["cpuQuota"] = obj["spec"].get("cpuQuota", "Kubelet")
     if verdict.loses_to is not None:
         status["conflictsWith"] = dict(zip(("namespace", "name"), verdict.loses_to, strict=True))
     mine = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] in OWN_CONDITIONS]

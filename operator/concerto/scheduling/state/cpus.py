@@ -209,7 +209,7 @@ class CPUs:
         name, cpus = status.get("nodeName"), status.get("cpus")
         if not name or not cpus or "deletionTimestamp" in metadata:
             return self.remove_cpu_binding(key)
-        level: Level = obj["spec"].get("exclusivenessLevel", "None")
+        level: Level = status.get("exclusivenessLevel", obj["spec"].get("exclusivenessLevel", "None"))
         best_effort = level == "None" and (metadata.get("labels") or {}).get(LABEL) == "best-effort"
         claim = Claim(to_mask(parse_cpu_list(cpus)), level, best_effort)
         uid = str(status.get("podUID", ""))

@@ -59,7 +59,7 @@ class WorkloadAware(FilterDefaults):
             if not cpus.is_known(name):
                 found["node(s) had no NodeCPUTopology"] += 1
             elif cpus.is_avoided(name):
-                found["node(s) had an agent that did not get ready for a pod's CPUs in time"] += 1
+                found["node(s) had an agent that did not prepare a pod's CPUs in time, or runs without --pinning"] += 1
             elif cpus.place(name, asked) is None:
                 found[f"node(s) had too few free CPUs for {threads}"] += 1
             else:
