@@ -20,9 +20,9 @@ HEAD = """# Reference
 
 <!-- Written by `python docs/reference.py` from crds/ and the metrics in the code: edit those. -->
 
-Every field of every kind, as `kubectl explain` tells it too. Group `concerto.dev`, version `v1alpha1`. **Bold** fields
-must be given. What the API server refuses, it refuses with a sentence under *Refused*. [Metrics](#metrics) come
-last.
+Look up a field of one of the seven kinds, or a metric. Group `concerto.dev`, version `v1alpha1`; `kubectl explain`
+prints the same texts. **Bold** fields are required. *Refused* lists the messages with which the API server refuses an
+object. [Metrics](#metrics) come last. Words are explained in the [glossary](../CONTRIBUTING.md#glossary).
 """
 
 
@@ -123,22 +123,22 @@ def section(crd: dict[str, Any]) -> str:
 
 
 def metrics() -> str:
-    """What operator and agents tell Prometheus."""
+    """The metrics of operator and agents."""
     operator = Metrics()
     forecasts = ForecastMetrics(operator.registry)
     families = [*vars(operator).values(), *vars(forecasts).values(), *vars(forecasts)["_gauges"].values()]
-    said = [(m, "operator") for m in families if hasattr(m, "_labelnames")]
-    said += [(m, "agent") for m in _Collector(Counters(), Gauges()).collect()]
+    described = [(m, "operator") for m in families if hasattr(m, "_labelnames")]
+    described += [(m, "agent") for m in _Collector(Counters(), Gauges()).collect()]
     rows = []
-    for metric, who in said:
+    for metric, who in described:
         (family,) = metric.describe() if hasattr(metric, "describe") else (metric,)
         name = family.name + "_total" * (family.type == "counter")
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
         rows.append(f"| `{name}` | {who} | {family.type} | {labels} | {cell(family.documentation)} |")
     text = (
-        "Of the operator at `:8080/metrics`, of each agent at `:9101/metrics`; the namespace and name of "
-        "`concerto_phpa_*` are those of the PredictiveHPA. Nothing is labelled by pod. What to scrape, alerts and a "
-        "dashboard: `manifests/components/monitoring`, [runbooks](runbooks.md)."
+        "The operator serves `:8080/metrics`, each agent `:9101/metrics`. Labels `namespace` and `name` of "
+        "`concerto_phpa_*` are those of the PredictiveHPA. No metric is labelled by pod. "
+        "`manifests/components/monitoring` has scrape settings, alerts ([runbooks](runbooks.md)) and a dashboard."
     )
     head = ["| metric | of | type | labels | what it is |", "| --- | --- | --- | --- | --- |"]
     return "\n".join(["## Metrics", "", *textwrap.wrap(text, 120), "", *head, *sorted(rows)])

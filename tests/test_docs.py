@@ -58,6 +58,19 @@ def test_commands_that_a_page_names_are_there(page):
     assert set(named) <= known
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_links_the_glossary(page):
+    assert "#glossary)" in page.read_text() or page.name == "CONTRIBUTING.md"
+
+
+def test_the_readme_fits_two_screens_and_goes_from_what_it_is_to_how_to_install_it():
+    text = (REPOSITORY / "README.md").read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    assert headings[:4] == ["Concerto", "Try it", "Test it", "Install it"]
+    assert text[: text.index("## The kinds")].count("\n") <= 55
+    assert text.count("\n") <= 110
+
+
 def spans(page):
     """What a page has in code style, outside of blocks."""
     return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))

@@ -319,7 +319,7 @@ class Agent:
 
 
 def read_cluster_model(snapshot: Object | None) -> Subspace | None:
-    """The cluster's model from its SubspaceSnapshot; None if there is none, or none that can be used."""
+    """The cluster's model from its SubspaceSnapshot; None without a usable one."""
     try:
         status = None if snapshot is None else SubspaceSnapshot.from_raw(snapshot).status
         if status is None or not status.nodes or not status.sigma:

@@ -116,10 +116,11 @@ def _prepared(claim: Claim, grant: Grant, said: Outcome) -> Condition:
     cpus = format_cpu_list(claim.cpus)
     if said.intruder:
         text = (
-            f"CPUs {cpus} can't be kept for the pod: {said.intruder} has some of {format_cpu_list(grant.kept)} still."
+            f"CPUs {cpus} can't be held for the pod: {said.intruder} still runs on some of CPUs "
+            f"{format_cpu_list(grant.kept)}."
         )
         return Condition("Prepared", "False", "SharedPoolNotShrunk", text)
-    kept = f", and {format_cpu_list(grant.kept)} are kept from others" if grant.kept else ""
+    kept = f"; other pods are kept off CPUs {format_cpu_list(grant.kept)}" if grant.kept else ""
     return Condition("Prepared", "True", "Held", f"CPUs {cpus} are held for pod {claim.pod_uid}{kept}.")
 
 
@@ -127,7 +128,9 @@ def _applied(claim: Claim, said: Outcome) -> Condition:
     if said.error:
         return Condition("Applied", "False", "Refused", f"The kernel refuses the CPUs: {said.error}.")
     if said.intruder:
-        return Condition("Applied", "False", "SharedPoolNotShrunk", f"Others can't be moved away: {said.intruder}.")
+        return Condition(
+            "Applied", "False", "SharedPoolNotShrunk", f"Other pods can't be moved off the CPUs: {said.intruder}."
+        )
     if said.cpus is None:
         return Condition("Applied", "Unknown", "NoContainers", "The pod has no container on the node yet.")
     if not said.exact:

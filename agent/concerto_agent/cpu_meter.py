@@ -75,8 +75,8 @@ class Cpus:
                 names = ",".join(str(cpu) for cpu in sorted(shared))
                 return Problem(
                     "SharedCPUs",
-                    f"CPUs {names} also belong to the node in cgroup {sibling.path}: the load of the two can't be told "
-                    "apart. Give each node's cgroup CPUs of its own.",
+                    f"CPUs {names} also belong to the node in cgroup {sibling.path}, so the load of the two "
+                    "nodes can't be separated. Give each node's cgroup CPUs of its own.",
                 )
         return None
 
@@ -164,7 +164,7 @@ class Cpu:
         own = self._busy.read(seconds, problems)
         waited = parse_pressure(self._psi.read() if self._psi else None)
         if waited is None:
-            problems.append(Problem("NoPressure", f"{pressure_name(self._psi)}: cpu is the utilisation alone."))
+            problems.append(Problem("NoPressure", f"{pressure_name(self._psi)}: cpu is utilisation only."))
         pressure = self._waiting.update(self._pressure.update(waited, seconds), seconds)
         # Time that processes outside of the node's cgroup took of its CPUs while its own tasks waited is to it what
         # steal is to a machine, and counts as busy. Without, a node on busy CPUs would never look full.

@@ -184,7 +184,7 @@ def resolve(
         The grants by pod UID, and why the others are none.
     """
     if not rule.known:
-        text = "kubelet's cpu_manager_state can't be read, so that any cpuset could be its own: see --kubelet-state."
+        text = "kubelet's cpu_manager_state can't be read, so any cpuset could be kubelet's: set --kubelet-state."
         return {}, {claim.key: Refusal("KubeletUnknown", text) for claim in claims}
     grants: dict[str, Grant] = {}
     refusals: dict[BindingKey, Refusal] = {}
@@ -194,7 +194,7 @@ def resolve(
         kept = topology.closure(claim.cpus, claim.level)
         refusal = _refusal(claim, kept, grants, topology.cpus, kubelets, rule)
         if refusal is None and kept and not shared - kept:
-            refusal = Refusal("SharedPoolEmpty", "No CPU of the node would be left to pods without a binding.")
+            refusal = Refusal("SharedPoolEmpty", "No CPU of the node would be left for pods without a binding.")
         if refusal is None:
             grants[claim.pod_uid] = Grant(claim, kept)
             shared -= kept
@@ -207,9 +207,9 @@ def _refusal(
     claim: Claim, kept: Numbers, grants: Mapping[str, Grant], online: Numbers, kubelets: Numbers, rule: KubeletRule
 ) -> Refusal | None:
     if missing := claim.cpus - online:
-        return Refusal("CPUsGone", f"CPUs {format_cpu_list(missing)} are not online on this node any more.")
+        return Refusal("CPUsGone", f"CPUs {format_cpu_list(missing)} are no longer online on this node.")
     if claim.pod_uid in rule.exclusive:
-        text = "kubelet's static CPU manager has given the pod CPUs of its own, and rules its containers."
+        text = "kubelet's static CPU manager has assigned CPUs to the pod and controls its containers."
         return Refusal("KubeletConflict", text)
     if met := (claim.cpus | kept) & kubelets:
         text = f"CPUs {format_cpu_list(met)} are held by pods of kubelet's static CPU manager."
@@ -217,7 +217,7 @@ def _refusal(
     for other in grants.values():
         if other.claim.pod_uid == claim.pod_uid or kept & other.claim.cpus or other.kept & claim.cpus:
             name = "/".join(other.claim.key)
-            return Refusal("Conflict", f"PodCPUBinding {name}, which is older, still holds CPUs of it on the node.")
+            return Refusal("Conflict", f"The older PodCPUBinding {name} still holds some of these CPUs on the node.")
     return None
 
 

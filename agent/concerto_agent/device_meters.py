@@ -52,7 +52,7 @@ class Network:
                 file, rate = self._counters.setdefault((interface, direction), (KeptFile(path), Rate()))
                 usages.append(clip(rate.update(parse_number(file.read()), seconds) * 8 / (speed * 1e6)))
         if not usages:
-            message = f"No physical interface in {self._class} tells its speed: network is not measured."
+            message = f"No physical interface in {self._class} reports its speed: network is not measured."
             problems.append(Problem("NetworkSpeedUnknown", message, "network"))
             return NOTHING
         usage = NAN if any(math.isnan(each) for each in usages) else max(usages)
@@ -89,7 +89,7 @@ class GaugeFile:
             return NOTHING
         value = parse_number(content(self._path))
         if value is None or not 0 <= value <= 1:
-            what = "holds no number" if value is None else f"holds {value:g}, which is not"
+            what = "does not hold a number" if value is None else f"holds {value:g}, which is not"
             message = f"{self._path} {what} in [0, 1]: {self._name} is not measured."
             problems.append(Problem("InvalidGauge", message, self._name))
             return NOTHING

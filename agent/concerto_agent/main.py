@@ -37,7 +37,7 @@ log = logging.getLogger("concerto_agent")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``concerto agent``."""
-    parser.add_argument("--node-name", required=True, help="name of the Node, as its kubelet has it")
+    parser.add_argument("--node-name", required=True, help="name of the Node, as its kubelet registered it")
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, the pod's service account, ~/.kube/config")
     parser.add_argument(
         "--scope",
@@ -75,24 +75,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pod-metrics-bind",
         metavar="HOST:PORT",
-        help="serve CPU and memory of the node's pods there over TLS, for autoscaling (default: not)",
+        help="serve CPU and memory of the node's pods there over TLS, for autoscaling (default: not served)",
     )
     pinning = parser.add_argument_group("pinning", "needs the rights of manifests/components/pinning")
-    pinning.add_argument(
-        "--pinning", action="store_true", help="give pods the CPUs that PodCPUBindings grant them, by writing cpusets"
-    )
+    pinning.add_argument("--pinning", action="store_true", help="write the cpusets of pods as PodCPUBindings ask")
     pinning.add_argument(
         "--daemon-set",
         type=_namespace_and_name,
         metavar="NAMESPACE/NAME",
-        help="the DaemonSet of this agent: when it is gone as the agent ends, every pin is released",
+        help="the DaemonSet of this agent; if it is gone when the agent stops, all pins are released",
     )
     pinning.add_argument(
         "--release",
         action="store_true",
-        help="give every pod of the node its unpinned cpuset and its CPU quota back, and end",
+        help="give every pod of the node its unpinned cpuset and its CPU quota back, and exit",
     )
-    parser.add_argument("--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not)")
+    parser.add_argument(
+        "--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not served)"
+    )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
 
 
@@ -133,7 +133,10 @@ def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSetting
     try:
         limits = asyncio.run(_limits(args.kubeconfig, args.node_name, pinning.release_timeout_seconds))
         if kubelet_sets_quotas(pinning.kubelet_config) is None:
-            problem = f"{pinning.kubelet_config} can't be read, and kubelet may set none (--kubelet-config)"
+            problem = (
+                f"{pinning.kubelet_config} can't be read, so it is unknown whether kubelet sets CPU quotas "
+                "(--kubelet-config)"
+            )
     except (ConfigError, KubeError, TimeoutError) as error:
         problem = f"the node's pods can't be read: {error or type(error).__name__}"
     try:
@@ -142,7 +145,7 @@ def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSetting
         print(f"concerto agent: pins are not released: {error}", file=sys.stderr)
         return 1
     if problem:
-        text = "cpusets are given back; a CPU quota that was lifted comes back with the pod's next container only"
+        text = "cpusets are restored; a lifted CPU quota comes back only with the pod's next container"
         print(f"concerto agent: {text}: {problem}", file=sys.stderr)
         return 1
     return 0
@@ -177,7 +180,7 @@ async def _run(
         try:
             await work
         except asyncio.CancelledError:
-            log.info("asked to stop")
+            log.info("stopping")
             await agent.release_on_uninstall()
         finally:
             for server in servers:

@@ -223,7 +223,7 @@ class Measurement:
 
         Args:
             now: monotonic time, seconds.
-            cluster: the model merged from all nodes; None while there is none.
+            cluster: the model merged from all nodes; None before the first one.
         """
         report = self._pipeline.fold(now, cluster and align(cluster, self.settings.resources))
         # A problem that some samples of a batch did not have has passed, or has just come and will be in the next

@@ -35,7 +35,10 @@ class MachineMemory:
         if usage is None:
             usage = readings.memory_free_buffers_cached(info)
             if usage is not None and self._formula == "Available":
-                message = "has no MemAvailable: memory is 1 - (MemFree + Buffers + Cached) / MemTotal, blind to tmpfs."
+                message = (
+                    "has no MemAvailable: memory is 1 - (MemFree + Buffers + Cached) / MemTotal, which does not "
+                    "see tmpfs."
+                )
                 problems.append(Problem("NoMemAvailable", f"{self._meminfo.path} {message}"))
         if usage is None:
             message = f"{self._meminfo.path} lacks fields: memory is not measured."

@@ -51,8 +51,8 @@ class Meter(Protocol):
 def pressure_name(file: KeptFile | None) -> str:
     """Subject and verb of the sentence on a pressure file that cannot be read."""
     if file is None:
-        return "No cgroup hierarchy (v2 or unified) tells pressure"
-    return f"{file.path} tells no pressure"
+        return "No cgroup hierarchy (v2 or unified) reports pressure"
+    return f"{file.path} reports no pressure"
 
 
 def content(path: Path) -> bytes | None:

@@ -64,21 +64,27 @@ class _Collector:
 
         c, g = self._counters, self._gauges
         yield CounterMetricFamily("concerto_agent_samples", "Samples taken.", value=c.samples)
-        yield CounterMetricFamily("concerto_agent_missed_samples", "Samples not taken in time.", value=c.missed)
+        yield CounterMetricFamily(
+            "concerto_agent_missed_samples", "Samples that were not taken in time.", value=c.missed
+        )
         for name, text, label, counts in (
-            ("invalid_readings", "Readings that gave no number.", "resource", c.invalid),
+            ("invalid_readings", "Readings that were not valid numbers.", "resource", c.invalid),
             ("pod_events", "Pods that started or ended.", "event", c.pods),
-            ("publications", "Statuses written, by what made it worth it.", "reason", c.published),
-            ("publication_errors", "Writes that failed, by what went wrong.", "error", c.failed),
+            ("publications", "Writes of a status, by the reason for the write.", "reason", c.published),
+            ("publication_errors", "Failed writes, by error.", "error", c.failed),
         ):
             family = CounterMetricFamily(f"concerto_agent_{name}", text, labels=[label])
             for value, count in counts.items():
                 family.add_metric([value], count)
             yield family
-        yield GaugeMetricFamily("concerto_agent_capacity_pods", "Pods the node can take now.", value=g.capacity)
+        yield GaugeMetricFamily(
+            "concerto_agent_capacity_pods",
+            "Pods that the node can take now, in addition to those it runs.",
+            value=g.capacity,
+        )
         yield GaugeMetricFamily("concerto_agent_pods", "Pods counted on the node.", value=g.pod_count)
         usage = GaugeMetricFamily(
-            "concerto_agent_usage_ratio", "Part of the node that is in use, over a second.", labels=["resource"]
+            "concerto_agent_usage_ratio", "Fraction of the resource in use, over the last second.", labels=["resource"]
         )
         for resource, part in g.usage.items():
             usage.add_metric([resource], part)
@@ -111,7 +117,7 @@ async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[
 
     async def ready(_: web.Request) -> web.Response:
         known = counters.published.total() > 0
-        return web.Response(text="ok" if known else "nothing is published yet", status=200 if known else 503)
+        return web.Response(text="ok" if known else "no status has been published yet", status=200 if known else 503)
 
     server = HttpServer(bind, [web.get("/metrics", metrics), web.get("/healthz", health), web.get("/readyz", ready)])
     await server.start()

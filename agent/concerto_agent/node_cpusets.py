@@ -131,7 +131,7 @@ class NodeCpusets:
         self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
         self._claims = {claim.key: claim for claim in claims}
         for uid in errors.keys() - self.grants.keys():
-            log.warning("the cpusets of pod %s are not what they should be: %s", uid, errors[uid])
+            log.warning("the cpusets of pod %s could not be written: %s", uid, errors[uid])
 
     def look_at(self, uid: str) -> bool:
         """Look at one pod, of which something has changed; True if what is to be said of it has changed.

@@ -133,9 +133,11 @@ class Pinner:
         except NotFound:
             return f"DaemonSet {namespace}/{name} is gone"
         except (Unauthorized, Forbidden) as error:
-            return f"our rights are gone ({error})"
+            return f"the API server no longer accepts this agent ({error})"
         except KubeError as error:
-            log.warning("pins stay: not known whether DaemonSet %s/%s is being removed: %s", namespace, name, error)
+            log.warning(
+                "pins stay, because it is unknown whether DaemonSet %s/%s is being removed: %s", namespace, name, error
+            )
             return ""
         return f"DaemonSet {namespace}/{name} is being deleted" if "deletionTimestamp" in found["metadata"] else ""
 
@@ -212,7 +214,7 @@ class Pinner:
                 except (NotFound, Invalid, Conflict):
                     continue  # it is gone, or no longer what was meant: the watch tells in a moment
                 except KubeError as error:
-                    problem = "PodCPUBinding {}/{}: not told how it stands: {}".format(*key, error)
+                    problem = "PodCPUBinding {}/{}: status not written: {}".format(*key, error)
                     if not isinstance(error, ApiError):
                         break  # nobody answers; a refusal is of this one, and others wait for their word
             if problem:

@@ -97,7 +97,7 @@ class Callers:
             try:
                 verdict = await self._ask(token)
             except (KubeError, KeyError, TypeError) as error:
-                return Verdict(503, f"the API server does not say who may read: {error}")
+                return Verdict(503, f"the API server did not answer who may read: {error}")
             settings = self._settings
             seconds = settings.allowed_seconds if verdict.status == 200 else settings.refused_seconds
             while len(self._known) >= settings.remembered:
@@ -200,7 +200,7 @@ async def serve(
 
     app.on_shutdown.append(shut)
     await runner.setup()
-    assert runner.server is not None, "set up just now"
+    assert runner.server is not None, "starting"
     limiter = asyncio.ensure_future(ConnectionLimiter(runner.server, listener, certificate.context, settings).run())
     served = listener.getsockname()[1]
     return runner, MetricsEndpoint(served, certificate.sha256, "" if host in ("", "0.0.0.0", "::") else host)

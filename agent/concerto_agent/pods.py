@@ -45,7 +45,7 @@ class PodWatcher:
         pods: pod UID (as in the directory's name) -> path of its cgroup, relative to the hierarchy's root.
         working: UIDs of the pods of which a container, and not only the sandbox, has a cgroup.
         events: ``Inotify``, or ``Scan`` where no watch could be had and the tree is read once a second.
-        kubepods: path of the kubepods cgroup, None while there is none.
+        kubepods: path of the kubepods cgroup; None while it does not exist.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ class Rate:
         self._last: float | None = None
 
     def update(self, value: float | None, seconds: float) -> float:
-        """The growth since the last update, per second; NaN if there is none to speak of.
+        """The growth since the last update, per second; NaN without two usable readings.
 
         Args:
             value: the counter now, None if it can't be read.

@@ -99,7 +99,7 @@ class Sampler:
             problems.append(shared)
         if not self._pods.found:
             where = self._settings.cgroup or "/"
-            message = f"No kubepods cgroup below {where}: no pod can be seen until kubelet has made it."
+            message = f"No kubepods cgroup below {where}: no pod can be counted until kubelet has created it."
             problems.append(Problem("NoPodCgroups", message))
         return Sample(now, seconds, found, tuple(problems))
 

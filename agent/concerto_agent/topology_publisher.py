@@ -181,7 +181,7 @@ def _conditions(untold: Iterable[str], kubelet: Iterable[str], absent: Iterable[
         text = f"spec.reservedCPUs names CPUs that are not online: {absent}. The others are reserved."
         ready = Condition("Ready", "True", "ReservedOffline", text)
     else:
-        ready = Condition("Ready", "True", "Read", "All CPUs, and what kubelet keeps of them, are known.")
+        ready = Condition("Ready", "True", "Read", "All CPUs are known, and which of them kubelet keeps.")
     return [
         ready,
         Condition("Reconciling", "False", ready.reason, "The spec in use is the latest."),
@@ -189,6 +189,6 @@ def _conditions(untold: Iterable[str], kubelet: Iterable[str], absent: Iterable[
             "Stalled",
             "True" if ready.status == "False" else "False",
             ready.reason,
-            ready.message if ready.status == "False" else "Nothing stands in the way.",
+            ready.message if ready.status == "False" else "The object is not stalled.",
         ),
     ]

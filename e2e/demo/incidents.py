@@ -36,13 +36,17 @@ HEAD = """# Debugging
 
 <!-- Written by `python -m e2e.demo.incidents` (about 3 minutes): edit e2e/demo/incidents.py, not this page. -->
 
-Five incidents, with what `kubectl` prints in a real run on simulated nodes: a real API server, the real operator, and
-nodes whose pods and measurements are simulated by the production maths. Three questions lead to nearly everything:
+Read this page to find out why a pod waits, why a node is passed over, why a pod is not pinned, or why replicas move.
+Three commands answer nearly every question:
 
-1. `kubectl describe` the object that is not as it should be: its condition Ready has the sentence, its events the
-   story.
-2. `concerto explain pod NAMESPACE/NAME`: what every filter and score says of every node, now.
-3. `kubectl get ncap`: what the nodes say they can take, and since when they have said nothing.
+1. `kubectl describe` the object that is not as expected. Its condition Ready has the reason, and its events have the
+   history.
+2. `concerto explain pod NAMESPACE/NAME` shows what every filter and score says about every node at present.
+3. `kubectl get ncap` shows what each node can take, and how old that number is (SEEN).
+
+Five incidents follow, with the output of a real run on simulated nodes: the API server and the operator are real; the
+nodes' pods and measurements are simulated by the production maths. Words are explained in the
+[glossary](../CONTRIBUTING.md#glossary).
 """
 
 
@@ -128,7 +132,7 @@ def no_capacity(cluster: Cluster, page: Page) -> None:
     page.write("""
 ## 1. Pods stay Pending: no capacity
 
-A Job of 400 pods that burn CPU and request nothing. Most of them wait:
+A Job has 400 pods that burn CPU and have no requests. Most of them wait:
 """)
     spec = pod_spec(schedulerName="concerto", restartPolicy="Never")
     cluster.apply(workload("Job", "burn", spec, completions=400, parallelism=400))
@@ -148,9 +152,9 @@ A Job of 400 pods that burn CPU and request nothing. Most of them wait:
     page.run(f"kubectl describe pod {pod} | sed -n '/^Conditions/,/^Volumes/p;/^Events/,$p'")
     page.run(f"concerto explain pod default/{pod}")
     page.write("""
-CAPACITY is what the agents told; pods that are placed and not counted yet have it already. What is left is less than a
-pod on every node: this is what the cluster can do, and no request would change it. The pods are placed as
-others end. If it is to go faster: more nodes. If one node alone has capacity 0 while its CPU is low, look at its COST
+CAPACITY is what the agents published. Pods that are placed and not counted yet have taken it already, and less than one
+pod is left on every node. The cluster is full as measured, and no request would change that. The pods are placed as
+others end. More nodes make it faster. If a single node has capacity 0 while its CPU is low, look at its COST
 (`kubectl get ncap -o wide`) and at [the control law](capacity-control.md).
 """)
     cluster.kubectl("delete", "job", "burn", "-n", "default", "--wait=true")
@@ -159,7 +163,7 @@ others end. If it is to go faster: more nodes. If one node alone has capacity 0 
 def stale_agent(cluster: Cluster, page: Page, fleet: subprocess.Popen[str]) -> None:
     """An agent that hangs."""
     page.write("""
-## 2. A node is passed over: its agent is silent
+## 2. A node is passed over: its agent does not report
 
 The agent of node `quiet-0000` hangs. Three heartbeats later:
 """)
@@ -172,11 +176,12 @@ The agent of node `quiet-0000` hangs. Three heartbeats later:
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^Events/,$p'")
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^  Conditions/,/^  Observed At/p'")
     page.write("""
-The agent's conditions are as old as its numbers: SEEN tells their age. Until they are `spec.staleAfter` old (10
-minutes by default), what was placed since is taken off them; then `spec.metricsPolicy` decides: the node counts by its
-pods' requests (`FallbackToRequests`), or takes no part (`Avoid`). The remedy is the agent's: `kubectl -n
-concerto-system get pods -o wide -l app.kubernetes.io/name=concerto-agent`, and the log of the one on that node. It is
-back when SEEN is young again.
+The conditions are as old as the numbers, because the agent writes both. SEEN is their age. Until they are `staleAfter`
+old (10 minutes by default), the last capacity is used, less what was placed since. Then the profile's `metricsPolicy`
+decides: the node's pods count by their requests (`FallbackToRequests`), or the node is avoided (`Avoid`).
+
+Repair the agent: `kubectl -n concerto-system get pods -o wide -l app.kubernetes.io/name=concerto-agent` lists the
+agents; read the log of the one on that node. The node is back to normal when SEEN is below the heartbeat.
 """)
     fleet.send_signal(signal.SIGCONT)
 
@@ -186,7 +191,7 @@ def conflict_of_bindings(cluster: Cluster, page: Page) -> None:
     page.write("""
 ## 3. A pod is not pinned: two bindings want the same core
 
-Two pods on a node, and a binding each; the second one asks for a core that the first holds exclusively.
+Two pods run on a node, each with a binding. The second binding asks for a core that the first holds exclusively.
 """)
     for name in ("first", "second"):
         spec = pod_spec(schedulerName="concerto", nodeSelector={"kubernetes.io/hostname": "node-0000"})
@@ -198,13 +203,13 @@ Two pods on a node, and a binding each; the second one asks for a core that the 
     eventually("the first is valid", lambda: condition(cluster, "pcb", "first", "Validated").get("status") == "True")
     time.sleep(1.1)  # the older one is the one of an earlier second
     cluster.apply(concerto("PodCPUBinding", "second", podName="second", **binding))
-    eventually("the conflict is told", lambda: has_event(cluster, "second", "CPUSetAllocationFailed"))
+    eventually("the conflict is reported", lambda: has_event(cluster, "second", "CPUSetAllocationFailed"))
     page.run("kubectl get pcb")
     page.run("kubectl describe pcb second | sed -n '/^Status/,$p'")
     page.write("""
-The sentence names the node, the CPUs and the binding that holds them; `status.conflictsWith` names it for programs.
-Edit either, or delete the other: the younger one is looked at again at once. CPUs of a node and who holds them:
-`kubectl describe ncpu node-0000`; the rules are in [cpu-pinning](cpu-pinning.md).
+The message names the node, the CPUs and the binding that holds them. `status.conflictsWith` names that binding for
+programs. Edit one of the two, or delete the older one: the younger one is then validated again at once.
+`concerto top cpus node-0000` shows the node's CPUs and who has them. [cpu-pinning.md](cpu-pinning.md) has the rules.
 """)
     cluster.kubectl("delete", "pcb", "second", "-n", "default")
 
@@ -225,9 +230,9 @@ def unforeseeable() -> Callable[[int], int]:
 def forecast_off(cluster: Cluster, page: Page) -> None:
     """A load that can't be foreseen."""
     page.write("""
-## 4. More pods than the load needs: a forecast is off
+## 4. More pods than the load needs: a forecast is wrong
 
-A PredictiveHPA over a load that is another one each quarter of a minute, for no reason that can be known:
+A PredictiveHPA scales a target whose load jumps at random every 15 seconds:
 """)
 
     def is_off() -> bool:
@@ -237,21 +242,22 @@ A PredictiveHPA over a load that is another one each quarter of a minute, for no
         decided = (status.get("lastDecision") or {}).get("reason")
         return bool(error >= 40 and decided == "Forecast")
 
-    eventually("the forecast is off, and decides", is_off, 240)
+    eventually("the forecast is wrong, and decides", is_off, 240)
     page.run("kubectl get phpa web")
     page.run("kubectl describe phpa web | sed -n '/^  Conditions/,/^  Current Metrics/p'")
     page.run("kubectl get phpa web -o jsonpath='{.status.lastDecision.message}'")
     page.run("kubectl get phpa web -o jsonpath='{.status.forecast.backtest}'")
     page.run("kubectl describe phpa web | sed -n '/^Events/,$p'")
     page.write("""
-`backtest` compares what the forecast would have said with what came (ERROR%), and with the assumption that nothing
-changes (`persistenceErrorPercent`). Whether it is active is decided by a measure to which a replica too few is worse
-than one too many, so a forecast may have one whose error is the greater of the two. A load that jumps about is
-expensive to foresee: the margin is the past errors'.
-While the forecast is no better than no change it becomes inactive by itself (Forecasting=False, NotBetterThanNoChange),
-and the object is a HorizontalPodAutoscaler. To switch it off and keep scaling by the present metrics:
-`spec.prediction.mode: "Off"`. To pay less for what is seldom needed: a smaller `spec.prediction.shortage`. To let it
-see a whole period of the load: `spec.prediction.historyLength`. See [autoscaling](autoscaling.md).
+`backtest` compares the forecast with what came (ERROR%), and with the assumption that nothing changes
+(`persistenceErrorPercent`). The decision whether the forecast is active weighs a missing replica more than a surplus
+one. So an active forecast can have the larger error of the two. A load that jumps gives large past errors, and
+therefore a large margin: that is what the extra pods are.
+
+A forecast that is no better than "nothing changes" becomes inactive by itself (Forecasting=False,
+NotBetterThanNoChange), and the object then scales by current metrics only. To get that at once, set
+`spec.prediction.mode: "Off"`. A smaller `spec.prediction.shortage` gives a smaller margin. A longer
+`spec.prediction.historyLength` lets the forecast see a whole period of the load. See [autoscaling.md](autoscaling.md).
 """)
 
 
@@ -274,9 +280,9 @@ The pod below has `schedulerName: concert`.
     page.run("concerto explain pod default/lost")
     page.run("kubectl get sprof")
     page.write("""
-No events at all mean that nobody takes the pod for his: no profile has its schedulerName. (A name cannot be edited in
-a pod; correct the template and let its owner make the pod anew.) Here a second profile was applied, too, whose
-schedulerName is taken:
+A pod without any event has a schedulerName that no scheduler serves. A pod's schedulerName can't be edited: correct the
+template, and let the owner create the pod again. Here a second profile was applied as well, and its schedulerName is
+taken:
 """)
     page.run("kubectl describe sprof copy | sed -n '/^Status/,$p'")
     cluster.kubectl("delete", "sprof", "copy")

@@ -112,7 +112,7 @@ def test_only_the_operator_records_placements_and_only_at_home(concerto_cluster:
     edited = concerto_cluster.kubectl(
         "patch", "pres", name, "-n", "concerto-system", "--type=json", "-p", edit, check=False
     )
-    assert "spec.assignments is the record of decisions already made" in edited
+    assert "spec.assignments records decisions that were made" in edited
     assert "deleted" in operator.kubectl("delete", "pres", name, "-n", "concerto-system")
 
 

@@ -171,7 +171,7 @@ def test_a_node_without_pressure_is_told(concerto_cluster: Cluster, node: str, s
     told = condition(wait_ready(concerto_cluster, node), "TelemetryComplete")
     assert told["status"] == "False"
     assert "pressure/cpu" in told["message"]
-    assert "utilisation alone" in told["message"]
+    assert "utilisation only" in told["message"]
 
 
 def test_a_node_where_nothing_can_be_measured_publishes_no_number(

@@ -119,7 +119,7 @@ def test_a_sample_is_accepted_with_its_status(
 @pytest.mark.parametrize(
     ("status", "field"),
     [
-        ({"observedAt": "2026-03-01T12:00:00Z", "capacity": 3}, "status.observedAt stands for a whole measurement"),
+        ({"observedAt": "2026-03-01T12:00:00Z", "capacity": 3}, "status.observedAt needs a complete measurement"),
         ({"capacity": -1025}, "status.capacity"),
         ({"conditions": [{"type": "Ready", "status": "Maybe"}]}, "status.conditions[0].status"),
     ],

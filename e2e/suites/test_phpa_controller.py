@@ -75,7 +75,7 @@ async def test_a_deployment_is_scaled_up_and_down_and_both_are_explained(concert
     api.readings = Readings({(namespace, n): reading("web", "100m") for n in names})
     async with autoscaler(cluster):
         await eventually_async("twice the target, twice the replicas", lambda: replicas(cluster, namespace, "web") == 4)
-        words = "replicas: the metrics of now ask for"
+        words = "replicas: current metrics ask for"
         await eventually_async("the status says so", lambda: words in decision(cluster, namespace, "web")["message"])
         event = "New size: 4; reason: cpu resource utilization (percentage of request) above target"
         await eventually_async("the event", lambda: event in rescales(cluster, namespace))
@@ -104,7 +104,7 @@ async def test_a_restarted_operator_goes_on_from_the_status(concerto_cluster, ap
             "the forecast of a history it did not see", lambda: replicas(cluster, namespace, "web") > 2
         )
         why = await eventually_async("the event", lambda: rescales(cluster, namespace))
-        assert "reason: forecast (" in why[0], "the metrics of now ask for no more than there are"
+        assert "reason: forecast (" in why[0], "current metrics ask for no more than there are"
 
         def reserved() -> bool:
             found = cluster.get("pres", "-n", namespace)["items"]

@@ -128,7 +128,7 @@ async def test_twins_go_up_and_down_together(system: System, say: Callable[[str]
         up = await all_at(MOST)
         assert status(plane, namespace, "api")["metricsSource"] == "MetricsAPI"
         message = status(plane, namespace, "agents")["lastDecision"]["message"]
-        assert "replicas: the metrics of now ask for" in plane.kubectl("describe", "phpa", "agents", "-n", namespace)
+        assert "replicas: current metrics ask for" in plane.kubectl("describe", "phpa", "agents", "-n", namespace)
         node.exec("rm", "/run/burn/on")
         down, _ = await asyncio.gather(all_at(1), when_its_agent_is_killed())
         say(f"autoscalers on a real node, seconds to {MOST} replicas and back to 1: {up}, {down}; {message}")

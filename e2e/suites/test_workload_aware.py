@@ -171,10 +171,10 @@ def test_cpus_that_come_free_go_to_who_waits_and_what_can_not_be_meant_is_said(c
     odd = pod(namespace, "odd", "gpu-bound")
     concerto_cluster.apply(big["big-2"], odd, pod(namespace, "unsaid", cpu=None))
     told(concerto_cluster, namespace, "big-2", "FailedScheduling", "2 Insufficient cpu")
-    told(concerto_cluster, namespace, "odd", "FailedScheduling", f"can't tell what label {TYPE}=gpu-bound means")
+    told(concerto_cluster, namespace, "odd", "FailedScheduling", f"don't know the value of label {TYPE}=gpu-bound")
     told(concerto_cluster, namespace, "unsaid", "FailedScheduling", "cpu-bound goes with a cpu request")
     explained = concerto("explain", "pod", f"{namespace}/odd", concerto_cluster)
-    assert f"WorkloadAware: node(s) can't tell what label {TYPE}=gpu-bound means" in explained
+    assert f"WorkloadAware: node(s) don't know the value of label {TYPE}=gpu-bound" in explained
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "big-0")
     assert bound(concerto_cluster, namespace, "big-2")
     assert "plain" not in bindings(concerto_cluster, namespace)
@@ -195,9 +195,9 @@ def test_a_silent_agent_keeps_its_own_pod_waiting_and_no_other_and_the_pod_goes_
         return on == "mute-0000" and condition(found, "Validated")["status"] == "True"
 
     eventually("its binding waits for the agent", waiting)
-    words = f"Node mute-0000 did not get ready for CPUs 0-1 within {PREPARE_SECONDS} s"
+    words = f"Node mute-0000 did not prepare CPUs 0-1 within {PREPARE_SECONDS} s"
     told(concerto_cluster, namespace, "only-there", "FailedScheduling", words)
-    told(concerto_cluster, namespace, "only-there", "FailedScheduling", "did not get ready for a pod's CPUs in time")
+    told(concerto_cluster, namespace, "only-there", "FailedScheduling", "did not prepare a pod's CPUs in time")
     no_binding(concerto_cluster, namespace, "only-there")
     concerto_cluster.apply(pod(namespace, "anywhere", fleet=""))
     assert bound(concerto_cluster, namespace, "anywhere")["anywhere"].startswith("pins-"), "mute-0000 is avoided now"
@@ -296,11 +296,11 @@ def test_an_operator_that_is_killed_anywhere_binds_nothing_twice_and_leaves_no_b
 REFUSED = {
     "arguments without the filter": (
         {"filters": [{"name": "UnsupportedConstraints"}], "workloadAware": {}},
-        "spec.workloadAware says how the filter WorkloadAware finds CPUs for pods: list that in spec.filters",
+        "spec.workloadAware holds arguments of the filter WorkloadAware: list that filter in spec.filters",
     ),
     "the score without the filter": (
         {"filters": [{"name": "UnsupportedConstraints"}], "scores": [{"name": "WorkloadAware"}]},
-        "the score WorkloadAware goes with the filter of that name",
+        "the score WorkloadAware needs the filter WorkloadAware",
     ),
     "a feature that there is not": ({"workloadAware": {"features": ["Magic"]}}, "Unsupported value"),
     "a policy that there is not": ({"workloadAware": {"policy": "Random"}}, "Unsupported value"),

@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 
 def condition(obj: Object | None, kind: str) -> Object:
-    """The condition of that type; one with empty fields if there is none."""
+    """The condition of that type; one with empty fields if it is missing."""
     conditions = (obj or {}).get("status", {}).get("conditions", ())
     return next((c for c in conditions if c["type"] == kind), {"status": "", "reason": "", "message": ""})
 
@@ -25,7 +25,7 @@ def ncap(cluster: Cluster, name: str) -> Object | None:
 
 
 def status(cluster: Cluster, name: str) -> Object:
-    """The status of the node's NodeCapacity; empty if there is none."""
+    """The status of the node's NodeCapacity; empty if it is missing."""
     return dict((ncap(cluster, name) or {}).get("status", {}))
 
 

@@ -178,7 +178,7 @@ JUDGED: dict[str, tuple[str | None, list[Answer], int, list[str]]] = {
     "a password": ("Basic b3A6b3A=", [MAY], 401, []),
     "an empty token": ("Bearer ", [MAY], 401, []),
     "a token of other letters than tokens have": ("Bearer \udcff", [MAY], 401, []),
-    "a token that is none": ("Bearer t", [UNKNOWN], 401, [TOKEN]),
+    "a token that is not valid": ("Bearer t", [UNKNOWN], 401, [TOKEN]),
     "a token for the API server": ("Bearer t", [known_for("https://kubernetes")], 401, [TOKEN]),
     "a token that was shown to another agent": ("Bearer t", [known_for(metrics_audience("n2"))], 401, [TOKEN]),
     "a caller without the right": ("Bearer t", [KNOWN, MAY_NOT], 403, [TOKEN, ACCESS]),

@@ -60,7 +60,7 @@ SPECS = {
         },
         {"s": 1000, "a": 1000, "": 2000},
     ),
-    "a limit of 0 is none": ({"containers": [container("a", "0"), container("b", "1")]}, {"b": 1000}),
+    "a limit of 0 does not count": ({"containers": [container("a", "0"), container("b", "1")]}, {"b": 1000}),
     "what a sandbox costs comes on top": (
         {"containers": [container("a", "1")], "overhead": {"cpu": "250m"}},
         {"a": 1000, "": 1250},

@@ -81,7 +81,7 @@ PATHS = {
 
 @pytest.mark.parametrize("spec", PATHS.values(), ids=PATHS)
 def test_what_is_named_leads_nowhere_else(spec):
-    with pytest.raises(ValueError, match=r"is no (name|API version)"):
+    with pytest.raises(ValueError, match=r"is not (a valid name|an API version)"):
         PredictiveHPA.from_raw(phpa(**spec))
 
 

@@ -1,4 +1,4 @@
-"""Pods that are no unit of capacity: what makes one of them."""
+"""Large pods: what makes a pod large."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_pods_took_since_they_were_last_looked_at_is_theirs():
         node.now += 1.0
         node.pods.saw(0, {uid: 0.0}, 0.5, 1.0, node.now)
         node.end(uid)
-    # Pods of half a second are the rule here, so that one of a second is none to be treated apart
+    # Pods of half a second are the rule here, so that one of a second is not large
     assert node.run(2, {"d": 0.6}).large == set()
     assert node.run(2, {"d": 0.6}).large == {"d"}
 

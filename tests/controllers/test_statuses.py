@@ -109,7 +109,7 @@ def test_a_status_that_says_nothing_new_is_not_different():
     [
         ("it is the only one", "", "mine", ("True", "InUse")),
         ("an older one has its name", "", "theirs", ("False", "DuplicateSchedulerName")),
-        ("its spec is not usable", "spec is not usable: x", "", ("False", "InvalidSpec")),
+        ("its spec is not usable", "spec can't be used: x", "", ("False", "InvalidSpec")),
     ],
 )
 def test_a_profile_says_whether_it_is_in_use(sentence, wrong, winner, expected):
@@ -229,7 +229,7 @@ def test_the_scheduled_event_names_the_best_nodes_with_their_scores():
 
 def test_the_scheduled_event_says_when_requests_had_to_decide():
     note = scheduled_note(decision(replace(ASSIGNMENT, basis="Requests"), by_allocation=True))
-    assert "by its requests: it has no recent measurement; no score had a metric of any node" in note
+    assert "by requests, because the node has no recent measurement; no score had metrics of any node" in note
 
 
 def test_an_event_is_never_longer_than_the_api_server_takes():

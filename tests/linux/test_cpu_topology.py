@@ -100,7 +100,7 @@ KUBELET = {
     "the policy none": ('{"policyName":"none","defaultCpuSet":"","checksum":1}', "{}", (set(), set()), []),
     "a kubelet that has not started, and has flags only": (None, None, (set(), set()), []),
     "a state that is half written": ('{"policyName":"sta', "{}", (set(), set()), ["static CPU manager"]),
-    "a configuration that is none": ("{}", "reservedSystemCPUs: some\n", (set(), set()), ["reserves"]),
+    "a configuration that is not valid": ("{}", "reservedSystemCPUs: some\n", (set(), set()), ["reserves"]),
 }  # fmt: skip
 
 

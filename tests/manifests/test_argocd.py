@@ -149,16 +149,16 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         "Healthy", "3 nodes",
     ),
     "a node's model warms up": (
-        said("SubspaceSnapshot", Condition("Ready", "False", "Warmup", "Too few batches for a model yet.")),
-        "Healthy", "Too few",
+        said("SubspaceSnapshot", Condition("Ready", "False", "Warmup", "There are too few batches for a model yet.")),
+        "Healthy", "too few",
     ),
     "a binding's pod is not there": (binding(V["no pod"]), "Progressing", "There is no pod default/a"),
-    "a binding's pod is on no node": (binding(V["no node"]), "Progressing", "on no node yet"),
+    "a binding's pod is on no node": (binding(V["no node"]), "Progressing", "has no node yet"),
     "a binding's node tells no CPUs": (binding(V["no topology"]), "Degraded", "is the agent of the node running?"),
     "a binding asks for CPUs that don't exist": (
         binding(V["c"]), "Degraded", "CPUs [9] do not exist in node n.",
     ),
-    "a binding loses to an older one": (binding(V["b"]), "Degraded", "held by PodCPUBinding default/a"),
+    "a binding loses to an older one": (binding(V["b"]), "Degraded", "held by the older PodCPUBinding default/a"),
     "a binding waits for its agent": (binding(V["a"]), "Progressing", "Waiting for the agent of node n."),
     "a binding's agent does not pin": (binding(V["a"], patient=False), "Degraded", "does not pin"),
     "a reservation is held": (reservation(ReservationState({"n": 3}, {}, 3, False)), "Healthy", "3 units are held"),
@@ -167,10 +167,10 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         reservation(ReservationState({}, {}, 3, False), limited=True), "Degraded", "maxUnitsPerNamespace",
     ),
     "a reservation was used": (reservation(ReservationState({}, {"p": "n"}, 0, False)), "Healthy", "Every unit"),
-    "a reservation has ended": (reservation(ReservationState({}, {}, 0, True)), "Healthy", "Its time is over"),
+    "a reservation has ended": (reservation(ReservationState({}, {}, 0, True)), "Healthy", "ttlSeconds have passed"),
     "a target is scaled": (
         phpa(Condition("AbleToScale", "True", "ReadyForNewScale", "."),
-             Condition("ScalingActive", "True", "ValidMetricFound", ".")), "Healthy", "It scales its target.",
+             Condition("ScalingActive", "True", "ValidMetricFound", ".")), "Healthy", "The target is scaled.",
     ),
     "a target is scaled to zero by hand": (
         phpa(Condition("ScalingActive", "False", "ScalingDisabled", "scaling is disabled")), "Healthy", "disabled",

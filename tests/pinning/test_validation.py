@@ -44,7 +44,7 @@ REFUSED = {
     "a CPU that is not there": (binding("a", "0,26"), {}, ("InvalidCPUSet", "CPUsNotFound"), "CPUs [26] do not exist in node node-4"),  # noqa: E501
     "a reserved CPU": (binding("a", "0-2"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0]"),
     "a core, a thread of which is reserved": (
-        binding("a", "10", "Core"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0] of node node-4 are reserved and never given to a pod, nor is a core",  # noqa: E501
+        binding("a", "10", "Core"), {"reserved": "0"}, ("InvalidCPUSet", "CPUsReserved"), "CPUs [0] of node node-4 are reserved and never assigned to a pod, nor is a core",  # noqa: E501
     ),
     "a memory node, a CPU of which is reserved": (
         binding("a", "1", "NUMA"), {"reserved": "4"}, ("InvalidCPUSet", "CPUsReserved"), "nor is a memory node that",
@@ -94,7 +94,8 @@ def test_the_older_wins_and_the_younger_says_to_whom_it_lost_and_which_cpus():
         assert verdicts["z"].status == "Validated"
         assert (verdicts["a"].status, verdicts["a"].loses_to) == ("CPUSetAllocationFailed", ("default", "z"))
         assert (
-            "CPUs [10] of node node-4 are held by PodCPUBinding default/z (exclusiveness Core)" in verdicts["a"].message
+            "CPUs [10] of node node-4 are held by the older PodCPUBinding default/z (exclusiveness Core)"
+            in verdicts["a"].message
         )
     assert judged(young)["a"].status == "Validated", "once the older one is gone"
 

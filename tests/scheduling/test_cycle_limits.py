@@ -263,4 +263,4 @@ def test_a_daemon_set_s_pod_needs_no_measured_capacity_and_one_that_says_it_is_o
     heads = [pod("log-agent", owner="DaemonSet", affinity=daemon_affinity("full")), pod("other")]
     result = cycle(cluster, heads)
     assert [(d.pod.name, d.assignment.node) for d in result.decisions] == [("log-agent", "full")]
-    assert cluster.measured.available[0] == 0.0, "it takes no unit"
+    assert cluster.measured.available[0] == 0.0, "it takes nothing"

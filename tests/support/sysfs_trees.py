@@ -54,7 +54,7 @@ def smt(sockets: int, cores_per_socket: int, threads: int, **more: object) -> Sh
 
 SINGLE = Shape([(0, 0, [0])], numa=[[0]], l3=[[0]])
 LAPTOP = smt(1, 4, 2)
-SEED = smt(2, 5, 2)  # node-4 of 004 table 7.1
+SEED = smt(2, 5, 2)  # node-4 of Stefanakis, table 7.1
 SUB_NUMA = smt(2, 8, 2, numa=[[*range(4 * n, 4 * n + 4), *range(16 + 4 * n, 20 + 4 * n)] for n in range(4)])
 CCX = smt(1, 16, 2, l3=[[*range(4 * n, 4 * n + 4), *range(16 + 4 * n, 20 + 4 * n)] for n in range(4)])
 HYBRID = Shape(

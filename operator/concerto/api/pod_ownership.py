@@ -20,7 +20,7 @@ MIRROR = "kubernetes.io/config.mirror"
 
 
 def belongs_to_node(pod: Raw) -> bool:
-    """Whether a raw Pod, whole or trimmed, is a mirror pod or a DaemonSet's, and so no unit of measured capacity."""
+    """Whether a raw Pod, whole or trimmed, is a mirror pod or a DaemonSet's, which takes no measured capacity."""
     return MIRROR in (pod["metadata"].get("annotations") or ()) or is_of_daemon_set(pod)
 
 

@@ -52,7 +52,7 @@ class ObjectReference:
         """
         version = raw.get("apiVersion", "")
         if not _API_VERSION.fullmatch(version):
-            raise ValueError(f"{version!r} is no API version (example: apps/v1)")
+            raise ValueError(f"{version!r} is not an API version (example: apps/v1)")
         return cls(_segment(raw["kind"]), _segment(raw["name"]), version)
 
 
@@ -378,7 +378,7 @@ def format_selector(raw: Raw | None) -> str:
 def _segment(name: str) -> str:
     """The name, if it is one segment of a path, as the API server asks of names."""
     if name in (".", "..") or "/" in name or "%" in name:
-        raise ValueError(f"{name!r} is no name: it may not hold / or %, nor be . or ..")
+        raise ValueError(f"{name!r} is not a valid name: it may not contain / or %, nor be . or ..")
     return name
 
 

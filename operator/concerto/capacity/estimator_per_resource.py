@@ -133,7 +133,7 @@ class PerResourceEstimator:
         return np.where(np.isnan(self.base), 0.0, self.base)
 
     def _update_base(self, gain: float, usage: Floats, measured: Bools, pods: Floats, non_pod: Floats) -> None:
-        """Base follows measured non-pod usage; where there is none, the usage at times without pods.
+        """Base follows measured non-pod usage, or without it the usage at times without pods.
 
         The latter is followed down at once: what the last pods leave behind fades, and is not the node's own.
         """

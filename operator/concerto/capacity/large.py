@@ -1,4 +1,4 @@
-"""Pods that are no unit: those that take half a node by themselves, far above what its other pods take.
+"""Large pods: those that use at least half a node by themselves, and far more than the node's other pods.
 
 Capacity counts pods, and that means something only while pods are more or less alike. A pod of four threads among pods
 of one makes the mean of both say nothing about either. Such a pod is found by the CPU time it has had, which nothing

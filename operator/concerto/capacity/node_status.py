@@ -80,7 +80,7 @@ class Health:
         silent_seconds: time since the last valid sample.
         problems: reasons why the telemetry is incomplete.
         pods_known: whether the API server has listed the node's pods.
-        another: instance name of another agent that writes the same object; None if there is none.
+        another: instance name of another agent that writes the same object, or None.
         refused_spec: why the latest spec cannot be used, so that the one before is in use; None if it can.
     """
 
@@ -216,9 +216,9 @@ def build_subspace(
     ready = (
         Condition("Ready", "True", "Measured", "The model is learned from this node's own samples.")
         if warm
-        else Condition("Ready", "False", "Warmup", "Too few batches for a model yet.")
+        else Condition("Ready", "False", "Warmup", "There are too few batches for a model yet.")
     )
-    stalled = Condition("Stalled", "False", "AsExpected", "Nothing stands in the way.")
+    stalled = Condition("Stalled", "False", "AsExpected", "The object is not stalled.")
     return SubspaceStatus(
         observed_at=context.observed_at,
         observed_generation=context.observed_generation,
@@ -244,14 +244,14 @@ def build_conditions(health: Health) -> list[Condition]:
     complete = (
         Condition("TelemetryComplete", "False", reasons[0], message)
         if reasons
-        else Condition("TelemetryComplete", "True", "Complete", "Everything that should be measured is.")
+        else Condition("TelemetryComplete", "True", "Complete", "Everything in spec.resources is measured.")
     )
     return [_ready(health, warm), complete, _progress(warm or not health.fresh), _stalled(health, message)]
 
 
 def _ready(health: Health, warm: bool) -> Condition:
     if not health.pods_known:
-        text = "The API server has not listed this node's pods, so that none can be counted."
+        text = "The API server has not listed this node's pods, so pods can't be counted."
         return Condition("Ready", "False", "PodsUnknown", text)
     if not health.fresh:
         text = f"No resource could be measured for {health.silent_seconds:.0f} s; the numbers are those of observedAt."
@@ -270,11 +270,11 @@ def _stalled(health: Health, problems: str) -> Condition:
         text = "The node's pods can't be listed; see the agent's log. Its service account needs list and watch on pods."
         return Condition("Stalled", "True", "PodsUnknown", text)
     if health.refused_spec is not None:
-        text = f"This agent can't use the spec and measures by the one before: {health.refused_spec}"
+        text = f"This agent can't use the spec, and still uses the one before: {health.refused_spec}"
         return Condition("Stalled", "True", "InvalidSpec", text)
     if not health.fresh:
-        return Condition("Stalled", "True", "NotMeasured", problems or "No valid sample.")
-    return Condition("Stalled", "False", "AsExpected", "Nothing stands in the way.")
+        return Condition("Stalled", "True", "NotMeasured", problems or "There is no valid sample.")
+    return Condition("Stalled", "False", "AsExpected", "The object is not stalled.")
 
 
 def _progress(warm: bool) -> Condition:

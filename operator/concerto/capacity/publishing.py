@@ -83,7 +83,7 @@ class PublishedSubspace:
 def should_publish(
     old: Published | None, new: NodeCapacityStatus, measured_at: float, settings: PublishSettings, now: float
 ) -> PublishReason | None:
-    """The reason to write the status now; None if there is none.
+    """The reason to write the status now, or None.
 
     Args:
         old: the status that was written last; None before the first write.

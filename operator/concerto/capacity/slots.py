@@ -120,7 +120,7 @@ class SlotLaw:
             measured: (N,) whether the batch tells anything.
             initial_cost: (N,) first guess of a pod's cost, fraction of a node.
             idle_cost_growth: by how much a second without pods lets the guess of the cost rise, fraction of a node.
-            large: pods that are no unit: they are left out of everything here but what they take of the node.
+            large: the node's large pods: only the CPU they use counts here.
             elapsed_seconds: time since the batch before.
         """
         known = ~np.isnan(demand)

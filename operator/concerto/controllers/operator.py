@@ -63,9 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     lease = LeaseSettings()
     for name, default, help_ in (
-        ("lease-duration", lease.lease_duration_seconds, "how long others leave a Lease alone that is not renewed"),
-        ("renew-deadline", lease.renew_deadline_seconds, "how long a leader leads without a confirmed renewal"),
-        ("retry-period", lease.retry_period_seconds, "between two renewals"),
+        (
+            "lease-duration",
+            lease.lease_duration_seconds,
+            "how long other replicas wait for a Lease that is not renewed",
+        ),
+        (
+            "renew-deadline",
+            lease.renew_deadline_seconds,
+            "how long a leader stays the leader without a confirmed renewal",
+        ),
+        ("retry-period", lease.retry_period_seconds, "time between two renewals"),
     ):
         parser.add_argument(
             f"--leader-elect-{name}", type=parse_duration, default=float(default), metavar="DURATION", help=help_
@@ -191,7 +199,7 @@ class Operator:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         watchdog = LoopWatchdog(metrics)
         self._supervisor.spawn("loop watchdog", watchdog.run)
-        problem: str | None = "not asked yet"
+        problem: str | None = "not checked yet"
         health.ready["kinds"] = lambda: problem
         health.alive["tasks"] = self._supervisor.problem
         health.alive["event loop"] = watchdog.problem

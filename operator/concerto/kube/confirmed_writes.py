@@ -134,5 +134,5 @@ async def write_until_known(
         ):
             raise NotWritten(str(failure)) from failure
         if elapsed > settings.give_up_after_seconds:
-            raise NotWritten(f"the API server did not take it in time: {failure}") from failure
+            raise NotWritten(f"the API server did not accept it in time: {failure}") from failure
         await asyncio.sleep(wait)

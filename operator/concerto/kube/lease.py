@@ -252,7 +252,7 @@ def build_lease(
     """The lease as ``identity`` takes or renews it.
 
     Args:
-        lease: as it was read, None if there is none; its resourceVersion is kept, so that a change since is a conflict.
+        lease: as it was read, or None; its resourceVersion is kept, so that a change since is a conflict.
         namespace: of a new one.
         name: of a new one.
         identity: the holder to be.

@@ -43,7 +43,7 @@ class Resource:
         if self.namespaced and name and not namespace:
             raise ValueError(f"{self.kind} {name!r} needs its namespace")
         if namespace and not self.namespaced:
-            raise ValueError(f"{self.kind} is cluster scoped; namespace {namespace!r} makes no sense")
+            raise ValueError(f"{self.kind} is cluster scoped and takes no namespace (got {namespace!r})")
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace:
             parts += ["namespaces", quote(namespace, safe="")]

@@ -55,7 +55,7 @@ def read_topology(sys: Path) -> TopologyReading:
 
     Raises:
         OSError: not even the list of online CPUs can be read.
-        ValueError: that list is none.
+        ValueError: that list is not valid.
     """
     root = sys / "devices/system/cpu"
     online = parse_cpu_list((root / "online").read_text())
@@ -79,7 +79,7 @@ def read_topology(sys: Path) -> TopologyReading:
     problems = []
     if untold:
         problems.append(
-            f"The kernel does not tell which CPUs share a core with {_names(untold)}: each is taken for a whole core."
+            f"The kernel does not report which CPUs share a core with {_names(untold)}: each is taken for a whole core."
         )
     topology = CPUTopology(
         _numbered(siblings),
@@ -168,7 +168,9 @@ def read_kubelet(state: Path, config: Path) -> KubeletCPUs:
     reserved: frozenset[int] = frozenset()
     if not state.parent.is_dir():
         # A missing file says that there is no such policy; a missing folder, that it is not shown to us
-        problems.append(f"Not known which CPUs kubelet's static CPU manager has given away: no folder {state.parent}.")
+        problems.append(
+            f"It is unknown which CPUs kubelet's static CPU manager has assigned: there is no directory {state.parent}."
+        )
     try:
         entries = json.loads(state.read_bytes()).get("entries") or {}
         exclusive = frozenset(
@@ -177,16 +179,16 @@ def read_kubelet(state: Path, config: Path) -> KubeletCPUs:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        problems.append(f"Not known which CPUs kubelet's static CPU manager has given away: {state}: {_words(error)}.")
+        problems.append(
+            f"It is unknown which CPUs kubelet's static CPU manager has assigned: {state}: {_words(error)}."
+        )
     try:
         settings = yaml.safe_load(config.read_bytes()) or {}
         reserved = parse_cpu_list(settings.get("reservedSystemCPUs") or "")
     except FileNotFoundError:
         pass
     except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
-        problems.append(
-            f"Not known which CPUs kubelet reserves: {config}: {_words(error)}. Set spec.reservedCPUs to be sure."
-        )
+        problems.append(f"It is unknown which CPUs kubelet reserves: {config}: {_words(error)}. Set spec.reservedCPUs.")
     return KubeletCPUs(exclusive, reserved, tuple(problems))
 
 

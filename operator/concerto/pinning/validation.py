@@ -67,9 +67,9 @@ def judge_unplaced(binding: PodCPUBinding, pod: BoundPod | None) -> Verdict:
     """The verdict on a binding whose pod is on no node: it holds nothing."""
     name = f"{binding.namespace}/{binding.pod_name}"
     if pod is None:
-        text = f"There is no pod {name} that waits or runs; the binding holds nothing until there is one."
+        text = f"There is no pod {name} that is pending or running; the binding holds no CPUs until there is one."
         return Verdict("PodNotFound", "PodNotFound", text)
-    return Verdict("Pending", "PodNotScheduled", f"Pod {name} is on no node yet.", pod_uid=pod.uid)
+    return Verdict("Pending", "PodNotScheduled", f"Pod {name} has no node yet.", pod_uid=pod.uid)
 
 
 def judge_node(
@@ -138,9 +138,9 @@ def _refusal(
 
     if pod.static:
         text = (
-            f"Pod {binding.namespace}/{binding.pod_name} is a static pod, which kubelet runs from a file under another "
-            "UID: it can't be bound. Delete this binding, and reserve CPUs for it: spec.reservedCPUs of the "
-            "NodeCPUTopology."
+            f"Pod {binding.namespace}/{binding.pod_name} is a static pod, which kubelet runs from a file "
+            "under another UID, so it can't be pinned. Delete this binding, and reserve CPUs for the pod "
+            "with spec.reservedCPUs of the NodeCPUTopology."
         )
         return refuse("Failed", "StaticPod", text)
     if missing := set(bits(claim.cpus & ~index.online)):
@@ -150,7 +150,7 @@ def _refusal(
         return refuse("InvalidCPUSet", "CPUsNotFound", text + ".")
     whole = claim.cpus | index.closure(claim.cpus, claim.level)
     if reserved := whole & to_mask(node.pools.reserved):
-        text = f"CPUs {brackets(bits(reserved))} of node {node.name} are reserved and never given to a pod"
+        text = f"CPUs {brackets(bits(reserved))} of node {node.name} are reserved and never assigned to a pod"
         if not reserved & claim.cpus:
             text += f", nor is a {_LEVEL_NAMES[binding.level]} that they are part of"
         return refuse("InvalidCPUSet", "CPUsReserved", text + ".")
@@ -165,12 +165,13 @@ def _refusal(
         if conflict(index, claim, its):
             met = index.closure(claim.cpus, claim.level) & its.cpus | index.closure(its.cpus, its.level) & claim.cpus
             text = (
-                f"CPUs {brackets(bits(met))} of node {node.name} are held by PodCPUBinding {_name(other)} "
-                f"(exclusiveness {its.level}), which is older. This one is tried again when that one goes."
+                f"CPUs {brackets(bits(met))} of node {node.name} are held by the older PodCPUBinding "
+                f"{_name(other)} (exclusiveness {its.level}). This binding is validated again when the older "
+                "one is deleted or edited."
             )
             return refuse("CPUSetAllocationFailed", "Conflict", text, other)
     if not shared_pool(index, exclusive, [its for _, its in held] + [claim]) and claim.level != "None":
-        text = f"No CPU of node {node.name} would be left to pods without a binding."
+        text = f"No CPU of node {node.name} would be left for pods without a binding."
         return refuse("CPUSetAllocationFailed", "SharedPoolEmpty", text)
     return None
 

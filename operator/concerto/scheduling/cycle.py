@@ -188,7 +188,7 @@ class _Cycle:
                     # 4. Take the best
                     self._place(pod, evaluation, *best)
                     return
-                # 5. Or find out why there is none
+                # 5. Or find out why no node will do
                 filters = profile.for_workload(request.workload).filters
                 self._failed[key] = diagnose(evaluation.query, filters), evaluation.query, None
                 if request.cost is not None:

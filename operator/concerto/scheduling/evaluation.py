@@ -115,7 +115,7 @@ class Evaluation:
         return self._totals
 
     def best(self, generator: np.random.Generator) -> tuple[int, float] | None:
-        """The row to take and its score, None if there is none; of several best ones as tie-breaking says."""
+        """The best row and its score, or None; tie-breaking chooses among equal ones."""
         totals = self.totals()
         greatest = totals.max(initial=-np.inf)
         if greatest == -np.inf:

@@ -1,7 +1,7 @@
 """Where a person's reservation is held: room on the emptiest nodes that fit, by measured capacity. Pure.
 
-Source: algorithms section 4 (standing reservations). Room that is held stays where it is as long as its node will do;
-what is missing is looked for on the node that can take most, unit by unit, so that it spreads as pods do.
+Held room stays on its node while that node fits. Missing room is looked for unit by unit, on the node that can take
+most, so that it spreads as pods do. Source: docs/references.md, "Reservation ledger".
 """
 
 from __future__ import annotations

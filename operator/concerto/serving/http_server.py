@@ -47,7 +47,7 @@ class HttpServer:
         app.router.add_routes(self._routes)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS)
         await self._runner.setup()
-        assert self._runner.server is not None, "set up just now"
+        assert self._runner.server is not None, "starting"
         limiter = ConnectionLimiter(self._runner.server, self._listener, None, self._limits)
         self._accepting = asyncio.create_task(limiter.run())
 

@@ -443,7 +443,7 @@ async def test_an_operator_without_agents_asks_the_api_alone_and_says_so_where_a
     async with faulty([listed("a")]) as api:
         readings = PodReader(ResourceMetrics(api.session, Clock(), timeout_seconds=20), None)
         assert (await readings.read("n", [pod("a")], "Auto")).source == "MetricsAPI"
-        with pytest.raises(MetricError, match="this operator does not ask agents"):
+        with pytest.raises(MetricError, match="this operator does not read metrics from agents"):
             await readings.read("n", [pod("a")], "Agents")
 
 

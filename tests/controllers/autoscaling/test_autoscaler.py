@@ -112,14 +112,14 @@ SENTENCES = {
         decision(),
         RESULT,
         5,
-        "Scaled from 3 to 5 replicas: the metrics of now ask for 4; Holt expects a load of 4.2 replicas within 68 s "
+        "Scaled from 3 to 5 replicas: current metrics ask for 4; Holt expects a load of 4.2 replicas within 68 s "
         "and asks for 5.",
     ),
     "nothing to do": (
         decision(replicas=3, rescale=False, metrics_replicas=3),
         replace(RESULT, reason="WarmingUp", expected=None),
         None,
-        "Kept 3 replicas: the metrics of now ask for 3; the forecast is not active (WarmingUp).",
+        "Kept 3 replicas: current metrics ask for 3; the forecast is not active (WarmingUp).",
     ),
     "no answer": (
         decision(replicas=3, rescale=False, metrics_replicas=None, error="cpu is gone"),
@@ -131,7 +131,7 @@ SENTENCES = {
         decision(error="invalid metrics (1 invalid out of 2), first error is: queue is gone"),
         None,
         None,
-        "Scaled from 3 to 5 replicas: the metrics of now ask for 4; invalid metrics (1 invalid out of 2), first error "
+        "Scaled from 3 to 5 replicas: current metrics ask for 4; invalid metrics (1 invalid out of 2), first error "
         "is: queue is gone.",
     ),
     "out of bounds": (

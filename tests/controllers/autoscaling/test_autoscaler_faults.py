@@ -455,7 +455,7 @@ async def test_what_a_preview_would_have_done_is_not_done_when_it_is_none_any_mo
     assert status["lastDecision"]["message"].startswith("Would scale from 2 to 4")
     assert [r["replicas"] for r in status["recommendations"]] == [2, 9]
     assert world.scaled == {}
-    assert world.statuses["web"]["lastDecision"]["message"].startswith("Kept 2 replicas: the metrics of now ask for 2")
+    assert world.statuses["web"]["lastDecision"]["message"].startswith("Kept 2 replicas: current metrics ask for 2")
 
 
 @pytest.mark.parametrize(("scheduler", "reserved"), [("concerto", 1), ("default-scheduler", 0)])

@@ -149,10 +149,10 @@ async def test_a_pod_may_be_bound_once_the_agent_says_so_of_it_and_these_cpus(st
 
 
 OVER = {
-    "the pod is gone": (lambda made: made.on_pod("uid-p", ""), "It is gone."),
-    "bound elsewhere": (lambda made: made.on_pod("uid-p", "n2"), "bound to n2 by somebody else"),
-    "bound there": (lambda made: made.on_pod("uid-p", "n1"), "bound by somebody else"),
-    "its binding was deleted": (lambda made: made.on_cpu_binding(binding(), None), "Its PodCPUBinding was deleted."),
+    "the pod is gone": (lambda made: made.on_pod("uid-p", ""), "The pod is gone."),
+    "bound elsewhere": (lambda made: made.on_pod("uid-p", "n2"), "bound to n2 by another scheduler"),
+    "bound there": (lambda made: made.on_pod("uid-p", "n1"), "bound by another scheduler"),
+    "its binding was deleted": (lambda made: made.on_cpu_binding(binding(), None), "PodCPUBinding was deleted."),
 }
 
 
@@ -275,7 +275,7 @@ async def test_a_pod_that_is_seen_bound_before_its_preparation_begins_needs_none
         made = pins(server)
         made.on_pod("uid-p", "n1")
         found = await made.prepare(POD, 20)
-        assert isinstance(found, NotPrepared) and "bound by somebody else" in found.message
+        assert isinstance(found, NotPrepared) and "bound by another scheduler" in found.message
         assert server.seen == []
 
 

@@ -101,13 +101,13 @@ FAULTS = {
     "401": (says(401, "no"), "Unauthorized", "missing or wrong"),
     "403": (says(403, "no"), "Unauthorized", "missing or wrong"),
     "sent elsewhere, where the token must not go": (redirects, "BadAnswer", "a redirection"),
-    "a query that is none": (says(400, BROKEN, JSON), "QueryFailed", "unexpected end of input"),
+    "a query that is not PromQL": (says(400, BROKEN, JSON), "QueryFailed", "unexpected end of input"),
     "a proxy's error": (says(502, "<html>"), "BadAnswer", "answered 502"),
-    "not JSON": (says(200, "<html>"), "BadAnswer", "no answer of Prometheus"),
-    "JSON of something else": (says(200, ["x"]), "BadAnswer", "no answer of Prometheus"),
+    "not JSON": (says(200, "<html>"), "BadAnswer", "not an answer of Prometheus"),
+    "JSON of something else": (says(200, ["x"]), "BadAnswer", "not an answer of Prometheus"),
     "a value that is no text of a number": (says(200, vector(("a", "much"))), "BadAnswer", "much"),
-    "lists without end": (says(200, "[" * 100_000), "BadAnswer", "no answer of Prometheus"),
-    "a time that is no time": (says(200, vector(("a", "1"), at=10**400)), "BadAnswer", "no answer of Prometheus"),
+    "lists without end": (says(200, "[" * 100_000), "BadAnswer", "not an answer of Prometheus"),
+    "a time that is no time": (says(200, vector(("a", "1"), at=10**400)), "BadAnswer", "not an answer of Prometheus"),
     "a value without end": (says(200, vector(("a", "x" * 100_000))), "BadAnswer", "x…"),
     "words without end": (says(400, {"error": "no! " * 100_000}, JSON), "QueryFailed", "no! no!"),
     "words that a terminal obeys": (says(400, {"error": "\x1b[2Jgone\n"}, JSON), "QueryFailed", ": �[2Jgone�."),
@@ -115,11 +115,11 @@ FAULTS = {
     "a series for each core of each node": (
         says(200, {"data": {"resultType": "vector", "result": [0] * 50_001}}),
         "BadAnswer",
-        "gives 50001 series: ask for one for each node",
+        "returns 50001 series: the query must return one for each node",
     ),
     "more than any cluster's": (says(200, " " * (17 * 2**20)), "BadAnswer", "more than 16 MiB"),
-    "a scalar": (says(200, {"data": {"resultType": "scalar", "result": [1, "1"]}}), "BadAnswer", "gives a scalar"),
-    "no series": (says(200, vector()), "NoSeries", "without any series"),
+    "a scalar": (says(200, {"data": {"resultType": "scalar", "result": [1, "1"]}}), "BadAnswer", "returns a scalar"),
+    "no series": (says(200, vector()), "NoSeries", "returned no series"),
     "another label": (says(200, vector(("a", "0.5"), label="host")), "NothingMatched", "nodeLabel"),
     "series of nobody we know": (says(200, vector(("x", "0.5"), ("y", "0.5"))), "NothingMatched", "'x', 'y'"),
     "not a number": (says(200, vector(("a", "NaN"), ("b", "0.5"))), "ValuesRejected", "3 NotANumber"),
@@ -195,14 +195,19 @@ def secret(**data: str):
 
 BEARER, CA = {"authorization": {"key": "token"}}, {"tls": {"caKey": "ca.crt"}}
 SECRETS = {
-    "there is none": (BEARER, refuses(404, "NotFound"), "SecretMissing", "there is no Secret concerto-system/other"),
+    "there is no Secret": (
+        BEARER,
+        refuses(404, "NotFound"),
+        "SecretMissing",
+        "there is no Secret concerto-system/other",
+    ),
     "the key is not in it": (BEARER, secret(else_="x"), "SecretMissing", "has no key token"),
     "nothing is in it": (BEARER, secret(token=""), "SecretMissing", "has no key token"),
     "the Role does not allow it": (BEARER, refuses(403, "Forbidden"), "SecretForbidden", "Role"),
     "the API server does not answer": (BEARER, hangs_up, "SecretUnreadable", "Secret concerto-system/other"),
     "it is not base64": (BEARER, says(200, {"data": {"token": "?"}}), "SecretUnreadable", "other"),
     "a token that no header can hold": (BEARER, secret(token="two\nlines"), "SecretUnreadable", "token"),
-    "a CA that is none": (CA, secret(ca_crt="hello"), "InvalidCA", "no certificates in PEM"),
+    "a CA that is not PEM": (CA, secret(ca_crt="hello"), "InvalidCA", "no certificates in PEM"),
     "a CA that is broken": (
         CA,
         secret(ca_crt="-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
@@ -361,7 +366,7 @@ SERVERS = {
     "the operator may not": (refuses(403, "Forbidden"), "Unauthorized"),
     "no answer in time": (stalls, "Timeout"),
     "without a time": (says(200, {"items": [{"metadata": {"name": "a"}, "usage": {"cpu": "1"}}]}), "ValuesRejected"),
-    "with a time that is none": (says(200, metrics(("a", "1", "noon"))), "ValuesRejected"),
+    "with a time that is not valid": (says(200, metrics(("a", "1", "noon"))), "ValuesRejected"),
     "without a name": (says(200, {"items": [{"usage": {"cpu": "1"}, "timestamp": AT}]}), "BadAnswer"),
     "a list of something else": (says(200, {"items": ["a"]}), "BadAnswer"),
     "not a number": (says(200, metrics(("a", "NaN", AT))), "ValuesRejected"),
@@ -403,7 +408,7 @@ def test_what_is_no_node_of_ours_is_told_but_no_fault():
     answer = Answer((Series("cpu", "average", {"a": (0.5, 1.0), "vm": (0.5, 1.0)}, 300.0),))
     state = answered_state(answer, Joined(("vm",), 1))
     assert (state.condition.status, state.unmatched) == ("True", ("vm",))
-    assert "1 of what it calls nodes are none" in state.condition.message
+    assert "1 names in its answers match no node" in state.condition.message
 
 
 def test_faults_are_told_in_words_that_fit_an_object():

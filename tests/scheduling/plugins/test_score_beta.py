@@ -6,7 +6,7 @@ from scipy import special
 
 from concerto.scheduling.plugins.load.beta import beta_cdf
 
-# A load below a trillionth of a node is none: there the two differ, and nobody measures it
+# Loads below a trillionth of a node are left out: the two differ there, and nobody measures such loads
 LOADS = st.just(0.0) | st.floats(1e-12, 1)
 SHAPES = st.floats(-4, 4).map(lambda exponent: 10.0**exponent)
 

@@ -1,4 +1,4 @@
-"""Kinds of pods that are no unit, and how they are placed."""
+"""Kinds of large pods, and how they are placed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_where_it_is_left_nowhere_the_pod_waits_and_is_told_why_and_others_go_on
     placed, result = decide(made, big("next"), small("other"))
     assert placed == {"other": "busy"}
     reasons = result.unschedulable[0].diagnosis.message
-    assert "1 node(s) had less CPU left than the 3900m of a pod like it" in reasons
+    assert "1 node(s) had less CPU left than the 3900m that pods of this kind use" in reasons
 
 
 def test_what_a_large_pod_will_take_is_kept_from_others_until_its_agent_names_it():

@@ -135,7 +135,7 @@ class Observer:
         if not others:
             return None
         names = ", ".join(f"{kind} {name}" for kind, _, name in others)
-        message = f"{spec.target.kind} {spec.target.name} is scaled by {names} as well: leave it to one of them"
+        message = f"{spec.target.kind} {spec.target.name} is also scaled by {names}: delete one of them"
         self._events.warning(tracked, "AmbiguousSelector", "Selecting", message)
         return Condition("ScalingActive", "False", "AmbiguousSelector", message)
 

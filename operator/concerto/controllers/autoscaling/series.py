@@ -18,25 +18,28 @@ class ForecastMetrics:
         self._gauges = {
             "error_percent": Gauge(
                 "concerto_phpa_forecast_error_percent",
-                "Weighted mean absolute error of the forecast at its horizon, percent of the load.",
+                "Weighted mean absolute error of the forecast at its horizon, in percent of the load.",
                 _LABELS,
                 registry=registry,
             ),
             "under_percent": Gauge(
                 "concerto_phpa_forecast_under_prediction_percent",
-                "Share of that error that was too low.",
+                "Percentage of the forecast error by which forecasts were too low.",
                 _LABELS,
                 registry=registry,
             ),
             "is_active": Gauge(
                 "concerto_phpa_forecast_active",
-                "1 while the forecast may move replicas.",
+                "1 while the forecast is active, else 0.",
                 _LABELS,
                 registry=registry,
             ),
         }
         self.rescales = Counter(
-            "concerto_phpa_rescales_total", "Targets scaled, by direction.", ["direction"], registry=registry
+            "concerto_phpa_rescales_total",
+            "Changes of a target's replicas, by direction.",
+            ["direction"],
+            registry=registry,
         )
 
     def observe(self, namespace: str, name: str, result: ForecastResult) -> None:

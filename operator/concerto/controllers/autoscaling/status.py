@@ -16,14 +16,14 @@ from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 _MAX_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
-    "ForecastActive": "The model did better over the history than the assumption that nothing changes, "
-    "by a measure to which a replica too few is worse than one too many (spec.prediction.shortage).",
-    "WarmingUp": "There are too few samples yet; until there are more, the metrics of now decide alone.",
-    "NotBetterThanNoChange": "No model did better over the history than the assumption that nothing changes, so "
-    "the metrics of now decide alone.",
-    "Expired": "The newest sample is too old to forecast from, so the metrics of now decide alone; see ScalingActive.",
+    "ForecastActive": "The model did better over the history than the assumption that nothing changes. The comparison "
+    "weighs a missing replica more than a surplus one (spec.prediction.shortage).",
+    "WarmingUp": "There are too few samples yet. Until there are more, only current metrics decide.",
+    "NotBetterThanNoChange": "No model did better over the history than the assumption that nothing changes, so only "
+    "current metrics decide.",
+    "Expired": "The newest sample is too old for a forecast, so only current metrics decide; see ScalingActive.",
     "Off": "spec.prediction.mode is Off.",
-    "NotAsked": "The metrics are not asked, so nothing is forecast; see AbleToScale, ScalingActive and lastDecision.",
+    "NotAsked": "Metrics are not read, so there is no forecast; see AbleToScale, ScalingActive and lastDecision.",
 }
 
 
@@ -106,7 +106,7 @@ def explain(
         did += f" ({refused.rstrip('.')})" if refused is not None else ""
     if decision.metrics_replicas is None:
         return f"{did}: {decision.reason}."
-    parts = [f"the metrics of now ask for {decision.metrics_replicas}"]
+    parts = [f"current metrics ask for {decision.metrics_replicas}"]
     if result is not None and floor is not None and result.expected is not None:
         parts.append(
             f"{result.model} expects a load of {result.expected:.1f} replicas "
@@ -153,7 +153,7 @@ def all_conditions(
     wrong = next((c for c in decided if c.type in ("AbleToScale", "ScalingActive") and c.status == "False"), None)
     asleep = wrong is not None and wrong.reason in ("ScalingDisabled", "Paused")
     if wrong is None or asleep:
-        ready = Condition("Ready", "True", wrong.reason if wrong else "Scaling", wrong.message if wrong else "It scales its target.")  # fmt: skip # noqa: E501
+        ready = Condition("Ready", "True", wrong.reason if wrong else "Scaling", wrong.message if wrong else "The target is scaled.")  # fmt: skip # noqa: E501
     else:
         ready = Condition("Ready", "False", wrong.reason, wrong.message)
     stalled = ready.status == "False"
@@ -161,7 +161,10 @@ def all_conditions(
         ready,
         Condition("Reconciling", "False", ready.reason, "The last sync is complete."),
         Condition(
-            "Stalled", "True" if stalled else "False", ready.reason, ready.message if stalled else "Nothing is wrong."
+            "Stalled",
+            "True" if stalled else "False",
+            ready.reason,
+            ready.message if stalled else "The object is not stalled.",
         ),
     ]
     return merge_conditions(old, [*decided, forecasting, *rest], now=now, observed_generation=generation)

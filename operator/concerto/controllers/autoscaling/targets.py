@@ -131,7 +131,9 @@ class Targets:
             # For a missing object the message names it; otherwise the path does not exist
             if _NO_SUCH_PATH not in str(error):
                 raise
-            raise NotFound(404, "NotFound", f"a {resource.kind} has no scale, so nothing can scale it") from error
+            raise NotFound(
+                404, "NotFound", f"{resource.kind} has no scale subresource, so it can't be scaled"
+            ) from error
         status = raw.get("status") or {}
         return Scale(
             (raw.get("spec") or {}).get("replicas", 0),
@@ -203,7 +205,7 @@ class _ScaleWrite:
         except NotFound as error:
             raise _OtherScaleError("the target was deleted") from error
         if found.uid != self._scale.uid:
-            raise _OtherScaleError("the target was deleted and created anew")
+            raise _OtherScaleError("the target was deleted and created again")
         if found.replicas == self._replicas:
             return found
         if found.replicas != self._scale.replicas:

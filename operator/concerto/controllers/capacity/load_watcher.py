@@ -1,7 +1,7 @@
 """The load-watcher API: what the agents measured, in the form in which Trimaran's plugins read it.
 
 ``GET /watcher``, ``/watcher/{host}`` and ``?host=`` answer as load-watcher does today (``data.NodeMetricsMap``), so
-that a kube-scheduler with Trimaran can have Concerto as its ``watcherAddress``; ``?format=kep`` is seed 001's form.
+that a kube-scheduler with Trimaran can have Concerto as its ``watcherAddress``; ``?format=kep`` is Trimaran's form.
 ``?window=`` chooses 5m, 10m or 15m. Read-only, rate limited, and made afresh at most every few seconds: a scheduler
 asks for all nodes at once, and 5,000 of them take some 50 ms to write down.
 """
@@ -34,7 +34,7 @@ class WatcherSettings:
     """How the API is held back.
 
     Attributes:
-        stale_after_seconds: age from which a node's metrics are not told any more (seed 001: 5 minutes).
+        stale_after_seconds: age of a status above which the node is left out (Trimaran: 5 minutes).
         keep_seconds: how long an answer about all nodes is given again.
         requests_per_second: how many requests of one client are answered in the long run.
         burst: how many are answered at once.
@@ -96,7 +96,7 @@ class Watcher:
 
     async def _health(self, request: web.Request) -> web.Response:
         fresh = next(self._fresh(self._clock()), None) is not None
-        text = "ok" if fresh else f"no node's agent was heard for {self._settings.stale_after_seconds:.0f} s"
+        text = "ok" if fresh else f"no agent has reported for {self._settings.stale_after_seconds:.0f} s"
         return web.Response(text=text, status=200 if fresh else 503)
 
     def _answer(self, request: web.Request, host: str) -> web.Response:
@@ -105,7 +105,7 @@ class Watcher:
         status, heard = self._status(host, now) or (None, 0.0)
         metrics = build_metrics(status, form, window) if status is not None else []
         if not metrics:
-            raise web.HTTPNotFound(text=f"no metrics of {host}: no agent was heard there of late")
+            raise web.HTTPNotFound(text=f"no metrics of {host}: its agent has not reported recently")
         head = build_head(window, timestamp=now, end=heard)
         return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(build_node(metrics))}"]))
 
@@ -139,7 +139,7 @@ class Watcher:
             if count % _NODES_BETWEEN_BREATHS == 0:
                 await asyncio.sleep(0)
         if not nodes:
-            raise web.HTTPNotFound(text="no metrics of any node: no agent was heard of late")
+            raise web.HTTPNotFound(text="no metrics of any node: no agent has reported recently")
         return _document(build_head(window, timestamp=now, end=end), form, nodes)
 
     def _fresh(self, now: float) -> Iterator[tuple[str, NodeCapacityStatus, float]]:

@@ -83,6 +83,6 @@ class NodelessObjects:
                     type="Warning",
                     reason="NodeNotFound",
                     action="Observing",
-                    note=f"There is no node {name}, so nothing comes of this {obj['kind']}. If none of that name is to "
-                    "join, delete it; it takes the name that `kubectl get nodes` shows.",
+                    note=f"There is no node {name}, so this {obj['kind']} has no effect. Delete it, unless a node "
+                    "of that name will join. Its name must be one that `kubectl get nodes` shows.",
                 )

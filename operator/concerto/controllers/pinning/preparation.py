@@ -33,7 +33,7 @@ from concerto.pinning.classification import LABEL
 from concerto.pinning.validation import BoundPod, Verdict
 
 _REFUSED = frozenset({"InvalidCPUSet", "CPUSetAllocationFailed", "NodeTopologyNotFound", "Failed"})
-_BOUND_BY_OTHERS = "It was bound by somebody else."
+_BOUND_BY_OTHERS = "The pod was bound by another scheduler."
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class PinningPreparation:
             # A standby replica never runs the sweep: what is gone must not stay in its set
             self._unchecked.discard(key)
             if new is None and flight is not None and record_of(known) == flight.record:
-                flight.ended = "Its PodCPUBinding was deleted."
+                flight.ended = "The pod's PodCPUBinding was deleted."
         if new is not None and (owner := owner_of(new)) is not None:
             self._ours[key] = new
             self._of_pod.setdefault(owner, set()).add(key)
@@ -149,7 +149,7 @@ class PinningPreparation:
         if flight.bound or node == flight.assignment.node:
             self._land(flight)
         else:
-            flight.ended = f"It was bound to {node} by somebody else." if node else "It is gone."
+            flight.ended = f"The pod was bound to {node} by another scheduler." if node else "The pod is gone."
         flight.changed.set()
 
     # --- the steps of a placement

@@ -58,7 +58,7 @@ def read_answer(obj: Mapping[str, Any], verdict: Verdict) -> Answer | None:
         # Memory nodes are the agent's to judge: kubelet may rule them, and some have no memory
         return Answer(prepared=True, applied=True, waiting=False)
     if condition["status"] == "True":
-        text = f"The kernel grants CPUs {granted}: not what was validated."
+        text = f"The kernel grants CPUs {granted}, which differ from those that were validated."
         return Answer(prepared=True, waiting=False, reason="NotAsGranted", message=text)
     return Answer(prepared=True, waiting=False, reason=condition["reason"], message=condition["message"])
 
@@ -106,9 +106,9 @@ def build_binding_status(obj: Object, verdict: Verdict, now: str, *, patient: bo
 
 def _refused(verdict: Verdict) -> list[Condition]:
     final = verdict.status in _FINAL
-    waiting = "Looked at again with each change of pod, node or bindings."
+    waiting = "Validated again with each change of the pod, the node or other bindings."
     if final:
-        waiting = "Waiting for an edit, or for what stands in the way to go."
+        waiting = "Waiting for an edit, or for the conflict to end."
     return [
         Condition("Ready", "False", verdict.reason, verdict.message),
         Condition("Reconciling", "False" if final else "True", verdict.reason, waiting),
@@ -119,8 +119,8 @@ def _refused(verdict: Verdict) -> list[Condition]:
 def _progress(verdict: Verdict, answer: Answer | None, patient: bool) -> list[Condition]:
     if answer is None and not patient:
         text = (
-            f"The agent of node {verdict.node} does not pin: it is away, or runs without --pinning. "
-            "The CPUs are held against other bindings, and the pod is not pinned."
+            f"The agent of node {verdict.node} does not pin: it is not running, or runs without --pinning. "
+            "The CPUs are held against other bindings, but the pod is not pinned."
         )
         return _three("False", NOT_ANSWERED, text, stalled=True)
     if answer is None:
@@ -136,9 +136,11 @@ def _three(ready: Literal["True", "False"], reason: str, message: str, *, stalle
     moving = ready == "False" and not stalled
     return [
         Condition("Ready", ready, reason, message),
-        Condition("Reconciling", "True" if moving else "False", reason, message if moving else "Nothing is under way."),
         Condition(
-            "Stalled", "True" if stalled else "False", reason, message if stalled else "Nothing stands in the way."
+            "Reconciling", "True" if moving else "False", reason, message if moving else "No change is being applied."
+        ),
+        Condition(
+            "Stalled", "True" if stalled else "False", reason, message if stalled else "The object is not stalled."
         ),
     ]
 

@@ -21,7 +21,7 @@ class Metrics:
             "concerto_reconciles_total", "Reconciles, by kind and outcome.", "kind", "result"
         )
         self.unreadable = self._counter(
-            "concerto_unreadable_objects_total", "Objects left out as they could not be read.", "kind"
+            "concerto_unreadable_objects_total", "Objects that could not be read and were left out.", "kind"
         )
         self.events_dropped = self._counter(
             "concerto_events_dropped_total", "Events dropped because the queue was full."
@@ -42,26 +42,31 @@ class Metrics:
         self._add_providers()
 
     def _add_scheduling(self) -> None:
-        self.cycle_seconds = self._histogram("concerto_scheduling_cycle_seconds", "Time to decide one cycle.")
+        self.cycle_seconds = self._histogram("concerto_scheduling_cycle_seconds", "Duration of one scheduling cycle.")
         self.decisions = self._counter(
-            "concerto_scheduling_decisions_total", "Decisions, by outcome and basis.", "result"
+            "concerto_scheduling_decisions_total",
+            "Decisions on pods, by outcome and by what they were based on.",
+            "result",
         )
         self.abstentions = self._counter(
             "concerto_score_abstentions_total",
-            "Nodes that a score had no metric of, counted once for each kind of pod in a cycle.",
+            ("Nodes for which a score abstained without a metric, counted once for each pod signature in a cycle."),
             "plugin",
         )
-        self.bindings = self._counter("concerto_bindings_total", "Bindings, by outcome.", "result")
-        self.scheduling_seconds = self._histogram("concerto_pod_scheduling_seconds", "Pod seen pending to pod bound.")
-        self.pending = self._gauge("concerto_pending_pods", "Pods waiting for a place.")
+        self.bindings = self._counter("concerto_bindings_total", "Bindings of pods to nodes, by outcome.", "result")
+        self.scheduling_seconds = self._histogram(
+            "concerto_pod_scheduling_seconds", "Time from the first sight of a pending pod to its binding."
+        )
+        self.pending = self._gauge("concerto_pending_pods", "Pods in the queue.")
         self.placement_records = self._gauge(
-            "concerto_placement_records", "PodReservations that record placements under way."
+            "concerto_placement_records",
+            "Placement records: PodReservations of decisions whose pods are not all counted yet.",
         )
         self.nodes_with_stale_agent = self._gauge(
             "concerto_nodes_with_stale_agent", "Nodes whose agent has missed its heartbeats."
         )
         self.cluster_model_updates = self._counter(
-            "concerto_cluster_model_updates_total", "Writes of SubspaceSnapshot/cluster."
+            "concerto_cluster_model_updates_total", "Writes of the SubspaceSnapshot cluster."
         )
         self.cluster_model_nodes = self._gauge("concerto_cluster_model_nodes", "Nodes in the cluster model.")
 
@@ -77,7 +82,7 @@ class Metrics:
         )
         self.provider_seconds = self._histogram(
             "concerto_metric_provider_seconds",
-            "Time that a profile's metric provider took for all its answers.",
+            "Time that a profile's metric provider took to answer a poll completely.",
             "profile",
         )
         self.provider_rejected = self._counter(
@@ -93,7 +98,7 @@ class Metrics:
         )
         self.load_nodes = self._gauge(
             "concerto_load_nodes",
-            "Nodes by how well a profile knows their load: fresh, stale or missing.",
+            "Nodes by the state of the load that a profile has for them: fresh, stale or missing.",
             "profile",
             "state",
         )

@@ -88,6 +88,6 @@ async def read_owners(
             logger.warning("nothing owns the Lease and the placement records: %s", error)
             return []
         except KubeError as error:
-            logger.warning("cannot begin yet: %s", error)
+            logger.warning("waiting to start: %s", error)
             await asyncio.sleep(pause_seconds)
     return [build_owner_reference(SERVICE_ACCOUNTS, service_account, found["metadata"]["uid"])]

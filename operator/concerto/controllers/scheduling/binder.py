@@ -122,7 +122,7 @@ async def _read_back(session: Session, pod: PodView, node: str) -> BindOutcome |
     if bound_to == node:
         return BindOutcome(BindResult.BOUND)
     if bound_to:
-        return BindOutcome(BindResult.ELSEWHERE, f"bound to {bound_to} by somebody else")
+        return BindOutcome(BindResult.ELSEWHERE, f"bound to {bound_to} by another scheduler")
     if found.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return BindOutcome(BindResult.GONE, "it has ended")
     return None

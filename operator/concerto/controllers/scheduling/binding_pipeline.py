@@ -68,7 +68,9 @@ class BindingPipeline:
             if refusal.by_content:
                 until = self._context.clock() + self._settings.avoid_refused_seconds
                 self._cluster.avoid_node(refusal.assignment.node, until)
-            self._give_back(by_uid[refusal.assignment.uid], f"The placement could not be stored: {refusal.message}")
+            self._give_back(
+                by_uid[refusal.assignment.uid], f"The placement record could not be written: {refusal.message}"
+            )
 
     def _start(self, record: PlacementRecord, by_uid: dict[str, Decision]) -> None:
         for assignment in record.assignments:
@@ -163,6 +165,6 @@ class BindingPipeline:
         self._load.update(len(self._binding))
         if not task.cancelled() and (error := task.exception()) is not None:
             # Nobody knows what has become of that pod: a process that starts afresh reads it from the API server
-            logger.error("a binding ended by an error of ours", exc_info=error)
+            logger.error("a binding was stopped by an internal error", exc_info=error)
             if self._broken is not None and not self._broken.done():
                 self._broken.set_exception(error)

@@ -24,11 +24,11 @@ def scheduled_note(decision: Decision) -> str:
     if assignment.basis == "Capacity":
         text += f", which could take {assignment.available:.1f} more pods by its measured capacity"
     else:
-        text += ", by its requests: it has no recent measurement"
+        text += ", by requests, because the node has no recent measurement"
     if assignment.pin is not None:
         text += f"; it has CPUs {assignment.pin.cpus}, exclusiveness {assignment.pin.level}"
     if decision.by_allocation:
-        text += "; no score had a metric of any node, so requests stood in for load"
+        text += "; no score had metrics of any node, so requests were used instead of load"
     separator = ". Best nodes: "
     for ranked in decision.top:
         plugins = ", ".join(f"{name} {score:.0f}" for name, score in ranked.by_plugin) or "no score"

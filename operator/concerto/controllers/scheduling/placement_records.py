@@ -265,7 +265,7 @@ async def _create(
         write, read_back, may_write=may_write, settings=_RETRY, on_failure=on_failure, name="placement-record"
     )
     if _uids(found) != _uids(body):
-        raise Conflict(409, "AlreadyExists", f"a PodReservation {name} of other content exists")
+        raise Conflict(409, "AlreadyExists", f"a PodReservation {name} with other content exists")
     return found
 
 

@@ -177,7 +177,7 @@ def _read(obj: Object) -> _Known:
         # The CRD refuses such a spec; one from before an upgrade may still be there
         settings, wrong = (
             None,
-            f"spec is not usable: {error}. Edit it; `kubectl explain sprof.spec` says what it takes.",
+            f"spec can't be used: {error}. Correct it; `kubectl explain sprof.spec` describes the fields.",
         )
     return _Known(
         metadata["name"],
@@ -214,21 +214,21 @@ def metrics_condition(coverage: Coverage) -> Condition:
             "MetricsComplete",
             "False",
             "ScoresLackMetrics",
-            f"Scores abstain on every node, as spec.metricProvider tells them not what they need ({words}): have it "
-            "ask for that, where its type can, or take them out of spec.scores.",
+            f"Scores abstain on every node, because spec.metricProvider lacks what they need ({words}): add "
+            "the missing queries, choose another type, or remove these scores from spec.scores.",
         )
     if not missing:
         return Condition("MetricsComplete", "True", "Measured", f"Telemetry of all {nodes} nodes is usable.")
     look = {
-        "Agents": "`kubectl get ncap` shows which agents are silent.",
-        "KubernetesMetricsServer": "`kubectl top nodes` shows what metrics-server knows.",
-    }.get(coverage.provider, "Condition ProviderReady says how its provider is.")
+        "Agents": "`kubectl get ncap` shows which agents do not report.",
+        "KubernetesMetricsServer": "`kubectl top nodes` shows what metrics-server has.",
+    }.get(coverage.provider, "Condition ProviderReady shows the state of its provider.")
     return Condition(
         "MetricsComplete",
         "False",
         "SomeMissing" if missing < nodes else "AllMissing",
         f"Telemetry of {missing} of {nodes} nodes is missing, unusable or older than spec.staleAfter; "
-        f"spec.metricsPolicy says what becomes of them. {look}",
+        f"spec.metricsPolicy decides how these nodes are used. {look}",
     )
 
 
@@ -248,12 +248,12 @@ def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now
         ready,
         metrics_condition(coverage),
         provider.condition,
-        Condition("Reconciling", "False", ready.reason, "Nothing is left to do."),
+        Condition("Reconciling", "False", ready.reason, "The latest spec is in use."),
         Condition(
             "Stalled",
             "True" if stalled else "False",
             ready.reason,
-            ready.message if stalled else "Nothing stands in the way.",
+            ready.message if stalled else "The object is not stalled.",
         ),
     ]
     return {

@@ -36,14 +36,17 @@ def build_reservation_status(
     used = len(state.consumed)
     generation = obj["metadata"].get("generation", 0)
     if state.expired:
-        phase, ready = "Expired", Condition("Ready", "False", "Expired", f"Its time is over; {used} of {view.count} units were used, and the others are free. Delete it, or create another.")  # fmt: skip # noqa: E501
+        phase, ready = "Expired", Condition("Ready", "False", "Expired", (
+            f"ttlSeconds have passed; {used} of {view.count} units were used, and the others are released. Delete "
+            "this PodReservation, or create another."
+        ))  # fmt: skip
     elif not state.remaining:
         phase, ready = "Consumed", Condition("Ready", "True", "Consumed", "Every unit has been used.")
     elif held >= state.remaining:
         phase, ready = "Active", Condition("Ready", "True", "Held", f"{held} units are held, {used} have been used.")
     else:
         reason, why = _shortage(view, limited=limited, nowhere=nowhere)
-        words = f"{held} of {state.remaining} units are held: {why}. It is tried again every few seconds."
+        words = f"{held} of {state.remaining} units are held: {why}. The rest is tried again every few seconds."
         phase, ready = "Pending", Condition("Ready", "False", reason, words)
     reconciling = phase == "Pending"
     conditions = [
@@ -52,9 +55,9 @@ def build_reservation_status(
             "Reconciling",
             "True" if reconciling else "False",
             ready.reason,
-            "Looking for room." if reconciling else "Nothing is left to do.",
+            "Looking for room." if reconciling else "The latest spec is in use.",
         ),
-        Condition("Stalled", "False", ready.reason, "Nothing keeps it from going on."),
+        Condition("Stalled", "False", ready.reason, "The object is not stalled."),
         Condition(
             "Expired",
             "True" if state.expired else "False",
@@ -89,4 +92,4 @@ def _shortage(view: Reservation, *, limited: bool, nowhere: bool) -> tuple[str, 
             "the limit of standing reservations of this namespace is reached "
             "(spec.reservations.maxUnitsPerNamespace of the SchedulingProfile)",
         )
-    return "NoCapacity", "no node that it may use has more measured capacity free"
+    return "NoCapacity", "no node that the reservation may use has more available capacity"

@@ -65,14 +65,16 @@ def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | Inv
     level = pod.labels.get(EXCLUSIVENESS_LABEL)
     millicores = pod.shape.requests.get("cpu", 0)
     if kind not in _TYPES:
-        return InvalidPinningRequest(f"node(s) can't tell what label {LABEL}={kind} means (known: {', '.join(_TYPES)})")
+        return InvalidPinningRequest(
+            f"node(s) don't know the value of label {LABEL}={kind} (known: {', '.join(_TYPES)})"
+        )
     if level is not None and level not in _LEVELS:
         return InvalidPinningRequest(
-            f"node(s) can't tell what label {EXCLUSIVENESS_LABEL}={level} means ({', '.join(_LEVELS)})"
+            f"node(s) don't know the value of label {EXCLUSIVENESS_LABEL}={level} (known: {', '.join(_LEVELS)})"
         )
     if not millicores and kind != "best-effort":
         return InvalidPinningRequest(
-            f"node(s) can't tell how many CPUs the pod is to have ({kind} goes with a cpu request)"
+            f"node(s) can't derive the number of CPUs: workload type {kind} needs a cpu request"
         )
     threads = max(-(-millicores // 1000), 1)
     return Workload(_TYPES[kind], threads, features(settings), None if level is None else _LEVELS[level])

@@ -1,4 +1,4 @@
-"""What pods of a kind take, where one of them is no unit of a node's capacity. Pure.
+"""How much CPU kinds of large pods use. Pure.
 
 Agents name the pods that take half a node or more by themselves, far above what their node's other pods take
 (``capacity.large``). What comes of one pod holds for the others of its kind, those that still wait among them: they go
@@ -80,7 +80,7 @@ class LearnedSizes:
         self._max_millicores: dict[str, float] = {}  # the most that each pod that was named was seen to take
 
     def __bool__(self) -> bool:
-        """Whether there is any kind that may be no unit."""
+        """Whether any kind may be large."""
         return bool(self._kinds)
 
     def kind_if_known(self, pod: PodView) -> Hashable:

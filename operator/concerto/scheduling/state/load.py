@@ -2,7 +2,7 @@
 
 A mean over a window contains a pod only from the moment at which the pod began: one that is 60 s old is in a mean over
 5 minutes with a fifth of its use. Its predicted use is added with the share of the window that does not contain it
-(algorithms section 5), the whole of it while no agent has counted the pod. Everything is found again after a restart,
+(docs/references.md, "Load-aware scores"), all of it while no agent has counted the pod. A restart finds it again,
 since it comes from pods and NodeCapacities alone; a pod has one entry, by UID, that goes with its end.
 
 A profile may have its load from a metric provider instead (``provided.py``). Its metrics contain a pod from the moment
@@ -110,7 +110,7 @@ class Load:
         self._recent.clear()
 
     def measure(self, row: int, status: NodeCapacityStatus | None, last_status_at: float | None) -> None:
-        """A node's status, which came at that time (the end of its windows); None: there is none any more."""
+        """A node's status, which came at that time (the end of its windows); None if it is gone."""
         windows = self._windows[..., row]
         windows[...] = np.nan
         for window in status.windows if status is not None else ():
@@ -256,5 +256,5 @@ def _predict(terms: Floats, settings: LoadSettings) -> Floats:
 
 
 def predicted_cpu_millicores(pod: PodView, settings: LoadSettings) -> float:
-    """Cpu that the pod will use: limits, else requests times a factor, else a default (seed 001: B, its variants)."""
+    """Cpu that the pod will use: limits, else requests times a factor, else a default (Trimaran: B, and its variants)."""
     return float(_predict(np.array([*pod.shape.predicted_cpu, 0.0]), settings)[0])

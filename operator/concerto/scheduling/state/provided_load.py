@@ -160,7 +160,7 @@ class Provided:
         return ends, covered
 
     def heard(self, rows: Rows) -> Floats:
-        """When a usable mean or latest value of the cpu, else of the memory, was measured; -inf if there is none."""
+        """When a usable mean or latest value of the cpu, else of the memory, was measured; -inf without one."""
         told = np.where(np.isnan(self._values[:, (AVERAGE, LATEST)]), -np.inf, self._ends[:, (AVERAGE, LATEST)])
         heard: Floats = told.max(axis=(0, 1))[rows]
         return heard

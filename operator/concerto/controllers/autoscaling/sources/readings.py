@@ -79,6 +79,6 @@ def _source(agents: bool, api: bool) -> Source:
 
 def _why(agents: AgentMetrics | None, found: Found) -> str:
     if agents is None:
-        return "this operator does not ask agents"
+        return "this operator does not read metrics from agents (--autoscaling-ask-agents)"
     silent = [f"node {name}: no agent serves them there" for name in found.silent]
-    return "; ".join([*found.troubles, *silent]) or "there are no two answers yet to take a rate from"
+    return "; ".join([*found.troubles, *silent]) or "a rate needs two answers, and there is only one yet"

@@ -47,7 +47,7 @@ def read_node_metrics(listed: Mapping[str, Any]) -> tuple[Series, ...]:
     """A NodeMetricsList; what is no quantity is not a number, nor is the time of what has none.
 
     Raises:
-        ValueError: a duration is none.
+        ValueError: a duration is not valid.
         KeyError: a part is missing.
     """
     items = listed.get("items") or ()
@@ -72,7 +72,7 @@ def read_node_metrics(listed: Mapping[str, Any]) -> tuple[Series, ...]:
 
 
 def _number(parse: Callable[[str], SupportsFloat], value: Any) -> float:
-    """NaN if there is none: what is wrong with one node is no fault of the others."""
+    """NaN if it is missing: one node's fault does not affect the others."""
     try:
         return float(parse(value))
     except (ValueError, TypeError):

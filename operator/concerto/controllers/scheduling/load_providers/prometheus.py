@@ -91,7 +91,7 @@ class PrometheusSource:
     def _key(self, secret: Mapping[str, bytes], key: str) -> bytes:
         if not secret.get(key):
             where = f"Secret {self._namespace}/{self._settings.secret_name}"
-            raise SourceError("SecretMissing", f"{where} has no key {key}, or nothing in it")
+            raise SourceError("SecretMissing", f"{where} has no key {key}, or the key is empty")
         return secret[key]
 
     def _authorization(self, secret: Mapping[str, bytes]) -> dict[str, str]:
@@ -101,7 +101,9 @@ class PrometheusSource:
         value = self._key(secret, key).strip()
         text = base64.b64encode(value).decode() if kind == "Basic" else value.decode(errors="replace")
         if not (text.isascii() and text.isprintable()):
-            raise SourceError("SecretUnreadable", f"key {key} of the Secret holds what no header can")
+            raise SourceError(
+                "SecretUnreadable", f"key {key} of the Secret holds characters that a header can't contain"
+            )
         return {"Authorization": f"{kind} {text}"}
 
     async def _connected(self, secret: Mapping[str, bytes]) -> aiohttp.ClientSession:
@@ -153,7 +155,7 @@ class PrometheusSource:
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
             return SourceError("CertificateRefused", f"{self._settings.address}: {error}")
         except aiohttp.ClientConnectorError as error:
-            # aiohttp's own words speak of ssl where there is none
+            # aiohttp's message mentions ssl for plain HTTP, too
             return SourceError("Unreachable", f"{self._settings.address}: cannot connect: {connection_words(error)}")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return SourceError("Unreachable", f"{self._settings.address}: {error or type(error).__name__}")
@@ -185,22 +187,24 @@ def _refusal(status: int, payload: bytes, content_type: str) -> SourceError:
             words = str(json.loads(payload).get("error", ""))
     if words:
         return SourceError("QueryFailed", words)
-    return SourceError("BadAnswer", f"answered {status}, which is no answer of Prometheus")
+    return SourceError("BadAnswer", f"answered {status}, which is not an answer of Prometheus")
 
 
 def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered_seconds: float) -> Series:
     """The answer to an instant query.
 
     Raises:
-        SourceError: it is none.
+        SourceError: it is not valid.
     """
     try:
         answer = json.loads(payload)
         data = answer["data"]
         if data["resultType"] != "vector":
-            raise SourceError("BadAnswer", f"gives a {data['resultType']}, and not one value for each node")
+            raise SourceError("BadAnswer", f"returns a {data['resultType']} instead of one value for each node")
         if len(data["result"]) > _MOST_SERIES:
-            raise SourceError("BadAnswer", f"gives {len(data['result'])} series: ask for one for each node")
+            raise SourceError(
+                "BadAnswer", f"returns {len(data['result'])} series: the query must return one for each node"
+            )
         values: dict[str, tuple[float, float]] = {}
         ambiguous: set[str] = set()
         for sample in data["result"]:
@@ -210,7 +214,7 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
                 ambiguous.add(name)
             values[name] = float(value), float(at)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise SourceError("BadAnswer", f"is no answer of Prometheus: {error!r}") from error
+        raise SourceError("BadAnswer", f"is not an answer of Prometheus: {error!r}") from error
     told = {name: value for name, value in values.items() if name not in ambiguous}
     return Series(query.resource, query.statistic, told, covered_seconds, ambiguous=frozenset(ambiguous))
 

@@ -10,8 +10,8 @@ from concerto.controllers.scheduling.load_providers.source import Answer, Source
 from concerto.scheduling.state.provided_load import Joined
 
 ANSWERING = "Answering"
-AGENTS = Condition("ProviderReady", "True", "Agents", "The agents' windows are read.")
-NOT_ASKED = Condition("ProviderReady", "Unknown", "NotAsked", "The metric provider was not asked yet.")
+AGENTS = Condition("ProviderReady", "True", "Agents", "Load comes from the agents' windows.")
+NOT_ASKED = Condition("ProviderReady", "Unknown", "NotAsked", "The metric provider was not polled yet.")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ProviderState:
 
 def failed_state(error: SourceError, before: ProviderState) -> ProviderState:
     """It gave no answer at all; what is known of its series is as it was."""
-    message = f"The metric provider gave no answer: {error}. Its last one is used until it is spec.staleAfter old."
+    message = f"The metric provider gave no answer: {error}. Its last answer is used until it is spec.staleAfter old."
     return ProviderState(_not_ready(error.reason, message), before.unmatched, before.unmatched_count, before.rejected)
 
 
@@ -50,29 +50,29 @@ def _answered(answer: Answer, joined: Joined, rejected: Mapping[str, int]) -> Co
         words = "; ".join(f"{name}: {error.reason}, {error}" for name, error in sorted(answer.failed.items()))
         return _not_ready(
             "QueriesFailed",
-            f"{len(answer.failed)} of {asked} queries failed ({words}). What they said last is used until it is "
-            "spec.staleAfter old.",
+            f"{len(answer.failed)} of {asked} queries failed ({words}). Their last answers are used until "
+            "they are spec.staleAfter old.",
         )
     names = {name for series in answer.series for name in (*series.values, *series.ambiguous)}
     if not names:
-        return _not_ready("NoSeries", f"The {asked} queries have answers without any series.")
+        return _not_ready("NoSeries", f"The {asked} queries returned no series.")
     if joined.unmatched_count == len(names):
         told = ", ".join(repr(name) for name in joined.unmatched)
         return _not_ready(
             "NothingMatched",
-            "No series is of a node, which goes by its name or internal IP address: say in "
-            f"spec.metricProvider.prometheus.nodeLabel which label has it. They are of {told}.",
+            "No series matches a node by name or internal IP address: set "
+            f"spec.metricProvider.prometheus.nodeLabel to the label that has it. The series are of {told}.",
         )
     if rejected:
         words = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))
         return _not_ready(
             "ValuesRejected",
-            f"Of {said} values some cannot be, and were left out ({words}). Values are parts of the machine, from 0 "
-            "to 1, and of each node a query has one.",
+            f"Some of {said} values are impossible and were left out ({words}). Values must be fractions of "
+            "the machine, from 0 to 1, and each query must return one for each node.",
         )
     more = ""
     if joined.unmatched_count:
-        more = f" {joined.unmatched_count} of what it calls nodes are none: see status.metrics.unmatched."
+        more = f" {joined.unmatched_count} names in its answers match no node: see status.metrics.unmatched."
     return Condition("ProviderReady", "True", ANSWERING, f"The metric provider answers.{more}")
 
 

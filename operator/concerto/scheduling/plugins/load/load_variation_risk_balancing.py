@@ -1,4 +1,4 @@
-"""LoadVariationRiskBalancing: keep the mean load and its variation low together. Source: seed 001, and upstream's."""
+"""LoadVariationRiskBalancing: keep the mean and the variation of load low together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """LowRiskOverCommitment: avoid nodes whose limits, or whose load, are likely to exceed what they can give.
 
-Source: upstream's plugin of that name; algorithms section 5.
+Source: docs/references.md, "Load-aware scores".
 """
 
 from __future__ import annotations

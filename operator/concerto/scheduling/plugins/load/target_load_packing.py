@@ -1,4 +1,4 @@
-"""TargetLoadPacking: fill nodes up to a target utilisation, and spread what is above it. Source: seed 001."""
+"""TargetLoadPacking: fill nodes up to a target utilisation, and spread load above it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME = 1e-9
 
 
 def target_load_packing(utilisation: Floats, target: float) -> Floats:
-    """The score of a utilisation (seed 001, TargetLoadPacking steps 4 to 6, with the signs of its example).
+    """The score of a utilisation (Trimaran, TargetLoadPacking, steps 4 to 6, with the signs of its example).
 
     Args:
         utilisation: percent, with the pod; NaN stays NaN.

@@ -99,7 +99,7 @@ class PodCapacity(FilterDefaults):
         held = bounded & ~room & (cluster.measured.startable[rows] >= query.admit_fraction)
         by_size = "node(s) were being drained for a larger pod"
         if query.required_cpu is not None:
-            by_size = f"node(s) had less CPU left than the {query.required_cpu:.0f}m of a pod like it"
+            by_size = f"node(s) had less CPU left than the {query.required_cpu:.0f}m that pods of this kind use"
         found = {
             "Insufficient measured capacity": bounded & ~held & ~room,
             "node(s) had their measured capacity held by PodReservations": held,

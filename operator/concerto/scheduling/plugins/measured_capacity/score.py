@@ -1,4 +1,4 @@
-"""Capacity: the more measured capacity is left, the better. Source: algorithms section 4."""
+"""Capacity: prefers nodes with most available capacity."""
 
 from __future__ import annotations
 

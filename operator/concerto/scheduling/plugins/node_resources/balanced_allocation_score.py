@@ -27,7 +27,7 @@ class NodeResourcesBalancedAllocation(ScoreDefaults):
             there.append(allocatable > 0)
         if not any(requests.get(resource, 0) for resource in RESOURCES):
             return np.full(len(parts[0]), np.nan)
-        # Of two parts the deviation is half their distance; of one there is none
+        # The deviation of two parts is half their distance, and that of one is 0
         deviation = np.where(there[0] & there[1], np.abs(parts[0] - parts[1]) / 2.0, 0.0)
         score: Floats = np.floor((1.0 - deviation) * 100.0)
         return score
