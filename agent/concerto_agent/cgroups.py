@@ -163,7 +163,7 @@ class Cgroup:
         return [Cgroup(self._hierarchies, prefix + name) for name in names if prefix + name != self.path]
 
     def find_kubepods(self) -> str | None:
-        """Path of the kubepods cgroup below this one, relative to the hierarchies' roots; None while it does not exist."""
+        """Path of the kubepods cgroup below this one, relative to the hierarchies' roots; None if missing."""
         root = self._hierarchies.cpu
         if root is None:
             return None

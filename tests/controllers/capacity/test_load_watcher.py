@@ -1,4 +1,4 @@
-"""The load-watcher API, from requests to what is answered; the forms are those of upstream's load-watcher and of Trimaran."""
+"""The load-watcher API, from requests to answers in the forms of upstream's load-watcher and of Trimaran."""
 
 from __future__ import annotations
 

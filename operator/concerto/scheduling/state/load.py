@@ -256,5 +256,5 @@ def _predict(terms: Floats, settings: LoadSettings) -> Floats:
 
 
 def predicted_cpu_millicores(pod: PodView, settings: LoadSettings) -> float:
-    """Cpu that the pod will use: limits, else requests times a factor, else a default (Trimaran: B, and its variants)."""
+    """Cpu that the pod will use: limits, else requests times a factor, else a default (Trimaran: B and variants)."""
     return float(_predict(np.array([*pod.shape.predicted_cpu, 0.0]), settings)[0])
