@@ -120,3 +120,11 @@ def test_code_cites_sections_and_sources_that_the_references_have():
             for name in re.findall(r"Source: ([A-Z]\w+), [^.(\"]*[^(\"]{0,40}\(docs/references\.md", text)
         }
     assert {(file, name) for file, name in sections | sources if name not in headings} == set()
+
+
+def test_the_worked_example_of_a_filter_is_the_real_code():
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    shown = text.partition("```python\n")[2].partition("```")[0]
+    file = REPOSITORY / "operator/concerto/scheduling/plugins/node_unschedulable/filter.py"
+    assert shown.startswith("class NodeUnschedulable")
+    assert file.read_text().endswith(shown)

@@ -47,7 +47,7 @@ CASES = {
     "nor those that are being deleted": (
         NODES, [pod("p", nodeName="a1", deleting=True, **X)], by(spread()), ["a1", "a2", "b", "c"],
     ),
-    "a domain that the pod can't select is none": (
+    "a domain that the pod can't select does not count": (
         NODES, running(a1=1, b=1), by(spread(), nodeSelector={"zone": "a"}), ["a1", "a2", "b", "c"],
     ),
     "unless the policy says so": (

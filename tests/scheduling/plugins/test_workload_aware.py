@@ -120,16 +120,16 @@ def test_where_the_profile_does_not_list_the_filter_labels_mean_nothing():
 WRONG = {
     "an unknown type": (
         pinned("p", "gpu-bound"),
-        "node(s) can't tell what label concerto.dev/workload-type=gpu-bound means (known: cpu-bound, memory-bound, "
+        "node(s) don't know the value of label concerto.dev/workload-type=gpu-bound (known: cpu-bound, memory-bound, "
         "io-bound, best-effort)",
     ),
     "an unknown exclusiveness": (
         pinned("p", labels={EXCLUSIVENESS: "Rack"}),
-        "node(s) can't tell what label concerto.dev/exclusiveness=Rack means (None, CPU, Core, Socket, NUMA)",
+        "node(s) don't know the value of label concerto.dev/exclusiveness=Rack (known: None, CPU, Core, Socket, NUMA)",
     ),
     "no request": (
         pinned("p", "io-bound", None),
-        "node(s) can't tell how many CPUs the pod is to have (io-bound goes with a cpu request)",
+        "node(s) can't derive the number of CPUs: workload type io-bound needs a cpu request",
     ),
 }
 
