@@ -130,7 +130,7 @@ async def test_a_webhook_that_is_down_is_reported_on_the_pods_and_in_the_log_and
         made.informers.nodes.on_change(None, node("n1"))
         made.informers.pods.on_change(None, pod())
         running = asyncio.create_task(made.scheduler.run())
-        await eventually(lambda: "The placement could not be stored" in "".join(notes))
+        await eventually(lambda: "The placement record could not be written" in "".join(notes))
         await stopped(running)
         assert "failed calling webhook" in "".join(notes)
         assert "no pod can be placed" in caplog.text
