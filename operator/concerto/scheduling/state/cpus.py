@@ -150,7 +150,7 @@ class CPUs:
         return None if state is None else state.place(asked)
 
     def room(self, node: str, asked: Workload) -> tuple[int, int] | None:
-        """How many sockets, cores or CPUs can take such a workload, and of how many (004 section 6.3)."""
+        """How many sockets, cores or CPUs can take such a workload, and of how many (Stefanakis, section 6.3)."""
         state = self._state(node)
         return None if state is None else state.room(asked)
 

@@ -1,4 +1,4 @@
-"""WorkloadAware: a pod with a workload type finds CPUs of its own on the node. Source: 004 section 6.2.3 (Filter)."""
+"""WorkloadAware: the node has CPUs for a pod with a workload type. Source: docs/references.md, "CPU placement"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WorkloadAware: room that a node has for pods of this workload type. Source: 004 section 6.3."""
+"""WorkloadAware: room that a node has for pods of this workload type. Source: docs/references.md, "CPU placement"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from concerto.scheduling.state.cpus import Workload
 class WorkloadAware(ScoreDefaults):
     """⌈100·allocatable/total⌉ + allocatable of the level that the workload type names, over the feasible nodes.
 
-    100 for the greatest under Balanced, 0 under MaximumUtilization (004 subtracts from the greatest integer there is,
+    100 for the greatest under Balanced, 0 under MaximumUtilization (Stefanakis subtracts from the greatest integer,
     which kube-scheduler then normalises).
     """
 
