@@ -73,5 +73,5 @@ uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings f
 
 lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
 	@.venv/bin/pip install --quiet uv
-	@.venv/bin/uv pip compile -q pyproject.toml --extra operator --extra plots --extra dev --generate-hashes \
+	@.venv/bin/uv pip compile -q pyproject.toml --extra operator --extra kubeconfig --extra plots --extra dev --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 -o requirements.lock

@@ -252,7 +252,13 @@ def test_a_binding_of_somebody_elses_is_not_touched_and_the_pod_waits(concerto_c
         "spec": {"podName": "other", "cpuSet": [{"cpuID": 0}]},
     }
     concerto_cluster.apply(theirs, pod(namespace, "p"))
-    told(concerto_cluster, namespace, "p", "FailedScheduling", f"PodCPUBinding {namespace}/p is in the way")
+    told(
+        concerto_cluster,
+        namespace,
+        "p",
+        "FailedScheduling",
+        f"PodCPUBinding {namespace}/p has the name of the pod's own",
+    )
     assert bindings(concerto_cluster, namespace)["p"]["spec"]["podName"] == "other"
     concerto_cluster.kubectl("delete", "pcb", "-n", namespace, "p")
     bound(concerto_cluster, namespace, "p")
