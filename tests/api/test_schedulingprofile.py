@@ -13,7 +13,7 @@ from concerto.api.score_arguments import (
     ShapePoint,
     TargetLoadPackingArgs,
 )
-from concerto.scheduling.plugins.registry import FILTERS, SCORES
+from concerto.scheduling.plugins.registry import ALWAYS, FILTERS, SCORES
 from concerto.scheduling.profile import Profile
 from support.crd_schemas import stored_spec
 
@@ -57,7 +57,8 @@ def test_a_profile_has_the_plugins_that_its_spec_lists_in_that_order():
         "reservations": {"maxUnitsPerNamespace": 5, "unboundTTL": "2m"},
     }
     made = Profile.build(ProfileSettings.from_raw(spec))
-    assert [f.name for f in made.filters] == ["PodCapacity", "NodeReady"]
+    # constraints between pods hold under every profile: a pod that names one is not placed against it
+    assert [f.name for f in made.filters] == ["PodCapacity", "NodeReady", *(f.name for f in ALWAYS)]
     assert [(s.name, w) for s, w in made.scores] == [("Capacity", 7)]
     settings = made.settings
     assert (settings.metrics_policy, settings.stale_after_seconds, settings.admit_fraction) == ("Avoid", 90.0, 0.5)
