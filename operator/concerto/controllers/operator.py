@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "without scheduling has a Lease of its own",
     )
     parser.add_argument(
+        "--costs-by-kind",
+        action="store_true",
+        help="place pods by what pods of their kind were measured to cost; by default every pod counts as one unit of "
+        "its node's capacity (experimental)",
+    )
+    parser.add_argument(
         "--service-account",
         metavar="NAME",
         help="the ServiceAccount that this runs as: it then owns the Lease and the placement records, which go with it",
@@ -110,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
             lease=lease,
             autoscaling=PredictiveHPASettings(controller=autoscaling_settings(args)),
             ask_agents=args.autoscaling_ask_agents,
+            costs_by_kind=args.costs_by_kind,
         )
     except ValueError as error:
         print(f"concerto operator: {error}", file=sys.stderr)

@@ -71,6 +71,7 @@ class OperatorSettings:
         lease: durations of the election.
         autoscaling: of PredictiveHPAs.
         ask_agents: whether agents are asked for readings of their pods.
+        costs_by_kind: whether pods are placed by what their kind was measured to cost.
     """
 
     namespace: str
@@ -79,6 +80,7 @@ class OperatorSettings:
     lease: LeaseSettings
     autoscaling: PredictiveHPASettings
     ask_agents: bool
+    costs_by_kind: bool = False
 
     def __post_init__(self) -> None:
         """Check that the controllers can run together.
@@ -217,7 +219,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         _add_scheduling(plan, context, parts, informers, pipeline)
         if "pinning" in settings.controllers:
             _add_pinning(plan, context, parts, informers)
-        _add_capacity(plan, context, parts)
+        _add_capacity(plan, context, parts, settings.costs_by_kind)
     if "autoscaling" in settings.controllers:
         _add_autoscaling(plan, context, settings)
     watched = WatchedKinds(plan.reflectors, replica.supervisor)
@@ -287,8 +289,8 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
     bindings.assigned = parts.pins.assigned
 
 
-def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts) -> None:
-    feed = KindsFeed(parts.cluster, parts.pending.requeue)
+def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by_kind: bool) -> None:
+    feed = KindsFeed(parts.cluster, parts.pending.requeue, places_by_kind=costs_by_kind)
     model = ClusterModelPublisher(context.session, context.metrics, context.clock, kinds=feed.kinds)
     plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot, feed.on_snapshot)
     plan.leading.append(("costs of kinds", feed.run))

@@ -26,10 +26,10 @@ def snapshot(name, *pods, of):
     }
 
 
-def fed():
+def fed(places_by_kind=True):
     cluster = cluster_state([node("n1")])
     changes = []
-    return cluster, KindsFeed(cluster, changes.append), changes
+    return cluster, KindsFeed(cluster, changes.append, places_by_kind=places_by_kind), changes
 
 
 def test_what_agents_measured_is_what_pods_cost_from_then_on():
@@ -46,6 +46,15 @@ def test_while_nothing_is_measured_pods_are_counted_as_units():
     cluster, feed, changes = fed()
     feed.on_snapshot(None, snapshot("n1", of=pod("a")))
     feed.update()
+    assert not cluster.kinds
+    assert not changes
+
+
+def test_an_operator_that_counts_pods_keeps_the_costs_for_the_clusters_model_alone():
+    cluster, feed, changes = fed(places_by_kind=False)
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.update()
+    assert feed.kinds.table()
     assert not cluster.kinds
     assert not changes
 

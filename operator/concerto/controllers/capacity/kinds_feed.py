@@ -32,13 +32,15 @@ class KindsFeed:
         kinds: the tables of all nodes.
     """
 
-    def __init__(self, cluster: ClusterState, requeue: Callable[[Change], None]) -> None:
+    def __init__(self, cluster: ClusterState, requeue: Callable[[Change], None], *, places_by_kind: bool) -> None:
         """Nothing is handed over before `run`.
 
         Args:
             cluster: the scheduler's.
             requeue: called when pods that wait may find a node.
+            places_by_kind: whether the scheduler uses the costs; else they are only kept for the cluster's model.
         """
+        self._places_by_kind = places_by_kind
         self.kinds = ClusterKinds()
         self._cluster = cluster
         self._requeue = requeue
@@ -61,7 +63,7 @@ class KindsFeed:
         """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
         for name in list(self._seen)[:_NODES_A_LOOK]:
             self._take(name, self._seen.pop(name))
-        if self.kinds.version != self._version:
+        if self._places_by_kind and self.kinds.version != self._version:
             self._version = self.kinds.version
             if table := self.kinds.table():
                 self._requeue(self._cluster.kinds.set_table(table))
