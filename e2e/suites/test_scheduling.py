@@ -86,16 +86,10 @@ def test_a_pod_of_another_scheduler_is_left_alone(concerto_cluster, operator, na
 
 
 HARD = {
-    "required pod affinity": {
+    "namespaces by label": {
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}}},
-    "required pod anti-affinity": {
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}}},
-    "topology spread": {
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
-             "labelSelector": {"matchLabels": {"a": "b"}}}]},
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}},
+             "namespaceSelector": {"matchLabels": {"a": "b"}}}]}}},
     "claim": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]},
 }  # fmt: skip
 
