@@ -31,21 +31,6 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Placement:
-    """CPUs for a pod.
-
-    Attributes:
-        cpus: as bits.
-        mems: the memory nodes they belong to.
-        level: what the binding keeps from others.
-    """
-
-    cpus: int
-    mems: frozenset[int]
-    level: Level
-
-
-@dataclass(frozen=True)
 class Occupancy:
     """Which of a node's CPUs are in use; all sets are bits.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -137,10 +136,6 @@ class KindLoads:
             del known.pods[row]
             if not known.pods:
                 del self._kinds[pod.kind.key]
-
-    def costs(self) -> Mapping[str, Cost]:
-        """Cost of each kind that has pods on nodes, by its key."""
-        return {key: known.cost for key, known in self._kinds.items()}
 
 
 def _own(non_pod: float | None) -> float:
