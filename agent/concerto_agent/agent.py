@@ -24,6 +24,7 @@ from concerto.capacity.subspace import Subspace
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
+from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
@@ -126,7 +127,7 @@ class Agent:
             where,
             settings.topology,
             wall,
-            lambda: (frozenset(), frozenset()) if self._pinner is None else self._pinner.allocated,
+            lambda: HeldCPUs() if self._pinner is None else self._pinner.held,
         )
         self._pod_reader = PodReader(Hierarchies.detect(where.sys))
         self._looked_for_pods = False

@@ -69,6 +69,11 @@ class CpusetFiles:
         self._walk(path, found)
         return PodCgroups(path, limit, found)
 
+    def lacks_cpuset(self, path: str) -> bool:
+        """Whether the cgroup is there and has no cpuset (v2: the controller is not enabled above it)."""
+        directory = self.root / path
+        return not (directory / "cpuset.cpus").exists() and directory.is_dir()
+
     def _walk(self, path: str, found: dict[str, Cpuset]) -> None:
         try:
             with os.scandir(self.root / path) as entries:

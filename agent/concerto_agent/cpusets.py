@@ -23,6 +23,8 @@ from concerto.api.podcpubinding import BindingKey, Level
 Numbers = frozenset[int]
 CpusetFile = Literal["cpuset.cpus", "cpuset.mems"]
 _NONE: Numbers = frozenset()
+KUBELETS = frozenset({"KubeletConflict", "KubeletExclusive"})
+"""Reasons of refusals for what kubelet's static CPU manager controls."""
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the DaemonSet of this agent; if it is gone when the agent stops, all pins are released",
     )
     pinning.add_argument(
+        "--repair-period",
+        type=_period,
+        default=PinningSettings().repair_seconds,
+        metavar="SECONDS",
+        help="time between two checks of every pod's cpuset, 1 to 3600 (default: %(default)g)",
+    )
+    pinning.add_argument(
         "--release",
         action="store_true",
         help="give every pod of the node its unpinned cpuset and its CPU quota back, and exit",
@@ -113,7 +120,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"concerto agent: {text}", file=sys.stderr)
         return 2
     pinning = PinningSettings(
-        kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config, daemon_set=args.daemon_set
+        kubelet_state=args.kubelet_state,
+        kubelet_config=args.kubelet_config,
+        daemon_set=args.daemon_set,
+        repair_seconds=args.repair_period,
     )
     if args.release:
         return _release(args, where, pinning)
@@ -212,6 +222,16 @@ def _namespace_and_name(text: str) -> tuple[str, str]:
     if not (namespace and slash and name) or "/" in name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
     return namespace, name
+
+
+def _period(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
+    return seconds
 
 
 def _version() -> str:

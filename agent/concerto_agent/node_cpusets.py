@@ -9,10 +9,11 @@ from pathlib import Path
 
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
-from concerto_agent.bindings import Outcome
+from concerto_agent.bindings import HeldCPUs, Outcome
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import CpusetFiles, read_rule
 from concerto_agent.cpusets import (
+    KUBELETS,
     Claim,
     Grant,
     KubeletRule,
@@ -70,7 +71,7 @@ class NodeCpusets:
     def __init__(
         self,
         files: CpusetFiles,
-        pods: Callable[[], dict[str, str]],
+        pods: Callable[[], Mapping[str, str] | None],
         topology: Callable[[], CPUTopology],
         rule: Callable[[], KubeletRule],
         settings: PinningSettings,
@@ -81,7 +82,7 @@ class NodeCpusets:
 
         Args:
             files: where they are.
-            pods: paths of the pods' cgroups by UID, as they are now.
+            pods: paths of the pods' cgroups by UID, as they are now; None where it is unknown which there are.
             topology: reads the CPUs.
             rule: reads what kubelet decides.
             settings: how to write.
@@ -113,9 +114,13 @@ class NodeCpusets:
         """
         self._refresh_rule()
         claims = tuple(claims)
-        self.grants, self.refusals = resolve(claims, self._topology(), self._rule) if claims else ({}, {})
+        paths = self._pods()
+        pods = self._read(paths or {})
+        if (obstacle := self._obstacle(paths, pods)) is not None:
+            self.grants, self.refusals = {}, {claim.key: obstacle for claim in claims}
+        else:
+            self.grants, self.refusals = resolve(claims, self._topology(), self._rule) if claims else ({}, {})
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
-        pods = self._read(self._pods())
         errors: dict[str, str] = {}
         self._blocked = {}
         for _ in range(self._settings.attempts):
@@ -140,7 +145,7 @@ class NodeCpusets:
         """
         if self._rule.containers_only:
             self._refresh_rule()
-        path = self._pods().get(uid)
+        path = (self._pods() or {}).get(uid)
         if path is None:
             return False
         pods, error = self._read({uid: path}), ""
@@ -167,6 +172,16 @@ class NodeCpusets:
         outcome = self.outcomes.get(claim.pod_uid)
         return None if outcome is None else (grant, outcome)
 
+    def held(self) -> HeldCPUs:
+        """What the grants hold, and which claims kubelet's static CPU manager stands in the way of."""
+        grants = self.grants.values()
+        conflicts = (key for key, refusal in self.refusals.items() if refusal.reason in KUBELETS)
+        return HeldCPUs(
+            frozenset[int]().union(*(grant.claim.cpus for grant in grants)),
+            frozenset[int]().union(*(grant.kept for grant in grants)),
+            tuple(sorted("/".join(key) for key in conflicts)),
+        )
+
     @property
     def knows_kubelet(self) -> bool:
         """Whether it is known what kubelet decides; if not, nothing is written."""
@@ -177,7 +192,26 @@ class NodeCpusets:
         if rule.known or not self._rule.known:  # kubelet's file is away while an administrator changes the policy
             self._rule = rule
 
-    def _read(self, paths: dict[str, str]) -> dict[str, PodCgroups]:
+    def _obstacle(self, paths: Mapping[str, str] | None, pods: Mapping[str, PodCgroups]) -> Refusal | None:
+        """Why no CPU can be kept from anybody: pods whose cgroups are not found, or that have no cpuset."""
+        if paths is None:
+            text = (
+                "No kubepods cgroup is found, so it is unknown which pods run on the CPUs: start the agent with "
+                "--cgroup as kubelet's cgroupRoot says."
+            )
+            return Refusal("PodCgroupsNotFound", text)
+        lacking = next(
+            (path for uid, path in paths.items() if uid not in pods and self._files.lacks_cpuset(path)), None
+        )
+        if lacking is None:
+            return None
+        text = (
+            f"cgroup {lacking} has no cpuset, so its pod can't be kept off any CPU: the cpuset controller is missing "
+            f"in cgroup.subtree_control of cgroup {lacking.rpartition('/')[0]} or of one above it."
+        )
+        return Refusal("NoCpusetController", text)
+
+    def _read(self, paths: Mapping[str, str]) -> dict[str, PodCgroups]:
         found = {uid: self._files.pod(path) for uid, path in paths.items()}
         return {uid: pod for uid, pod in found.items() if pod is not None}
 
@@ -235,7 +269,7 @@ class NodeCpusets:
 def open_cpusets(
     where: NodeFiles,
     settings: PinningSettings,
-    pods: Callable[[], dict[str, str]],
+    pods: Callable[[], Mapping[str, str] | None],
     wall: Callable[[], float],
     limits: Callable[[], Mapping[str, PodLimits]] | None,
 ) -> NodeCpusets:
@@ -244,7 +278,7 @@ def open_cpusets(
     Args:
         where: the node's files.
         settings: further files, and how to write.
-        pods: paths of the pods' cgroups by UID, as they are now.
+        pods: paths of the pods' cgroups by UID, as they are now; None where it is unknown which there are.
         wall: seconds since the epoch.
         limits: CPU limits of the node's pods by UID; None: CPU quotas are left alone.
 

@@ -18,14 +18,10 @@ from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Refl
 from concerto.kube.errors import Forbidden, Unauthorized
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
-from concerto_agent.bindings import Object, build_agent_status, own_part, read_claim
+from concerto_agent.bindings import HeldCPUs, Object, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher
-from concerto_agent.cpusets import (
-    Claim,
-    Numbers,
-    Refusal,
-)
+from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import PinningSettings, kubelet_unknown, open_cpusets
 from concerto_agent.node_files import NodeFiles
@@ -35,8 +31,6 @@ from concerto_agent.quotas import PodLimits
 log = logging.getLogger(__name__)
 
 _FIELD_MANAGER = "concerto-agent"
-_CPU = {1: "cpu", 2: ""}
-"""Where the hierarchy of the controller cpu is; on v1 a link of this name is there if it shares one with cpuacct."""
 
 
 class Pinner:
@@ -74,7 +68,7 @@ class Pinner:
         root = hierarchies.cpuset
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
-        self._cpusets = open_cpusets(where, settings, lambda: self._watcher.pods, wall, limits)
+        self._cpusets = open_cpusets(where, settings, self._pods, wall, limits)
         self._reflector = Reflector(
             session,
             POD_CPU_BINDINGS,
@@ -89,13 +83,9 @@ class Pinner:
         self._status_changed = asyncio.Event()
 
     @property
-    def allocated(self) -> tuple[Numbers, Numbers]:
-        """CPUs that bound pods run on, and those that are kept from pods without a binding."""
-        grants = self._cpusets.grants.values()
-        run_on, kept = (
-            frozenset[int]().union(*each) for each in ((g.claim.cpus for g in grants), (g.kept for g in grants))
-        )
-        return run_on, kept
+    def held(self) -> HeldCPUs:
+        """What the bindings of the node hold now."""
+        return self._cpusets.held()
 
     async def run(self) -> None:
         """Pin until cancelled."""
@@ -140,6 +130,9 @@ class Pinner:
             )
             return ""
         return f"DaemonSet {namespace}/{name} is being deleted" if "deletionTimestamp" in found["metadata"] else ""
+
+    def _pods(self) -> Mapping[str, str] | None:
+        return None if self._watcher.kubepods is None else self._watcher.pods
 
     # Changes in the API and in the cgroups
 

@@ -16,11 +16,15 @@ from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
+from concerto_agent.bindings import HeldCPUs
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.writer import NodeMissing, Object, Writer
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMED = 8
+"""Bindings that a condition names one by one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class TopologyPublisher:
         where: NodeFiles,
         settings: TopologySettings,
         wall: Callable[[], float],
-        allocated: Callable[[], tuple[frozenset[int], frozenset[int]]],
+        held: Callable[[], HeldCPUs],
     ) -> None:
         """Nothing is read before `run`.
 
@@ -62,9 +66,9 @@ class TopologyPublisher:
             where: the node's files.
             settings: further files.
             wall: seconds since the epoch.
-            allocated: CPUs that pods with a PodCPUBinding run on, and those that are kept from all other pods.
+            held: what the bindings of the node hold.
         """
-        self._allocated = allocated
+        self._held = held
         self._writer = writer
         self._where = where
         self._cpus = TopologyReader(where)
@@ -95,7 +99,7 @@ class TopologyPublisher:
             self._wake.clear()
             obj = self._object
             metadata = {} if obj is None else obj["metadata"]
-            now = ((self._fingerprint(), self._allocated()), metadata.get("uid"), metadata.get("generation"))
+            now = ((self._fingerprint(), self._held()), metadata.get("uid"), metadata.get("generation"))
             wait = self._settings.look_seconds
             if now != seen:
                 try:
@@ -122,7 +126,7 @@ class TopologyPublisher:
         if (cpus := self._cpus.cgroup_cpus()) is not None:
             reading = TopologyReading(reading.topology.only(cpus), reading.problems)
         kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config)
-        status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._allocated())
+        status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held())
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
         log.info("topology published: %s", reading.topology.counts())
         return written
@@ -133,7 +137,7 @@ def build_topology_status(
     reading: TopologyReading,
     kubelet: KubeletCPUs,
     now: float,
-    allocated: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset()),
+    held: HeldCPUs | None = None,
 ) -> Object:
     """The status of a NodeCPUTopology.
 
@@ -142,9 +146,9 @@ def build_topology_status(
         reading: what sysfs said.
         kubelet: what kubelet's files said.
         now: seconds since the epoch.
-        allocated: CPUs that pods with a PodCPUBinding run on, and those that are kept from all other pods.
+        held: what the bindings of the node hold; None: nothing.
     """
-    run_on, kept = allocated
+    held = held or HeldCPUs()
     online = reading.topology.cpus
     generation = obj.get("metadata", {}).get("generation", 1)
     asked = obj.get("spec", {}).get("reservedCPUs")
@@ -153,8 +157,9 @@ def build_topology_status(
     pools = CPUPools(
         reserved=reserved & online,
         kubelet_exclusive=exclusive,
-        allocated=run_on & online,
-        shared=online - exclusive - kept,
+        allocated=held.run_on & online,
+        kept=(held.exclusive - held.run_on) & online,
+        shared=online - exclusive - held.exclusive,
     )
     return {
         "observedGeneration": generation,
@@ -164,11 +169,26 @@ def build_topology_status(
         "topology": reading.topology.to_raw(),
         "conditions": merge_conditions(
             (obj.get("status") or {}).get("conditions") or (),
-            _conditions(reading.problems, kubelet.problems, () if asked is None else reserved - online),
+            [
+                *_conditions(reading.problems, kubelet.problems, () if asked is None else reserved - online),
+                _kubelet_conflict(held.kubelet_conflicts),
+            ],
             now=format_timestamp(now),
             observed_generation=generation,
         ),
     }
+
+
+def _kubelet_conflict(bindings: tuple[str, ...]) -> Condition:
+    if not bindings:
+        return Condition("KubeletConflict", "False", "AsExpected", "No binding names what kubelet controls.")
+    shown = ", ".join(bindings[:_MOST_NAMED])
+    more = f" and {len(bindings) - _MOST_NAMED} more" if len(bindings) > _MOST_NAMED else ""
+    text = (
+        f"kubelet's static CPU manager controls CPUs or containers that these PodCPUBindings name: {shown}{more}. "
+        "Delete the bindings, or leave out the CPU limits of the pods."
+    )
+    return Condition("KubeletConflict", "True", "StaticPolicy", text)
 
 
 def _conditions(untold: Iterable[str], kubelet: Iterable[str], absent: Iterable[int]) -> list[Condition]:

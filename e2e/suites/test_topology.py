@@ -69,7 +69,7 @@ def test_the_agent_publishes_its_nodes_cpus_in_an_object_that_the_node_owns(
     assert status["counts"] == {"sockets": 2, "cores": 10, "cpus": 20, "numaNodes": 2}
     assert status["topology"]["sockets"]["1"]["cores"]["4"] == {"cpus": [9, 19]}
     assert status["topology"]["numaNodes"]["1"] == {"cpus": [*range(5, 10), *range(15, 20)]}
-    assert status["pools"] == {"allocated": "", "shared": "0-19", "reserved": "", "kubeletExclusive": ""}
+    assert status["pools"] == {"allocated": "", "shared": "0-19", "reserved": "", "kubeletExclusive": "", "kept": ""}
     assert condition(obj, "Ready")["status"] == "True"
     columns = concerto_cluster.kubectl("get", "ncpu", node, "--no-headers").split()
     assert columns[1:7] == ["True", "2", "10", "20", "2", "0-19"], "no CPU is allocated, so that column is empty"
@@ -101,7 +101,13 @@ def test_what_kubelet_and_the_spec_keep_is_followed_live(
     pools = published(concerto_cluster, node, lambda status: bool(status["pools"]["kubeletExclusive"]))["status"][
         "pools"
     ]
-    assert pools == {"allocated": "", "shared": "0,2-10,12-19", "reserved": "0,10", "kubeletExclusive": "1,11"}
+    assert pools == {
+        "allocated": "",
+        "shared": "0,2-10,12-19",
+        "reserved": "0,10",
+        "kubeletExclusive": "1,11",
+        "kept": "",
+    }
     concerto_cluster.kubectl("patch", "ncpu", node, "--type=merge", "-p", '{"spec": {"reservedCPUs": "5"}}')
     after = published(concerto_cluster, node, lambda status: status["pools"]["reserved"] == "5")
     assert after["status"]["observedGeneration"] == after["metadata"]["generation"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
-from concerto_agent.bindings import Outcome, build_agent_status, own_part, read_claim
+from concerto_agent.bindings import HeldCPUs, Outcome, build_agent_status, own_part, read_claim
 from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan, resolve
 from concerto_agent.inotify import Inotify
@@ -243,6 +243,41 @@ def test_a_cgroup_that_its_owner_has_locked_keeps_nobody_elses_cpus_from_them(tm
     in_the_way = rule.containers_only
     assert cpusets.outcomes["a"].intruder == ("pod b" if in_the_way else "")
     assert (frozenset({1}) in sets(model, "a")) is not in_the_way
+
+
+def test_without_a_cpuset_controller_below_kubepods_nothing_is_said_to_be_kept(tmp_path):
+    model = node(tmp_path, 2)
+    for file in (model.cgroups.root / model.pods["b"]).glob("cpuset.*"):
+        file.unlink()
+    cpusets = agent(model)
+    one = claim("a", 1)
+    cpusets.enforce([one])
+    refusal = cpusets.standing(one)
+    assert isinstance(refusal, Refusal) and refusal.reason == "NoCpusetController"
+    assert model.pods["b"] in refusal.message and "subtree_control of cgroup kubepods/burstable" in refusal.message
+    assert cpusets.held() == HeldCPUs()
+    assert (sets(model, "a"), model.cgroups.writes) == ({FOUR.cpus}, [])
+    model.stop("b")
+    cpusets.enforce([one])
+    assert sets(model, "a") == {frozenset({1})}
+
+
+def test_where_the_pods_cgroups_are_not_found_nothing_is_said_to_be_kept(tmp_path):
+    model = node(tmp_path, 2)
+    files = CpusetFiles(model.cgroups.root, 2, model.cgroups.write)
+    cpusets = NodeCpusets(files, lambda: None, lambda: FOUR, KubeletRule, SETTINGS, lambda: 1e9)
+    one = claim("a", 1)
+    cpusets.enforce([one])
+    refusal = cpusets.standing(one)
+    assert isinstance(refusal, Refusal) and refusal.reason == "PodCgroupsNotFound"
+    assert not cpusets.look_at("a")
+
+
+def test_what_is_held_names_the_bindings_that_kubelet_stands_in_the_way_of(tmp_path):
+    rule = KubeletRule(True, frozenset({0, 1, 2}), {"k": frozenset({frozenset({3})})})
+    cpusets = agent(node(tmp_path), rule)
+    cpusets.enforce([claim("a", 1), claim("b", 3)])
+    assert cpusets.held() == HeldCPUs(frozenset({1}), frozenset({1}), ("ns/b-b",))
 
 
 def test_what_somebody_else_writes_and_who_enters_is_heard_of_at_once(tmp_path):

@@ -13,6 +13,7 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.controllers.pinning.status import build_binding_status
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading
 from concerto.pinning.validation import BoundPod, judge_node
+from concerto_agent.bindings import HeldCPUs
 from concerto_agent.topology_publisher import build_topology_status
 from support.crd_schemas import CRDS, problems, structural_schema
 
@@ -24,6 +25,7 @@ BOUND, ONLINE, NODES, LINUX_NODES = 1024, 4096, 256, 1024
 # The most numbers that each list can have
 MOST = {
     "NodeCPUTopology.status.pools.allocated": ONLINE,
+    "NodeCPUTopology.status.pools.kept": ONLINE,
     "NodeCPUTopology.status.pools.shared": ONLINE,
     "NodeCPUTopology.status.pools.reserved": ONLINE,
     "NodeCPUTopology.status.pools.kubeletExclusive": ONLINE,
@@ -88,6 +90,6 @@ def test_a_binding_of_as_many_odd_cpus_as_it_may_name_is_told_how_it_stands():
 
 def test_the_topology_of_a_machine_of_odd_cpus_is_published():
     kubelet = KubeletCPUs(exclusive=HUGE.cpus, reserved=HUGE.cpus)
-    status = build_topology_status({}, TopologyReading(HUGE), kubelet, 1e9, (HUGE.cpus, HUGE.cpus))
+    status = build_topology_status({}, TopologyReading(HUGE), kubelet, 1e9, HeldCPUs(HUGE.cpus, HUGE.cpus))
     obj = {"apiVersion": "concerto.dev/v1alpha1", "kind": "NodeCPUTopology", "metadata": METADATA | {"name": "n"}}
     assert problems(obj | {"spec": {"nodeName": "n"}, "status": status}) == []

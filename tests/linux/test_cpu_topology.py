@@ -7,6 +7,7 @@ from concerto.api.cpulist import format_cpu_list
 from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, fingerprint, read_kubelet, read_topology
+from concerto_agent.bindings import HeldCPUs
 from concerto_agent.topology_publisher import build_topology_status
 from concerto_agent.writer import build_object
 from support.crd_schemas import problems
@@ -126,7 +127,13 @@ def test_reserved_cpus_are_the_specs_before_kubelets(tmp_path):
     reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
     kubelet = KubeletCPUs(exclusive=frozenset({2, 6}), reserved=frozenset({0}))
     status = build_topology_status({}, reading, kubelet, 1e9)
-    assert status["pools"] == {"allocated": "", "shared": "0-1,3-5,7", "reserved": "0", "kubeletExclusive": "2,6"}
+    assert status["pools"] == {
+        "allocated": "",
+        "shared": "0-1,3-5,7",
+        "reserved": "0",
+        "kubeletExclusive": "2,6",
+        "kept": "",
+    }
     obj = {"metadata": {"generation": 3}, "spec": {"nodeName": "n", "reservedCPUs": "1,99"}}
     status = build_topology_status(obj, reading, kubelet, 1e9)
     assert (status["pools"]["reserved"], status["observedGeneration"]) == ("1", 3)
@@ -148,9 +155,23 @@ def test_a_cpu_that_goes_offline_changes_the_fingerprint(tmp_path):
 
 def test_what_the_agent_has_given_to_pods_is_allocated_and_what_it_keeps_is_not_shared(tmp_path):
     reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
-    held = (frozenset({0}), frozenset({0, 4}))  # a core is kept for a pod that runs on one of its threads
+    held = HeldCPUs(frozenset({0}), frozenset({0, 4}))  # a core is kept for a pod that runs on one of its threads
     pools = build_topology_status({}, reading, KubeletCPUs(), 1e9, held)["pools"]
-    assert (pools["allocated"], pools["shared"]) == ("0", "1-3,5-7")
+    assert (pools["allocated"], pools["kept"], pools["shared"]) == ("0", "4", "1-3,5-7")
+
+
+def test_bindings_that_kubelet_stands_in_the_way_of_are_named_in_the_nodes_condition(tmp_path):
+    reading = read_topology(trees.build(tmp_path, trees.LAPTOP))
+
+    def conflict(*bindings: str) -> tuple[str, str]:
+        conditions = build_topology_status({}, reading, KubeletCPUs(), 1e9, HeldCPUs(kubelet_conflicts=bindings))
+        found = {c["type"]: c for c in conditions["conditions"]}["KubeletConflict"]
+        return found["status"], found["message"]
+
+    assert conflict()[0] == "False"
+    status, message = conflict("ns/a", "ns/b")
+    assert status == "True" and "ns/a, ns/b." in message
+    assert "ns/7 and 12 more." in conflict(*(f"ns/{n}" for n in range(20)))[1]
 
 
 def test_memory_nodes_are_published_with_their_sizes(tmp_path):

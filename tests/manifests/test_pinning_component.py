@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
+import pytest
 import yaml
 
 from concerto_agent.main import add_arguments
@@ -60,7 +61,17 @@ def test_the_flags_it_adds_are_the_agents_and_speak_of_what_is_mounted():
     add_arguments(parser)
     args = parser.parse_args(["--node-name", "n", *added])
     assert args.pinning
+    assert args.repair_period == 15
     assert args.daemon_set == ("concerto-system", "concerto-agent")
     mounts = [m["mountPath"] for m in merge["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
     assert str(args.kubelet_state.parent) in mounts
     assert str(args.kubelet_config.parent) in mounts
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "often"])
+def test_a_repair_period_that_is_none_is_refused(text, capsys):
+    parser = ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--node-name", "n", "--repair-period", text])
+    assert "is not a number of seconds from 1 to 3600" in capsys.readouterr().err

@@ -165,12 +165,14 @@ class CPUPools:
         kubelet_exclusive: given to pods by kubelet's static CPU manager.
         allocated: given to pods by a PodCPUBinding.
         shared: where pods without a binding run.
+        kept: kept free by the exclusiveness of a PodCPUBinding: nobody's pods run there.
     """
 
     reserved: frozenset[int] = frozenset()
     kubelet_exclusive: frozenset[int] = frozenset()
     allocated: frozenset[int] = frozenset()
     shared: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
 
     def to_raw(self) -> dict[str, str]:
         """``status.pools``."""
@@ -179,13 +181,17 @@ class CPUPools:
             "shared": format_cpu_list(self.shared),
             "reserved": format_cpu_list(self.reserved),
             "kubeletExclusive": format_cpu_list(self.kubelet_exclusive),
+            "kept": format_cpu_list(self.kept),
         }
 
     @classmethod
     def from_raw(cls, raw: Raw) -> Self:
         """``status.pools`` as the API server has it."""
         return cls(
-            *(parse_cpu_list(raw.get(name, "")) for name in ("reserved", "kubeletExclusive", "allocated", "shared"))
+            *(
+                parse_cpu_list(raw.get(name, ""))
+                for name in ("reserved", "kubeletExclusive", "allocated", "shared", "kept")
+            )
         )
 
 
