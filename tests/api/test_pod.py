@@ -423,3 +423,38 @@ def test_constraints_that_are_too_large_are_not_evaluated_and_requests_are_still
     again = view({"tolerations": tolerations, "containers": [container({"cpu": "2"})]})
     other = view({"tolerations": tolerations[1:], "containers": [container({"cpu": "2"})]})
     assert again.shape == pod.shape != other.shape
+
+
+PREEMPTION = {"status": "True", "reason": "PreemptionByScheduler"}
+DISRUPTED = {
+    "evicted by a scheduler": ({"deletionTimestamp": "2026-03-01T12:00:00Z"}, PREEMPTION, True),
+    "about to be": ({}, PREEMPTION, False),
+    "deleted by somebody else": ({"deletionTimestamp": "2026-03-01T12:00:00Z"}, None, False),
+    "evicted for another reason": (
+        {"deletionTimestamp": "2026-03-01T12:00:00Z"},
+        {"status": "True", "reason": "EvictionByEvictionAPI"},
+        False,
+    ),
+    "not evicted after all": (
+        {"deletionTimestamp": "2026-03-01T12:00:00Z"},
+        {"status": "False", "reason": "PreemptionByScheduler"},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("metadata", "condition", "preempted"), DISRUPTED.values(), ids=DISRUPTED)
+def test_a_pod_that_makes_room_is_told_from_one_that_ends(metadata, condition, preempted):
+    conditions = [
+        {"type": "Ready", "status": "True"},
+        *([{"type": "DisruptionTarget", **condition}] if condition else []),
+    ]
+    obj = raw({}, metadata=metadata, status={"conditions": conditions})
+    assert PodView.from_raw(trim_pod(obj)).preempted is preempted
+
+
+@pytest.mark.parametrize(("policy", "preempts"), [(None, True), ("PreemptLowerPriority", True), ("Never", False)])
+def test_a_pod_preempts_unless_its_policy_is_never(policy, preempts):
+    obj = raw({"preemptionPolicy": policy} if policy else {}, status={"nominatedNodeName": "n"})
+    seen = PodView.from_raw(trim_pod(obj))
+    assert (seen.preempts, seen.nominated_node) == (preempts, "n")

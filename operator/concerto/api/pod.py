@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from concerto.api.conditions import find_condition
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
 from concerto.api.pod_ownership import belongs_to_node
 from concerto.api.pod_requests import resized_requests
@@ -13,6 +14,9 @@ from concerto.api.pod_shape import PodShape, shape_of
 from concerto.api.timestamps import parse_timestamp
 
 Raw = Mapping[str, Any]
+
+PREEMPTED = "PreemptionByScheduler"
+"""Reason of the condition DisruptionTarget of a pod that a scheduler evicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class PodView:
         gates: names of its scheduling gates; a pod with a gate is not scheduled.
         started: when the kubelet of its node accepted it, seconds since the epoch; None before.
         kind: which pods cost what it costs.
+        nominated_node: the node that a scheduler makes room on for it (``status.nominatedNodeName``); empty if none is.
+        preempts: whether pods of lower priority may be evicted for it (``spec.preemptionPolicy``).
+        preempted: whether its deletion has begun because a scheduler evicts it for a pod of higher priority.
     """
 
     namespace: str
@@ -54,6 +61,9 @@ class PodView:
     gates: tuple[str, ...]
     started: float | None = None
     kind: Kind = ANY
+    nominated_node: str = ""
+    preempts: bool = True
+    preempted: bool = False
 
     @property
     def key(self) -> str:
@@ -80,6 +90,7 @@ class PodView:
         resized = resized_requests(spec, status)
         created = metadata.get("creationTimestamp")
         started = status.get("startTime")
+        deleting = "deletionTimestamp" in metadata
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -92,9 +103,17 @@ class PodView:
             priority=spec.get("priority") or 0,
             created=parse_timestamp(created) if created else 0.0,
             phase=status.get("phase") or "Pending",
-            deleting="deletionTimestamp" in metadata,
+            deleting=deleting,
             counted=not belongs_to_node(obj),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
             started=parse_timestamp(started) if started else None,
             kind=kind_of_pod(obj),
+            nominated_node=status.get("nominatedNodeName") or "",
+            preempts=spec.get("preemptionPolicy") != "Never",
+            preempted=deleting and _is_preempted(status),
         )
+
+
+def _is_preempted(status: Raw) -> bool:
+    target = find_condition(status.get("conditions"), "DisruptionTarget")
+    return target is not None and (target.get("status"), target.get("reason")) == ("True", PREEMPTED)

@@ -16,9 +16,10 @@ _METADATA = (
 )  # fmt: skip
 _SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
-    "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef",
+    "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "preemptionPolicy",
 )  # fmt: skip
-_STATUS = ("phase", "startTime", "resources", "allocatedResources")
+_STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName")
+_CONDITIONS = ("PodResizePending", "DisruptionTarget")
 _CONTAINER = ("name", "image", "resources", "ports", "restartPolicy")
 _CONTAINER_STATUS = ("name", "resources", "allocatedResources")
 
@@ -45,7 +46,7 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
         ]
         if resized:
             trimmed_status[statuses] = resized
-    pending = [c for c in status.get("conditions") or () if c.get("type") == "PodResizePending"]
-    if pending:
-        trimmed_status["conditions"] = pending
+    conditions = [c for c in status.get("conditions") or () if c.get("type") in _CONDITIONS]
+    if conditions:
+        trimmed_status["conditions"] = conditions
     return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}

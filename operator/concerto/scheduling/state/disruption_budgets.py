@@ -1,0 +1,31 @@
+"""PodDisruptionBudgets by namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from concerto.api.pod import PodView
+from concerto.api.poddisruptionbudget import DisruptionBudget
+
+
+class DisruptionBudgets:
+    """The PodDisruptionBudgets of all namespaces."""
+
+    def __init__(self) -> None:
+        self._by_namespace: dict[str, dict[str, DisruptionBudget]] = {}
+
+    def of(self, pods: Iterable[PodView]) -> list[DisruptionBudget]:
+        """The budgets of these pods' namespaces."""
+        namespaces = {pod.namespace for pod in pods}
+        return [budget for each in sorted(namespaces) for budget in self._by_namespace.get(each, {}).values()]
+
+    def set(self, budget: DisruptionBudget) -> None:
+        """A PodDisruptionBudget as the API server has it now."""
+        self._by_namespace.setdefault(budget.namespace, {})[budget.name] = budget
+
+    def remove(self, namespace: str, name: str) -> None:
+        """The PodDisruptionBudget is gone."""
+        budgets = self._by_namespace.get(namespace, {})
+        budgets.pop(name, None)
+        if not budgets:
+            self._by_namespace.pop(namespace, None)

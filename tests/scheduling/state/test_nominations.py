@@ -1,0 +1,78 @@
+import pytest
+
+from concerto.scheduling.state.nominations import Nominations
+from support.scheduling_builders import pod
+
+
+def nominations(*placed):
+    return Nominations(lambda uid: uid in placed)
+
+
+def nominated(name, priority=0, node="a", **over):
+    return pod(name, priority=priority, status={"nominatedNodeName": node} if node else {}, **over)
+
+
+def taken(known, priority, name="asks"):
+    by_node = known.take_room_from(pod(name, priority=priority))
+    return {node: [p.name for p in pods] for node, pods in by_node.items()}
+
+
+def test_a_pod_leaves_room_to_nominated_pods_of_its_priority_and_higher_ones():
+    known = nominations()
+    for each in (nominated("low", 1), nominated("same", 5), nominated("high", 9), nominated("other", 9, "b")):
+        known.set_pod(each)
+    assert taken(known, 5) == {"a": ["same", "high"], "b": ["other"]}
+    assert taken(known, 10) == {}
+    assert [p.name for p in known.lower_than(5, "a")] == ["low"]
+    assert known.node_of("uid-other") == "b"
+
+
+def test_a_pod_leaves_no_room_to_itself_nor_to_one_that_is_counted_on_a_node():
+    known = nominations("uid-there")
+    known.set_pod(nominated("there", 9))
+    known.set_pod(nominated("self", 9))
+    assert taken(known, 9, name="self") == {}
+
+
+OVER = {
+    "bound": {"nodeName": "a"},
+    "deleted": {"deleting": True},
+    "ended": {"phase": "Failed"},
+    "without the field that it had": {"node": ""},
+}
+
+
+@pytest.mark.parametrize("change", OVER.values(), ids=OVER)
+def test_a_nomination_ends_with_a_pod_that_is(change):
+    known = nominations()
+    known.set_pod(nominated("p"))
+    assert known.set_pod(nominated("p", **change)) is True
+    assert not known
+    assert known.set_pod(nominated("p", **change)) is False
+
+
+def test_a_nomination_of_ours_holds_before_the_api_server_shows_it():
+    known = nominations()
+    p = nominated("p", node="")
+    known.nominate(p, "a")
+    assert known.set_pod(p) is False
+    assert taken(known, 0) == {"a": ["p"]}
+    known.set_pod(nominated("p"))
+    assert known.set_pod(p) is True  # now somebody has taken it off
+    assert not known
+
+
+def test_what_the_api_server_shows_goes_before_what_was_decided():
+    known = nominations()
+    known.nominate(nominated("p", node=""), "a")
+    assert known.set_pod(nominated("p", node="b")) is True
+    assert taken(known, 0) == {"b": ["p"]}
+
+
+def test_a_withdrawn_nomination_takes_no_room():
+    known = nominations()
+    known.set_pod(nominated("p"))
+    assert known.withdraw("uid-p") is True
+    assert known.withdraw("uid-p") is False
+    assert taken(known, 0) == {}
+    assert known.node_of("uid-p") == ""
