@@ -31,7 +31,7 @@ def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versi
     install(own_plane)
     own_plane.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     agent = agent_process(own_plane, tmp_path, NODE)
-    agent.kept = True  # as its kubelet does
+    agent.restarts = True  # as its kubelet does
     operator = operator_process(own_plane, tmp_path, restarts=True)
     watcher = WatcherClient(f"http://{operator.health}")
 

@@ -172,7 +172,7 @@ def test_cpus_that_come_free_go_to_who_waits_and_what_can_not_be_meant_is_said(c
     concerto_cluster.apply(big["big-2"], odd, pod(namespace, "unsaid", cpu=None))
     told(concerto_cluster, namespace, "big-2", "FailedScheduling", "2 Insufficient cpu")
     told(concerto_cluster, namespace, "odd", "FailedScheduling", f"don't know the value of label {TYPE}=gpu-bound")
-    told(concerto_cluster, namespace, "unsaid", "FailedScheduling", "cpu-bound goes with a cpu request")
+    told(concerto_cluster, namespace, "unsaid", "FailedScheduling", "cpu-bound needs a cpu request")
     explained = concerto("explain", "pod", f"{namespace}/odd", concerto_cluster)
     assert f"WorkloadAware: node(s) don't know the value of label {TYPE}=gpu-bound" in explained
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "big-0")

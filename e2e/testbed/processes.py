@@ -26,7 +26,7 @@ def concerto_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "concerto.cli.main", *arguments]
 
 
-@dataclass
+@dataclass(slots=True)  # an attribute that it does not have is an error, wherever a test sets it
 class Process:
     """One of our components as a process that can be killed and started again.
 

@@ -340,7 +340,7 @@ def _too_late(assignment: Assignment, obj: Object | None, progress: str, within_
         else "its PodCPUBinding was not validated as it was created; was it edited?"
     )
     return NotPrepared(
-        f"Node {assignment.node} did not get ready for CPUs {pin_of(assignment).cpus} within {within_seconds:g} s: "
+        f"Node {assignment.node} did not prepare CPUs {pin_of(assignment).cpus} within {within_seconds:g} s: "
         f"{progress or hint} The pod is scheduled again.",
         agent_late=asked,
     )
