@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -121,3 +122,61 @@ def test_a_person_may_not_pass_a_reservation_off_as_the_operators(concerto_clust
     obj["metadata"]["labels"] = IN_FLIGHT
     refusal = concerto_cluster.kubectl("create", "-f", "-", stdin=json.dumps(obj), check=False)
     assert "must have both or neither" in refusal
+
+
+@pytest.fixture
+def transitions(concerto_cluster: Cluster, agent: Account) -> Iterator[int]:
+    """The number of the leader, at least 2: of the operator's Lease, which is made unless there is one."""
+    path = ("lease", "concerto-operator", "-n", "concerto-system")
+    found = concerto_cluster.kubectl("get", *path, "-o", "json", "--ignore-not-found")
+    lease = json.loads(found) if found else {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "concerto-operator", "namespace": "concerto-system"},
+        "spec": {},
+    }  # fmt: skip
+    number = lease["spec"]["leaseTransitions"] = lease["spec"].get("leaseTransitions", 0) + 2
+    concerto_cluster.kubectl("replace" if found else "create", "-f", "-", stdin=json.dumps(lease))
+    yield number
+    if not found:
+        concerto_cluster.kubectl("delete", *path)
+
+
+def test_what_an_earlier_leader_creates_is_refused_and_nobody_else_is(
+    concerto_cluster: Cluster, namespace: str, nodes: tuple[str, str], transitions: int
+) -> None:
+    operator = Account(concerto_cluster, "concerto-operator")
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": namespace},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "none.invalid/none"}]},
+    }
+    concerto_cluster.apply(pod)
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"name": nodes[0]}}
+    pinned = build_object("PodCPUBinding", "p", {"podName": "p", "cpuSet": [{"cpuID": 0}]}, namespace)
+    groups = "/apis/concerto.dev/v1alpha1/namespaces"
+    writes = {
+        f"/api/v1/namespaces/{namespace}/pods/p/binding": binding,
+        f"{groups}/concerto-system/podreservations": batch("cycle-fenced-1", **IN_FLIGHT),
+        f"{groups}/{namespace}/podcpubindings": pinned,
+    }
+
+    def refused(manager: str, kubectl: Callable[..., str] = operator.kubectl) -> set[str]:
+        """Which of these writes are refused as an earlier leader's; none is kept."""
+        answers = {}
+        for path, body in writes.items():
+            raw = f"{path}?dryRun=All&fieldManager={manager}"
+            answers[path] = kubectl("create", "--raw", raw, "-f", "-", stdin=json.dumps(body))
+        return {path for path, answer in answers.items() if "has a successor" in answer}
+
+    eventually("the Lease's number holds", lambda: refused(f"concerto-leader-{transitions - 1}") == writes.keys())
+    for manager in (
+        f"concerto-leader-{transitions}",
+        f"concerto-leader-{transitions + 1}",
+        "concerto-leader-",
+        "other",
+    ):
+        assert refused(manager) == set(), manager
+    administrator = functools.partial(concerto_cluster.kubectl, check=False)
+    assert refused(f"concerto-leader-{transitions - 1}", administrator) == set()

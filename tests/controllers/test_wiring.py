@@ -41,6 +41,9 @@ async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease
         build(replica, settings(*controllers))
         assert health.ready.keys() == kinds
         assert settings(*controllers).lease_name == lease
+        # the number is that of the Lease which manifests/base/policy-fencing.yaml compares
+        fenced = server.session.field_manager
+        assert (fenced and fenced()) == ("concerto-leader-0" if lease == "concerto-operator" else None)
 
 
 def test_pinning_without_scheduling_is_refused():

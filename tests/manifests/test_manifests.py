@@ -181,6 +181,23 @@ def test_a_policy_denies_and_speaks_of_the_account_there_is(policy, account):
     assert all(validation["message"].endswith(".") for validation in spec["validations"])
 
 
+def test_fencing_compares_the_operators_lease_and_covers_what_is_created_to_place_pods():
+    spec = objects()["ValidatingAdmissionPolicy", "concerto-fencing"]["spec"]
+    (lease,) = {names for _, resource, names, verb in rights(*OPERATOR) if (resource, verb) == ("leases", "update")}
+    binding = objects()["ValidatingAdmissionPolicyBinding", "concerto-fencing"]["spec"]
+    assert binding["paramRef"] == {
+        "namespace": "concerto-system", "name": lease[0], "parameterNotFoundAction": "Allow"
+    }  # fmt: skip
+    # An API server that can't read Leases goes on binding what others schedule
+    assert spec["failurePolicy"] == "Ignore"
+    conditions = [condition["expression"] for condition in spec["matchConditions"]]
+    assert "request.userInfo.username == 'system:serviceaccount:concerto-system:concerto-operator'" in conditions
+    rules = spec["matchConstraints"]["resourceRules"]
+    assert {operation for rule in rules for operation in rule["operations"]} == {"CREATE"}
+    covered = {resource for rule in rules for resource in rule["resources"]}
+    assert covered == {"pods/binding", "podreservations", "podcpubindings"}
+
+
 def test_the_policy_of_agents_covers_every_kind_that_an_agent_may_write():
     (rule,) = objects()["ValidatingAdmissionPolicy", "concerto-agent-own-node"]["spec"]["matchConstraints"][
         "resourceRules"

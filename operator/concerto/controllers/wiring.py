@@ -207,6 +207,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         may_write=lambda: election.remaining_seconds() > 0,
     )
     if "scheduling" in settings.controllers:
+        replica.session.field_manager = lambda: election.field_manager
         parts = build_parts(
             context,
             replica.cluster,
