@@ -24,6 +24,7 @@ from concerto.capacity.subspace import Subspace
 from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
+from concerto.linux.reserved_cpus import reserved_count
 from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measurement
@@ -120,6 +121,7 @@ class Agent:
         self._session = session
         self._node_name = node_name
         self._pinner = self._make_pinner(where, settings.pinning)
+        self._reserved_count: int | None = None
         self._topology = TopologyPublisher(
             session,
             node_name,
@@ -128,6 +130,7 @@ class Agent:
             settings.topology,
             wall,
             lambda: HeldCPUs() if self._pinner is None else self._pinner.held,
+            lambda: self._reserved_count,
         )
         self._pod_reader = PodReader(Hierarchies.detect(where.sys))
         self._looked_for_pods = False
@@ -277,17 +280,18 @@ class Agent:
     # Changes in the API and in the cgroups
 
     async def follow_node(self) -> None:
-        """Read at long intervals how many pods the kubelet takes: only its configuration changes that number."""
+        """Read at long intervals how many pods kubelet takes and how many CPUs it reserves, which seldom change."""
         path = NODES.path(name=self._node_name)
         while True:
             wait = self._settings.node_seconds
             try:
                 node = await self._session.get(path)
+                self._reserved_count = reserved_count(node)
                 pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
                 if pods is not None:
                     self.measurement.allow(allowed_pods(pods))
             except (KubeError, ValueError) as error:
-                log.warning("Node %s: status.allocatable.pods could not be read: %s", self._node_name, error)
+                log.warning("Node %s: its capacity could not be read: %s", self._node_name, error)
                 wait = self._settings.publishing.max_backoff_seconds
             await asyncio.sleep(wait * self._rng.uniform(0.5, 1.5))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from concerto.api.conditions import Condition, merge_conditions
@@ -16,6 +16,7 @@ from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
+from concerto.linux.reserved_cpus import reserved_cpus
 from concerto_agent.bindings import HeldCPUs
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.topology_reader import TopologyReader
@@ -56,6 +57,7 @@ class TopologyPublisher:
         settings: TopologySettings,
         wall: Callable[[], float],
         held: Callable[[], HeldCPUs],
+        reserved_count: Callable[[], int | None],
     ) -> None:
         """Nothing is read before `run`.
 
@@ -67,8 +69,11 @@ class TopologyPublisher:
             settings: further files.
             wall: seconds since the epoch.
             held: what the bindings of the node hold.
+            reserved_count: CPUs that the Node has not allocatable; None: not known.
         """
         self._held = held
+        # A node that shares its machine has the Node of the whole machine
+        self._reserved_count = reserved_count if where.scope == "Machine" else lambda: None
         self._writer = writer
         self._where = where
         self._cpus = TopologyReader(where)
@@ -119,13 +124,16 @@ class TopologyPublisher:
 
     def _fingerprint(self) -> object:
         files = (self._settings.kubelet_state, self._settings.kubelet_config)
-        return self._cpus.cgroup_cpus(), fingerprint(self._where.sys, *files)
+        return self._cpus.cgroup_cpus(), self._reserved_count(), fingerprint(self._where.sys, *files)
 
     async def _look_and_write(self, obj: Object | None) -> Object:
         reading = read_topology(self._where.sys)
         if (cpus := self._cpus.cgroup_cpus()) is not None:
             reading = TopologyReading(reading.topology.only(cpus), reading.problems)
         kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config)
+        reserved, problem = reserved_cpus(reading.topology, kubelet, self._reserved_count())
+        problems = (*kubelet.problems, problem) if problem else kubelet.problems
+        kubelet = replace(kubelet, reserved=reserved, problems=problems)
         status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held())
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
         log.info("topology published: %s", reading.topology.counts())

@@ -113,6 +113,16 @@ def test_what_kubelet_and_the_spec_keep_is_followed_live(
     assert after["status"]["observedGeneration"] == after["metadata"]["generation"]
 
 
+def test_cpus_that_the_node_has_not_allocatable_are_reserved(concerto_cluster: Cluster, node: str, agent: Process):
+    amounts = {"capacity": {"cpu": "20"}, "allocatable": {"cpu": "17900m"}}
+    concerto_cluster.kubectl(
+        "patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps({"status": amounts})
+    )
+    agent.start()
+    pools = published(concerto_cluster, node, lambda status: bool(status["pools"]["reserved"]))["status"]["pools"]
+    assert pools["reserved"] == "0-1,10"
+
+
 def test_an_object_that_came_by_gitops_stays_as_it_was_applied_and_a_deleted_one_comes_back(
     concerto_cluster: Cluster, node: str, agent: Process
 ):

@@ -41,7 +41,7 @@ class KubeletCPUs:
 
     Attributes:
         exclusive: given to containers by its static CPU manager.
-        reserved: its ``reservedSystemCPUs``.
+        reserved: its ``reservedSystemCPUs``, and what else it reserves (`concerto.linux.reserved_cpus`).
         problems: sentences on what could not be read, so that it is not known.
     """
 
