@@ -49,16 +49,16 @@ class CountsMachine(RuleBasedStateMachine):
     )
     def comes(self, uid, row, app, namespace, deleting):
         if uid in self.there:
-            self.counts.remove_pod(*self.there.pop(uid))
+            self.counts.pod_removed(*self.there.pop(uid))
         made = pod(uid, uid=uid, labels={"app": app}, namespace=namespace, deleting=deleting)
-        self.counts.add_pod(made, row)
+        self.counts.pod_added(made, row)
         self.there[uid] = (made, row)
 
     @precondition(lambda self: self.there)
     @rule(data=st.data())
     def goes(self, data):
         uid = data.draw(st.sampled_from(sorted(self.there)))
-        self.counts.remove_pod(*self.there.pop(uid))
+        self.counts.pod_removed(*self.there.pop(uid))
 
     @invariant()
     def counts_are_what_is_there(self):

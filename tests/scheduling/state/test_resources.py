@@ -39,14 +39,14 @@ class TableMachine(RuleBasedStateMachine):
     @rule(row=st.integers(0, ROWS - 1), amounts=st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3)))
     def pod_comes(self, row, amounts):
         made = pod("p", requests={r: f"{a}m" if r == "cpu" else str(a) for r, a in amounts.items()})
-        self.table.add_pod(made, row)
+        self.table.pod_added(made, row)
         self.pods.append((made, row))
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
     def pod_goes(self, data):
         made, row = self.pods.pop(data.draw(st.integers(0, len(self.pods) - 1)))
-        self.table.remove_pod(made, row)
+        self.table.pod_removed(made, row)
 
     @invariant()
     def amounts_are_the_sums(self):

@@ -11,10 +11,11 @@ from concerto.api.pod_constraints import PodAffinityTerm
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.labels import LabelIndex
 from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.signatures import PodSignatures
 
 
-class AntiAffinityIndex:
+class AntiAffinityIndex(PodIndex):
     """Anti-affinity terms of the pods that run, and on how many pods of each row.
 
     Args:
@@ -47,7 +48,7 @@ class AntiAffinityIndex:
                 refused |= np.isin(codes, domains[domains >= 0])
         return refused[rows]
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """Count the pod's terms on the row."""
         self.version += bool(pod.shape.anti_affinity)
         for term in pod.shape.anti_affinity:
@@ -56,7 +57,7 @@ class AntiAffinityIndex:
             counts = self._terms.setdefault((pod.namespace, term), {})
             counts[row] = counts.get(row, 0) + 1
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """Take the pod's terms off the row."""
         self.version += bool(pod.shape.anti_affinity)
         for term in pod.shape.anti_affinity:

@@ -1,17 +1,14 @@
 """The cluster as scheduling sees it: nodes as columns, kept up to date event by event.
 
 Each node name that any object names (a Node, a NodeCapacity, a pod bound to it) has a row, so that events may come in
-any order; only rows whose Node exists take part. Each part below answers for one thing; what pods do to it, it learns
-through ``add_pod`` and ``remove_pod``. Plugins read the parts and never write.
+any order; only rows whose Node exists take part. Each part below answers for one thing. Those that depend on Nodes and
+on pods alone are indexes (``PodIndex``), and follow both by the same few calls. Plugins read the parts and never write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
@@ -27,25 +24,19 @@ from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
 from concerto.scheduling.state.host_ports import HostPortIndex
 from concerto.scheduling.state.kind_loads import KindLoads
 from concerto.scheduling.state.large_pods import LargePods
+from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.ledger import Ledger
 from concerto.scheduling.state.load import Load
 from concerto.scheduling.state.measured_capacity import MeasuredCapacity
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
+from concerto.scheduling.state.placed_pods import PlacedPods, is_accounted_alike
 from concerto.scheduling.state.pod_counts import PodCounts
+from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
 from concerto.scheduling.state.usage import PodUsage
-
-
-@dataclass(slots=True)
-class _Placed:
-    """A pod on a row, as it is accounted there, and whether it is bound or only assumed."""
-
-    pod: PodView
-    row: int
-    bound: bool
 
 
 class ClusterState:
@@ -71,22 +62,23 @@ class ClusterState:
     """
 
     def __init__(self) -> None:
-        self.rows = NodeRows(self._grow)
+        self.rows = NodeRows()
         self.names, self.row_of = self.rows.names, self.rows.row_of
-        self.nodes = Nodes(self.rows)
-        self.resources = ResourceTable()
-        self.usage = PodUsage()
-        self.ports = HostPortIndex(self.rows)
-        self.large_pods = LargePods(self.rows, self.nodes)
-        self.signatures = PodSignatures(self.large_pods.sizes)
+        sizes = LearnedSizes()
+        self.signatures = PodSignatures(sizes)
         self.ledger = Ledger(self.signatures)
-        self.measured = MeasuredCapacity(self.rows, self.ledger)
+        self.nodes = Nodes(self.rows)
+        self.resources, self.usage, self.ports = ResourceTable(), PodUsage(), HostPortIndex(self.rows)
         self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
-        self.load, self.cpus, self.exclusive, self.pod_counts = Load(), CPUs(), ExclusiveCPUs(), PodCounts()
-        self.kinds = KindLoads()
-        requests = (self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts)
-        self._pod_indexes = (*requests, self.load, self.kinds)
-        self._placed: dict[str, _Placed] = {}
+        self.pod_counts, self.load, self.kinds = PodCounts(), Load(), KindLoads()
+        self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
+        requests = (self.nodes, self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts)
+        self._indexes: tuple[PodIndex, ...] = (*requests, self.large_pods, self.load, self.kinds)
+        self._placed = PlacedPods(self._indexes)
+        self.cpus = CPUs()
+        self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
+        self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
+        self.rows.indexes = (*self._indexes, self.exclusive, self.measured)
 
     # --- what is asked
 
@@ -108,12 +100,11 @@ class ClusterState:
 
     def set_node(self, node: NodeView) -> Change:
         """A Node as the API server has it now."""
-        row = self._row(node.name)
+        row = self.rows.row(node.name)
         if self.nodes.views.get(row) == node:
             return Change.NOTHING
-        self.nodes.put(row, node)
-        self.resources.set_allocatable(row, node.allocatable)
-        self.kinds.set_node(row, self.nodes.machine[:, row])
+        for index in self._indexes:
+            index.node_changed(row, node)
         self._follow(lambda: self.ledger.set_max_pods(node.name, node.allocatable.get(PODS, 0)))
         # Its agent may have reported before the Node came: shares of its CPUs can be amounts now
         self._report(row, self.ledger.status(node.name))
@@ -124,10 +115,9 @@ class ClusterState:
         row = self.row_of.get(name)
         if row is None or row not in self.nodes.views:
             return Change.NOTHING
-        self.nodes.remove(row)
-        self.resources.set_allocatable(row, {})
+        for index in self._indexes:
+            index.node_changed(row, None)
         self._follow(lambda: self.ledger.set_max_pods(name, None))  # may free the row
-        self.load.vacate(row)
         if name in self.row_of:
             self._tidy(row)
         return Change.NOTHING
@@ -140,15 +130,13 @@ class ClusterState:
         elif pod.node_name:
             self.cpus.settle(pod.uid)
             placed = self._placed.get(pod.uid)
-            if placed is not None and self.names[placed.row] == pod.node_name and _counts_alike(placed.pod, pod):
-                if _matches_as(placed.pod) != _matches_as(pod):
-                    change |= self._recount(placed, pod)
-                placed.bound = True
-                self.load.begin(pod)
+            if placed is not None and self.names[placed.row] == pod.node_name and is_accounted_alike(placed.pod, pod):
+                others_may_care = self._placed.update(pod)
             else:
                 change |= self._remove_pod(pod.uid)
                 self._add_pod(pod, pod.node_name, bound=True)
-                change |= Change.PLACED if self.pod_counts else Change.NOTHING
+                others_may_care = True
+            change |= Change.PLACED if others_may_care and self.pod_counts else Change.NOTHING
         return change
 
     def remove_pod(self, uid: str) -> Change:
@@ -159,7 +147,7 @@ class ClusterState:
 
     def set_capacity(self, capacity: NodeCapacity, now: float) -> Change:
         """A NodeCapacity as the API server has it now; see ``Ledger.set_capacity``."""
-        row = self._row(capacity.name)
+        row = self.rows.row(capacity.name)
         before = self.ledger.status(capacity.name)
         change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
         if (status := self.ledger.status(capacity.name)) is not before:
@@ -202,29 +190,24 @@ class ClusterState:
 
     def set_topology(self, topology: NodeCPUTopology) -> Change:
         """A NodeCPUTopology as the API server has it now."""
-        change = Change.CPUS if self.cpus.set_topology(topology) else Change.NOTHING
-        return change | self._count_exclusive(topology.name)
+        return self._follow_cpus(self.cpus.set_topology(topology), topology.name)
 
     def remove_topology(self, node: str) -> Change:
         """The node's NodeCPUTopology is gone: no pod gets CPUs of its own there."""
         self.cpus.remove_topology(node)
-        return self._count_exclusive(node)
+        return self._follow_cpus(False, node)
 
     def set_cpu_binding(self, obj: Mapping[str, Any]) -> Change:
         """A PodCPUBinding as the API server has it now, raw."""
-        metadata = obj["metadata"]
-        before = self.cpus.node_of((metadata["namespace"], metadata["name"]))
-        change = Change.CPUS if self.cpus.set_cpu_binding(obj) else Change.NOTHING
-        now = self.cpus.node_of((metadata["namespace"], metadata["name"]))
-        for node in {before, now} - {""}:
-            change |= self._count_exclusive(node)
-        return change
+        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+        before = self.cpus.node_of(key)
+        freed = self.cpus.set_cpu_binding(obj)
+        return self._follow_cpus(freed, before, self.cpus.node_of(key))
 
     def remove_cpu_binding(self, key: BindingKey) -> Change:
         """A PodCPUBinding is gone."""
         node = self.cpus.node_of(key)
-        change = Change.CPUS if self.cpus.remove_cpu_binding(key) else Change.NOTHING
-        return change | self._count_exclusive(node)
+        return self._follow_cpus(self.cpus.remove_cpu_binding(key), node)
 
     def avoid_node(self, node: str, until: float) -> None:
         """Place nothing on the node until then: the API server refused a placement on it."""
@@ -256,7 +239,7 @@ class ClusterState:
         self.kinds.give_work(pod, row, now)
         if millicores > 0.0:
             self.large_pods.claim(pod.uid, row, millicores)
-            self._update(row)
+            self.measured.update(row)
         self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
         self._count_exclusive(assignment.node)
         return True
@@ -265,9 +248,8 @@ class ClusterState:
         """The API server has accepted the binding."""
         self.ledger.confirm(uid)
         self.cpus.settle(uid)
-        if uid in self._placed:
-            self._placed[uid].bound = True
-            self._count_exclusive(self.names[self._placed[uid].row])
+        if (placed := self._placed.confirm(uid)) is not None:
+            self._count_exclusive(self.names[placed.row])
 
     def forget(self, uid: str) -> Change:
         """Take back a decision whose pod is not bound; nothing happens if it is bound or has ended."""
@@ -278,19 +260,6 @@ class ClusterState:
 
     # --- inside
 
-    def _grow(self, width: int) -> None:
-        parts = (self.nodes, self.resources, self.usage, self.measured, self.large_pods, self.load, self.exclusive)
-        for part in (*parts, self.pod_counts, self.kinds):
-            part.grow(width)
-
-    def _row(self, name: str) -> int:
-        row = self.row_of.get(name)
-        if row is None:
-            row = self.rows.add(name)
-            self.exclusive.update(row, self.cpus.held_exclusively(name), {}, self.cpus.count(name))
-            self._update(row)
-        return row
-
     def _tidy(self, row: int) -> None:
         """Free the row once no object names its node."""
         name = self.names[row]
@@ -300,7 +269,6 @@ class ClusterState:
             or self.ledger.resource_version(name)
             or self.ledger.is_committed(name)
         ):
-            self.kinds.loads.clear(row)
             self.rows.free(row)
 
     def _follow(self, act: Callable[[], object]) -> Change:
@@ -311,90 +279,55 @@ class ClusterState:
     def _refresh(self) -> Change:
         change = Change.NOTHING
         for name in self.ledger.take_changed():
-            known = name in self.row_of
-            row = self._row(name)
-            before = self.measured.available[row] if known else np.nan
-            self._update(row)
-            change |= self._gained(row, before)
+            row = self.rows.row(name)
+            change |= self.measured.update(row)
             if row not in self.nodes.views:
                 self._tidy(row)
         return change
 
-    def _gained(self, row: int, before: float) -> Change:
-        """Whether the node can take more than before, or so can its CPUs for a large pod."""
-        available = self.measured.available[row]
-        if available > 0 and (self.large_pods.has_freed(row) or not available <= before):
-            self.large_pods.reset_freed(row)
-            return Change.CAPACITY
-        return Change.NOTHING
-
-    def _update(self, row: int) -> None:
-        name = self.names[row]
-        self.large_pods.update(row, self.ledger.status(name), self.ledger.live(name))
-        self.measured.update(row, self.large_pods.claimed_units[row], self.exclusive.shared_part[row])
+    def _follow_cpus(self, freed: bool, *nodes: str) -> Change:
+        """CPUs of these nodes are held, or free, since just now; returns what may be possible by that."""
+        change = Change.CPUS if freed else Change.NOTHING
+        for node in {*nodes}:
+            change |= self._count_exclusive(node)
+        return change
 
     def _count_exclusive(self, node: str) -> Change:
         """Count the node's exclusive CPUs again; returns whether it can take more than before."""
         row = self.row_of.get(node)
         if row is None:
             return Change.NOTHING
-        held = self.cpus.held_exclusively(node)
-        on_row = {uid: self._placed[uid] for uid in held if uid in self._placed and self._placed[uid].row == row}
-        requests = {uid: placed.pod.requests.get("cpu", 0) for uid, placed in on_row.items()}
-        before, beyond = self.measured.available[row], self.exclusive.beyond_requests[row]
-        if not self.exclusive.update(row, held, requests, self.cpus.count(node)):
+        beyond = self.exclusive.beyond_requests[row]
+        if not self.exclusive.recount(row):
             return Change.NOTHING
-        self._update(row)
         freed = self.exclusive.beyond_requests[row] < beyond
-        return self._gained(row, before) | (Change.CPUS | Change.ENDED if freed else Change.NOTHING)
+        return self.measured.update(row) | (Change.CPUS | Change.ENDED if freed else Change.NOTHING)
 
     def _report(self, row: int, status: NodeCapacityStatus | None) -> Change:
-        """The node's agent has named its large pods."""
-        before = self.measured.available[row]
+        """The node's agent has reported what its pods take."""
         reported_at = self.ledger.last_status_at(self.names[row]) or 0.0
         self.kinds.report(row, status, reported_at)
         if self.large_pods.report(row, status, reported_at):
-            self._update(row)
-        return self._gained(row, before)
+            return self.measured.update(row)
+        return self.measured.gained(row, self.measured.available[row])
 
     def _add_pod(self, pod: PodView, node: str, *, bound: bool) -> None:
-        row = self._row(node)
-        self._placed[pod.uid] = _Placed(pod, row, bound)
-        self.large_pods.add_pod(pod, row)
-        for index in self._pod_indexes:
-            index.add_pod(pod, row)
+        row = self.rows.row(node)
+        self._placed.add(pod, row, bound=bound)
         if self.exclusive.shared_part[row] < 1.0:
             self._count_exclusive(node)
 
-    def _recount(self, placed: _Placed, pod: PodView) -> Change:
-        self.pod_counts.remove_pod(placed.pod, placed.row)
-        self.pod_counts.add_pod(pod, placed.row)
-        placed.pod = pod
-        return Change.PLACED if self.pod_counts else Change.NOTHING
-
     def _remove_pod(self, uid: str) -> Change:
-        placed = self._placed.pop(uid, None)
+        placed = self._placed.get(uid)
         if placed is None:
             return Change.NOTHING
-        change, pod, row = Change.ENDED, placed.pod, placed.row
-        if self.large_pods.remove_pod(pod, ended=self.ledger.has_ended(uid)):
-            before = self.measured.available[row]
-            self._update(row)
-            change |= self._gained(row, before)
-        for index in self._pod_indexes:
-            index.remove_pod(pod, row)
+        change, row = Change.ENDED, placed.row
+        claimed = self.large_pods.has_claim(uid)
+        self._placed.remove(uid)
+        if claimed:
+            change |= self.measured.update(row)
         if self.cpus.settle(uid):
             change |= Change.CPUS
         change |= self._count_exclusive(self.names[row])
         self._tidy(row)
         return change
-
-
-def _counts_alike(one: PodView, other: PodView) -> bool:
-    """Whether nothing that is accounted by row differs; a resize may change the limits and leave the requests."""
-    return (one.requests, one.shape) == (other.requests, other.shape)
-
-
-def _matches_as(pod: PodView) -> tuple[object, ...]:
-    """What may change whether selectors of other pods match it where it runs."""
-    return (pod.node_name, pod.labels, pod.deleting)

@@ -12,10 +12,19 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.scheduling.state.columns import Columns, Floats, Ints
+from concerto.scheduling.state.cpus import CPUs
+from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.placed_pods import PlacedPods
+from concerto.scheduling.state.pod_index import PodIndex
 
 
-class ExclusiveCPUs(Columns):
+class ExclusiveCPUs(Columns, PodIndex):
     """Exclusive CPUs by row.
+
+    Args:
+        rows: names and rows.
+        cpus: which CPUs pods hold.
+        placed: which pods are on which row.
 
     Attributes:
         beyond_requests: millicores that pods hold exclusively beyond their requests.
@@ -24,22 +33,22 @@ class ExclusiveCPUs(Columns):
 
     FILLS: ClassVar[Mapping[str, float]] = {"beyond_requests": 0, "shared_part": 1.0}
 
-    def __init__(self) -> None:
+    def __init__(self, rows: NodeRows, cpus: CPUs, placed: PlacedPods) -> None:
+        self._rows = rows
+        self._cpus = cpus
+        self._placed = placed
         self.beyond_requests: Ints = np.zeros(0, dtype=np.int64)
         self.shared_part: Floats = np.zeros(0)
 
-    def update(self, row: int, held: Mapping[str, int], requests: Mapping[str, int], online: int) -> bool:
-        """Count a node again.
+    def row_assigned(self, row: int) -> None:
+        """CPUs of the node may be known before it has a row."""
+        self.recount(row)
 
-        Args:
-            row: the node's.
-            held: CPUs that bindings keep from others, by UID of the pod.
-            requests: cpu requests of these pods as far as they are on the node, millicores.
-            online: CPUs of the node.
-
-        Returns:
-            Whether anything has changed.
-        """
+    def recount(self, row: int) -> bool:
+        """Count the row's node again; returns whether anything has changed."""
+        name = self._rows.names[row]
+        held, online = self._cpus.held_exclusively(name), self._cpus.count(name)
+        requests = {uid: pod.requests.get("cpu", 0) for uid, pod in self._placed.on_row(row, held).items()}
         beyond = sum(max(1000 * cpus - requests.get(uid, 0), 0) for uid, cpus in held.items())
         part = 1.0 - min(sum(held.values()) / online, 1.0) if online else 1.0
         changed = (self.beyond_requests[row], self.shared_part[row]) != (beyond, part)

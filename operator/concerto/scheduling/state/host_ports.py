@@ -8,9 +8,10 @@ from concerto.api.pod import PodView
 from concerto.api.pod_constraints import HostPort
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.pod_index import PodIndex
 
 
-class HostPortIndex:
+class HostPortIndex(PodIndex):
     """Ports by protocol, number and row.
 
     Args:
@@ -29,12 +30,12 @@ class HostPortIndex:
                 taken[row] |= any(port.conflicts(other) for other in others)
         return taken[rows]
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """The pod has its ports on the row."""
         for port in pod.shape.host_ports:
             self._ports.setdefault((port.protocol, port.port), {}).setdefault(row, []).append(port)
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod's ports on the row are free."""
         for port in pod.shape.host_ports:
             by_row = self._ports[port.protocol, port.port]

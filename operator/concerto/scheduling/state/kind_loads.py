@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
@@ -13,7 +14,9 @@ from concerto.capacity.kinds.cost import Cost, estimate
 from concerto.capacity.kinds.law import NodeLoads
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Bools, Rows
+from concerto.scheduling.state.nodes import machine_of
+from concerto.scheduling.state.pod_index import PodIndex
 
 _GROWTH = 4.0
 """Pods of a kind that a node may run for each one there that has shown its load, while none of them has ended."""
@@ -28,7 +31,7 @@ class _Kind:
     pods: dict[int, int] = field(default_factory=dict)
 
 
-class KindLoads:
+class KindLoads(PodIndex):
     """Costs of kinds and what they commit, by row.
 
     Attributes:
@@ -51,9 +54,15 @@ class KindLoads:
         """Make room for rows up to that number."""
         self.loads.grow(width)
 
-    def set_node(self, row: int, machine: Ints) -> None:
-        """The row's node has that many millicores and bytes of memory."""
-        self.loads.set_node(row, machine[0] / 1000.0, float(machine[1]))
+    def row_assigned(self, row: int) -> None:
+        """Nothing is committed on the row."""
+        self.loads.clear(row)
+
+    def node_changed(self, row: int, node: NodeView | None) -> None:
+        """The row's Node says how large its machine is; what is known of it stays when the Node has gone."""
+        if node is not None:
+            millicores, memory_bytes = machine_of(node)
+            self.loads.set_node(row, millicores / 1000.0, float(memory_bytes))
 
     def cost_of(self, pod: PodView) -> Cost:
         """What such a pod costs; while nothing is known of its memory, what it requests."""
@@ -115,7 +124,7 @@ class KindLoads:
         if (known := self._kinds.get(pod.kind.key)) is not None and pod.counted:
             self.loads.give_work(row, known.cost, now)
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row, and uses what its kind costs."""
         if not pod.counted:
             return
@@ -125,7 +134,13 @@ class KindLoads:
         known.pods[row] = known.pods.get(row, 0) + 1
         self.loads.add_pod(row, known.cost)
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
+        """The pod may be of another kind now: labels and images can change."""
+        if (before.kind, before.counted) != (after.kind, after.counted):
+            self.pod_removed(before, row)
+            self.pod_added(after, row)
+
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod uses nothing of the row's node any more."""
         known = self._kinds.get(pod.kind.key)
         if not pod.counted or known is None or row not in known.pods:

@@ -5,7 +5,7 @@ A claim is CPU that is kept for a large pod from its placement until its node's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from concerto.scheduling.state.columns import Bools, Columns, Floats, Rows
 from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
+from concerto.scheduling.state.pod_index import PodIndex
 
 _FREED_SHARE = 0.05
 """Share of a node's CPUs that must have come free before large pods are looked at again."""
@@ -39,15 +40,17 @@ class _Claim:
     counted_at: float | None = None
 
 
-class LargePods(Columns):
+class LargePods(Columns, PodIndex):
     """The account of large pods by row.
 
     Args:
         rows: names and rows.
         nodes: for the CPUs of the machines.
+        sizes: what pods of a kind were seen to take.
+        has_ended: whether the end of the pod with that UID has been seen.
 
     Attributes:
-        sizes: what pods of a kind were seen to take.
+        sizes: as above.
         draining: by row, whether it is drained for a pod that has waited for long; only within a cycle.
         claimed_units: by row, ordinary pods that have no room because of claims.
     """
@@ -57,8 +60,9 @@ class LargePods(Columns):
         "_max_taken": 0,
     }  # fmt: skip
 
-    def __init__(self, rows: NodeRows, nodes: Nodes) -> None:
-        self.sizes = LearnedSizes()
+    def __init__(self, rows: NodeRows, nodes: Nodes, sizes: LearnedSizes, has_ended: Callable[[str], bool]) -> None:
+        self.sizes = sizes
+        self._has_ended = has_ended
         self.draining: Bools = np.zeros(0, dtype=np.bool_)
         self.claimed_units: Floats = np.zeros(0)
         self._rows = rows
@@ -92,17 +96,19 @@ class LargePods(Columns):
 
     # --- what is seen and decided
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row, or assumed there."""
         self.sizes.add_pod(pod, self._rows.names[row])
 
-    def remove_pod(self, pod: PodView, *, ended: bool) -> bool:
-        """The pod is on no row any more; returns whether CPU was claimed for it, so that its row is to be updated."""
-        self.sizes.remove_pod(pod.uid, ended=ended)
-        if pod.uid not in self._claims:
-            return False
-        self._drop_claim(pod.uid)
-        return True
+    def pod_removed(self, pod: PodView, row: int) -> None:
+        """The pod is not on the row any more, and claims no CPU; the row is to be updated if it did."""
+        self.sizes.remove_pod(pod.uid, ended=self._has_ended(pod.uid))
+        if pod.uid in self._claims:
+            self._drop_claim(pod.uid)
+
+    def has_claim(self, uid: str) -> bool:
+        """Whether CPU is claimed for the pod."""
+        return uid in self._claims
 
     def claim(self, uid: str, row: int, millicores: float) -> None:
         """Keep CPU for a large pod that is assumed on the row."""

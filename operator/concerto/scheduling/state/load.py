@@ -17,9 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from concerto.api.metric_provider import Statistic
+from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import LoadSettings
+from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Floats, Ints, Joined, Provided, Rows, Series
 
 _WINDOWS = {"5m": 0, "10m": 1, "15m": 2}
@@ -30,7 +32,7 @@ _AGENT_LIVES_SECONDS = 90.0
 _TERMS = 5  # of a prediction: known, requested, unspecified and best effort of the cpu; bytes of memory
 
 
-class Load:
+class Load(PodIndex):
     """Windows of every node, and the pods that they do not wholly contain. Rows are the cluster's.
 
     Attributes:
@@ -95,10 +97,11 @@ class Load:
         self._provided.pop(provider, None)
         self._recent.clear()
 
-    def vacate(self, row: int) -> None:
-        """The row's node is gone."""
-        for provided in self._provided.values():
-            provided.vacate(row)
+    def node_changed(self, row: int, node: NodeView | None) -> None:
+        """The row's Node is gone: what providers say of it does not hold for another."""
+        if node is None:
+            for provided in self._provided.values():
+                provided.vacate(row)
 
     def grow(self, width: int) -> None:
         """There are rows up to that number."""
@@ -126,7 +129,7 @@ class Load:
         self._see(row, status, last_status_at)
         self._recent.clear()
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on that node, bound or assumed."""
         slot = self._slot_of.get(pod.uid)
         if slot is None:
@@ -144,18 +147,18 @@ class Load:
             share = self._share(np.array([slot]), settings)[..., 0]
             recent[:, row] += _predict(self._terms[:, slot], settings) * (1.0 - share)
 
-    def begin(self, pod: PodView) -> None:
-        """The pod, which is on its node already, may have been taken over by the kubelet since."""
-        slot = self._slot_of.get(pod.uid)
-        if slot is None or pod.started is None or self._taken[slot] == pod.started:
+    def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
+        """The kubelet may have accepted the pod since."""
+        slot = self._slot_of.get(after.uid)
+        if slot is None or after.started is None or self._taken[slot] == after.started:
             return
-        self._started[slot] = self._taken[slot] = pod.started
-        if pod.uid in self._uncounted:
-            self._since[slot] = pod.started
-        if pod.uid in self._uncounted or self._provided:
+        self._started[slot] = self._taken[slot] = after.started
+        if after.uid in self._uncounted:
+            self._since[slot] = after.started
+        if after.uid in self._uncounted or self._provided:
             self._recent.clear()
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod is not on that node any more."""
         self._forget_pod(pod.uid)
 

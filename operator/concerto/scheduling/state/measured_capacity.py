@@ -1,4 +1,4 @@
-"""Measured capacity of the nodes as columns, from the ledger."""
+"""Measured capacity of the nodes as columns: the ledger's numbers, less what large pods and exclusive CPUs take."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.schedulingprofile import MetricsPolicy
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Columns, Floats
+from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
+from concerto.scheduling.state.large_pods import LargePods
 from concerto.scheduling.state.ledger import Ledger
 from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.pod_index import PodIndex
 
 MEASURED, BY_REQUESTS, AVOIDED = np.int8(0), np.int8(1), np.int8(2)
 """Basis of a node: measured capacity; requests, as telemetry is missing or too old; or no pods at all."""
 
 
-class MeasuredCapacity(Columns):
+class MeasuredCapacity(Columns, PodIndex):
     """How many more pods each row can take.
 
     Args:
         rows: names and rows.
-        ledger: where the numbers come from.
+        ledger: statuses, and what is promised.
+        large_pods: what is claimed for large pods.
+        exclusive: which part of a node's CPUs is shared.
 
     Attributes:
         capacity: pods it can take by its last status, before what is in flight; NaN without a status.
@@ -37,9 +43,11 @@ class MeasuredCapacity(Columns):
         ("capacity", "startable", "holdable", "available", "last_status_at", "live"), 0.0
     )
 
-    def __init__(self, rows: NodeRows, ledger: Ledger) -> None:
+    def __init__(self, rows: NodeRows, ledger: Ledger, large_pods: LargePods, exclusive: ExclusiveCPUs) -> None:
         self._rows = rows
         self._ledger = ledger
+        self._large_pods = large_pods
+        self._exclusive = exclusive
         self.capacity: Floats = np.zeros(0)
         self.startable: Floats = np.zeros(0)
         self.holdable: Floats = np.zeros(0)
@@ -47,22 +55,37 @@ class MeasuredCapacity(Columns):
         self.last_status_at: Floats = np.zeros(0)
         self.live: Floats = np.zeros(0)
 
-    def update(self, row: int, for_claims: float, shared_part: float = 1.0) -> None:
-        """Read the row's numbers from the ledger.
+    def row_assigned(self, row: int) -> None:
+        """Nothing is known of the row's node."""
+        self._large_pods.update(row, None, frozenset())
+        self.capacity[row] = self.startable[row] = self.holdable[row] = self.available[row] = np.nan
+        self.last_status_at[row] = np.nan
+        self.live[row] = 0
 
-        Args:
-            row: the row.
-            for_claims: pods that have no room because of what is claimed for large pods.
-            shared_part: part of the node's CPUs that pods without CPUs of their own may use: agents measure the whole
-                machine, so that idle exclusive CPUs look like room.
+    def update(self, row: int) -> Change:
+        """Read the row's numbers afresh; returns whether it can take more than before.
+
+        Agents measure the whole machine, so that idle exclusive CPUs look like room: only the shared part of it counts
+        as room for pods that have no CPUs of their own.
         """
-        name, ledger = self._rows.names[row], self._ledger
+        name, ledger, before = self._rows.names[row], self._ledger, self.available[row]
+        self._large_pods.update(row, ledger.status(name), ledger.live(name))
+        claimed, shared = self._large_pods.claimed_units[row], self._exclusive.shared_part[row]
         self.capacity[row] = _or_nan(ledger.capacity(name))
-        self.startable[row] = _part(_or_nan(ledger.startable(name)), shared_part) - for_claims
-        self.holdable[row] = _part(_or_nan(ledger.holdable(name)), shared_part) - for_claims
-        self.available[row] = _part(_or_nan(ledger.available(name)), shared_part) - for_claims
+        self.startable[row] = _part(_or_nan(ledger.startable(name)), shared) - claimed
+        self.holdable[row] = _part(_or_nan(ledger.holdable(name)), shared) - claimed
+        self.available[row] = _part(_or_nan(ledger.available(name)), shared) - claimed
         self.last_status_at[row] = _or_nan(ledger.last_status_at(name))
         self.live[row] = len(ledger.live(name))
+        return self.gained(row, before)
+
+    def gained(self, row: int, before: float) -> Change:
+        """Whether the row can take more than before, or its CPUs can, for a large pod; each gain is returned once."""
+        available = self.available[row]
+        if available > 0 and (self._large_pods.has_freed(row) or not available <= before):
+            self._large_pods.reset_freed(row)
+            return Change.CAPACITY
+        return Change.NOTHING
 
     def basis(self, now: float, *, stale_after_seconds: float, policy: MetricsPolicy) -> NDArray[np.int8]:
         """What each row takes part by, as of now: MEASURED, BY_REQUESTS or AVOIDED.

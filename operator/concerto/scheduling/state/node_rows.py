@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
 from concerto.scheduling.state.columns import Ints
+from concerto.scheduling.state.pod_index import PodIndex
 
 _MIN_WIDTH = 64
 
@@ -14,39 +15,26 @@ _MIN_WIDTH = 64
 class NodeRows:
     """Rows by node name. A freed row is used again; the number of rows grows by doubling.
 
-    Args:
-        grow: called with the new number of rows when there are not enough.
-
     Attributes:
+        indexes: what has entries by row; set once, before the first row.
         size: rows in use or used before.
         names: node name by row.
         row_of: row by node name.
     """
 
-    def __init__(self, grow: Callable[[int], None]) -> None:
+    def __init__(self) -> None:
+        self.indexes: Sequence[PodIndex] = ()
         self.size = 0
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
-        self._grow = grow
         self._width = 0
         self._free: list[int] = []
         self._ranks: Ints | None = None
 
-    def add(self, name: str) -> int:
-        """A row for a name that has none."""
-        self._ranks = None
-        if self._free:
-            row = self._free.pop()
-            self.names[row] = name
-        else:
-            row = self.size
-            if row == self._width:
-                self._width = max(_MIN_WIDTH, 2 * row)
-                self._grow(self._width)
-            self.size += 1
-            self.names.append(name)
-        self.row_of[name] = row
-        return row
+    def row(self, name: str) -> int:
+        """The name's row; a name that has none gets one."""
+        row = self.row_of.get(name)
+        return self._add(name) if row is None else row
 
     def free(self, row: int) -> None:
         """Nothing is known of the row's node any more."""
@@ -62,3 +50,21 @@ class NodeRows:
                 ranks[row] = rank
             self._ranks = ranks
         return self._ranks
+
+    def _add(self, name: str) -> int:
+        self._ranks = None
+        if self._free:
+            row = self._free.pop()
+            self.names[row] = name
+        else:
+            row = self.size
+            if row == self._width:
+                self._width = max(_MIN_WIDTH, 2 * row)
+                for index in self.indexes:
+                    index.grow(self._width)
+            self.size += 1
+            self.names.append(name)
+        self.row_of[name] = row
+        for index in self.indexes:
+            index.row_assigned(row)
+        return row

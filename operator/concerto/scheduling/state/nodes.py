@@ -12,11 +12,12 @@ from concerto.api.node import NodeView
 from concerto.scheduling.state.columns import Bools, Columns, Ints
 from concerto.scheduling.state.labels import LabelIndex
 from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.provided_load import RESOURCES
 from concerto.scheduling.state.taints import TaintIndex
 
 
-class Nodes(Columns):
+class Nodes(Columns, PodIndex):
     """What the Node objects say, but for allocatable (``ResourceTable``).
 
     Args:
@@ -57,28 +58,21 @@ class Nodes(Columns):
         self.labels.grow(width)
         self.taints.grow(width)
 
-    def put(self, row: int, node: NodeView) -> None:
-        """The row's Node exists, and is like this."""
+    def node_changed(self, row: int, node: NodeView | None) -> None:
+        """The row's Node exists and is like this, or is gone."""
+        if node is None:
+            self._remove(row)
+            return
         self.views[row] = node
         self.exists[row] = True
         self.unschedulable[row] = node.unschedulable
         self.ready[row] = node.ready
         self.agentless[row] = is_agentless(node)
-        self.machine[:, row] = [node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES]
+        self.machine[:, row] = machine_of(node)
         self.taints.put(row, node.taints)
         self.labels.put(row, node.labels)
         self.labels.forget_values()
         self.taints.forget_lists()
-
-    def remove(self, row: int) -> None:
-        """The row's Node is gone."""
-        del self.views[row]
-        self.avoided[row] = False
-        self._avoided_until.pop(row, None)
-        self.exists[row] = self.unschedulable[row] = self.ready[row] = self.agentless[row] = False
-        self.machine[:, row] = 0
-        self.taints.put(row, ())
-        self.labels.put(row, {})
 
     def avoid(self, row: int, until: float) -> None:
         """Place nothing on the row's node until then."""
@@ -103,6 +97,20 @@ class Nodes(Columns):
         owners = Counter(address for node in self.views.values() for address in {*node.addresses})
         row_of = {a: row for row, node in self.views.items() for a in node.addresses if owners[a] == 1}
         return row_of | {node.name: row for row, node in self.views.items()}
+
+    def _remove(self, row: int) -> None:
+        del self.views[row]
+        self.avoided[row] = False
+        self._avoided_until.pop(row, None)
+        self.exists[row] = self.unschedulable[row] = self.ready[row] = self.agentless[row] = False
+        self.machine[:, row] = 0
+        self.taints.put(row, ())
+        self.labels.put(row, {})
+
+
+def machine_of(node: NodeView) -> tuple[int, ...]:
+    """CPU millicores and memory bytes of the node's machine, allocatable or not, in the order of ``RESOURCES``."""
+    return tuple(node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES)
 
 
 def is_agentless(node: NodeView) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.columns import Ints, widened
+from concerto.scheduling.state.pod_index import PodIndex
 
 MAX_COUNTS = 256
 """Questions whose counts are kept; the one that was not asked for longest goes first."""
@@ -46,7 +47,7 @@ class _Count:
     version: int
 
 
-class PodCounts:
+class PodCounts(PodIndex):
     """The pods on the rows, and counts of those that somebody asks about."""
 
     def __init__(self) -> None:
@@ -73,12 +74,18 @@ class PodCounts:
         for count in self._counts.values():
             count.column = widened(count.column, width)
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row."""
         self._pods.setdefault(pod.namespace, {})[pod.uid] = (pod, row)
         self._change(pod, row, 1)
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
+        """Other selections may match the pod now."""
+        if (before.labels, before.deleting) != (after.labels, after.deleting):
+            self.pod_removed(before, row)
+            self.pod_added(after, row)
+
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod is not on the row any more."""
         in_namespace = self._pods[pod.namespace]
         del in_namespace[pod.uid]

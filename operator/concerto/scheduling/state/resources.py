@@ -8,8 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from concerto.api.node import NodeView
 from concerto.api.pod import PodView
 from concerto.scheduling.state.columns import Columns, Ints, Rows, widened
+from concerto.scheduling.state.pod_index import PodIndex
 
 PODS = "pods"
 """The resource under which a node's number of pods is counted."""
@@ -20,7 +22,7 @@ _PERMANENT = ("cpu", "memory", PODS)
 _Sparse = dict[str, dict[int, int]]
 
 
-class ResourceTable(Columns):
+class ResourceTable(Columns, PodIndex):
     """Allocatable amounts and requests.
 
     A resource has a column while some node offers it. What pods request beyond that decides nothing, but is counted in
@@ -65,6 +67,10 @@ class ResourceTable(Columns):
 
     # --- what is seen
 
+    def node_changed(self, row: int, node: NodeView | None) -> None:
+        """The row's Node offers what it says, or is gone."""
+        self.set_allocatable(row, {} if node is None else node.allocatable)
+
     def set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
         """The row's node offers these amounts, and nothing else."""
         amounts = {resource: amount for resource, amount in amounts.items() if amount}
@@ -83,11 +89,11 @@ class ResourceTable(Columns):
         if amounts:
             self._offered[row] = amounts
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """Count the pod's requests on the row."""
         self._count(pod, row, 1)
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """Take the pod's requests off the row."""
         self._count(pod, row, -1)
 

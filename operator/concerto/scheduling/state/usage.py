@@ -9,10 +9,11 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.columns import Columns, Ints
+from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.provided_load import RESOURCES
 
 
-class PodUsage(Columns):
+class PodUsage(Columns, PodIndex):
     """Sums over the pods on each row.
 
     Attributes:
@@ -28,11 +29,11 @@ class PodUsage(Columns):
         self.nonzero: Ints = np.zeros((len(RESOURCES), 0), dtype=np.int64)
         self.limits: Ints = np.zeros((len(RESOURCES), 0), dtype=np.int64)
 
-    def add_pod(self, pod: PodView, row: int) -> None:
+    def pod_added(self, pod: PodView, row: int) -> None:
         """Count the pod on the row."""
         self._count(pod, row, 1)
 
-    def remove_pod(self, pod: PodView, row: int) -> None:
+    def pod_removed(self, pod: PodView, row: int) -> None:
         """Take the pod off the row."""
         self._count(pod, row, -1)
 

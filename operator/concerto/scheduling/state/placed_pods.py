@@ -1,0 +1,90 @@
+"""Pods on rows, bound or assumed, and the indexes that follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from concerto.api.pod import PodView
+from concerto.scheduling.state.pod_index import PodIndex
+
+
+@dataclass(slots=True)
+class PlacedPod:
+    """A pod on a row, as it is accounted there.
+
+    Attributes:
+        pod: the pod.
+        row: the row.
+        bound: whether it is bound, and not only assumed.
+    """
+
+    pod: PodView
+    row: int
+    bound: bool
+
+
+class PlacedPods:
+    """Pods on rows, by UID.
+
+    Args:
+        indexes: what follows the pods; called in this order.
+    """
+
+    def __init__(self, indexes: Sequence[PodIndex]) -> None:
+        self._indexes = indexes
+        self._by_uid: dict[str, PlacedPod] = {}
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether the pod is on a row."""
+        return uid in self._by_uid
+
+    def get(self, uid: str) -> PlacedPod | None:
+        """The pod and its row; None if it is on no row."""
+        return self._by_uid.get(uid)
+
+    def on_row(self, row: int, uids: Iterable[str]) -> dict[str, PodView]:
+        """Of these pods, those on the row, by UID."""
+        found = ((uid, self._by_uid.get(uid)) for uid in uids)
+        return {uid: placed.pod for uid, placed in found if placed is not None and placed.row == row}
+
+    def add(self, pod: PodView, row: int, *, bound: bool) -> None:
+        """The pod is on the row."""
+        self._by_uid[pod.uid] = PlacedPod(pod, row, bound)
+        for index in self._indexes:
+            index.pod_added(pod, row)
+
+    def update(self, pod: PodView) -> bool:
+        """The pod, which is on a row, is bound there and has changed.
+
+        Returns:
+            Whether other pods' selectors may match it now and did not before, or the other way round.
+        """
+        placed = self._by_uid[pod.uid]
+        before, placed.pod, placed.bound = placed.pod, pod, True
+        for index in self._indexes:
+            index.pod_updated(before, pod, placed.row)
+        return _matched_as(before) != _matched_as(pod)
+
+    def confirm(self, uid: str) -> PlacedPod | None:
+        """The pod is bound to its row; returns it, or None if it is on no row."""
+        placed = self._by_uid.get(uid)
+        if placed is not None:
+            placed.bound = True
+        return placed
+
+    def remove(self, uid: str) -> None:
+        """The pod, which is on a row, is not there any more."""
+        placed = self._by_uid.pop(uid)
+        for index in self._indexes:
+            index.pod_removed(placed.pod, placed.row)
+
+
+def is_accounted_alike(one: PodView, other: PodView) -> bool:
+    """Whether nothing that is accounted by row differs; a resize may change the limits and leave the requests."""
+    return (one.requests, one.shape) == (other.requests, other.shape)
+
+
+def _matched_as(pod: PodView) -> tuple[object, ...]:
+    """What decides whether selectors of other pods match it where it runs."""
+    return (pod.node_name, pod.labels, pod.deleting)
