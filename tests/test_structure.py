@@ -17,10 +17,7 @@ MAX_CONTROLLER_ENTRIES = 6
 LONGER_FILES: dict[str, str] = {}
 """Files that may be longer, and why. At most five at the end; one that has become short enough must leave the list."""
 
-LONGER_CLASSES: dict[str, str] = {
-    "operator/concerto/scheduling/state/cluster.py:ClusterState": "every kind of event enters here, in a few lines",
-    "operator/concerto/scheduling/state/ledger.py:Ledger": "statuses, pods and records change the same entries",
-}
+LONGER_CLASSES: dict[str, str] = {}
 """The same for classes, by ``path:Class``."""
 
 

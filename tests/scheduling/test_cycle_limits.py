@@ -198,7 +198,7 @@ def test_one_outlier_does_not_make_all_others_alike():
 
 def test_a_reservation_holds_no_more_than_the_node_allows():
     cluster = cluster_state([node("n", allocatable={"pods": 3})], (), [capacity("n", 1e9, room=1e9)])
-    assert cluster.ledger.holdable("n") == 3.0
+    assert cluster.ledger.nodes.holdable("n") == 3.0
 
 
 def unmeasured(*nodes):

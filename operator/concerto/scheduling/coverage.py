@@ -65,7 +65,7 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
         if profile.reads_load:
             missing |= np.isnan(cluster.load.measured("cpu", "latest", settings.load, rows))
         late = np.zeros_like(missing)
-        silent = cluster.ledger.nodes_with_stale_agent(now, settings.heartbeats_missed)
+        silent = cluster.ledger.nodes.with_stale_agent(now, settings.heartbeats_missed)
         late[[cluster.row_of[name] for name in silent if name in cluster.row_of]] = True
     names = sorted(cluster.names[row] for row in np.flatnonzero(missing & exists))
     return Coverage(

@@ -302,7 +302,7 @@ def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Dec
         uid=pod.uid,
         node=node,
         basis="Capacity" if measured else "Requests",
-        node_capacity_resource_version=cluster.ledger.resource_version(node),
+        node_capacity_resource_version=cluster.ledger.nodes.resource_version(node),
         available=float(available[0]),
         reservation=query.reservation if query.reserved[row] > 0 else None,
         pin=_pin(pod, query, node),

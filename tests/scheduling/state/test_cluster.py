@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 
+from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
 from concerto.api.selectors import NodeSelector, Requirement
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import AVOIDED, BY_REQUESTS, MEASURED
 from concerto.scheduling.state.resources import PODS
-from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, raw_pod
 
 
 def assignment(name, to="n"):
@@ -180,3 +181,21 @@ def test_what_nodes_were_and_what_pods_ask_for_does_not_pile_up():
     assert len(cluster.nodes.labels._columns) <= 256
     assert max(len(column.code_of) for column in cluster.nodes.labels._columns.values()) < 600
     assert len(cluster.resources._index) < 10
+
+
+def relabelled(name, template_hash):
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-abc", "uid": "u", "controller": True}
+    raw = raw_pod(name, nodeName="n", labels={"pod-template-hash": template_hash})
+    raw["metadata"]["ownerReferences"] = [owner]
+    return PodView.from_raw(raw)
+
+
+def test_a_pod_whose_kind_changes_leaves_nothing_of_its_former_kind_behind():
+    before, after = relabelled("p", "abc"), relabelled("p", "other")
+    assert before.kind != after.kind
+    cluster = cluster_state([node("n")], [before])
+    assert cluster.kinds.loads.pods[0] == 1
+    cluster.set_pod(after, NOW)
+    assert cluster.kinds.loads.pods[0] == 1
+    cluster.remove_pod("uid-p")
+    assert cluster.kinds.loads.pods[0] == 0

@@ -109,20 +109,20 @@ def test_the_identity_holds_through(events, available):
                 ledger.set_capacity(
                     capacity("node", what, observed, version=version, at=NOW + version, instance=instance), NOW
                 )
-    assert ledger.available("node") == available
+    assert ledger.nodes.available("node") == available
 
 
 def test_what_has_no_status_has_no_number():
     ledger = Ledger()
     ledger.set_pod(bound("p"), NOW)
-    assert ledger.available("node") is None
+    assert ledger.nodes.available("node") is None
     ledger.set_capacity(capacity("node", None), NOW)
-    assert ledger.available("node") is None
+    assert ledger.nodes.available("node") is None
     ledger.set_capacity(capacity("node", 3, version=2), NOW)
-    assert ledger.available("node") == 2
+    assert ledger.nodes.available("node") == 2
     ledger.remove_capacity("node")
-    assert ledger.available("node") is None
-    assert ledger.in_flight("node") == 1
+    assert ledger.nodes.available("node") is None
+    assert ledger.nodes.in_flight("node") == 1
 
 
 def test_versions_decide_which_status_is_newer_not_the_agents_clock():
@@ -130,9 +130,9 @@ def test_versions_decide_which_status_is_newer_not_the_agents_clock():
     assert ledger.set_capacity(capacity("node", 5, version=10, at=900), NOW)
     assert not ledger.set_capacity(capacity("node", 7, version=10, at=900), NOW)
     assert not ledger.set_capacity(capacity("node", 7, version=9, at=950), NOW)
-    assert ledger.available("node") == 5
+    assert ledger.nodes.available("node") == 5
     assert ledger.set_capacity(capacity("node", 3, version=11, at=100), NOW)
-    assert ledger.available("node") == 3
+    assert ledger.nodes.available("node") == 3
 
 
 HEARD = {
@@ -150,9 +150,9 @@ def test_the_age_of_telemetry(statuses, last_status_at):
     ledger = Ledger()
     for version, (at, instance, now) in enumerate(statuses, 1):
         ledger.set_capacity(capacity("node", 5, version=version, at=at, instance=instance), now)
-    assert ledger.last_status_at("node") == last_status_at
-    assert ledger.nodes_with_stale_agent(last_status_at + 90.0, 3) == []
-    assert ledger.nodes_with_stale_agent(last_status_at + 90.1, 3) == ["node"]
+    assert ledger.nodes.last_status_at("node") == last_status_at
+    assert ledger.nodes.with_stale_agent(last_status_at + 90.0, 3) == []
+    assert ledger.nodes.with_stale_agent(last_status_at + 90.1, 3) == ["node"]
 
 
 def test_ended_pods_are_forgotten_one_day_which_promises_nothing():
@@ -160,7 +160,7 @@ def test_ended_pods_are_forgotten_one_day_which_promises_nothing():
     for name in ("p", "q"):
         ledger.set_pod(bound(name, phase="Succeeded"), NOW)
     ledger.set_capacity(capacity("node", 3, ("uid-p", "uid-q")), NOW)
-    assert ledger.available("node") == 4
+    assert ledger.nodes.available("node") == 4
 
 
 class TestBatches:
@@ -223,8 +223,8 @@ class TestRebuild:
         capacities = [capacity("node", 5, ("uid-seen", "uid-done"))]
         ledger = restored_ledger(pods, capacities, {"cycle-1": batch}, now=NOW)
         # 5, less the one in flight, and the ended one's unit back; the waiting one is decided afresh
-        assert ledger.available("node") == 5
-        assert ledger.in_flight("node") == 1
+        assert ledger.nodes.available("node") == 5
+        assert ledger.nodes.in_flight("node") == 1
         assert ledger.closable_records() == []
         ledger.set_capacity(capacity("node", 4, ("uid-seen", "uid-flying"), version=2, at=NOW + 1), NOW)
         assert ledger.closable_records() == ["cycle-1"]
@@ -233,7 +233,7 @@ class TestRebuild:
         ledger = restored_ledger([pod("p")], [capacity("node", 5)], {"cycle-1": [assignment("p")]}, now=NOW)
         assert ledger.closable_records() == ["cycle-1"]
         ledger.set_pod(bound("p"), NOW)
-        assert ledger.available("node") == 4
+        assert ledger.nodes.available("node") == 4
 
     def test_standing_units_used_in_flight_are_not_held_again(self):
         key = ("default", "res")
@@ -247,7 +247,7 @@ class TestRebuild:
         )
         assert ledger.reservations.state(key).consumed == {"uid-bound": "node", "uid-gone": "node"}
         assert ledger.reservations.state(key).held == {"node": 2}
-        assert ledger.available("node") == 5 - 1 - 2
+        assert ledger.nodes.available("node") == 5 - 1 - 2
 
 
 class TestStanding:
@@ -255,41 +255,45 @@ class TestStanding:
 
     def test_no_unit_can_be_held_on_a_node_that_runs_too_many_pods_before_as_many_have_ended(self):
         ledger = ledger_with(*[bound(name) for name in "abcd"], value=-3, observed=[f"uid-{n}" for n in "abcd"])
-        assert ledger.holdable("node") == -3
+        assert ledger.nodes.holdable("node") == -3
         for name in "abc":
             ledger.set_pod(bound(name, phase="Succeeded"), NOW)
-        assert ledger.holdable("node") == ledger.startable("node") == 0
+        assert ledger.nodes.holdable("node") == ledger.nodes.startable("node") == 0
         ledger.set_pod(bound("d", phase="Succeeded"), NOW)
-        assert ledger.holdable("node") == 1
+        assert ledger.nodes.holdable("node") == 1
 
     def test_a_held_unit_keeps_room_and_not_the_one_start_that_a_node_allows_at_a_time(self):
         ledger = Ledger()
         ledger.set_capacity(capacity("node", 1, room=4), NOW)
         ledger.reservations.set(standing(count=3))
         ledger.reservations.hold(self.key, {"node": 3})
-        assert ledger.holdable("node") == 1
-        assert ledger.available("node") == 1
+        assert ledger.nodes.holdable("node") == 1
+        assert ledger.nodes.available("node") == 1
         ledger.assume(assignment("other"), NOW)
-        assert ledger.available("node") == ledger.startable("node") == ledger.holdable("node") == 0
+        assert ledger.nodes.available("node") == ledger.nodes.startable("node") == ledger.nodes.holdable("node") == 0
         # Counted by the agent; what is left of the room is held
         ledger.set_capacity(capacity("node", 1, ("uid-other",), room=3, version=2), NOW)
-        assert (ledger.startable("node"), ledger.holdable("node"), ledger.available("node")) == (1, 0, 0)
+        assert (ledger.nodes.startable("node"), ledger.nodes.holdable("node"), ledger.nodes.available("node")) == (
+            1,
+            0,
+            0,
+        )
 
     def test_held_units_are_not_for_others_and_change_hands_once(self):
         ledger = ledger_with()
         ledger.reservations.set(standing(count=2))
         ledger.reservations.hold(self.key, {"node": 2})
-        assert ledger.available("node") == 3
-        assert ledger.startable("node") == 5
+        assert ledger.nodes.available("node") == 3
+        assert ledger.nodes.startable("node") == 5
         assert ledger.reservations.for_pod(pod("p", labels={"app": "a"})) == self.key
         assert ledger.reservations.for_pod(pod("p", labels={"app": "b"})) is None
         assert ledger.reservations.for_pod(pod("p", labels={"app": "a"}, namespace="other")) is None
         ledger.assume(assignment("p", reservation=self.key), NOW)
-        assert ledger.available("node") == 3
+        assert ledger.nodes.available("node") == 3
         assert ledger.reservations.state(self.key).held == {"node": 1}
         ledger.set_pod(bound("p"), NOW)
         ledger.set_pod(bound("p", phase="Succeeded"), NOW)
-        assert ledger.available("node") == 4
+        assert ledger.nodes.available("node") == 4
         assert ledger.reservations.state(self.key).remaining == 1
 
     def test_a_decision_taken_back_gives_its_unit_back(self):
@@ -300,7 +304,7 @@ class TestStanding:
         assert ledger.reservations.for_pod(pod("q", labels={"app": "a"})) is None
         ledger.forget("uid-p")
         assert ledger.reservations.state(self.key).held == {"node": 1}
-        assert ledger.available("node") == 4
+        assert ledger.nodes.available("node") == 4
 
     def test_a_batch_waits_until_the_reservations_status_names_its_users(self):
         ledger = ledger_with()
@@ -325,20 +329,20 @@ class TestStanding:
         ledger.reservations.remove(self.key)
         ledger.remove_pod("uid-p")
         assert ledger.closable_records() == ["cycle-1"]
-        assert ledger.available("node") == 5
+        assert ledger.nodes.available("node") == 5
 
     def test_time_is_over_once(self):
         ledger = ledger_with()
         ledger.reservations.set(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
         assert ledger.reservations.expire(NOW + 9) == []
-        assert ledger.available("node") == 3
+        assert ledger.nodes.available("node") == 3
         assert ledger.reservations.expire(NOW + 10) == [self.key]
-        assert ledger.available("node") == 5
+        assert ledger.nodes.available("node") == 5
         assert ledger.reservations.expire(NOW + 11) == []
         assert ledger.reservations.state(self.key).expired
         # Its own status, written before, does not bring the units back
         ledger.reservations.set(standing(count=2, expires_at=NOW + 10, placements={"node": 2}))
-        assert ledger.available("node") == 5
+        assert ledger.nodes.available("node") == 5
 
     def test_a_longer_life_given_later_makes_it_live_again(self):
         ledger = ledger_with()
@@ -346,14 +350,14 @@ class TestStanding:
         ledger.reservations.expire(NOW)
         ledger.reservations.set(standing(count=2, expires_at=NOW + 100))
         ledger.reservations.hold(self.key, {"node": 2})
-        assert ledger.available("node") == 3
+        assert ledger.nodes.available("node") == 3
 
     def test_a_smaller_count_holds_less(self):
         ledger = ledger_with()
         ledger.reservations.set(standing(count=3, placements={"node": 3}))
         ledger.reservations.set(standing(count=1))
         assert ledger.reservations.state(self.key).held == {"node": 1}
-        assert ledger.available("node") == 4
+        assert ledger.nodes.available("node") == 4
 
     def test_one_created_again_under_its_name_starts_afresh(self):
         ledger = ledger_with()
@@ -391,7 +395,7 @@ def test_a_pod_placed_by_requests_keeps_its_batch_only_until_it_is_bound(sentenc
     elif how == "seen":
         ledger.set_pod(pod("p", nodeName="node"), NOW)
     assert (ledger.closable_records() == ["cycle-1"]) is released, sentence
-    assert ledger.in_flight("node") == 1, "it takes its unit all the same"
+    assert ledger.nodes.in_flight("node") == 1, "it takes its unit all the same"
 
 
 def test_a_batch_of_a_pod_placed_by_requests_and_bound_is_over_when_it_is_found_after_a_restart():

@@ -142,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
             key = self.ledger.reservations.for_pod(seen)
             own = self.ledger.reservations.held_by(key) if key is not None else {}
             node = data.draw(st.sampled_from(NODES))
-            if (self.ledger.available(node) or 0) + own.get(node, 0) < 1:
+            if (self.ledger.nodes.available(node) or 0) + own.get(node, 0) < 1:
                 continue
             claim = key if own.get(node, 0) else None
             made = Assignment("default", seen.name, uid, node, "Capacity", "1", 1.0, reservation=claim)
@@ -198,7 +198,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(state.remaining - sum(placements.values())):
             node = data.draw(st.sampled_from(NODES))
             extra = placements.get(node, 0) - state.held.get(node, 0)
-            if (self.ledger.available(node) or 0) - extra >= 1:
+            if (self.ledger.nodes.available(node) or 0) - extra >= 1:
                 placements[node] = placements.get(node, 0) + 1
         self.ledger.reservations.hold(key, placements)
 
@@ -255,8 +255,8 @@ class LedgerMachine(RuleBasedStateMachine):
             held = sum(self.ledger.reservations.state(key).held.get(node, 0) for key in self.standing)
             credited = observed & self.ended
             want = status.status.capacity - len(live - observed) + len(credited) - held
-            assert self.ledger.available(node) == want
-            assert self.ledger.in_flight(node) == len(live - observed)
+            assert self.ledger.nodes.available(node) == want
+            assert self.ledger.nodes.in_flight(node) == len(live - observed)
 
     @invariant()
     def nothing_is_given_twice(self):
@@ -298,8 +298,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.reservations.set(replace(view, consumed=consumed))
             self.ledger.reservations.hold(key, {})
         for node in NODES:
-            assert self.ledger.available(node) == SLOTS[node]
-            assert self.ledger.in_flight(node) == 0
+            assert self.ledger.nodes.available(node) == SLOTS[node]
+            assert self.ledger.nodes.in_flight(node) == 0
         self.release()
         assert self.batches == {}
 

@@ -169,7 +169,7 @@ class SnapshotMachine(RuleBasedStateMachine):
                 continue
             share = status.pod_share
             others = max(0.0, claimed / share - len(claims)) if share and claims else 0.0
-            assert made.measured.available[row] == pytest.approx(made.ledger.available(name) - others)
+            assert made.measured.available[row] == pytest.approx(made.ledger.nodes.available(name) - others)
             if share is not None:
                 taken = 1.0 - status.spare_share + claimed + units * share
                 assert made.large_pods.taken(slice(0, made.size))[row] == pytest.approx(taken)

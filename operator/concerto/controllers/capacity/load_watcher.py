@@ -150,10 +150,10 @@ class Watcher:
     def _status(self, host: str, now: float) -> tuple[NodeCapacityStatus, float] | None:
         """With when it came, by our own clock: a node's that is ahead would have Trimaran forget what it has placed."""
         row = self._cluster.row_of.get(host)
-        heard = self._cluster.ledger.last_status_at(host)
+        heard = self._cluster.ledger.nodes.last_status_at(host)
         if row is None or heard is None or not self._cluster.nodes.exists[row]:
             return None
-        status = self._cluster.ledger.status(host)
+        status = self._cluster.ledger.nodes.status(host)
         return (status, heard) if status is not None and now - heard <= self._settings.stale_after_seconds else None
 
 

@@ -109,7 +109,7 @@ class OverdueReports:
             return
         missed = self._profiles.heartbeats_missed()
         stale_after = self._profiles.stale_after_seconds()
-        stale = set(self._cluster.ledger.nodes_with_stale_agent(self._context.clock(), missed))
+        stale = set(self._cluster.ledger.nodes.with_stale_agent(self._context.clock(), missed))
         self._context.metrics.nodes_with_stale_agent.set(len(stale))
         for node in stale - self._reported_nodes:
             self._context.recorder.record(

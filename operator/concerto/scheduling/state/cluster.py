@@ -107,7 +107,7 @@ class ClusterState:
             index.node_changed(row, node)
         self._follow(lambda: self.ledger.set_max_pods(node.name, node.allocatable.get(PODS, 0)))
         # Its agent may have reported before the Node came: shares of its CPUs can be amounts now
-        self._report(row, self.ledger.status(node.name))
+        self._report(row, self.ledger.nodes.status(node.name))
         return Change.NODE
 
     def remove_node(self, name: str) -> Change:
@@ -148,11 +148,11 @@ class ClusterState:
     def set_capacity(self, capacity: NodeCapacity, now: float) -> Change:
         """A NodeCapacity as the API server has it now; see ``Ledger.set_capacity``."""
         row = self.rows.row(capacity.name)
-        before = self.ledger.status(capacity.name)
+        before = self.ledger.nodes.status(capacity.name)
         change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
-        if (status := self.ledger.status(capacity.name)) is not before:
+        if (status := self.ledger.nodes.status(capacity.name)) is not before:
             change |= self._report(row, status)
-            self.load.measure(row, status, self.ledger.last_status_at(capacity.name))
+            self.load.measure(row, status, self.ledger.nodes.last_status_at(capacity.name))
         return change
 
     def remove_capacity(self, node: str) -> Change:
@@ -266,8 +266,8 @@ class ClusterState:
         if not (
             row in self.nodes.views
             or self.usage.pods[row]
-            or self.ledger.resource_version(name)
-            or self.ledger.is_committed(name)
+            or self.ledger.nodes.resource_version(name)
+            or self.ledger.nodes.is_committed(name)
         ):
             self.rows.free(row)
 
@@ -278,7 +278,7 @@ class ClusterState:
 
     def _refresh(self) -> Change:
         change = Change.NOTHING
-        for name in self.ledger.take_changed():
+        for name in self.ledger.nodes.take_changed():
             row = self.rows.row(name)
             change |= self.measured.update(row)
             if row not in self.nodes.views:
@@ -305,7 +305,7 @@ class ClusterState:
 
     def _report(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has reported what its pods take."""
-        reported_at = self.ledger.last_status_at(self.names[row]) or 0.0
+        reported_at = self.ledger.nodes.last_status_at(self.names[row]) or 0.0
         self.kinds.report(row, status, reported_at)
         if self.large_pods.report(row, status, reported_at):
             return self.measured.update(row)

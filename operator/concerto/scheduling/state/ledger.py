@@ -18,14 +18,15 @@ taken the way that promises less: an observed UID that no pod is known for is no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
+from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.resource_version import not_newer
 from concerto.scheduling.state.node_account import NodeAccount
+from concerto.scheduling.state.node_accounts import NodeAccounts
 from concerto.scheduling.state.placement_records import PlacementRecords
 from concerto.scheduling.state.reservations import Reservations
 from concerto.scheduling.state.signatures import PodSignatures
@@ -67,87 +68,29 @@ class Ledger:
     """Units in flight by node, and the assignments and reservations they belong to. Pure: `now` is passed in.
 
     Args:
-        signatures: told which labels of pods the reservations select by.
+        signatures: learns which labels of pods the reservations select by.
         max_ended_remembered: how many ended pods to remember, for agents that report one as observed after its end
             has been seen. Forgetting one costs capacity until the agent's next status, and promises nothing twice.
 
     Attributes:
-        reservations: persons' reservations; the units that they hold are taken off what is available.
+        nodes: the account of each node.
+        reservations: people's reservations; the units that they hold are taken off what is available.
     """
 
     def __init__(self, signatures: PodSignatures | None = None, max_ended_remembered: int = 65_536) -> None:
         self.reservations = Reservations(self._on_held, signatures if signatures is not None else PodSignatures())
         self._max_ended_remembered = max_ended_remembered
-        self._accounts: dict[str, NodeAccount] = {}
+        self.nodes = NodeAccounts()
         self._entries: dict[str, _Entry] = {}
         self._pending: set[str] = set()
         self._ended: OrderedDict[str, int] = OrderedDict()
         self._records = PlacementRecords()
-        self._changed: set[str] = set()
 
     # --- what is asked
-
-    def available(self, node: str) -> float | None:
-        """Pods for which nothing is held that the node can still take, possibly negative; None without a status."""
-        startable, holdable = self.startable(node), self.holdable(node)
-        return None if startable is None or holdable is None else min(startable, holdable)
-
-    def startable(self, node: str) -> float | None:
-        """Pods that may still start on the node by its last status, whoever they are; None without a status."""
-        account = self._accounts.get(node)
-        return None if account is None else account.startable
-
-    def holdable(self, node: str) -> float | None:
-        """Units that can still be held on the node (``NodeAccount.holdable``); None without a status."""
-        account = self._accounts.get(node)
-        return None if account is None else account.holdable
-
-    def capacity(self, node: str) -> float | None:
-        """Pods that the node can take by its last status, before what is promised; None without a status."""
-        account = self._accounts.get(node)
-        return None if account is None else account.capacity
-
-    def is_committed(self, node: str) -> bool:
-        """Whether anything is promised on the node."""
-        account = self._accounts.get(node)
-        return account is not None and (account.promised != 0 or account.held != 0)
-
-    def live(self, node: str) -> Set[str]:
-        """UIDs of the pods assigned or bound to the node that have not ended."""
-        account = self._accounts.get(node)
-        return account.live.keys() if account is not None else frozenset()
-
-    def in_flight(self, node: str) -> int:
-        """Units assigned or bound to the node that its agent has not observed."""
-        account = self._accounts.get(node)
-        return account.in_flight if account is not None else 0
-
-    def status(self, node: str) -> NodeCapacityStatus | None:
-        """The node's last status."""
-        account = self._accounts.get(node)
-        return account.status if account is not None else None
-
-    def last_status_at(self, node: str) -> float | None:
-        """When the node's last status came, by the operator's clock; None without one."""
-        account = self._accounts.get(node)
-        return account.last_status_at if account is not None and account.status is not None else None
-
-    def resource_version(self, node: str) -> str:
-        """Version of the NodeCapacity that the node's numbers are from; empty without one."""
-        account = self._accounts.get(node)
-        return account.resource_version if account is not None else ""
 
     def has_ended(self, uid: str) -> bool:
         """Whether the pod's end has been seen (and is still remembered)."""
         return uid in self._ended
-
-    def nodes_with_stale_agent(self, now: float, heartbeats_missed: int) -> list[str]:
-        """Nodes with a status whose agent has not reported for that many of its heartbeats."""
-        return [
-            name
-            for name, a in self._accounts.items()
-            if a.status is not None and now - a.last_status_at > heartbeats_missed * a.heartbeat_seconds
-        ]
 
     def overdue(self, now: float, ttl_seconds: float) -> list[Overdue]:
         """Assignments of open records that have been in flight for longer than that, oldest first."""
@@ -158,18 +101,12 @@ class Ledger:
         ]
         return sorted(late, key=lambda o: (o.since, o.uid))
 
-    def take_changed(self) -> set[str]:
-        """Nodes whose numbers have changed since this was last asked."""
-        changed, self._changed = self._changed, set()
-        return changed
-
     # --- what is seen
 
     def set_max_pods(self, node: str, pods: int | None) -> None:
         """The Node allows so many pods; None: there is no Node any more."""
-        self._account(node).max_pods = pods
-        self._changed.add(node)
-        self._tidy(node)
+        self.nodes.change(node).max_pods = pods
+        self.nodes.tidy(node)
 
     def set_pod(self, pod: PodView, now: float) -> None:
         """A pod as the API server has it now: waiting, bound, or ended."""
@@ -202,9 +139,10 @@ class Ledger:
         Returns:
             Whether it was taken.
         """
-        account = self._account(capacity.name)
-        if not_newer(capacity.resource_version, account.resource_version):
+        known = self.nodes.get(capacity.name)
+        if known is not None and not_newer(capacity.resource_version, known.resource_version):
             return False
+        account = self.nodes.change(capacity.name)
         before, status = account.status, capacity.status
         account.resource_version = capacity.resource_version
         account.heartbeat_seconds = capacity.settings.heartbeat_seconds
@@ -217,18 +155,16 @@ class Ledger:
                 account.last_status_at = now
             account.status = status
             self._observe(account, frozenset(status.observed_pod_uids))
-        self._changed.add(capacity.name)
         return True
 
     def remove_capacity(self, node: str) -> None:
         """The node's NodeCapacity is gone: nothing is known of its capacity any more."""
-        account = self._accounts.get(node)
-        if account is None:
+        if self.nodes.get(node) is None:
             return
+        account = self.nodes.change(node)
         account.resource_version = ""
         self._forget_status(account)
-        self._changed.add(node)
-        self._tidy(node)
+        self.nodes.tidy(node)
 
     # --- what is decided
 
@@ -314,20 +250,9 @@ class Ledger:
 
     # --- inside
 
-    def _account(self, node: str) -> NodeAccount:
-        account = self._accounts.get(node)
-        if account is None:
-            account = self._accounts[node] = NodeAccount()
-        return account
-
-    def _tidy(self, node: str) -> None:
-        if self._accounts[node].empty:
-            del self._accounts[node]
-
     def _on_held(self, node: str, units: int) -> None:
-        self._account(node).held += units
-        self._changed.add(node)
-        self._tidy(node)
+        self.nodes.change(node).held += units
+        self.nodes.tidy(node)
 
     def _add_pod(self, uid: str, node: str, now: float, units: int = UNITS_PER_POD, *, bound: bool = True) -> None:
         entry = self._entries.get(uid)
@@ -344,14 +269,12 @@ class Ledger:
         else:
             entry = self._entries[uid] = _Entry(node, units, bound, now)
         self._pending.discard(uid)
-        if self._account(node).add_pod(uid, entry.units):
+        if self.nodes.change(node).add_pod(uid, entry.units):
             self._records.resolve(uid)
-        self._changed.add(node)
 
     def _remove_pod(self, uid: str, entry: _Entry) -> None:
-        self._accounts[entry.node].remove_pod(uid)
-        self._changed.add(entry.node)
-        self._tidy(entry.node)
+        self.nodes.change(entry.node).remove_pod(uid)
+        self.nodes.tidy(entry.node)
 
     def _end(self, uid: str, node: str) -> None:
         entry = self._entries.pop(uid, None)
@@ -365,9 +288,9 @@ class Ledger:
         self._ended[uid] = units
         if len(self._ended) > self._max_ended_remembered:
             self._ended.popitem(last=False)
-        account = self._accounts.get(node)
+        account = self.nodes.get(node)
         if account is not None and account.credit(uid, units):
-            self._changed.add(node)
+            self.nodes.change(node)
         self._records.resolve(uid)
 
     def _observe(self, account: NodeAccount, observed: frozenset[str]) -> None:
@@ -383,7 +306,8 @@ class Ledger:
         entry = self._entries.get(uid)
         if entry is None or (entry.bound and not entry.awaits_agent):
             return False
-        return uid not in self._accounts[entry.node].observed
+        account = self.nodes.get(entry.node)
+        return account is None or uid not in account.observed
 
     def _give_back(self, uid: str, entry: _Entry) -> None:
         key, entry.reservation = entry.reservation, None

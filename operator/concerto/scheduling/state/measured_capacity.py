@@ -69,14 +69,14 @@ class MeasuredCapacity(Columns, PodIndex):
         as room for pods that have no CPUs of their own.
         """
         name, ledger, before = self._rows.names[row], self._ledger, self.available[row]
-        self._large_pods.update(row, ledger.status(name), ledger.live(name))
+        self._large_pods.update(row, ledger.nodes.status(name), ledger.nodes.live(name))
         claimed, shared = self._large_pods.claimed_units[row], self._exclusive.shared_part[row]
-        self.capacity[row] = _or_nan(ledger.capacity(name))
-        self.startable[row] = _part(_or_nan(ledger.startable(name)), shared) - claimed
-        self.holdable[row] = _part(_or_nan(ledger.holdable(name)), shared) - claimed
-        self.available[row] = _part(_or_nan(ledger.available(name)), shared) - claimed
-        self.last_status_at[row] = _or_nan(ledger.last_status_at(name))
-        self.live[row] = len(ledger.live(name))
+        self.capacity[row] = _or_nan(ledger.nodes.capacity(name))
+        self.startable[row] = _part(_or_nan(ledger.nodes.startable(name)), shared) - claimed
+        self.holdable[row] = _part(_or_nan(ledger.nodes.holdable(name)), shared) - claimed
+        self.available[row] = _part(_or_nan(ledger.nodes.available(name)), shared) - claimed
+        self.last_status_at[row] = _or_nan(ledger.nodes.last_status_at(name))
+        self.live[row] = len(ledger.nodes.live(name))
         return self.gained(row, before)
 
     def gained(self, row: int, before: float) -> Change:
