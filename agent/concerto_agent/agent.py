@@ -120,7 +120,9 @@ class Agent:
         )
         self._session = session
         self._node_name = node_name
-        self._pinner = self._make_pinner(where, settings.pinning)
+        pinner = self._pinner = self._make_pinner(where, settings.pinning)
+        if pinner is not None:
+            self.gauges.pins = pinner.counts
         self._reserved_count: int | None = None
         self._topology = TopologyPublisher(
             session,

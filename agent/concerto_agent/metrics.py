@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from concerto.serving.http_server import HttpServer
+    from concerto_agent.pin_counts import PinCounts
 
 
 @dataclass
@@ -46,12 +47,14 @@ class Gauges:
         pod_count: pods counted.
         usage: part of each resource that was in use over the last second, 0 to 1; without those not measured.
         sampled_at: monotonic time of the last sample, seconds.
+        pins: numbers of the node's pins; None where the agent does not pin.
     """
 
     capacity: float = float("nan")
     pod_count: int = 0
     usage: dict[str, float] = field(default_factory=dict)
     sampled_at: float = float("-inf")
+    pins: Callable[[], PinCounts] | None = None
 
 
 class _Collector:
@@ -89,6 +92,31 @@ class _Collector:
         for resource, part in g.usage.items():
             usage.add_metric([resource], part)
         yield usage
+        yield from _pins(g.pins and g.pins())
+
+
+def _pins(counts: PinCounts | None) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    cpus = GaugeMetricFamily(
+        "concerto_agent_cpus", "Online CPUs, by pool of NodeCPUTopology; none without --pinning.", labels=["pool"]
+    )
+    pods = GaugeMetricFamily(
+        "concerto_agent_pinned_pods",
+        "Pods with a validated PodCPUBinding, by state: Applied, Waiting (for containers), NotApplied (the kernel "
+        "refuses, or other pods are in the way) or Refused (by this node).",
+        labels=["state"],
+    )
+    for family, numbers in ((cpus, counts and counts.cpus), (pods, counts and counts.pods)):
+        for value, number in (numbers or {}).items():
+            family.add_metric([value], number)
+        yield family
+    repairs = CounterMetricFamily(
+        "concerto_agent_cpuset_repairs", "Pods whose cpusets another program had changed, and that were set again."
+    )
+    if counts is not None:
+        repairs.add_metric([], counts.repairs)
+    yield repairs
 
 
 async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> HttpServer:

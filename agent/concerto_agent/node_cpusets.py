@@ -17,6 +17,7 @@ from concerto_agent.cpusets import (
     Claim,
     Grant,
     KubeletRule,
+    Numbers,
     PodCgroups,
     Refusal,
     Write,
@@ -66,6 +67,7 @@ class NodeCpusets:
         outcomes: how the grants stand, by pod UID.
         refusals: of the claims that are no grants.
         written_at: when a bound pod's cgroups last had to be written, seconds since the epoch.
+        repairs: pods whose cpusets somebody else had changed and that were set again, since the start.
     """
 
     def __init__(
@@ -103,6 +105,8 @@ class NodeCpusets:
         self._quotas = quotas
         self._claims: dict[BindingKey, Claim] = {}  # that the last look at every pod was for
         self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
+        self.repairs = 0
+        self._settled: dict[str, frozenset[str]] = {}  # by UID, cgroups that the last look left as these claims say
 
     def enforce(self, claims: Iterable[Claim]) -> None:
         """Look at every pod, and write what is not as the claims say.
@@ -121,6 +125,19 @@ class NodeCpusets:
         else:
             self.grants, self.refusals = resolve(claims, self._topology(), self._rule) if claims else ({}, {})
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
+        now = {claim.key: claim for claim in claims}
+        if now != self._claims:
+            self._settled = {}
+        self._claims = now
+        errors = self._carry_out(pods)
+        errors |= self._set_quotas(pods, errors)
+        self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
+        self._settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
+        for uid in errors.keys() - self.grants.keys():
+            log.warning("the cpusets of pod %s could not be written: %s", uid, errors[uid])
+
+    def _carry_out(self, pods: dict[str, PodCgroups]) -> dict[str, str]:
+        """Write until every pod has what it is to have; what the kernel refused, by UID."""
         errors: dict[str, str] = {}
         self._blocked = {}
         for _ in range(self._settings.attempts):
@@ -132,11 +149,7 @@ class NodeCpusets:
             self._blocked = self._in_the_way(pods)
             ready = {u: w for u, w in plan.enter.items() if u not in self._blocked and u not in errors}
             errors |= self._write(pods, ready)
-        errors |= self._set_quotas(pods, errors)
-        self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
-        self._claims = {claim.key: claim for claim in claims}
-        for uid in errors.keys() - self.grants.keys():
-            log.warning("the cpusets of pod %s could not be written: %s", uid, errors[uid])
+        return errors
 
     def look_at(self, uid: str) -> bool:
         """Look at one pod, of which something has changed; True if what is to be said of it has changed.
@@ -155,6 +168,8 @@ class NodeCpusets:
                 break
             errors = self._write(pods, plan.leave) or self._write(pods, plan.enter)
             error = errors.get(uid, "")
+        if uid in pods and not error:
+            self._settled[uid] = frozenset(pods[uid].cpusets)
         if uid not in self.grants:
             return False
         error = error or self._set_quotas(pods, [uid] if error else []).get(uid, "")
@@ -186,6 +201,11 @@ class NodeCpusets:
     def knows_kubelet(self) -> bool:
         """Whether it is known what kubelet decides; if not, nothing is written."""
         return self._rule.known
+
+    @property
+    def kubelet_exclusive(self) -> Numbers:
+        """CPUs that kubelet's static CPU manager has given to containers."""
+        return self._rule.all_exclusive
 
     def _refresh_rule(self) -> None:
         rule = self._rule_now()
@@ -221,6 +241,9 @@ class NodeCpusets:
         for uid, writes in plan.items():
             if uid not in pods:
                 continue  # gone by now
+            if self._settled.get(uid, frozenset()) & {write.path for write in writes}:
+                del self._settled[uid]  # once a look
+                self.repairs += 1
             error = self._files.apply(writes)
             if error is not None:
                 errors[uid] = f"{error.strerror} ({error.filename})"

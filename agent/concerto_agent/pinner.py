@@ -25,8 +25,10 @@ from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import PinningSettings, kubelet_unknown, open_cpusets
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pin_counts import PinCounts, count_pins
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits
+from concerto_agent.topology_reader import TopologyReader
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Pinner:
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
         self._cpusets = open_cpusets(where, settings, self._pods, wall, limits)
+        self._topology = TopologyReader(where)
         self._reflector = Reflector(
             session,
             POD_CPU_BINDINGS,
@@ -86,6 +89,14 @@ class Pinner:
     def held(self) -> HeldCPUs:
         """What the bindings of the node hold now."""
         return self._cpusets.held()
+
+    def counts(self) -> PinCounts:
+        """The numbers for metrics."""
+        try:
+            online = self._topology.read().cpus
+        except (OSError, ValueError):
+            online = frozenset()
+        return count_pins(self._cpusets, self._claims.values(), online)
 
     async def run(self) -> None:
         """Pin until cancelled."""

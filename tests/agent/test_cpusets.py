@@ -17,6 +17,7 @@ from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan, resolve
 from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
+from concerto_agent.pin_counts import count_pins
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.crd_schemas import problems
 
@@ -278,6 +279,28 @@ def test_what_is_held_names_the_bindings_that_kubelet_stands_in_the_way_of(tmp_p
     cpusets = agent(node(tmp_path), rule)
     cpusets.enforce([claim("a", 1), claim("b", 3)])
     assert cpusets.held() == HeldCPUs(frozenset({1}), frozenset({1}), ("ns/b-b",))
+
+
+def test_pins_are_counted_by_state_and_so_are_the_changes_of_others(tmp_path):
+    model = node(tmp_path)
+    cpusets = agent(model)
+    claims = [claim("a", 1, level="Core"), claim("later", 2), claim("b", 0, created=1), claim("c", 9)]
+    cpusets.enforce(claims)
+    model.start_container("a", "new")
+    cpusets.look_at("a")
+    counts = count_pins(cpusets, claims, FOUR.cpus)
+    assert counts.cpus == {"allocated": 2, "kept": 1, "kubeletExclusive": 0, "shared": 1}
+    assert counts.pods == {"Applied": 1, "Waiting": 1, "NotApplied": 0, "Refused": 2}
+    assert counts.repairs == 0, "a container that starts is no repair"
+    for number, uid in enumerate("ab", 1):
+        for path in model.below(uid):
+            model.cgroups.write(model.cgroups.root / path / "cpuset.cpus", "0-3")
+        cpusets.look_at("a")
+        cpusets.enforce(claims)
+        assert cpusets.repairs == number
+    cpusets.enforce([])
+    assert cpusets.repairs == 2, "an edit of bindings is no repair"
+    assert count_pins(cpusets, [], frozenset()).cpus == {}
 
 
 def test_what_somebody_else_writes_and_who_enters_is_heard_of_at_once(tmp_path):

@@ -17,6 +17,7 @@ from concerto.autoscaling.prediction import ForecastResult
 from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
+from concerto_agent.pin_counts import PinCounts
 from support.crd_schemas import REPOSITORY, documents
 from support.programs import program
 
@@ -38,7 +39,8 @@ BOUNDED_LABELS = {
     "resource": "spec.resources of the node, at most 8",
     "le": "buckets",
     "profile": "SchedulingProfiles",
-    "state": "fresh, stale and missing",
+    "state": "fresh, stale and missing; how pins stand",
+    "pool": "pools of NodeCPUTopology",
     "namespace": "PredictiveHPAs, of which people make as many as they like",
     "name": "PredictiveHPAs",
 }
@@ -72,8 +74,9 @@ def exposed() -> str:
         (counters.failed, "Forbidden"),
     ):  # fmt: skip
         counted[label] += 1
+    pins = PinCounts({"shared": 1}, {"Applied": 1}, 0)
     agent = CollectorRegistry()
-    agent.register(_Collector(counters, Gauges(usage={"cpu": 0.5})))
+    agent.register(_Collector(counters, Gauges(usage={"cpu": 0.5}, pins=lambda: pins)))
     return metrics.render().decode() + generate_latest(agent).decode()
 
 

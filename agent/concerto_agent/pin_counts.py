@@ -1,0 +1,64 @@
+"""Numbers of a node's pins, for its metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from concerto_agent.cpusets import Claim, Refusal
+from concerto_agent.node_cpusets import NodeCpusets
+
+PinState = Literal["Applied", "Waiting", "NotApplied", "Refused"]
+"""Applied: all containers have the CPUs. Waiting: no container, or not looked at yet. NotApplied: the pod or others
+can't be moved. Refused: the binding is not applied on this node."""
+
+
+@dataclass(frozen=True)
+class PinCounts:
+    """The pins of a node.
+
+    Attributes:
+        cpus: number of online CPUs by pool (``status.pools`` of NodeCPUTopology); empty where they can't be read.
+        pods: number of bound pods by `PinState`.
+        repairs: pods whose cpusets somebody else had changed and that were set again, since the start.
+    """
+
+    cpus: Mapping[str, int]
+    pods: Mapping[str, int]
+    repairs: int
+
+
+def count_pins(cpusets: NodeCpusets, claims: Iterable[Claim], online: frozenset[int]) -> PinCounts:
+    """The numbers as they are now.
+
+    Args:
+        cpusets: what was written.
+        claims: the validated bindings of the node.
+        online: the node's CPUs; empty where they can't be read.
+    """
+    held, kubelets = cpusets.held(), cpusets.kubelet_exclusive
+    cpus = {
+        "allocated": len(held.run_on & online),
+        "kept": len((held.exclusive - held.run_on) & online),
+        "kubeletExclusive": len(kubelets & online),
+        "shared": len(online - kubelets - held.exclusive),
+    }
+    states = Counter(dict.fromkeys(get_args(PinState), 0))
+    states.update(_state(cpusets, claim) for claim in claims)
+    return PinCounts(cpus if online else {}, states, cpusets.repairs)
+
+
+def _state(cpusets: NodeCpusets, claim: Claim) -> PinState:
+    standing = cpusets.standing(claim)
+    if standing is None:
+        return "Waiting"
+    if isinstance(standing, Refusal):
+        return "Refused"
+    outcome = standing[1]
+    if outcome.intruder or outcome.error:
+        return "NotApplied"
+    if outcome.cpus is None:
+        return "Waiting"
+    return "Applied" if outcome.exact else "NotApplied"
