@@ -47,10 +47,11 @@ def best(candidates: Sequence[Candidate], nominated_node: str = "") -> Candidate
         nominated_node: node for which the pod was nominated before. A preemption that was begun there and interrupted
             is finished there, unless that violates more budgets.
     """
-    return min(candidates, key=lambda c: _cost(c, nominated_node), default=None)
+    return min(candidates, key=lambda c: cost(c, nominated_node), default=None)
 
 
-def _cost(candidate: Candidate, nominated_node: str) -> tuple[float, ...]:
+def cost(candidate: Candidate, nominated_node: str = "") -> tuple[float, ...]:
+    """What ``best`` compares, smaller being better."""
     victims = candidate.victims.pods
     highest = max(pod.priority for pod in victims)
     starts = [pod.started for pod in victims if pod.priority == highest]
