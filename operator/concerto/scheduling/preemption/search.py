@@ -12,7 +12,7 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 """Of nodes that refuse the pod whoever runs there. Source: kube-scheduler's words."""
 
 Look = Callable[[PodView, str], Candidate | tuple[str, ...]]
-"""Which pods would have to go for a pod on a node; or all reasons why it would not fit without any that it may preempt."""
+"""Which pods would have to go for a pod on a node; or why it would not fit though all that it may preempt went."""
 
 
 class CandidateSearch:

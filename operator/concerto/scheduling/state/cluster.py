@@ -20,6 +20,7 @@ from concerto.pinning.classification import LABEL
 from concerto.scheduling.state.anti_affinity import AntiAffinityIndex
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cpus import CPUs
+from concerto.scheduling.state.disruption_budgets import DisruptionBudgets
 from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
 from concerto.scheduling.state.host_ports import HostPortIndex
 from concerto.scheduling.state.kind_loads import KindLoads
@@ -30,13 +31,16 @@ from concerto.scheduling.state.load import Load
 from concerto.scheduling.state.measured_capacity import MeasuredCapacity
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
+from concerto.scheduling.state.nominations import Nominations
 from concerto.scheduling.state.placed_pods import PlacedPods, is_accounted_alike
 from concerto.scheduling.state.pod_counts import PodCounts
 from concerto.scheduling.state.pod_index import PodIndex
+from concerto.scheduling.state.pods_on_rows import PodsOnRows
 from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
 from concerto.scheduling.state.usage import PodUsage
+from concerto.scheduling.state.what_if import RowWhatIf
 
 
 class ClusterState:
@@ -59,6 +63,11 @@ class ClusterState:
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
         exclusive: what exclusive CPUs take of nodes beyond requests.
+        pods_on: the pods on each row.
+        nominations: pods that room is being made for; change those of our own through the cluster only.
+        budgets: PodDisruptionBudgets.
+        filtered_by: the indexes that filters read. A pod that is removed from them and added again leaves them as they
+            were, so that ``what_if`` can do both.
     """
 
     def __init__(self) -> None:
@@ -72,9 +81,14 @@ class ClusterState:
         self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
         self.pod_counts, self.load, self.kinds = PodCounts(), Load(), KindLoads()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
-        requests = (self.nodes, self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts)
-        self._indexes: tuple[PodIndex, ...] = (*requests, self.large_pods, self.load, self.kinds)
+        self.pods_on, self.budgets = PodsOnRows(), DisruptionBudgets()
+        self.filtered_by: tuple[PodIndex, ...] = (
+            *(self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts, self.kinds),
+        )
+        others = (self.large_pods, self.load, self.pods_on)
+        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, *others)
         self._placed = PlacedPods(self._indexes)
+        self.nominations = Nominations(self.is_placed)
         self.cpus = CPUs()
         self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
@@ -124,7 +138,7 @@ class ClusterState:
 
     def set_pod(self, pod: PodView, now: float) -> Change:
         """A pod as the API server has it now: waiting, bound, or ended."""
-        change = self._follow(lambda: self.ledger.set_pod(pod, now))
+        change = self._follow(lambda: self.ledger.set_pod(pod, now)) | _given_up(self.nominations.set_pod(pod))
         if pod.terminal or self.ledger.has_ended(pod.uid):
             change |= self._remove_pod(pod.uid)
         elif pod.node_name:
@@ -141,7 +155,8 @@ class ClusterState:
 
     def remove_pod(self, uid: str) -> Change:
         """The pod is gone from the API server."""
-        return self._follow(lambda: self.ledger.remove_pod(uid)) | self._remove_pod(uid)
+        change = self._follow(lambda: self.ledger.remove_pod(uid)) | self._remove_pod(uid)
+        return change | _given_up(self.nominations.withdraw(uid))
 
     # --- measurements
 
@@ -220,6 +235,14 @@ class ClusterState:
         return cpus | (Change.NODE if self.nodes.end_avoidance(now) else Change.NOTHING)
 
     # --- decisions
+
+    def what_if(self, row: int) -> RowWhatIf:
+        """The row without some of its pods, or with more, for the time of a ``with`` block."""
+        return RowWhatIf(self, row)
+
+    def withdraw_nomination(self, uid: str) -> Change:
+        """No room is made for the pod any more."""
+        return _given_up(self.nominations.withdraw(uid))
 
     def assume(self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0) -> bool:
         """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended.
@@ -331,3 +354,8 @@ class ClusterState:
         change |= self._count_exclusive(self.names[row])
         self._tidy(row)
         return change
+
+
+def _given_up(nomination: bool) -> Change:
+    """What may be possible once a nominated pod takes no room any more."""
+    return Change.ENDED | Change.CAPACITY if nomination else Change.NOTHING

@@ -25,6 +25,9 @@ from concerto.pinning.occupancy import Features, Occupancy, WorkloadType
 from concerto.pinning.scoring import allocatable
 from concerto.pinning.topology import TopologyIndex, to_mask
 
+LiftedClaims = tuple[tuple[dict[BindingKey, Claim], BindingKey, Claim], ...]
+"""Claims that were taken out of the dictionaries they were in."""
+
 _TYPES: dict[str, WorkloadType] = {each: each for each in get_args(WorkloadType)}
 _LEVELS: dict[str, Level] = {each: each for each in get_args(Level)}
 
@@ -277,6 +280,25 @@ class CPUs:
         node.state = None
         self._tidy(name)
         return True
+
+    def lift(self, name: str, uid: str) -> LiftedClaims:
+        """As if the pod held no CPUs of the node; returns what it holds, for ``put_back``."""
+        node = self._nodes.get(name)
+        if node is None:
+            return ()
+        keys = [key for key, owner in node.pods.items() if owner == uid]
+        lifted = tuple((claims, key, claims.pop(key)) for claims in (node.claims, node.assumed) for key in keys
+                       if key in claims)  # fmt: skip
+        if lifted:
+            node.state = None
+        return lifted
+
+    def put_back(self, name: str, lifted: LiftedClaims) -> None:
+        """Undo ``lift``."""
+        for claims, key, claim in lifted:
+            claims[key] = claim
+        if lifted:
+            self._nodes[name].state = None
 
     # --- inside
 

@@ -26,7 +26,7 @@ _UNNAMED_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class _Claim:
+class Claim:
     """CPU that is kept for one large pod.
 
     Attributes:
@@ -73,7 +73,7 @@ class LargePods(Columns, PodIndex):
         self._pod_share: Floats = np.zeros(0)
         self._spare_share: Floats = np.zeros(0)
         self._max_taken: Floats = np.zeros(0)  # since the row was last reported as having gained room
-        self._claims: dict[str, _Claim] = {}
+        self._claims: dict[str, Claim] = {}
         self._claims_on: dict[int, set[str]] = {}
 
     # --- what plugins ask
@@ -113,8 +113,20 @@ class LargePods(Columns, PodIndex):
     def claim(self, uid: str, row: int, millicores: float) -> None:
         """Keep CPU for a large pod that is assumed on the row."""
         share = min(1.0, float(millicores / max(self._nodes.machine[0, row], 1)))
-        self._claims[uid] = _Claim(row, share)
+        self._claims[uid] = Claim(row, share)
         self._claims_on.setdefault(row, set()).add(uid)
+
+    def lift(self, uid: str) -> Claim | None:
+        """As if the pod were not there; returns its claim, for ``put_back``."""
+        claim = self._claims.get(uid)
+        if claim is not None:
+            self._drop_claim(uid)
+        return claim
+
+    def put_back(self, uid: str, claim: Claim) -> None:
+        """Undo ``lift``."""
+        self._claims[uid] = claim
+        self._claims_on.setdefault(claim.row, set()).add(uid)
 
     def report(self, row: int, status: NodeCapacityStatus | None, at: float) -> bool:
         """The row's agent has named its large pods, at that time.

@@ -90,6 +90,18 @@ class NodeAccount:
         if uid not in self.observed:
             self.in_flight -= units
 
+    def lift(self, uid: str) -> int:
+        """As if the end of a live pod had been seen; returns its units, for ``put_back``."""
+        units = self.live[uid]
+        self.remove_pod(uid)
+        self.credit(uid, units)
+        return units
+
+    def put_back(self, uid: str, units: int) -> None:
+        """Undo ``lift``."""
+        self.credited.pop(uid, None)
+        self.add_pod(uid, units)
+
     def credit(self, uid: str, units: int) -> bool:
         """The pod has ended; returns whether its agent still counts it, so that its units are given back here."""
         if uid not in self.observed:

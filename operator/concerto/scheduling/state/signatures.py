@@ -40,6 +40,15 @@ class PodSignatures:
         """Grows whenever pods that had one signature may have different ones from now on."""
         return self._changes + self._sizes.version
 
+    @property
+    def restorable_version(self) -> int:
+        """The part of ``version`` that selectors make; who undoes what it did to them sets it back."""
+        return self._changes
+
+    @restorable_version.setter
+    def restorable_version(self, version: int) -> None:
+        self._changes = version
+
     def of(self, pod: PodView) -> Hashable:
         """The pod's signature, without its scheduler's name and its priority."""
         labels = pod.labels

@@ -1,0 +1,48 @@
+"""The pods on each row, and the lowest of their priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.scheduling.state.columns import Columns, Floats
+from concerto.scheduling.state.pod_index import PodIndex
+
+
+class PodsOnRows(Columns, PodIndex):
+    """Pods by row.
+
+    Attributes:
+        lowest_priority: of the pods on the row; infinity without any.
+    """
+
+    FILLS: ClassVar[Mapping[str, float]] = {"lowest_priority": np.inf}
+
+    def __init__(self) -> None:
+        self.lowest_priority: Floats = np.zeros(0)
+        self._pods: dict[int, dict[str, PodView]] = {}
+
+    def on(self, row: int) -> Collection[PodView]:
+        """The pods on the row, as they were seen last."""
+        return self._pods.get(row, {}).values()
+
+    def pod_added(self, pod: PodView, row: int) -> None:
+        """The pod is on the row."""
+        self._pods.setdefault(row, {})[pod.uid] = pod
+        self.lowest_priority[row] = min(self.lowest_priority[row], pod.priority)
+
+    def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
+        """The pod may have started, or its deletion may have begun."""
+        self._pods[row][after.uid] = after
+
+    def pod_removed(self, pod: PodView, row: int) -> None:
+        """The pod is not on the row any more."""
+        pods = self._pods[row]
+        del pods[pod.uid]
+        if pod.priority <= self.lowest_priority[row]:
+            self.lowest_priority[row] = min((each.priority for each in pods.values()), default=np.inf)
+        if not pods:
+            del self._pods[row]

@@ -1,0 +1,167 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.selectors import LabelSelector
+from concerto.scheduling.cycle import query_for
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.pod_counts import PodSelection
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+
+ANTI = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}]}}  # fmt: skip
+SPREAD = [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+           "labelSelector": {"matchLabels": {"app": "x"}}}]  # fmt: skip
+PORT = [{"name": "c", "ports": [{"hostPort": 80, "containerPort": 80}]}]
+
+
+def on(name, where="a", **over):
+    return pod(name, nodeName=where, **over)
+
+
+def feasible(cluster, asks, settings: Profile | None = None):
+    settings = settings or profile()
+    query = query_for(cluster, asks, settings, NOW)
+    rows = np.arange(cluster.size)
+    mask = np.ones(cluster.size, dtype=bool)
+    for each in settings.for_workload(query.workload).filters:
+        mask &= each.feasible(query, rows)
+    return [cluster.names[row] for row in rows[mask]]
+
+
+MENDED = {
+    "requests": (on("v", requests={"cpu": "4"}), pod("p", requests={"cpu": "1"}), 9.0),
+    "host ports": (on("v", containers=PORT), pod("p", containers=PORT), 9.0),
+    "its own anti-affinity": (on("v", labels={"app": "x"}), pod("p", affinity=ANTI), 9.0),
+    "the other's anti-affinity": (on("v", affinity=ANTI), pod("p", labels={"app": "x"}), 9.0),
+    "a unit in flight": (on("v"), pod("p"), 1.0),
+}
+
+
+@pytest.mark.parametrize(("victim", "asks", "room"), MENDED.values(), ids=MENDED)
+def test_without_a_pod_its_node_has_what_the_pod_takes(victim, asks, room):
+    cluster = cluster_state([node("a")], [victim], [capacity("a", room)])
+    assert feasible(cluster, asks) == []
+    with cluster.what_if(cluster.row_of["a"]) as what_if:
+        what_if.remove(victim)
+        assert feasible(cluster, asks) == ["a"]
+        what_if.add(victim)
+        assert feasible(cluster, asks) == []
+        what_if.remove(victim)
+    assert feasible(cluster, asks) == []
+
+
+def test_a_pod_that_its_agent_counts_gives_its_unit_back_too():
+    victim = on("v")
+    cluster = cluster_state([node("a")], [victim], [capacity("a", 0.0, ("uid-v",))])
+    with cluster.what_if(0) as what_if:
+        what_if.remove(victim)
+        assert cluster.measured.available[0] == 1.0
+    assert cluster.measured.available[0] == 0.0
+
+
+def test_a_spread_is_even_without_the_pod():
+    victims = [on("v1", labels={"app": "x"}), on("v2", labels={"app": "x"})]
+    cluster = cluster_state([node("a"), node("b", unschedulable=True)], victims, [capacity("a", 9.0)])
+    asks = pod("p", labels={"app": "x"}, topologySpreadConstraints=SPREAD)
+    assert feasible(cluster, asks) == []
+    with cluster.what_if(cluster.row_of["a"]) as what_if:
+        for each in victims:
+            what_if.remove(each)
+        assert feasible(cluster, asks) == ["a"]
+    assert feasible(cluster, asks) == []
+
+
+def test_a_pod_that_is_placed_takes_its_requests_and_its_unit():
+    cluster = cluster_state([node("a")], (), [capacity("a", 1.0)])
+    nominated = pod("n", requests={"cpu": "4"})
+    with cluster.what_if(0) as what_if:
+        what_if.place(nominated)
+        assert feasible(cluster, pod("p", requests={"cpu": "1"})) == []
+        assert cluster.measured.available[0] == 0.0
+    assert feasible(cluster, pod("p", requests={"cpu": "1"})) == ["a"]
+
+
+def state_of(cluster):
+    """All that filters read, in comparable form."""
+    parts = (cluster.resources, cluster.usage, cluster.ports, cluster.measured, cluster.large_pods, cluster.exclusive)
+    columns = {
+        (type(part).__name__, name): value.tolist()
+        for part in (*parts, cluster.kinds.loads)
+        for name, value in vars(part).items()
+        if isinstance(value, np.ndarray)
+    }
+    counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),))).tolist()
+    accounts = [dataclasses.asdict(account) for name in cluster.names if (account := cluster.ledger.nodes.get(name))]
+    indexes = (accounts, cluster.ports._ports, cluster.anti_affinity._terms)
+    return repr((columns, counts, *map(without_order, indexes), cluster.signatures.version))
+
+
+def without_order(value):
+    if isinstance(value, dict):
+        return sorted(((repr(key), without_order(item)) for key, item in value.items()), key=repr)
+    return [without_order(item) for item in value] if isinstance(value, list) else repr(value)
+
+
+PODS = st.lists(
+    st.builds(
+        lambda i, millicores, anti, port: on(
+            f"v{i}",
+            labels={"app": "x"},
+            requests={"cpu": f"{millicores}m"} if millicores else None,
+            **({"affinity": ANTI} if anti else {}),
+            **({"containers": PORT} if port else {}),
+        ),
+        st.integers(0, 99),
+        st.integers(0, 999),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=6,
+    unique_by=lambda p: p.uid,
+)
+
+
+@given(PODS, st.data())
+def test_afterwards_all_is_as_before(pods, data):
+    observed = tuple(p.uid for p in pods if data.draw(st.booleans()))
+    cluster = cluster_state([node("a"), node("b")], pods, [capacity("a", 3.3, observed)])
+    before = state_of(cluster)
+    with cluster.what_if(cluster.row_of["a"]) as what_if:
+        off = []
+        for each in pods:
+            if data.draw(st.booleans()):
+                what_if.remove(each)
+                off.append(each)
+        for each in off:
+            if data.draw(st.booleans()):
+                what_if.add(each)
+        what_if.place(pod("new", requests={"cpu": "1"}, affinity=ANTI))
+    assert state_of(cluster) == before
+
+
+def test_the_end_of_a_nomination_may_help_others():
+    cluster = cluster_state([node("a")])
+    waits = pod("p", status={"nominatedNodeName": "a"})
+    assert cluster.set_pod(waits, NOW) is Change.NOTHING
+    assert cluster.set_pod(pod("p"), NOW) == Change.ENDED | Change.CAPACITY
+    cluster.set_pod(waits, NOW)
+    assert cluster.remove_pod("uid-p") == Change.ENDED | Change.CAPACITY
+
+
+def test_the_pods_of_a_row_are_known_as_they_were_seen_last():
+    cluster = cluster_state([node("a"), node("b")], [on("v", priority=3), on("w", priority=-2), on("o", "b")])
+    row = cluster.row_of["a"]
+    assert sorted(p.name for p in cluster.pods_on.on(row)) == ["v", "w"]
+    assert cluster.pods_on.lowest_priority[row] == -2
+    cluster.set_pod(on("w", priority=-2, deleting=True), NOW)
+    assert {p.name: p.deleting for p in cluster.pods_on.on(row)} == {"v": False, "w": True}
+    cluster.remove_pod("uid-w")
+    assert cluster.pods_on.lowest_priority[row] == 3
+    cluster.remove_pod("uid-v")
+    assert cluster.pods_on.lowest_priority[row] == np.inf
+    assert not cluster.pods_on.on(row)
