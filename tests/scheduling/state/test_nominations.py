@@ -1,7 +1,10 @@
 import pytest
 
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.nominations import Nominations
 from support.scheduling_builders import pod
+
+FREED = Change.ENDED | Change.CAPACITY
 
 
 def nominations(*placed):
@@ -46,33 +49,33 @@ OVER = {
 def test_a_nomination_ends_with_a_pod_that_is(change):
     known = nominations()
     known.set_pod(nominated("p"))
-    assert known.set_pod(nominated("p", **change)) is True
+    assert known.set_pod(nominated("p", **change)) == FREED
     assert not known
-    assert known.set_pod(nominated("p", **change)) is False
+    assert known.set_pod(nominated("p", **change)) is Change.NOTHING
 
 
 def test_a_nomination_of_ours_holds_before_the_api_server_shows_it():
     known = nominations()
     p = nominated("p", node="")
     known.nominate(p, "a")
-    assert known.set_pod(p) is False
+    assert known.set_pod(p) is Change.NOTHING
     assert taken(known, 0) == {"a": ["p"]}
     known.set_pod(nominated("p"))
-    assert known.set_pod(p) is True  # now somebody has taken it off
+    assert known.set_pod(p) == FREED  # now somebody has taken it off
     assert not known
 
 
 def test_what_the_api_server_shows_goes_before_what_was_decided():
     known = nominations()
     known.nominate(nominated("p", node=""), "a")
-    assert known.set_pod(nominated("p", node="b")) is True
+    assert known.set_pod(nominated("p", node="b")) == FREED
     assert taken(known, 0) == {"b": ["p"]}
 
 
 def test_a_withdrawn_nomination_takes_no_room():
     known = nominations()
     known.set_pod(nominated("p"))
-    assert known.withdraw("uid-p") is True
-    assert known.withdraw("uid-p") is False
+    assert known.withdraw("uid-p") == FREED
+    assert known.withdraw("uid-p") is Change.NOTHING
     assert taken(known, 0) == {}
     assert known.node_of("uid-p") == ""

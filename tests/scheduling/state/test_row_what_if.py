@@ -10,6 +10,7 @@ from concerto.scheduling.cycle import query_for
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.pod_counts import PodSelection
+from concerto.scheduling.state.what_if import RowWhatIf
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 ANTI = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
@@ -46,7 +47,7 @@ MENDED = {
 def test_without_a_pod_its_node_has_what_the_pod_takes(victim, asks, room):
     cluster = cluster_state([node("a")], [victim], [capacity("a", room)])
     assert feasible(cluster, asks) == []
-    with cluster.what_if(cluster.row_of["a"]) as what_if:
+    with RowWhatIf(cluster, cluster.row_of["a"]) as what_if:
         what_if.remove(victim)
         assert feasible(cluster, asks) == ["a"]
         what_if.add(victim)
@@ -58,7 +59,7 @@ def test_without_a_pod_its_node_has_what_the_pod_takes(victim, asks, room):
 def test_a_pod_that_its_agent_counts_gives_its_unit_back_too():
     victim = on("v")
     cluster = cluster_state([node("a")], [victim], [capacity("a", 0.0, ("uid-v",))])
-    with cluster.what_if(0) as what_if:
+    with RowWhatIf(cluster, 0) as what_if:
         what_if.remove(victim)
         assert cluster.measured.available[0] == 1.0
     assert cluster.measured.available[0] == 0.0
@@ -69,7 +70,7 @@ def test_a_spread_is_even_without_the_pod():
     cluster = cluster_state([node("a"), node("b", unschedulable=True)], victims, [capacity("a", 9.0)])
     asks = pod("p", labels={"app": "x"}, topologySpreadConstraints=SPREAD)
     assert feasible(cluster, asks) == []
-    with cluster.what_if(cluster.row_of["a"]) as what_if:
+    with RowWhatIf(cluster, cluster.row_of["a"]) as what_if:
         for each in victims:
             what_if.remove(each)
         assert feasible(cluster, asks) == ["a"]
@@ -79,7 +80,7 @@ def test_a_spread_is_even_without_the_pod():
 def test_a_pod_that_is_placed_takes_its_requests_and_its_unit():
     cluster = cluster_state([node("a")], (), [capacity("a", 1.0)])
     nominated = pod("n", requests={"cpu": "4"})
-    with cluster.what_if(0) as what_if:
+    with RowWhatIf(cluster, 0) as what_if:
         what_if.place(nominated)
         assert feasible(cluster, pod("p", requests={"cpu": "1"})) == []
         assert cluster.measured.available[0] == 0.0
@@ -131,7 +132,7 @@ def test_afterwards_all_is_as_before(pods, data):
     observed = tuple(p.uid for p in pods if data.draw(st.booleans()))
     cluster = cluster_state([node("a"), node("b")], pods, [capacity("a", 3.3, observed)])
     before = state_of(cluster)
-    with cluster.what_if(cluster.row_of["a"]) as what_if:
+    with RowWhatIf(cluster, cluster.row_of["a"]) as what_if:
         off = []
         for each in pods:
             if data.draw(st.booleans()):

@@ -40,7 +40,6 @@ from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
 from concerto.scheduling.state.usage import PodUsage
-from concerto.scheduling.state.what_if import RowWhatIf
 
 
 class ClusterState:
@@ -64,10 +63,9 @@ class ClusterState:
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
         exclusive: what exclusive CPUs take of nodes beyond requests.
         pods_on: the pods on each row.
-        nominations: pods that room is being made for; change those of our own through the cluster only.
+        nominations: pods that room is being made for.
         budgets: PodDisruptionBudgets.
-        filtered_by: the indexes that filters read. A pod that is removed from them and added again leaves them as they
-            were, so that ``what_if`` can do both.
+        filtered_by: the indexes that filters read; a pod that is removed and added again leaves them as they were.
     """
 
     def __init__(self) -> None:
@@ -81,14 +79,12 @@ class ClusterState:
         self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
         self.pod_counts, self.load, self.kinds = PodCounts(), Load(), KindLoads()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
-        self.pods_on, self.budgets = PodsOnRows(), DisruptionBudgets()
+        self.pods_on, self.budgets, self.nominations = PodsOnRows(), DisruptionBudgets(), Nominations(self.is_placed)
         self.filtered_by: tuple[PodIndex, ...] = (
             *(self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts, self.kinds),
         )
-        others = (self.large_pods, self.load, self.pods_on)
-        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, *others)
+        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.large_pods, self.load, self.pods_on)
         self._placed = PlacedPods(self._indexes)
-        self.nominations = Nominations(self.is_placed)
         self.cpus = CPUs()
         self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
@@ -138,7 +134,7 @@ class ClusterState:
 
     def set_pod(self, pod: PodView, now: float) -> Change:
         """A pod as the API server has it now: waiting, bound, or ended."""
-        change = self._follow(lambda: self.ledger.set_pod(pod, now)) | _given_up(self.nominations.set_pod(pod))
+        change = self._follow(lambda: self.ledger.set_pod(pod, now)) | self.nominations.set_pod(pod)
         if pod.terminal or self.ledger.has_ended(pod.uid):
             change |= self._remove_pod(pod.uid)
         elif pod.node_name:
@@ -155,8 +151,8 @@ class ClusterState:
 
     def remove_pod(self, uid: str) -> Change:
         """The pod is gone from the API server."""
-        change = self._follow(lambda: self.ledger.remove_pod(uid)) | self._remove_pod(uid)
-        return change | _given_up(self.nominations.withdraw(uid))
+        change = self._follow(lambda: self.ledger.remove_pod(uid)) | self.nominations.withdraw(uid)
+        return change | self._remove_pod(uid)
 
     # --- measurements
 
@@ -235,14 +231,6 @@ class ClusterState:
         return cpus | (Change.NODE if self.nodes.end_avoidance(now) else Change.NOTHING)
 
     # --- decisions
-
-    def what_if(self, row: int) -> RowWhatIf:
-        """The row without some of its pods, or with more, for the time of a ``with`` block."""
-        return RowWhatIf(self, row)
-
-    def withdraw_nomination(self, uid: str) -> Change:
-        """No room is made for the pod any more."""
-        return _given_up(self.nominations.withdraw(uid))
 
     def assume(self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0) -> bool:
         """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended.
@@ -354,8 +342,3 @@ class ClusterState:
         change |= self._count_exclusive(self.names[row])
         self._tidy(row)
         return change
-
-
-def _given_up(nomination: bool) -> Change:
-    """What may be possible once a nominated pod takes no room any more."""
-    return Change.ENDED | Change.CAPACITY if nomination else Change.NOTHING

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from concerto.api.pod import PodView
+from concerto.scheduling.state.changes import Change
+
+_FREED = Change.ENDED | Change.CAPACITY
 
 
 class Nominations:
@@ -47,8 +50,8 @@ class Nominations:
 
     # --- what is seen and decided
 
-    def set_pod(self, pod: PodView) -> bool:
-        """A pod as the API server has it now; returns whether a nomination has ended.
+    def set_pod(self, pod: PodView) -> Change:
+        """A pod as the API server has it now; returns what may be possible because a nomination has ended.
 
         A nomination of ours goes on where neither this pod nor the one before shows it: it is being written.
         """
@@ -61,14 +64,14 @@ class Nominations:
         self._pods[pod.uid] = pod
         if node:
             self._node_of[pod.uid] = node
-        return moved
+        return _FREED if moved else Change.NOTHING
 
     def nominate(self, pod: PodView, node: str) -> None:
         """Room is about to be made for the pod on the node."""
         self._pods[pod.uid] = pod
         self._node_of[pod.uid] = node
 
-    def withdraw(self, uid: str) -> bool:
-        """The pod needs no room any more, or not there; returns whether it had a nomination."""
+    def withdraw(self, uid: str) -> Change:
+        """The pod needs no room any more, or not there; returns what may be possible if it had a nomination."""
         self._node_of.pop(uid, None)
-        return self._pods.pop(uid, None) is not None
+        return Change.NOTHING if self._pods.pop(uid, None) is None else _FREED
