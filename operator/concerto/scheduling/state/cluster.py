@@ -316,11 +316,12 @@ class ClusterState:
 
     def _report(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has reported what its pods take."""
-        reported_at = self.ledger.nodes.last_status_at(self.names[row]) or 0.0
+        reported_at, left = self.ledger.nodes.last_status_at(self.names[row]) or 0.0, self.kinds.left(row)
         self.kinds.report(row, status, reported_at)
+        change = self.kinds.gained(row, left)
         if self.large_pods.report(row, status, reported_at):
-            return self.measured.update(row)
-        return self.measured.gained(row, self.measured.available[row])
+            return change | self.measured.update(row)
+        return change | self.measured.gained(row, self.measured.available[row])
 
     def _add_pod(self, pod: PodView, node: str, *, bound: bool) -> None:
         row = self.rows.row(node)
@@ -332,13 +333,13 @@ class ClusterState:
         placed = self._placed.get(uid)
         if placed is None:
             return Change.NOTHING
-        change, row = Change.ENDED, placed.row
+        change, row, left = Change.ENDED, placed.row, self.kinds.left(placed.row)
         claimed = self.large_pods.has_claim(uid)
         self._placed.remove(uid)
         if claimed:
             change |= self.measured.update(row)
         if self.cpus.settle(uid):
             change |= Change.CPUS
-        change |= self._count_exclusive(self.names[row])
+        change |= self._count_exclusive(self.names[row]) | self.kinds.gained(row, left)
         self._tidy(row)
         return change

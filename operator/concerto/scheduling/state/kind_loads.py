@@ -90,17 +90,33 @@ class KindLoads(PodIndex):
         return may
 
     def set_table(self, table: Table) -> Change:
-        """More is known of kinds: what is committed is counted afresh where it has changed."""
+        """More is known of kinds: what is committed is counted afresh where it has changed.
+
+        Returns:
+            CAPACITY if anything differs: a pod that waits may be of a kind that no pod in the cluster is of.
+        """
+        differs = table != self._table or not self._measured
         self._table, self._measured = table, True
-        cheaper = False
         for known in self._kinds.values():
             after = estimate(table, known.kind)
             if after != known.cost:
                 for row, count in known.pods.items():
                     self.loads.change_cost(row, known.cost, after, count)
-                cheaper |= after.share < known.cost.share or after.known != known.cost.known
                 known.cost = after
-        return Change.CAPACITY if cheaper else Change.NOTHING
+        return Change.CAPACITY if differs else Change.NOTHING
+
+    def left(self, row: int) -> tuple[float, float]:
+        """Cores and bytes of memory that the row's node has left, signed; none while kinds are not measured."""
+        if not self._measured:
+            return 0.0, 0.0
+        rows = np.array([row])
+        return float(self.loads.cpu_left(rows)[0]), float(self.loads.memory_left(rows)[0])
+
+    def gained(self, row: int, before: tuple[float, float]) -> Change:
+        """Whether the row's node has more room than before (``left``); a node may be over by units and have it."""
+        cpu, memory = self.left(row)
+        gained = cpu > 0.0 and memory > 0.0 and (cpu > before[0] or memory > before[1])
+        return Change.CAPACITY if gained else Change.NOTHING
 
     def report(self, row: int, status: NodeCapacityStatus | None, now: float) -> None:
         """What the row's agent has measured of the whole node.

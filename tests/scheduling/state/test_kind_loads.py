@@ -1,0 +1,85 @@
+"""What kinds of pods commit of nodes, and which events make room for pods that wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from concerto.api.nodecapacity import ResourceStatus
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
+from concerto.scheduling.state.changes import Change
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
+
+
+def table(*pods, ended=True):
+    kinds = NodeKinds()
+    if ended:
+        for measured in pods:
+            kinds.pod_ended(pod("any").kind, measured, 0.0)
+        return kinds.table((), 0.0)
+    return kinds.table([(pod("any").kind, measured) for measured in pods], 0.0)
+
+
+HALF_A_CORE = table(PodMeasurement(2.0, 4.0, 4.0, 1e6, True))
+
+
+def measured(name, units, *, cpu_base=0.0, version=1):
+    made = capacity(name, units, version=version)
+    resources = (ResourceStatus("cpu", cpu_base, cpu_base, 0.0, cpu_base),)
+    return replace(made, status=replace(made.status, resources=resources))
+
+
+def crowded(pods):
+    """A node of four cores that is over by units, with pods that take half a core each."""
+    there = [pod(f"p{i}", nodeName="n", phase="Running") for i in range(pods)]
+    cluster = cluster_state([node("n")], there, [measured("n", -20.0)])
+    cluster.kinds.set_table(HALF_A_CORE)
+    return cluster
+
+
+def ended(name):
+    return pod(name, nodeName="n", phase="Succeeded")
+
+
+def test_a_pod_that_ends_makes_room_however_many_units_its_node_is_over_by():
+    assert Change.CAPACITY in crowded(9).set_pod(ended("p0"), NOW)
+
+
+def test_a_pod_that_is_deleted_makes_room_as_well():
+    assert Change.CAPACITY in crowded(9).remove_pod("uid-p0")
+
+
+def test_an_end_that_leaves_the_node_over_makes_no_room():
+    assert Change.CAPACITY not in crowded(12).set_pod(ended("p0"), NOW)
+
+
+def test_a_node_that_needs_less_for_itself_has_room():
+    cluster = crowded(8)
+    cluster.set_capacity(measured("n", -20.0, cpu_base=0.4, version=2), NOW + 1)
+    assert Change.CAPACITY in cluster.set_capacity(measured("n", -20.0, version=3), NOW + 2)
+
+
+def test_a_status_that_changes_nothing_makes_no_room():
+    cluster = crowded(8)
+    assert Change.CAPACITY not in cluster.set_capacity(measured("n", -20.0, version=2), NOW + 1)
+
+
+@pytest.mark.parametrize(
+    ("after", "makes_room"),
+    [
+        (table(PodMeasurement(1.0, 4.0, 4.0, 1e6, True)), True),
+        (table(PodMeasurement(3.0, 4.0, 4.0, 1e6, True)), True),  # pods of that kind may wait for evidence alone
+        (HALF_A_CORE, False),
+    ],
+)
+def test_other_costs_are_worth_another_look(after, makes_room):
+    assert (Change.CAPACITY in crowded(8).kinds.set_table(after)) == makes_room
+
+
+def test_more_pods_that_show_their_load_let_more_of_their_kind_start():
+    one = PodMeasurement(1.0, 4.0, 4.0, 1e6, False, recent=0.5)
+    cluster = crowded(1)
+    cluster.kinds.set_table(table(one, ended=False))
+    assert Change.CAPACITY in cluster.kinds.set_table(table(one, one, ended=False))
