@@ -115,6 +115,7 @@ class Agent:
                 pods_known=lambda: self._reflect_pods.synced.is_set(),
                 pod_events=self._pod_events,
                 kinds=lambda: self.measurement.kinds(clock()),
+                kinds_news=lambda: self.measurement.costs.has_news,
             ),
             Timing(clock, wall, rng),
         )

@@ -177,7 +177,7 @@ class Cpu:
         runnable = self._busy.runnable / self._cpus.count if self._cpus.count else NAN
         if math.isnan(busy) or math.isnan(of_pods):
             return Reading(usage, busy, runnable=runnable)
-        return Reading(usage, busy, float(readings.non_pod_cpu(usage, busy, of_pods)), runnable)
+        return Reading(usage, busy, float(readings.non_pod_cpu(usage, busy, of_pods)), runnable, max(busy - own, 0.0))
 
     def close(self) -> None:
         """See ``Meter``."""

@@ -105,12 +105,14 @@ class Measurement:
     def pod_started(self, at: float) -> None:
         """See ``PodListener``."""
         self._pipeline.pod_started(_NODE, at)
+        self.costs.start_cost.started_or_ended()
         self.counters.pods["started"] += 1
         self.pods_changed = True
 
     def pod_ended(self, uid: str, started_at: float, at: float) -> None:
         """See ``PodListener``."""
         self._pipeline.pod_ended(_NODE, started_at, at, uid)
+        self.costs.start_cost.started_or_ended()
         self.costs.ended(uid, started_at, at)
         self.counters.pods["ended"] += 1
         self.pods_changed = True
@@ -177,6 +179,7 @@ class Measurement:
             non_pod=np.array([[reading.non_pod for reading in readings]]),
             utilisation=np.array([[reading.utilisation for reading in readings]]),
             runnable=np.array([cpu.runnable]) if (cpu := sample.readings.get("cpu")) else None,
+            stolen=np.array([cpu.stolen]) if cpu else None,
         )
 
     def _note_invalid(self, sample: Sample) -> None:
@@ -237,6 +240,7 @@ class Measurement:
         self._batch = 0
         self._folds = int(report.batches[_NODE])
         self._tasks_per_cpu = float(report.demand[_NODE])
+        self.costs.start_cost.spent(float(report.cpu_for_pods[_NODE]) * self._sampler.cpus)
         self.pods_changed = False
         since = self._begun if self._valid_at is None else self._valid_at
         return Measured(

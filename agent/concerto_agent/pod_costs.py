@@ -8,18 +8,23 @@ an empty one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from concerto.api.pod_kind import Kind
 from concerto.api.subspacesnapshot import KindEntry
 from concerto.api.timestamps import parse_timestamp
-from concerto.capacity.kinds.sums import PodMeasurement
-from concerto.capacity.kinds.table import NodeKinds, to_entries
+from concerto.capacity.kinds.start_cost import StartCost
+from concerto.capacity.kinds.sums import SHOWN_CORE_SECONDS, PodMeasurement, recent_share
+from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, to_entries
 from concerto_agent.pod_reader import PodReading
 from concerto_agent.podmeta import uids_of
 
 Object = dict[str, Any]
+
+
+_MAX_TEARDOWN_SECONDS = 10.0
+"""How long after the end of its last container a pod's end may show at the API server; then the former is taken."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,13 @@ class _Pod:
         kind: which pods it is like.
         accepted_at: monotonic time at which kubelet took it in, seconds; None if it is not known.
         cpu_limit: cores that its quota allows; None without one.
+        finished: whether the API server shows that it has ended.
     """
 
     kind: Kind
     accepted_at: float | None
     cpu_limit: float | None
+    finished: bool
 
 
 @dataclass(frozen=True)
@@ -46,14 +53,36 @@ class _Use:
     memory: float
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """A pod whose containers have ended at ``at``, and which the API server does not show to have ended yet."""
+
+    pod: _Pod
+    use: _Use
+    started_at: float
+    at: float
+
+
 class PodCosts:
-    """The costs of one node's counted pods."""
+    """The costs of one node's counted pods.
+
+    A pod holds its place until the API server shows its end: that is when the scheduler may give its place away.
+
+    Attributes:
+        start_cost: what its pods' starts and ends cost the node.
+        has_news: whether a kind has shown its load, or has ended a pod, for the first time since `entries` was called.
+    """
 
     def __init__(self) -> None:
         """Nothing is known before `on_pod` and `read`."""
+        self.start_cost = StartCost()
+        self.has_news = False
         self._kinds = NodeKinds()
         self._pods: dict[str, _Pod] = {}
         self._use: dict[str, _Use] = {}
+        self._ending: dict[str, _Ending] = {}
+        self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
+        self._told: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
 
     def on_pod(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
         """The API server shows, or no longer shows, a pod (`podmeta.trim_pod`).
@@ -66,6 +95,7 @@ class PodCosts:
         """
         if new is None:
             for uid in uids_of(old) if old is not None else ():
+                self._finish(uid, at)
                 if uid not in self._use:
                     self._pods.pop(uid, None)
             return
@@ -76,7 +106,10 @@ class PodCosts:
             known = self._pods.get(uid)
             # The first answer stays: a later one would be off by a step of the wall clock
             begun = since if known is None or known.accepted_at is None else known.accepted_at
-            self._pods[uid] = _Pod(new["kind"], begun, None if limit is None else limit / 1000)
+            finished = new["status"]["finished"]
+            self._pods[uid] = _Pod(new["kind"], begun, None if limit is None else limit / 1000, finished)
+            if finished:
+                self._finish(uid, at)
 
     def read(self, readings: Mapping[str, PodReading], tasks_per_cpu: float) -> None:
         """Take readings of counted pods.
@@ -94,18 +127,39 @@ class PodCosts:
             else:
                 lost = reading.stalled_seconds
             self._use[uid] = _Use(reading.cpu_seconds, lost, max(before.memory, reading.memory_bytes or 0.0))
+            if reading.cpu_seconds >= SHOWN_CORE_SECONDS and (pod := self._pods.get(uid)) is not None:
+                self._note_news(pod.kind.key, ended=False)
+
+    def _note_news(self, key: str, *, ended: bool) -> None:
+        if len(self._told) < MAX_ENTRIES and self._told.get(key) not in (True, ended):
+            self.has_news = True
 
     def ended(self, uid: str, started_at: float, at: float) -> None:
-        """A counted pod has ended.
+        """The containers of a counted pod have ended.
 
         Args:
             uid: the pod.
             started_at: when its first container started, monotonic seconds.
             at: when its last one ended, monotonic seconds.
         """
-        pod, use = self._pods.pop(uid, None), self._use.pop(uid, None)
-        if pod is not None and use is not None:
-            self._kinds.pod_ended(pod.kind, _measurement(pod, use, started_at, at, ended=True), at)
+        pod, use = self._pods.get(uid), self._use.pop(uid, None)
+        if pod is None or use is None:
+            self._pods.pop(uid, None)
+            return
+        self._ending[uid] = _Ending(pod, use, started_at, at)
+        if pod.finished:
+            self._finish(uid, at)
+
+    def _finish(self, uid: str, at: float) -> None:
+        """The pod no longer holds its place, if its containers have ended."""
+        ending = self._ending.pop(uid, None)
+        if ending is None:
+            return
+        self._pods.pop(uid, None)
+        until = max(at, ending.at) if at - ending.at <= _MAX_TEARDOWN_SECONDS else ending.at
+        measured = _measurement(ending.pod, ending.use, ending.started_at, until, ended=True)
+        self._kinds.pod_ended(ending.pod.kind, self.start_cost.added_to(measured), until)
+        self._note_news(ending.pod.kind.key, ended=True)
 
     def entries(self, counted: Mapping[str, float], now: float) -> tuple[KindEntry, ...]:
         """What was measured of each kind, as a SubspaceSnapshot carries it.
@@ -114,12 +168,18 @@ class PodCosts:
             counted: start of each counted pod, monotonic seconds, by UID.
             now: monotonic seconds.
         """
-        running = [
-            (pod.kind, _measurement(pod, use, started_at, now, ended=False))
-            for uid, started_at in counted.items()
-            if (pod := self._pods.get(uid)) is not None and (use := self._use.get(uid)) is not None
-        ]
-        return to_entries(self._kinds.table(running, now))
+        for uid in [uid for uid, ending in self._ending.items() if now - ending.at > _MAX_TEARDOWN_SECONDS]:
+            self._finish(uid, now)
+        running = {}
+        for uid, started_at in counted.items():
+            if (pod := self._pods.get(uid)) is not None and (use := self._use.get(uid)) is not None:
+                measured = _measurement(pod, use, started_at, now, ended=False)
+                before = self._before.get(uid)
+                running[uid] = measured if before is None else replace(measured, recent=recent_share(before, measured))
+        self._before = running
+        table = self._kinds.table(((self._pods[uid].kind, measured) for uid, measured in running.items()), now)
+        self._told, self.has_news = {key: sums.ended > 0.0 for key, sums in table.items()}, False
+        return to_entries(table)
 
 
 def _measurement(pod: _Pod, use: _Use, started_at: float, until: float, *, ended: bool) -> PodMeasurement:

@@ -60,11 +60,13 @@ class Sources:
         pods_known: whether the API server has listed the node's pods.
         pod_events: how pods are seen to come and go.
         kinds: what was measured of each kind of pods.
+        kinds_news: whether something is known of a kind for the first time since ``kinds`` was called.
     """
 
     pods_known: Callable[[], bool]
     pod_events: Callable[[], PodEvents]
     kinds: Callable[[], tuple[KindEntry, ...]]
+    kinds_news: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ class StatusPublisher:
         self._written_states: set[tuple[str, str, str]] = set()  # conditions written before anything was measured
         self._conditions: list[Object] = []  # of our NodeCapacity, as the API server has them
         self._subspace_conditions: list[Object] = []
-        self._subspace_due = -math.inf  # the next look at the model
+        self._subspace_at = -math.inf  # the last look at the model
+        self._subspace_due = -math.inf  # the next one, if there are no news
         self._seen_ours = False  # the watch has shown our instance's name in our object
         self._another: tuple[str, float] | None = None  # instance of another agent, and when it was last seen
         self._refused_spec: str | None = None
@@ -265,10 +268,14 @@ class StatusPublisher:
 
     async def _publish_subspace(self, measured: Measured) -> None:
         now, publish = self._timing.clock(), self._settings.publish
-        if not measured.fresh or measured.wall is None or now < self._subspace_due:
+        if not measured.fresh or measured.wall is None:
+            return
+        # Pods of a kind that nobody knows wait for what the first of them shows
+        due = self._subspace_at + publish.minimum_interval_seconds if self._sources.kinds_news() else self._subspace_due
+        if now < due:
             return
         # Whether or not it is written: to look costs as much as the rest of a batch
-        self._subspace_due = now + publish.subspace_interval_seconds
+        self._subspace_at, self._subspace_due = now, now + publish.subspace_interval_seconds
         context = StatusContext(self._info, (), measured.wall, 1, self._timing.wall(), before=self._subspace_conditions)
         status = build_subspace(measured.report, 0, measured.settings, context, self._sources.kinds())
         if not should_publish_subspace(self._published_subspace, status, publish, now):

@@ -2,7 +2,8 @@
 
 It writes down every version of every pod, NodeCapacity and in-flight PodReservation, in the order of their resource
 versions (one etcd, so revisions of different kinds can be compared), and afterwards recomputes for each assignment
-whether the node could take it, from the NodeCapacity version that the assignment names.
+whether the node could take it, from the NodeCapacity version that the assignment names: by units, or by what pods of
+that kind cost where the assignment says so (`recorder_by_kind`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any
 import pykube
 import requests
 
+from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, judge, kind_of
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 PATHS = {
     "pods": ("v1", "pods"),
+    "nodes": ("v1", "nodes"),
     "nodecapacities": ("concerto.dev/v1alpha1", "nodecapacities"),
     "podreservations": ("concerto.dev/v1alpha1", "podreservations"),
 }
@@ -57,6 +60,7 @@ class Assignment:
     batch: str
     index: int
     created: int
+    cost: RecordedCost | None = None
     deleted: int | None = None
 
 
@@ -66,6 +70,7 @@ class PodHistory:
 
     name: str
     counts: bool
+    kind: str = ""
     node: str | None = None
     bound: int | None = None
     ended: int | None = None
@@ -78,6 +83,7 @@ class Verdict:
 
     assignments: int
     by_capacity: int
+    by_kind: int
     pods_bound: int
     violations: list[str]
     rebound: list[str]
@@ -184,10 +190,13 @@ class Recorder:
             events = sorted(self._events, key=lambda e: e[0])
         pods: dict[str, PodHistory] = {}
         capacities: dict[tuple[str, str], dict[str, Any]] = {}
+        nodes: dict[str, dict[str, Any]] = {}
         batches: dict[str, list[Assignment]] = {}
         for revision, kind, change, obj in events:
             if kind == "pods":
                 self._note_pod(pods, revision, change, obj)
+            elif kind == "nodes":
+                nodes[obj["metadata"]["name"]] = obj
             elif kind == "nodecapacities":
                 capacities[obj["metadata"]["name"], obj["metadata"]["resourceVersion"]] = obj.get("status") or {}
             elif IN_FLIGHT in obj["metadata"].get("labels", {}):
@@ -197,12 +206,13 @@ class Recorder:
                 if change == "DELETED":
                     for assignment in batches[uid]:
                         assignment.deleted = revision
-        return self._judge(pods, capacities, [a for batch in batches.values() for a in batch])
+        return self._judge(pods, nodes, capacities, [a for batch in batches.values() for a in batch])
 
     @staticmethod
     def _note_pod(pods: dict[str, PodHistory], revision: int, change: str, obj: dict[str, Any]) -> None:
         meta = obj["metadata"]
-        pod = pods.setdefault(meta["uid"], PodHistory(f"{meta['namespace']}/{meta['name']}", _counts(obj)))
+        name = f"{meta['namespace']}/{meta['name']}"
+        pod = pods.setdefault(meta["uid"], PodHistory(name, _counts(obj), kind_of(obj)))
         node = obj.get("spec", {}).get("nodeName")
         if node:
             pod.nodes_seen.add(node)
@@ -214,6 +224,7 @@ class Recorder:
     @staticmethod
     def _judge(
         pods: dict[str, PodHistory],
+        nodes: dict[str, dict[str, Any]],
         capacities: dict[tuple[str, str], dict[str, Any]],
         assignments: list[Assignment],
     ) -> Verdict:
@@ -222,7 +233,8 @@ class Recorder:
         assignments.sort(key=lambda a: (a.created, a.index))
         on_node: dict[str, list[Assignment]] = defaultdict(list)
         ours = {a.uid for a in assignments}
-        for a in assignments:
+        costs = _costs(assignments, pods)
+        for order, a in enumerate(assignments):
             status = capacities.get((a.node, a.capacity_version))
             if a.basis == "Capacity" and status is None:
                 violations.append(f"{a.name}: no NodeCapacity {a.node} at version {a.capacity_version} was ever seen")
@@ -234,6 +246,13 @@ class Recorder:
                 credited = {u for u in observed if u in pods and (pods[u].ended or a.created + 1) <= a.created}
                 available = float(status.get("capacity") or 0) - len(in_flight) + len(credited)
                 in_flight_peak[a.node] = max(in_flight_peak[a.node], len(in_flight))
+                if a.cost is not None:
+                    there = [costs.surely(pods[u].kind, order) for u in claimed - {a.uid} if u in pods]
+                    wrong = judge(a.cost, Node.from_raw(nodes[a.node], status), there)
+                    if wrong is not None:
+                        violations.append(f"{a.name} -> {a.node} in {a.batch}[{a.index}]: {wrong}")
+                    on_node[a.node].append(a)
+                    continue
                 # Whom another scheduler has bound since may not have been heard of yet when this was decided
                 available += sum(u not in ours and (pods[u].bound or 0) > int(a.capacity_version) for u in in_flight)
                 if available < 1 - TOLERANCE:
@@ -247,11 +266,20 @@ class Recorder:
         return Verdict(
             assignments=len(assignments),
             by_capacity=sum(a.basis == "Capacity" for a in assignments),
+            by_kind=sum(a.cost is not None for a in assignments),
             pods_bound=sum(p.bound is not None for p in pods.values()),
             violations=violations,
             rebound=[p.name for p in pods.values() if len(p.nodes_seen) > 1],
             max_in_flight=dict(in_flight_peak),
         )
+
+
+def _costs(assignments: list[Assignment], pods: dict[str, PodHistory]) -> Costs:
+    costs = Costs()
+    for order, a in enumerate(assignments):
+        if a.cost is not None and a.uid in pods:
+            costs.add(pods[a.uid].kind, order, a.cost)
+    return costs
 
 
 def _holds(pod: PodHistory, at: Assignment) -> bool:
@@ -289,4 +317,5 @@ def _assignment(batch: dict[str, Any], index: int, raw: dict[str, Any]) -> Assig
         batch=batch["metadata"]["name"],
         index=index,
         created=_revision(batch),
+        cost=RecordedCost.from_raw(raw["cost"]) if "cost" in raw else None,
     )

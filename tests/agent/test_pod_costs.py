@@ -20,7 +20,7 @@ from concerto_agent.podmeta import trim_pod
 WALL, NOW = 1_800_000_000.0, 1000.0
 
 
-def raw(name, *, job="pi", image="pi:1", limit=None, accepted=None):
+def raw(name, *, job="pi", image="pi:1", limit=None, accepted=None, phase="Running"):
     resources = {"limits": {"cpu": limit}} if limit else {}
     return {
         "metadata": {
@@ -31,8 +31,13 @@ def raw(name, *, job="pi", image="pi:1", limit=None, accepted=None):
             "ownerReferences": [{"kind": "Job", "name": job, "controller": True, "uid": "j"}],
         },
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": image, "resources": resources}]},
-        "status": {} if accepted is None else {"startTime": format_timestamp(accepted)},
+        "status": {"phase": phase} | ({} if accepted is None else {"startTime": format_timestamp(accepted)}),
     }
+
+
+def shown_ended(costs, name, at, **pod):
+    """The API server shows that the pod has ended."""
+    costs.on_pod(trim_pod(raw(name, **pod)), trim_pod(raw(name, phase="Succeeded", **pod)), at, WALL + at - NOW)
 
 
 def run(costs, name, *, work, life, lost, memory=1e6, tasks_per_cpu=1.0, pressure=True, **pod):
@@ -42,6 +47,7 @@ def run(costs, name, *, work, life, lost, memory=1e6, tasks_per_cpu=1.0, pressur
         stalled = lost * part / 5 if pressure else None
         costs.read({f"uid-{name}": PodReading(work * part / 5, stalled, stalled, memory * part / 5)}, tasks_per_cpu)
     costs.ended(f"uid-{name}", NOW, NOW + life)
+    shown_ended(costs, name, NOW + life, **pod)
 
 
 def cost_of(costs, now=NOW + 100.0, **pod):
@@ -93,8 +99,87 @@ def test_a_wall_clock_that_is_set_makes_no_pod_older_or_younger(step):
     costs.on_pod(trim_pod(pod), trim_pod(pod), NOW + 1.0, WALL + step)
     costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
     costs.ended("uid-p", NOW, NOW + 5.0)
+    shown_ended(costs, "p", NOW + 5.0)
     table = from_entries(costs.entries({}, NOW + 5.0))
     assert table[CLUSTER].life == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("shown_after", "held"), [(0.0, 5.0), (1.5, 6.5), (3600.0, 5.0)])
+def test_a_pod_holds_its_place_until_the_api_server_shows_its_end_unless_that_takes_forever(shown_after, held):
+    costs = PodCosts()
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+    costs.ended("uid-p", NOW, NOW + 5.0)
+    shown_ended(costs, "p", NOW + 5.0 + shown_after)
+    assert from_entries(costs.entries({}, NOW + 5000.0))[CLUSTER].held == pytest.approx(held, rel=0.01)
+
+
+def test_a_pod_that_ended_after_the_api_server_had_shown_it_is_complete_at_once():
+    costs = PodCosts()
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+    shown_ended(costs, "p", NOW + 4.0)
+    costs.ended("uid-p", NOW, NOW + 5.0)
+    assert from_entries(costs.entries({}, NOW + 5.0))[CLUSTER].held == pytest.approx(5.0)
+
+
+def test_a_pod_whose_end_never_shows_is_complete_after_a_while():
+    costs = PodCosts()
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+    costs.ended("uid-p", NOW, NOW + 5.0)
+    assert not costs.entries({}, NOW + 6.0)
+    assert from_entries(costs.entries({}, NOW + 60.0))[CLUSTER].held == pytest.approx(5.0, rel=0.01)
+
+
+def test_starts_and_ends_are_part_of_what_pods_cost():
+    costs = PodCosts()
+    for i in range(200):
+        costs.start_cost.started_or_ended()
+        costs.start_cost.spent(0.5 * (i + 1))
+        costs.start_cost.started_or_ended()
+        run(costs, f"p{i}", work=1.0, life=3.0, lost=0.0)
+    assert cost_of(costs).work == pytest.approx(1.5, rel=0.05)
+    assert cost_of(costs).share == pytest.approx(0.5, rel=0.05)
+
+
+def test_the_first_pod_is_not_charged_with_the_starts_of_all_others():
+    costs = PodCosts()
+    for _ in range(20):
+        costs.start_cost.started_or_ended()
+    costs.start_cost.spent(20 * 0.5)
+    costs.start_cost.started_or_ended()
+    run(costs, "p", work=1.0, life=3.0, lost=0.0)
+    assert 1.5 <= cost_of(costs).work < 2.5, "its own start, and an end like it"
+
+
+def test_the_first_load_and_the_first_end_of_a_kind_are_news():
+    costs = PodCosts()
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    costs.read({"uid-p": PodReading(0.01, 0.0, 0.0, 1e6)}, 1.0)
+    assert not costs.has_news
+    costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+    assert costs.has_news
+    costs.entries({"uid-p": NOW}, NOW + 2.0)
+    costs.read({"uid-p": PodReading(2.0, 0.0, 0.0, 1e6)}, 1.0)
+    costs.entries({"uid-p": NOW}, NOW + 4.0)
+    costs.read({"uid-p": PodReading(3.0, 0.0, 0.0, 1e6)}, 1.0)
+    assert not costs.has_news
+    costs.ended("uid-p", NOW, NOW + 5.0)
+    shown_ended(costs, "p", NOW + 5.0)
+    assert costs.has_news
+    costs.entries({}, NOW + 6.0)
+    run(costs, "q", work=1.0, life=2.0, lost=0.0)
+    assert not costs.has_news
+
+
+def test_what_a_pod_uses_of_late_shows_between_two_looks():
+    costs, counted = PodCosts(), {"uid-p": NOW}
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    for second in range(1, 6):
+        costs.read({"uid-p": PodReading(0.8 * second, 0.0, 0.0, 1e6)}, 1.0)
+        entries = costs.entries(counted, NOW + second)
+    assert from_entries(entries)[CLUSTER].max_running_recent == pytest.approx(0.8)
 
 
 def test_pods_that_run_are_in_it_and_each_pod_is_counted_once():
@@ -105,6 +190,8 @@ def test_pods_that_run_are_in_it_and_each_pod_is_counted_once():
     assert (running.running, running.running_work, running.running_held) == (1.0, 3.0, 10.0)
     costs.ended("uid-p", NOW, NOW + 12.0)
     costs.ended("uid-p", NOW, NOW + 12.0)
+    shown_ended(costs, "p", NOW + 12.0)
+    shown_ended(costs, "p", NOW + 12.0)
     ended = from_entries(costs.entries({}, NOW + 12.0))[CLUSTER]
     assert (ended.ended, ended.work, ended.running) == (1.0, 3.0, 0.0)
 
@@ -131,6 +218,7 @@ def test_what_is_known_of_a_pod_goes_with_it():
     costs = PodCosts()
     for i in range(100):
         run(costs, f"p{i}", work=1.0, life=2.0, lost=0.0)
+        costs.on_pod(trim_pod(raw(f"p{i}")), None, NOW, WALL)
         pod = trim_pod(raw(f"q{i}"))
         costs.on_pod(None, pod, NOW, WALL)
         costs.on_pod(pod, None, NOW, WALL)
@@ -149,6 +237,7 @@ def test_whatever_is_read_the_sums_are_finite_and_can_be_read_back(rows, tasks_p
         costs.read({f"uid-p{i}": PodReading(work, lost, lost, memory)}, tasks_per_cpu)
         if ends:
             costs.ended(f"uid-p{i}", NOW, NOW + life)
+            shown_ended(costs, f"p{i}", NOW + life)
         else:
             counted[f"uid-p{i}"] = NOW
     for _, sums in costs.entries(counted, NOW + 10.0):

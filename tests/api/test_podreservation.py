@@ -1,16 +1,35 @@
 import pytest
 
-from concerto.api.podreservation import Assignment, Pin, Reservation, build_placement_record
+from concerto.api.podreservation import Assignment, AssignmentCost, Pin, Reservation, build_placement_record
 from concerto.api.selectors import Requirement
 
 FULL = Assignment("default", "p", "uid-p", "n1", "Capacity", "77", 2.25, reservation=("team", "res"))
 BY_REQUESTS = Assignment("default", "p", "uid-p", "n1", "Requests", "", 40.0)
 PINNED = Assignment("default", "p", "uid-p", "n1", "Requests", "", 40.0, pin=Pin("0-3,8", "0-1", "Core", "p"))
+BY_KIND = Assignment(
+    "default", "p", "u", "n1", "Capacity", "77", 0.25, cost=AssignmentCost(340, 2.06, 2**22, "Ended", 1.15, -20, -1)
+)
+ENDLESS = Assignment(
+    "default", "p", "u", "n1", "Capacity", "77", 9.0, cost=AssignmentCost(50, None, 2**26, "Running", 1.3, 900, 2**30)
+)
 
 
-@pytest.mark.parametrize("assignment", [FULL, BY_REQUESTS, PINNED])
+@pytest.mark.parametrize("assignment", [FULL, BY_REQUESTS, PINNED, BY_KIND, ENDLESS])
 def test_an_assignment_is_read_back_as_it_was_written(assignment):
     assert Assignment.from_raw(assignment.to_raw()) == assignment
+
+
+def test_what_a_pod_costs_is_written_in_kubernetes_quantities():
+    assert BY_KIND.to_raw()["cost"] == {
+        "cpu": "340m",
+        "cpuSeconds": "2.06",
+        "memory": "4194304",
+        "knownFrom": "Ended",
+        "headRoom": "1.15",
+        "cpuLeft": "-20m",
+        "memoryLeft": "-1",
+    }
+    assert "cpuSeconds" not in ENDLESS.to_raw()["cost"]
 
 
 AVAILABLE = {

@@ -130,3 +130,38 @@ def test_a_load_that_lasts_is_the_nodes_own_even_while_pods_come_and_go():
 def test_the_nodes_own_share_is_never_more_than_what_pods_do_not_take(rows):
     for (others, _), own in zip(rows, shares([o for o, _ in rows], [c for _, c in rows])):
         assert 0.0 <= own <= others + 1e-12
+
+
+def seen_by(system, seconds, *, others, stolen=0.0, changing=False, begin=0):
+    for second in range(begin, begin + seconds):
+        system.share(
+            np.array([others]),
+            np.ones(1),
+            np.ones(1, bool),
+            np.array([changing]),
+            float(second),
+            np.array([stolen]),
+        )
+
+
+def test_what_starts_and_ends_took_is_added_up_and_is_not_the_nodes_own():
+    system = SystemCpu(1)
+    seen_by(system, 20, others=0.05)
+    seen_by(system, 20, others=0.45, changing=True, begin=20)
+    assert system.for_pods[0] == pytest.approx(20 * 0.4, rel=0.01)
+    assert system.own[0] == pytest.approx(0.05, abs=0.01)
+
+
+def test_what_others_on_the_machine_take_starts_no_pods_and_is_lost_to_them():
+    system = SystemCpu(1)
+    seen_by(system, 20, others=0.05)
+    seen_by(system, 20, others=0.45, stolen=0.4, changing=True, begin=20)
+    assert system.for_pods[0] == pytest.approx(0.0, abs=0.01)
+    assert system.own[0] == pytest.approx(0.45, abs=0.01)
+
+
+def test_a_pause_is_not_added_up():
+    system = SystemCpu(1)
+    seen_by(system, 5, others=0.05)
+    seen_by(system, 2, others=0.45, changing=True, begin=1000)
+    assert system.for_pods[0] < 0.4 * 7

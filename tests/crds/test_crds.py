@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, ResourceStatus, Window
-from concerto.api.podreservation import Assignment, build_placement_record
+from concerto.api.podreservation import Assignment, AssignmentCost, build_placement_record
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import SubspaceSnapshot, SubspaceStatus
 from concerto.scheduling.plugins.registry import FILTERS, SCORES
@@ -321,6 +321,17 @@ def test_an_object_that_no_agent_has_written_has_no_status():
             # a capacity as published less many small units leaves the smallest of residues
             available=st.builds(lambda a, b: a / 1e4 - b * 0.1, st.integers(0, 5_000_000), st.integers(0, 5_000)),
             reservation=st.none() | st.tuples(names, names),
+            cost=st.none()
+            | st.builds(
+                AssignmentCost,
+                cpu_millicores=st.integers(0, 1_024_000),
+                cpu_seconds=st.none() | st.floats(0.0, 1e6).map(lambda seconds: round(seconds, 3)),
+                memory_bytes=st.integers(0, 2**50),
+                known_from=st.sampled_from(["Ended", "Running", "Guess"]),
+                head_room=st.floats(1.0, 2.0),
+                cpu_left_millicores=st.integers(-(10**7), 10**7),
+                memory_left_bytes=st.integers(-(2**50), 2**50),
+            ),
         ),
         min_size=1,
         max_size=5,

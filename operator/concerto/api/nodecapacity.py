@@ -175,6 +175,8 @@ class NodeCapacityStatus:
         pod_share: share of the node's CPUs that one regular pod takes while it lives; None if the agent does not
             publish it.
         spare_share: share of the node's CPUs that is left for regular pods.
+        system_cpu: share of the node's CPUs that it takes for itself, without what it does to start and end pods; None
+            if the agent does not publish it.
         capacity_mode: how ``capacity`` was found: from quiet headroom, from slots (b / c - n), or while warming up.
         signal: the capacity signal.
         baseline: estimated signal of the node without pods.
@@ -209,6 +211,7 @@ class NodeCapacityStatus:
     large_pods: Mapping[str, float] = field(default_factory=dict)
     pod_share: float | None = None
     spare_share: float = 1.0
+    system_cpu: float | None = None
     over_provision: float = 0.0
     demand: float | None = None
     demand_source: str | None = None
@@ -237,6 +240,7 @@ class NodeCapacityStatus:
             large_pods={pod["uid"]: pod["cpu"] for pod in status.get("largePods", ())},
             pod_share=status.get("podShare"),
             spare_share=status.get("spareShare", 1.0),
+            system_cpu=status.get("systemCPU"),
             over_provision=status.get("overProvision", 0.0),
             demand=(status.get("cpuDemand") or {}).get("tasksPerCPU"),
             demand_source=(status.get("cpuDemand") or {}).get("source"),
@@ -271,6 +275,7 @@ class NodeCapacityStatus:
                 else {"cpuDemand": {"tasksPerCPU": self.demand, "source": self.demand_source}}
             ),
             **({} if self.pod_share is None else {"podShare": self.pod_share, "spareShare": self.spare_share}),
+            **({} if self.system_cpu is None else {"systemCPU": self.system_cpu}),
             "largePods": [{"uid": uid, "cpu": share} for uid, share in self.large_pods.items()],
             "resources": [r.to_raw() for r in self.resources],
             "windows": [w.to_raw() for w in self.windows],

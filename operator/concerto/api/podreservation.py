@@ -9,15 +9,16 @@ from decimal import Decimal
 from typing import Any, Literal, Self
 
 from concerto.api.podcpubinding import Level
-from concerto.api.quantities import whole
+from concerto.api.quantities import milli, whole
 from concerto.api.selectors import LabelSelector, Requirement
 from concerto.api.timestamps import parse_timestamp
 
 Basis = Literal["Capacity", "Requests"]
+KnownFrom = Literal["Ended", "Running", "Guess"]
 ReservationKey = tuple[str, str]
 """Namespace and name of a standing reservation."""
 
-_MAX_AVAILABLE = 1e6
+_MAX_NUMBER = 1e6
 _MAX_LENGTH = 64
 IN_FLIGHT_LABEL = "concerto.dev/in-flight"
 
@@ -40,6 +41,54 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignmentCost:
+    """What a pod was taken to cost when it was placed, and what its node had left before that.
+
+    Attributes:
+        cpu_millicores: CPU that it takes while it holds its place.
+        cpu_seconds: CPU time over its life; None if it runs without end, or nobody knows.
+        memory_bytes: memory.
+        known_from: pods of its kind that have ended, that run, or none.
+        head_room: CPU that the node is filled to, in parts of what it does not take for itself.
+        cpu_left_millicores: CPU that was not committed; negative where the node is over.
+        memory_left_bytes: memory that was not committed; negative likewise.
+    """
+
+    cpu_millicores: int
+    cpu_seconds: float | None
+    memory_bytes: int
+    known_from: KnownFrom
+    head_room: float
+    cpu_left_millicores: int
+    memory_left_bytes: int
+
+    def to_raw(self) -> dict[str, Any]:
+        """``cost`` of an assignment."""
+        raw: dict[str, Any] = {
+            "cpu": f"{self.cpu_millicores}m",
+            "memory": str(self.memory_bytes),
+            "knownFrom": self.known_from,
+            "headRoom": _written(self.head_room),
+            "cpuLeft": f"{self.cpu_left_millicores}m",
+            "memoryLeft": str(self.memory_left_bytes),
+        }
+        return raw if self.cpu_seconds is None else {**raw, "cpuSeconds": _written(self.cpu_seconds)}
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """``cost`` of an assignment."""
+        return cls(
+            cpu_millicores=milli(raw["cpu"]),
+            cpu_seconds=float(raw["cpuSeconds"]) if "cpuSeconds" in raw else None,
+            memory_bytes=int(raw["memory"]),
+            known_from=raw["knownFrom"],
+            head_room=float(raw["headRoom"]),
+            cpu_left_millicores=milli(raw["cpuLeft"]),
+            memory_left_bytes=int(raw["memoryLeft"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """One pod placed on one node, and what that was decided on.
 
@@ -54,6 +103,7 @@ class Assignment:
         units: room it takes, in pods.
         reservation: the standing reservation it uses a unit of.
         pin: CPUs held for it; None for a pod that shares those of the node.
+        cost: what it was taken to cost; None where it was placed as one unit, or by requests.
     """
 
     namespace: str
@@ -66,6 +116,7 @@ class Assignment:
     units: int = 1
     reservation: ReservationKey | None = None
     pin: Pin | None = None
+    cost: AssignmentCost | None = None
 
     def to_raw(self) -> dict[str, Any]:
         """An item of ``spec.assignments``."""
@@ -86,6 +137,8 @@ class Assignment:
             raw |= {"cpus": self.pin.cpus, "exclusivenessLevel": self.pin.level, "binding": self.pin.binding}
             if self.pin.mems:
                 raw["mems"] = self.pin.mems
+        if self.cost is not None:
+            raw["cost"] = self.cost.to_raw()
         return raw
 
     @classmethod
@@ -107,12 +160,13 @@ class Assignment:
                 if "binding" in raw
                 else None
             ),
+            cost=AssignmentCost.from_raw(raw["cost"]) if "cost" in raw else None,
         )
 
 
-def _written(available: float) -> str:
+def _written(number: float) -> str:
     """Without an exponent, and no longer than the CRD takes, whatever the number is."""
-    bounded = 0.0 if math.isnan(available) else float(max(-_MAX_AVAILABLE, min(available, _MAX_AVAILABLE)))
+    bounded = 0.0 if math.isnan(number) else float(max(-_MAX_NUMBER, min(number, _MAX_NUMBER)))
     text = f"{Decimal(repr(bounded)):f}"
     return text if len(text) <= _MAX_LENGTH else f"{Decimal(repr(round(bounded, 6))):f}"
 

@@ -39,6 +39,7 @@ class Batch:
         cpu_used: (N, b) CPU utilisation; NaN where it is not known apart from y.
         runnable: (N, b) tasks that run or wait for a CPU, per CPU; NaN where nobody counts them.
         non_pod: (N, m) mean usage outside of pods; NaN where it is unknown.
+        stolen: (N,) mean CPU utilisation by what is outside of the nodes.
     """
 
     raw: Floats
@@ -51,6 +52,7 @@ class Batch:
     cpu_used: Floats
     runnable: Floats
     non_pod: Floats
+    stolen: Floats
 
     @property
     def fresh(self) -> Bools:
@@ -80,6 +82,7 @@ class BatchBuffer:
         self._younger: Floats = np.zeros((samples, n_ages, n))
         self._non_pod: Floats = np.zeros((n, m))
         self._non_pod_count: Floats = np.zeros((n, m))
+        self._stolen: Floats = np.zeros(n)
 
     def add(self, y: Sample, quiet: Bools, ages: PodAges) -> bool:
         """Take one sample of every node.
@@ -111,6 +114,11 @@ class BatchBuffer:
         np.add(self._non_pod, non_pod, out=self._non_pod, where=known)
         self._non_pod_count += known
 
+    def add_stolen(self, stolen: Floats) -> None:
+        """Take the CPU utilisation by what is outside of the nodes, (N,), that belongs to the last sample."""
+        with np.errstate(invalid="ignore"):
+            self._stolen += np.where((stolen >= 0.0) & (stolen <= 1.0), stolen, 0.0)
+
     def take(self, ages: PodAges) -> Batch:
         """The batch so far. Without any sample it is one sample in which nothing is valid."""
         if self._filled == 0:
@@ -136,12 +144,14 @@ class BatchBuffer:
             cpu_used=self._cpu_used[:filled].T,
             runnable=self._runnable[:filled].T,
             non_pod=non_pod,
+            stolen=self._stolen / filled,
         )
 
     def clear(self) -> None:
         """Begin a new batch."""
         self._filled = 0
         self._non_pod[:] = 0.0
+        self._stolen[:] = 0.0
         self._non_pod_count[:] = 0.0
 
 

@@ -50,6 +50,7 @@ class CapacityControl:
         slots: the control law.
         demand_mean: (N,) mean tasks that ran or waited for a CPU in the last batch, per CPU.
         demand_source: (N,) index into `cpu_demand.DEMAND_SOURCES`.
+        system: the CPU time that the nodes take for themselves, and for their pods' starts and ends.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CapacityControl:
         self.slots = SlotLaw(n)
         self.demand_mean: Floats = np.zeros(n)
         self.demand_source: Ints = np.zeros(n, dtype=np.intp)
-        self._system = cpu_demand.SystemCpu(n)
+        self.system = cpu_demand.SystemCpu(n)
         self._tells_pressure: Bools = np.zeros(n, dtype=np.bool_)
         self._ages = ages
         self._n_nodes = n
@@ -111,7 +112,7 @@ class CapacityControl:
         mean = np.where(known, y, 0.0).sum(axis=1) / samples
         others = np.clip(or_zero(batch.non_pod[:, cpu]) / np.maximum(mean, 1e-9), 0.0, 1.0)
         work = np.where(known, used, 0.0).sum(axis=1) / samples
-        own_share = 1.0 - self._system.share(others, work, fresh, seen.changing, now)
+        own_share = 1.0 - self.system.share(others, work, fresh, seen.changing, now, batch.stolen)
         for node, used_by_pod in seen.used.items():
             taken = float(np.where(known, used, 0.0)[node].mean() * own_share[node] * elapsed)
             self.large.saw(node, used_by_pod, taken, float(self.slots.load_now[node]), now)

@@ -32,6 +32,9 @@ _FULLY_USED = 0.95
 _QUIET_SECONDS = 1.0
 _MEMORY = 30
 """Seconds over which the least CPU use outside of pods is what the node takes for itself."""
+_SMOOTHING_SECONDS = 5.0
+_MAX_GAP_SECONDS = 5.0
+"""Time between two batches at most for which CPU time is added up: of a longer gap nothing is known."""
 
 
 def from_pressure(y: Floats, utilisation: Floats) -> tuple[Floats, Floats, Bools]:
@@ -80,15 +83,24 @@ class SystemCpu:
     kubelet, the container runtime and runc take a large part of a small node's CPUs while pods start and end. That is a
     cost of the pods. What the node takes for itself is the least of the last 30 seconds; while pods come or go, what is
     above it counts as theirs.
+
+    Attributes:
+        own: (N,) what pods can't have of the nodes' CPUs, fraction of them, smoothed over some seconds: what the nodes
+            take for themselves, and what is outside of them. NaN while unknown.
+        for_pods: (N,) CPU time taken for pods' starts and ends so far, fraction of the node times seconds.
     """
 
     def __init__(self, n_nodes: int) -> None:
         """Nothing is known before the first `share`."""
-        self._least: Floats = np.full((_MEMORY, n_nodes), np.nan)  # of each second
-        self._second = 0
+        self._least = _Least(n_nodes)
+        self._least_of_node = _Least(n_nodes)
         self._at: float | None = None
+        self.own: Floats = np.full(n_nodes, np.nan)
+        self.for_pods: Floats = np.zeros(n_nodes)
 
-    def share(self, others: Floats, work: Floats, measured: Bools, changing: Bools, now: float) -> Floats:
+    def share(
+        self, others: Floats, work: Floats, measured: Bools, changing: Bools, now: float, stolen: Floats | None = None
+    ) -> Floats:
         """(N,) the share of the CPU time that the nodes take for themselves.
 
         Args:
@@ -97,14 +109,43 @@ class SystemCpu:
             measured: (N,) whether the batch has measured it.
             changing: (N,) whether pods have come or gone of late.
             now: monotonic seconds.
+            stolen: (N,) the part of ``work`` that is outside of the nodes altogether; None: nothing is.
         """
-        taken = np.where(measured, others * work, np.nan)
+        taken = others * work
+        least = self._least.update(np.where(measured, taken, np.nan), now)
+        own = np.where(np.isnan(least), 1.0, np.minimum(least / np.maximum(work, 1e-9), 1.0))
+        self._add(taken, np.zeros_like(taken) if stolen is None else stolen, measured, changing, now)
+        return np.where(changing, np.minimum(others, own), others)
+
+    def _add(self, taken: Floats, stolen: Floats, measured: Bools, changing: Bools, now: float) -> None:
+        """Add up what the nodes themselves have done for pods: what is outside of the nodes starts no pods."""
+        of_node = np.maximum(taken - stolen, 0.0)
+        least = self._least_of_node.update(np.where(measured, of_node, np.nan), now)
+        own = np.where(changing & ~np.isnan(least), np.minimum(of_node, least), of_node)
+        elapsed = 0.0 if self._at is None else min(max(0.0, now - self._at), _MAX_GAP_SECONDS)
+        self._at = now
+        self.for_pods += np.where(measured, (of_node - own) * elapsed, 0.0)
+        known = ~np.isnan(self.own)
+        gain = np.where(known, min(1.0, elapsed / _SMOOTHING_SECONDS), 1.0)
+        before = np.where(known, self.own, 0.0)
+        np.copyto(self.own, before + gain * (own + np.minimum(stolen, taken) - before), where=measured)
+
+
+class _Least:
+    """The least of N numbers over the last half minute."""
+
+    def __init__(self, n_nodes: int) -> None:
+        self._by_second: Floats = np.full((_MEMORY, n_nodes), np.nan)
+        self._second = 0
+        self._at: float | None = None
+
+    def update(self, numbers: Floats, now: float) -> Floats:
+        """(N,) the least, with these numbers; NaN is no number."""
         if self._at is None or now - self._at >= _QUIET_SECONDS:
             self._at = now
             self._second = (self._second + 1) % _MEMORY
-            self._least[self._second] = taken
+            self._by_second[self._second] = numbers
         else:
-            self._least[self._second] = np.fmin(self._least[self._second], taken)
-        least = np.fmin.reduce(self._least, axis=0)
-        own = np.where(np.isnan(least), 1.0, np.minimum(least / np.maximum(work, 1e-9), 1.0))
-        return np.where(changing, np.minimum(others, own), others)
+            self._by_second[self._second] = np.fmin(self._by_second[self._second], numbers)
+        least: Floats = np.fmin.reduce(self._by_second, axis=0)
+        return least

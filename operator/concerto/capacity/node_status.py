@@ -155,6 +155,7 @@ def build_status(
         demand_source=DEMAND_SOURCES[int(report.demand_source[node])],
         pod_share=_fraction(report.pod_share[node]),
         spare_share=_fraction(report.spare[node]),
+        system_cpu=None if math.isnan(report.system_cpu[node]) else _fraction(report.system_cpu[node]),
         resources=_resources(report, node, settings, measured),
         windows=_windows(windows, node, settings, measured),
         conditions=_merged(context, context.conditions),

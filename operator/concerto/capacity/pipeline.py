@@ -157,6 +157,7 @@ class NodePipeline:
         non_pod: Floats | None = None,
         utilisation: Floats | None = None,
         runnable: Floats | None = None,
+        stolen: Floats | None = None,
     ) -> bool:
         """Take one sample of every node.
 
@@ -168,6 +169,7 @@ class NodePipeline:
             utilisation: (N, m) what the windows for load-aware scores are to average, where that differs from y (cpu
                 without pressure); None: y.
             runnable: (N,) tasks that run or wait for a CPU now, per CPU; NaN where unknown; None: unknown.
+            stolen: (N,) CPU utilisation by what is outside of the nodes, which share their machine; None: nothing.
 
         Returns:
             Whether the batch is full: call ``fold``. Samples beyond a full batch overwrite its last one.
@@ -192,6 +194,8 @@ class NodePipeline:
             self._windows.add(now, utilisation, None if usable.all() else usable)
         if non_pod is not None:
             self._batch.add_non_pod(non_pod, ok)
+        if stolen is not None:
+            self._batch.add_stolen(stolen)
         tasks = self._unknown if runnable is None else np.where(runnable >= 0.0, runnable, np.nan)
         sample = Sample(y, smoothed, ok, cpu_used, np.minimum(tasks, MAX_RUNNABLE))
         return self._batch.add(sample, self._churn_until <= now, self.ages)
@@ -287,6 +291,8 @@ class NodePipeline:
             demand_source=self._control.demand_source.copy(),
             pod_share=self._control.slots.share(),
             spare=self._control.slots.spare.copy(),
+            system_cpu=self._control.system.own.copy(),
+            cpu_for_pods=self._control.system.for_pods.copy(),
             reject=reject,
             local_moments=self._model.moments.copy(),
             samples=batch.ok.sum(axis=1),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.subspacesnapshot import SubspaceStatus
-from concerto.capacity.kinds.table import from_entries, has_changed
+from concerto.capacity.kinds.table import from_entries, has_changed, has_news
 
 PublishReason = Literal["First", "Conditions", "Pods", "Capacity", "Usage", "Heartbeat"]
 
@@ -34,7 +34,8 @@ class PublishSettings:
             first direction moved, in fractions of the node. The distance is absolute, because the cluster's model is
             the mean over all nodes.
         kind_share: change of what a kind of pods costs that is worth a write, as a share of it.
-        subspace_interval_seconds: shortest time between two writes of the model.
+        subspace_interval_seconds: shortest time between two writes of the model; a kind of which something is known for
+            the first time waits for ``minimum_interval_seconds`` only.
         subspace_heartbeat_seconds: longest time between two writes of an unchanged model.
     """
 
@@ -132,17 +133,20 @@ def should_publish_subspace(
     """Whether the freshly measured local model is worth a write now; the arguments are those of `should_publish`."""
     if old is None:
         return True
+    before, after = from_entries(old.status.kinds), from_entries(new.kinds)
+    if now - old.at >= settings.minimum_interval_seconds and has_news(before, after):
+        return True
     if now - old.at < settings.subspace_interval_seconds:
         return False
     if now - old.at >= settings.subspace_heartbeat_seconds or new.resources != old.status.resources:
         return True
     if condition_states(new.conditions) != condition_states(old.status.conditions):
         return True
-    if has_changed(from_entries(old.status.kinds), from_entries(new.kinds), settings.kind_share):
+    if has_changed(before, after, settings.kind_share):
         return True
     moved = (
-        new.sigma[0] * after - old.status.sigma[0] * before
-        for after, before in zip(new.directions[0], old.status.directions[0])
+        new.sigma[0] * is_now - old.status.sigma[0] * was
+        for is_now, was in zip(new.directions[0], old.status.directions[0])
     )
     return math.hypot(*moved) >= settings.subspace
 

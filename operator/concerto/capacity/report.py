@@ -53,6 +53,8 @@ class CapacityReport:
         demand_source: (N,) index into DEMAND_SOURCES: how ``demand`` was measured.
         pod_share: (N,) share of the node's CPUs that one regular pod takes while it lives.
         spare: (N,) share of the node's CPUs that is left for regular pods.
+        system_cpu: (N,) share of the node's CPUs that it takes for itself; NaN while unknown.
+        cpu_for_pods: (N,) CPU time that it took for pods' starts and ends so far, share of its CPUs times seconds.
         reject: (N,) Pronto's reject-job signal.
         local_moments: (N, m, m) second moment of the node's own model. This is published, not the merged view.
         samples: (N, m) valid samples in this batch.
@@ -81,6 +83,8 @@ class CapacityReport:
     demand_source: Ints
     pod_share: Floats
     spare: Floats
+    system_cpu: Floats
+    cpu_for_pods: Floats
     reject: Bools
     local_moments: Floats
     samples: Ints

@@ -294,7 +294,8 @@ def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Dec
     query, cluster = evaluation.query, evaluation.query.cluster
     rows = np.array([row])
     measured = query.basis[row] == MEASURED
-    available = query.available(rows) if measured else query.pods_by_requests(rows)
+    cost = cluster.kinds.recorded(query.cost, row) if measured and query.cost is not None else None
+    available = query.capacity(rows) if measured else query.pods_by_requests(rows)
     node = cluster.names[row]
     assignment = Assignment(
         namespace=pod.namespace,
@@ -306,6 +307,7 @@ def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Dec
         available=float(available[0]),
         reservation=query.reservation if query.reserved[row] > 0 else None,
         pin=_pin(pod, query, node),
+        cost=cost,
     )
     return Decision(
         pod,

@@ -81,6 +81,13 @@ class Query:
         startable: Floats = cluster.measured.startable[rows]
         return np.minimum(with_reserved, startable)
 
+    def capacity(self, rows: Rows) -> Floats:
+        """Pods like this one that the nodes can still take, by what it costs, or as units; NaN where unmeasured."""
+        if self.cost is None:
+            return self.available(rows)
+        pods = self.cluster.kinds.loads.capacity(self.cost, rows) - self.held_by_others(rows)
+        return np.where(self.is_measured(rows), pods, np.nan)
+
     def held_by_others(self, rows: Rows) -> Floats:
         """Pods that reservations which are not this pod's hold room for; 0 where unmeasured."""
         measured = self.cluster.measured

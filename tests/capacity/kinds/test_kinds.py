@@ -328,6 +328,27 @@ def test_the_scarcest_resource_decides_where_a_pod_is_least_in_the_way():
     assert np.argmin(nodes.commitment(cost(0.1, memory=1.5 * GI), ALL)) == 0
 
 
+@pytest.mark.parametrize(("own", "pods"), [(0.0, 9), (2.0, 5), (3.0, 2)])
+def test_a_node_is_filled_when_what_it_leaves_to_pods_is_committed(own, pods):
+    nodes = loads(nodes=1)
+    nodes.own_cpu[0] = own
+    for _ in range(pods):
+        nodes.add_pod(0, cost(0.5))
+    assert not nodes.fits(cost(0.5), ALL)[0]
+    for second in range(60):
+        nodes.observe(0, 0.6, True, float(second))
+    assert nodes.fits(cost(0.5), ALL)[0]
+
+
+def test_a_node_with_room_for_one_more_pod_like_its_own_is_not_filled():
+    nodes = loads(nodes=1)
+    for _ in range(8):
+        nodes.add_pod(0, cost(0.5))
+    for second in range(60):
+        nodes.observe(0, 0.6, True, float(second))
+    assert nodes.head_room[0] == nodes.settings.head_room
+
+
 def test_a_filled_node_that_idles_while_pods_wait_is_given_more_head_room_and_a_busy_one_none():
     nodes = loads()
     for row in range(2):

@@ -27,8 +27,8 @@ HALF_A_CORE = table(PodMeasurement(2.0, 4.0, 4.0, 1e6, True))
 
 def measured(name, units, *, cpu_base=0.0, version=1):
     made = capacity(name, units, version=version)
-    resources = (ResourceStatus("cpu", cpu_base, cpu_base, 0.0, cpu_base),)
-    return replace(made, status=replace(made.status, resources=resources))
+    resources = (ResourceStatus("cpu", cpu_base, cpu_base, 0.0, 0.9),)
+    return replace(made, status=replace(made.status, resources=resources, system_cpu=cpu_base))
 
 
 def crowded(pods):

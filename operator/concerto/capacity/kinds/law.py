@@ -24,6 +24,8 @@ Rows = slice | NDArray[np.int64]
 
 _WIDEN_PER_SECOND = 0.1
 """Head room that a node is given in a second for CPUs that all idle."""
+_LITTLE = 0.1
+"""Part of the cores that a node is filled to which may be left on a filled one."""
 _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
 
@@ -107,7 +109,7 @@ class NodeLoads:
     def add_pod(self, row: int, cost: Cost) -> None:
         """A pod is there."""
         self.cpu[row] += cost.share
-        self.memory[row] += self._memory_of(cost)
+        self.memory[row] += self.memory_of(cost)
         self.pods[row] += 1.0
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
@@ -120,15 +122,16 @@ class NodeLoads:
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
         self.cpu[row] -= cost.share
-        self.memory[row] -= self._memory_of(cost)
+        self.memory[row] -= self.memory_of(cost)
         self.pods[row] -= 1.0
 
     def change_cost(self, row: int, before: Cost, after: Cost, pods: float = 1.0) -> None:
         """More is known of the kind of pods that are there."""
         self.cpu[row] += pods * (after.share - before.share)
-        self.memory[row] += pods * (self._memory_of(after) - self._memory_of(before))
+        self.memory[row] += pods * (self.memory_of(after) - self.memory_of(before))
 
-    def _memory_of(self, cost: Cost) -> float:
+    def memory_of(self, cost: Cost) -> float:
+        """Bytes that such a pod takes; of a kind whose memory nobody knows, the default."""
         return self.settings.default_memory if cost.memory is None else cost.memory
 
     def tokens(self, rows: Rows, now: float) -> Floats:
@@ -152,7 +155,7 @@ class NodeLoads:
     def capacity(self, cost: Cost, rows: Rows) -> Floats:
         """Pods of that cost that the nodes can hold beside what they hold, signed."""
         by_cpu = self.cpu_left(rows) / max(cost.share, 1e-6)
-        by_memory = self.memory_left(rows) / max(self._memory_of(cost), 1.0)
+        by_memory = self.memory_left(rows) / max(self.memory_of(cost), 1.0)
         capacity: Floats = np.minimum(by_cpu, by_memory)
         return capacity
 
@@ -165,7 +168,7 @@ class NodeLoads:
             held_back: for each, pods like it that room is held for.
         """
         for_cpu = (self.settings.overhang + held_back) * cost.share <= self.cpu_left(rows)
-        for_memory = (1.0 + held_back) * self._memory_of(cost) <= self.memory_left(rows)
+        for_memory = (1.0 + held_back) * self.memory_of(cost) <= self.memory_left(rows)
         fits: Bools = (for_cpu | (self.pods[rows] == 0.0)) & for_memory
         return fits
 
@@ -192,9 +195,16 @@ class NodeLoads:
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""
         cpu = (self.cpu[rows] + cost.share) / np.maximum(self.cores[rows] - self.own_cpu[rows], 1e-6)
-        memory = self.own_memory[rows] + self.memory[rows] + self._memory_of(cost)
+        memory = self.own_memory[rows] + self.memory[rows] + self.memory_of(cost)
         commitment: Floats = np.maximum(cpu, memory / np.maximum(self.memory_bytes[rows], 1.0))
         return commitment
+
+    def _is_filled(self, row: int) -> bool:
+        """Whether there is little room, or none for one more pod like those that are there on average."""
+        mean_share = self.cpu[row] / max(self.pods[row], 1.0)
+        filled_to = self.head_room[row] * max(self.cores[row] - self.own_cpu[row], 0.0)
+        little = max(self.settings.overhang * mean_share, _LITTLE * filled_to)
+        return bool(self.pods[row] > 0.0 and filled_to - self.cpu[row] <= little)
 
     def _idle(self, row: int) -> float:
         """Part of the node's CPUs that idles more than it should; negative where less does.
@@ -219,6 +229,6 @@ class NodeLoads:
         self._used_at[row] = now
         self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
         settings = self.settings
-        if waiting and self.cpu[row] >= 0.9 * self.head_room[row] * self.cores[row]:
+        if waiting and self._is_filled(row):
             wider = self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row)
             self.head_room[row] = min(max(wider, settings.head_room), settings.max_head_room)

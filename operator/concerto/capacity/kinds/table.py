@@ -166,6 +166,11 @@ def from_entries(entries: Iterable[KindEntry]) -> dict[str, KindSums]:
     return table
 
 
+def has_news(before: Table, after: Table) -> bool:
+    """Whether a kind is known that was not, or the first pod of one has ended: others of it wait for that."""
+    return any(key not in before or (sums.ended and not before[key].ended) for key, sums in after.items())
+
+
 def has_changed(before: Table, after: Table, share: float = 0.05) -> bool:
     """Whether a decision may come out differently: a kind is new or gone, or costs another share than before."""
     if before.keys() != after.keys():

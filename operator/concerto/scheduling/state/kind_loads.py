@@ -10,6 +10,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
+from concerto.api.podreservation import AssignmentCost
 from concerto.capacity.kinds.cost import Cost, estimate
 from concerto.capacity.kinds.law import NodeLoads
 from concerto.capacity.kinds.table import Table
@@ -129,11 +130,28 @@ class KindLoads(PodIndex):
         loads = self.loads
         resources = {} if status is None else {r.name: r for r in status.resources}
         cpu, memory = resources.get("cpu"), resources.get("memory")
-        loads.own_cpu[row] = loads.cores[row] * _own(cpu.non_pod if cpu else None)
+        # What a node does to start and end pods is in what those cost, and would count twice
+        system_cpu = status.system_cpu if status is not None else None
+        if system_cpu is None and cpu is not None:
+            system_cpu = cpu.non_pod
+        loads.own_cpu[row] = loads.cores[row] * _own(system_cpu)
         loads.own_memory[row] = loads.memory_bytes[row] * _own(memory.non_pod if memory else None)
         if cpu is not None:
             # y is half the runnable threads per CPU, up to two of them: from one on no CPU idles
             loads.observe(row, min(1.0, 2.0 * cpu.usage), self.pods_wait, now)
+
+    def recorded(self, cost: Cost, row: int) -> AssignmentCost:
+        """What a placement record says of a pod of that cost, before it is placed on the row."""
+        cpu, memory = self.left(row)
+        return AssignmentCost(
+            cpu_millicores=round(1000 * cost.share),
+            cpu_seconds=cost.work,
+            memory_bytes=round(self.loads.memory_of(cost)),
+            known_from=cost.basis,
+            head_room=float(self.loads.head_room[row]),
+            cpu_left_millicores=round(1000 * cpu),
+            memory_left_bytes=round(memory),
+        )
 
     def give_work(self, pod: PodView, row: int, now: float) -> None:
         """The pod has just been placed on the row: its node has its work to do."""

@@ -12,6 +12,7 @@ from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus
 from concerto.api.pod_kind import Kind
 from concerto.capacity import readings as formulas
+from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import PodMeasurement, recent_share
 from concerto.capacity.kinds.table import ClusterKinds, NodeKinds, Table, has_changed
 from concerto.capacity.node_status import StatusContext, build_status
@@ -78,6 +79,7 @@ class Agents:
         self._on_status = on_status
         self._on_kinds = on_kinds
         self._kinds = [NodeKinds() for _ in world.nodes]
+        self._start_costs = [StartCost() for _ in world.nodes]
         self._measured: list[dict[str, PodMeasurement]] = [{} for _ in world.nodes]
         self._published_kinds: list[Table] = [{} for _ in world.nodes]
         self._cluster_kinds = ClusterKinds()
@@ -105,12 +107,15 @@ class Agents:
         if change.change is Change.CGROUP_CREATED:
             self.running[node][uid] = change.at
             self.pipeline.pod_started(node, change.at)
+            self._start_costs[node].started_or_ended()
         elif change.change is Change.TERMINATED:
             started = self.running[node].pop(uid, None)
             if started is not None:
                 self.pipeline.pod_ended(node, started, change.at, uid)
+                self._start_costs[node].started_or_ended()
                 if change.measured is not None and change.reason == "Completed":
-                    self._kinds[node].pod_ended(self._kind_of_pod(uid), change.measured, change.at)
+                    measured = self._start_costs[node].added_to(change.measured)
+                    self._kinds[node].pod_ended(self._kind_of_pod(uid), measured, change.at)
 
     def sample(self, readings: Readings, now: float) -> None:
         """One 10 Hz sample of all nodes."""
@@ -144,7 +149,8 @@ class Agents:
                 or has_moved(self.published_cluster, merged, sigma_share=_SIGMA_SHARE, angle_degrees=_ANGLE_DEGREES)
             ):
                 self.published_cluster = merged
-        for node in range(len(self.names)):
+        for node, spec in enumerate(self.world.nodes):
+            self._start_costs[node].spent(float(report.cpu_for_pods[node]) * spec.cores)
             if not self.world.agent_dead(node):
                 self._publish(node, report, now)
                 if self._measures_kinds:

@@ -1,0 +1,48 @@
+"""What the recorder makes of placements by cost: it must find what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, amount, judge
+
+NODE = Node(cpu=4000, memory=8 << 30, own_cpu=400.0, own_memory=1e9)
+THERE = [(500, 64 << 20)] * 4
+FILLED_TO = 1.15 * 3600
+RIGHT = RecordedCost(500, 64 << 20, 1.15, round(FILLED_TO - 2000), int(0.95 * (8 << 30) - 1e9 - 4 * (64 << 20)))
+
+
+def test_a_placement_that_adds_up_is_right() -> None:
+    assert judge(RIGHT, NODE, THERE) is None
+
+
+WRONG = {
+    "a pod was not counted": (replace(RIGHT, cpu_left=RIGHT.cpu_left + 500), THERE),
+    "the memory of a pod was not counted": (replace(RIGHT, memory_left=RIGHT.memory_left + (1 << 30)), THERE),
+    "less CPU was left than the pod may stand over by": (replace(RIGHT, cpu_left=100), THERE),
+    "less memory was left than the pod takes": (replace(RIGHT, memory_left=(64 << 20) - 1), THERE),
+    "the node was filled without measure": (replace(RIGHT, head_room=3.0), THERE),
+}
+
+
+@pytest.mark.parametrize(("cost", "others"), WRONG.values(), ids=WRONG)
+def test_a_placement_is_wrong_if(cost: RecordedCost, others: list[tuple[int, int]]) -> None:
+    assert judge(cost, NODE, others) is not None
+
+
+def test_an_empty_node_takes_a_pod_of_any_size() -> None:
+    assert judge(replace(RIGHT, cpu=9000, cpu_left=round(FILLED_TO)), NODE, []) is None
+
+
+def test_a_pod_costs_at_least_the_smaller_of_what_was_recorded_before_and_after() -> None:
+    costs = Costs()
+    costs.add("job", 3, replace(RIGHT, cpu=1000))
+    costs.add("job", 7, replace(RIGHT, cpu=300))
+    assert [costs.surely("job", at)[0] for at in (1, 4, 9)] == [1000, 300, 300]
+    assert costs.surely("other", 4) == (0, 0)
+
+
+def test_quantities_are_read_to_the_thousandth() -> None:
+    assert [amount(q) for q in ("2", "1500m", "8Ki", "1Gi")] == [2000, 1500, 8_192_000, 1_073_741_824_000]
