@@ -316,9 +316,8 @@ class ClusterState:
 
     def _report(self, row: int, status: NodeCapacityStatus | None) -> Change:
         """The node's agent has reported what its pods take."""
-        reported_at, left = self.ledger.nodes.last_status_at(self.names[row]) or 0.0, self.kinds.left(row)
-        self.kinds.report(row, status, reported_at)
-        change = self.kinds.gained(row, left)
+        reported_at = self.ledger.nodes.last_status_at(self.names[row]) or 0.0
+        change = self.kinds.report(row, status, reported_at)
         if self.large_pods.report(row, status, reported_at):
             return change | self.measured.update(row)
         return change | self.measured.gained(row, self.measured.available[row])

@@ -119,15 +119,18 @@ class KindLoads(PodIndex):
         gained = cpu > 0.0 and memory > 0.0 and (cpu > before[0] or memory > before[1])
         return Change.CAPACITY if gained else Change.NOTHING
 
-    def report(self, row: int, status: NodeCapacityStatus | None, now: float) -> None:
+    def report(self, row: int, status: NodeCapacityStatus | None, now: float) -> Change:
         """What the row's agent has measured of the whole node.
 
         Args:
             row: the row.
             status: its last status; None without one.
             now: when it came, seconds.
+
+        Returns:
+            CAPACITY if the node has more room than before.
         """
-        loads = self.loads
+        loads, left = self.loads, self.left(row)
         resources = {} if status is None else {r.name: r for r in status.resources}
         cpu, memory = resources.get("cpu"), resources.get("memory")
         # What a node does to start and end pods is in what those cost, and would count twice
@@ -139,6 +142,7 @@ class KindLoads(PodIndex):
         if cpu is not None:
             # y is half the runnable threads per CPU, up to two of them: from one on no CPU idles
             loads.observe(row, min(1.0, 2.0 * cpu.usage), self.pods_wait, now)
+        return self.gained(row, left)
 
     def recorded(self, cost: Cost, row: int) -> AssignmentCost:
         """What a placement record says of a pod of that cost, before it is placed on the row."""
