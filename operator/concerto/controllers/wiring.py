@@ -295,6 +295,7 @@ def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by
     model = ClusterModelPublisher(context.session, context.metrics, context.clock, kinds=feed.kinds)
     plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot, feed.on_snapshot)
     plan.leading.append(("costs of kinds", feed.run))
+    plan.loads.append(feed.load)
     named_after_nodes = [
         plan.reflectors[resource.plural].store
         for resource in (NODE_CAPACITIES, SUBSPACE_SNAPSHOTS, NODE_CPU_TOPOLOGIES)

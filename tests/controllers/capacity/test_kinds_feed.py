@@ -71,3 +71,33 @@ def test_an_odd_table_neither_ends_nor_spoils_the_feed():
     feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
     feed.update()
     assert cluster.kinds.cost_of(pod("b")).share == 0.5
+
+
+def test_a_process_that_begins_knows_costs_before_it_decides():
+    cluster, feed, _ = fed()
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.load()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5
+
+
+def test_the_clusters_table_stands_for_those_of_many_nodes_until_they_have_been_read():
+    cluster, feed, _ = fed()
+    feed.on_snapshot(None, snapshot("cluster", PodMeasurement(1.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    for i in range(300):
+        feed.on_snapshot(None, snapshot(f"n{i}", of=pod("a")))
+    feed.on_snapshot(None, snapshot("z", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.load()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.25
+    feed.update()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5
+
+
+def test_an_odd_table_of_the_cluster_is_left_out():
+    cluster, feed, _ = fed()
+    odd = snapshot("cluster", of=pod("a"))
+    odd["status"]["sigma"] = "x"
+    feed.on_snapshot(None, odd)
+    for i in range(300):
+        feed.on_snapshot(None, snapshot(f"n{i}", of=pod("a")))
+    feed.load()
+    assert not cluster.kinds

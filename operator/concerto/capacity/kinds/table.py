@@ -67,6 +67,18 @@ class ClusterKinds:
         self._keys: dict[str, frozenset[str]] = {}  # of each node
         self._merged: dict[str, KindSums] = {}
         self._changed: set[str] = set()
+        self._earlier: Table = {}
+
+    def begin_with(self, table: Table) -> None:
+        """Use what an earlier process has merged until ``all_known``: for kinds of which no node has been read yet."""
+        self._earlier = table
+        self.version += 1
+
+    def all_known(self) -> None:
+        """Every node's table has been read."""
+        if self._earlier:
+            self._earlier = {}
+            self.version += 1
 
     def set_node(self, node: str, table: Table, cores: float) -> None:
         """What a node knows now, in place of what it knew before.
@@ -110,7 +122,7 @@ class ClusterKinds:
             else:
                 self._merged.pop(key, None)
         self._changed.clear()
-        return bounded(self._merged, MAX_ENTRIES)
+        return bounded({**self._earlier, **self._merged}, MAX_ENTRIES)
 
 
 def _possible(sums: KindSums, cores: float) -> KindSums:

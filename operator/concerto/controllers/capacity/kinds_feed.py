@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
-from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, from_entries
+from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, Table, from_entries
 from concerto.kube import Object
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
@@ -46,12 +46,33 @@ class KindsFeed:
         self._requeue = requeue
         self._version = 0
         self._seen: dict[str, Object | None] = {}  # snapshots to be taken in, by node; None for one that has gone
+        self._of_cluster: Object | None = None
 
     def on_snapshot(self, old: Object | None, new: Object | None) -> None:
         """A SubspaceSnapshot appeared, changed or went."""
         name = ((new or old) or {})["metadata"]["name"]
         if name != CLUSTER_NAME:
             self._seen[name] = new
+        elif self._of_cluster is None:
+            self._of_cluster = new
+
+    def load(self) -> None:
+        """Make known what was measured before this process began, before it decides on anything.
+
+        To take in the tables of thousands of nodes takes a while. Until then the cluster's own table, which an earlier
+        process has merged from them, stands for them.
+        """
+        if len(self._seen) > _NODES_A_LOOK and (table := self._read_of_cluster()):
+            self.kinds.begin_with(table)
+        self.update()
+
+    def _read_of_cluster(self) -> Table:
+        try:
+            status = None if self._of_cluster is None else SubspaceSnapshot.from_raw(self._of_cluster).status
+        except Exception as error:  # whatever is wrong with it, the nodes' tables count
+            logger.warning("SubspaceSnapshot %s is not usable: %s", CLUSTER_NAME, error)
+            status = None
+        return {} if status is None else from_entries(status.kinds[:MAX_ENTRIES])
 
     async def run(self) -> None:
         """Hand over what arrives until cancelled."""
@@ -63,6 +84,8 @@ class KindsFeed:
         """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
         for name in list(self._seen)[:_NODES_A_LOOK]:
             self._take(name, self._seen.pop(name))
+        if not self._seen:
+            self.kinds.all_known()
         if self._places_by_kind and self.kinds.version != self._version:
             self._version = self.kinds.version
             if table := self.kinds.table():
