@@ -177,7 +177,7 @@ The agent of node `quiet-0000` hangs. Three heartbeats later:
     page.run("kubectl describe ncap quiet-0000 | sed -n '/^  Conditions/,/^  Observed At/p'")
     page.write("""
 The conditions are as old as the numbers, because the agent writes both. SEEN is their age. Until they are `staleAfter`
-old (10 minutes by default), the last capacity is used, less what was placed since. Then the profile's `metricsPolicy`
+old (5 minutes by default), the last capacity is used, less what was placed since. Then the profile's `metricsPolicy`
 decides: the node's pods count by their requests (`FallbackToRequests`), or the node is avoided (`Avoid`).
 
 Repair the agent: `kubectl -n concerto-system get pods -o wide -l app.kubernetes.io/name=concerto-agent` lists the

@@ -171,7 +171,7 @@ def explained(cluster: Cluster, namespace: str, name: str) -> list[str]:
 
 
 def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, namespace):
-    assert "no score had metrics" not in place(concerto_cluster, namespace, "before", "load-only")
+    assert "metrics of too few nodes" not in place(concerto_cluster, namespace, "before", "load-only")
     capacities = sorted(c["metadata"]["name"] for c in concerto_cluster.get("ncap")["items"])
     assert len(capacities) == NODES
     for name in capacities[:3]:
@@ -184,7 +184,7 @@ def test_agents_die_and_scheduling_goes_on(concerto_cluster, operator, nodes, na
 
     eventually("metrics of three nodes are missing", told_of_three)
     concerto_cluster.kubectl("delete", "ncap", "--all", "--wait=false", timeout_seconds=120)
-    eventually("requests decide", lambda: "no score had metrics" in place_again(concerto_cluster, namespace))
+    eventually("requests decide", lambda: "metrics of too few nodes" in place_again(concerto_cluster, namespace))
     eventually("no metrics are left", lambda: metrics_condition(concerto_cluster, "AllMissing"))
     assert not healthy(operator)
 
@@ -275,14 +275,15 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
             eventually("timeouts", lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"))
             assert "Successfully assigned" in place_again(cluster, namespace, "by-prometheus")
             eventually(
-                "requests decide", lambda: "no score had metrics" in place_again(cluster, namespace, "by-prometheus")
+                "requests decide",
+                lambda: "metrics of too few nodes" in place_again(cluster, namespace, "by-prometheus"),
             )
             eventually("no metrics are left", lambda: metrics_condition(cluster, "AllMissing", "by-prometheus"))
         finally:
             os.kill(prometheus.pid, signal.SIGCONT)
         eventually("an answer", lambda: metrics_condition(cluster, "Answering", "by-prometheus", "ProviderReady"))
         eventually(
-            "metrics decide", lambda: "no score had metrics" not in place_again(cluster, namespace, "by-prometheus")
+            "metrics decide", lambda: "metrics of too few nodes" not in place_again(cluster, namespace, "by-prometheus")
         )
     text = operator.get("/metrics")
     assert re.search(r'provider_polls_total\{profile="by-prometheus",result="Timeout"\} [1-9]', text)
@@ -296,7 +297,7 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
 
 
 def test_what_was_decided_without_metrics_is_counted(concerto_cluster, operator, nodes, namespace):
-    assert "no score had metrics" in place_again(concerto_cluster, namespace)
+    assert "metrics of too few nodes" in place_again(concerto_cluster, namespace)
 
     def counted() -> Any:
         status = concerto_cluster.get("sprof", "load-only")["status"]

@@ -210,7 +210,7 @@ def idle_node_is_taken(cluster: Cluster, namespace: str, scheduler: str) -> None
     cluster.apply(pod(namespace, name, schedulerName=scheduler, affinity={"nodeAffinity": required}))
     assert eventually("bound", lambda: node_of(cluster, namespace, name)) == IDLE
     (said,) = eventually("the event", lambda: events(cluster, namespace, name, "Scheduled"))
-    assert "no score had metrics" not in said
+    assert "metrics of too few nodes" not in said
 
 
 def test_prometheus_by_a_bearer_token_and_a_ca_from_the_secret(

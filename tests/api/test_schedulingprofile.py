@@ -86,6 +86,7 @@ def test_every_argument_is_read():
     score = {
         "name": "any",
         "weight": 9,
+        "missingMetrics": "Requests",
         "targetLoadPacking": {"targetUtilization": 60},
         "loadVariationRiskBalancing": {
             "formula": "Upstream",
@@ -108,9 +109,22 @@ def test_every_argument_is_read():
         NodeResourcesFitArgs(
             "RequestedToCapacityRatio", (("example.com/gpu", 5), ("cpu", 1)), (ShapePoint(0, 0), ShapePoint(100, 10))
         ),
+        "Requests",
     )
     load = {"window": "15m", "requestMultiplier": 2, "defaultCPURequest": "500m", "bestEffortCPURequest": "10m"}
-    assert LoadSettings.from_raw(load) == LoadSettings("15m", 2.0, 500.0, 10.0)
+    load |= {"minMeasuredPercent": 75, "requestsStrategy": "MostAllocated"}
+    assert LoadSettings.from_raw(load) == LoadSettings("15m", 2.0, 500.0, 10.0, "", 75, "MostAllocated")
+
+
+@pytest.mark.parametrize(("provider", "samples"), [("Agents", 1), ("KubernetesMetricsServer", 1), ("Prometheus", 5)])
+def test_the_smoothing_window_follows_the_provider_unless_it_is_given(provider, samples):
+    def window(**args):
+        spec = {"schedulerName": "x", "scores": [{"name": "LowRiskOverCommitment", "lowRiskOverCommitment": args}]}
+        spec["metricProvider"] = {"type": provider, "prometheus": PROMETHEUS}
+        ((score, _),) = Profile.build(ProfileSettings.from_raw(spec)).scores
+        return score.args.smoothing_window
+
+    assert (window(), window(smoothingWindowSize=3)) == (samples, 3)
 
 
 def test_a_ratio_without_a_shape_is_an_error():

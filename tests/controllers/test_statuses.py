@@ -229,7 +229,7 @@ def test_the_scheduled_event_names_the_best_nodes_with_their_scores():
 
 def test_the_scheduled_event_says_when_requests_had_to_decide():
     note = scheduled_note(decision(replace(ASSIGNMENT, basis="Requests"), by_allocation=True))
-    assert "by requests, because the node has no recent measurement; no score had metrics of any node" in note
+    assert "by requests, because the node has no recent measurement; there were metrics of too few nodes" in note
 
 
 def test_an_event_is_never_longer_than_the_api_server_takes():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from concerto.api.podreservation import Reservation
-from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.schedulingprofile import LoadSettings, ProfileSettings
 from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
@@ -263,10 +263,19 @@ class TestLoadAwareScores:
         counts = Counter(d.assignment.node for d in result.decisions)
         assert counts == {"a": 3, "b": 3, "c": 3}
 
-    def test_a_node_without_metrics_neither_gains_nor_loses_by_it(self):
+    def test_a_node_without_metrics_has_the_least_score(self):
         cluster = self.cluster(loads={"a": (0.9, 0.05), "b": (0.5, 0.05)}, a="3", b="3", c="3")
         (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.SCORES)).decisions
         # Left out of its mean, c would have the score of its requests alone, and be the best of a busy cluster
+        assert [r.node for r in decision.top] == ["b", "a", "c"]
+        assert dict(decision.top[2].by_plugin) == {
+            "TargetLoadPacking": 0, "LoadVariationRiskBalancing": 0, "NodeResourcesFit": 58,
+        }  # fmt: skip
+
+    def test_a_node_on_which_scores_abstain_gets_the_mean_of_the_others(self):
+        scores = tuple(replace(score, missing_metrics="Abstain") for score in self.SCORES)
+        cluster = self.cluster(loads={"a": (0.9, 0.05), "b": (0.5, 0.05)}, a="3", b="3", c="3")
+        (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=scores)).decisions
         assert [r.node for r in decision.top] == ["b", "c", "a"]
         by_node = {r.node: dict(r.by_plugin) for r in decision.top}
         assert set(by_node["c"]) == {"NodeResourcesFit"}
@@ -282,20 +291,29 @@ class TestLoadAwareScores:
             ("concerto", "LoadVariationRiskBalancing"): 4,
         }
 
-    def test_with_no_metric_of_any_node_the_one_with_most_left_by_requests_is_taken(self):
+    STRATEGIES: ClassVar = {
+        "TargetLoadPacking packs": ("TargetLoadPacking", "ByScore", "a"),
+        "LoadVariationRiskBalancing spreads": ("LoadVariationRiskBalancing", "ByScore", "b"),
+        "LowRiskOverCommitment spreads": ("LowRiskOverCommitment", "ByScore", "b"),
+        "it is told to spread": ("TargetLoadPacking", "LeastAllocated", "b"),
+        "it is told to pack": ("LoadVariationRiskBalancing", "MostAllocated", "a"),
+    }
+
+    @pytest.mark.parametrize(("name", "strategy", "taken"), STRATEGIES.values(), ids=STRATEGIES)
+    def test_with_no_metric_of_any_node_requests_decide_as_the_profile_wants(self, name, strategy, taken):
         cluster = self.cluster(a="3", b="1", c="2")
-        result = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.LOAD_ONLY))
-        (decision,) = result.decisions
-        assert (decision.assignment.node, decision.by_allocation) == ("b", True)
-        assert decision.score == 83  # (cpu 71 + memory 95) / 2
+        chosen = profile(scores=(ScoreSettings(name),), load=LoadSettings(requests_strategy=strategy))
+        (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], chosen).decisions
+        assert (decision.assignment.node, decision.by_allocation) == (taken, True)
+        assert decision.score == {"a": 40, "b": 83}[taken]  # (cpu 77 + memory 4) / 2, (cpu 71 + memory 95) / 2
 
     OTHERS: ClassVar = {
-        "that tell nothing apart": ((ScoreSettings("TaintToleration"),), "b", True),
-        "that speak of some pods only": ((ScoreSettings("NodeAffinity"),), "b", True),
-        "that weigh more": ((ScoreSettings("TaintToleration", 100),), "b", True),
+        "that tell nothing apart": ((ScoreSettings("TaintToleration"),), "a", True),
+        "that speak of some pods only": ((ScoreSettings("NodeAffinity"),), "a", True),
+        "that weigh more": ((ScoreSettings("TaintToleration", 100),), "a", True),
         "of requests, in a way of their own": (
-            (ScoreSettings("NodeResourcesFit", node_resources_fit=NodeResourcesFitArgs("MostAllocated")),),
-            "a",
+            (ScoreSettings("NodeResourcesFit", node_resources_fit=NodeResourcesFitArgs("LeastAllocated")),),
+            "b",
             True,
         ),
         "of what agents measure otherwise": ((ScoreSettings("Capacity"),), "c", False),
@@ -308,12 +326,6 @@ class TestLoadAwareScores:
         waiting = pod("p", requests={"cpu": "100m"})
         (decision,) = decide(cluster, [waiting], profile(scores=(*self.LOAD_ONLY, *others))).decisions
         assert (decision.assignment.node, decision.by_allocation) == (taken, by_allocation)
-
-    def test_with_some_metric_it_is_not(self):
-        cluster = self.cluster(loads={"c": (0.2, 0.0)}, a="3", b="1", c="2")
-        (decision,) = decide(cluster, [pod("p", requests={"cpu": "100m"})], profile(scores=self.LOAD_ONLY)).decisions
-        assert not decision.by_allocation
-        assert len({r.score for r in decision.top}) == 1  # of c alone there is something to say, so it is the mean
 
     def test_the_chosen_node_comes_first_and_the_next_best_after_it(self):
         cluster = self.cluster(loads={"a": (0.3, 0.0), "b": (0.1, 0.0), "c": (0.2, 0.0)})

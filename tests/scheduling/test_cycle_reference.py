@@ -26,7 +26,7 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from support.scheduling_builders import GI, capacity, node, pod
 
-STALE = 600.0
+STALE = 300.0
 PROFILES = {
     "concerto": Profile.build(ProfileSettings("concerto", tie_breaking="FirstByName")),
     "careful": Profile.build(

@@ -8,7 +8,6 @@ from concerto.cli.explain import (
     build_snapshot,
     events_of,
     find_profile,
-    is_by_allocation,
     render,
     run,
 )
@@ -39,13 +38,15 @@ def test_every_node_is_told_of_best_first():
     ]
     # a: 15 % of the cpu is predicted -> 62.5; 90 % of cpu and all of memory are left -> 95
     assert verdicts[0].scores == {"TargetLoadPacking": 63, "NodeResourcesFit": 95}
-    assert verdicts[1].scores == {"TargetLoadPacking": None, "NodeResourcesFit": 95}
-    assert verdicts[0].total == verdicts[1].total == (63 + 2 * 95) / 3
+    # b is not measured
+    assert verdicts[1].scores == {"TargetLoadPacking": 0, "NodeResourcesFit": 95}
+    assert [v.total for v in verdicts[:2]] == [(63 + 2 * 95) / 3, 2 * 95 / 3]
 
 
 def test_the_table_marks_the_pods_node_and_shows_abstentions_and_refusals():
     running = pod("p", requests={"cpu": "400m", "memory": "0"}, nodeName="a")
-    verdicts = explain(cluster(), pod("p", requests={"cpu": "400m", "memory": "0"}), profile(scores=SCORES), NOW)
+    abstaining = profile(scores=(ScoreSettings("TargetLoadPacking", missing_metrics="Abstain"), SCORES[1]))
+    verdicts = explain(cluster(), pod("p", requests={"cpu": "400m", "memory": "0"}), abstaining, NOW)
     assert render(running, ["Successfully assigned default/p to a"], verdicts) == "\n".join(
         [
             "Pod default/p, on a, schedulerName concerto",
@@ -132,5 +133,5 @@ def test_what_is_no_name_of_a_pod_is_not_asked_for(name, capsys):
 )
 def test_requests_stand_in_for_load_where_no_node_is_measured(windows, scores, expected):
     nodes = cluster_state([node("a"), node("b")], (), [capacity("a", windows=windows)])
-    chosen = profile(scores=scores)
-    assert is_by_allocation(chosen, explain(nodes, pod("p", requests={"cpu": "100m"}), chosen, NOW)) is expected
+    verdicts = explain(nodes, pod("p", requests={"cpu": "100m"}), profile(scores=scores), NOW)
+    assert {verdict.by_allocation for verdict in verdicts} == {expected}

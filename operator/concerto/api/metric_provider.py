@@ -14,6 +14,10 @@ from concerto.api.quantities import parse_duration
 ProviderType = Literal["Agents", "KubernetesMetricsServer", "Prometheus"]
 Statistic = Literal["average", "deviation", "latest"]
 
+SMOOTHING: dict[ProviderType, int] = {"Agents": 1, "KubernetesMetricsServer": 1, "Prometheus": 5}
+"""Samples that a provider's metrics are smoothed over: agents and metrics-server keep single samples, and rates of a
+Prometheus overlap (docs/references.md, "Load-aware scores")."""
+
 STATISTICS: dict[str, Statistic] = {"average": "average", "standardDeviation": "deviation", "latest": "latest"}
 """The statistics that a query can return, by their names in objects."""
 

@@ -16,6 +16,7 @@ from concerto.api.score_arguments import ScoreSettings
 MetricsPolicy = Literal["FallbackToRequests", "Avoid"]
 TieBreaking = Literal["Random", "FirstByName"]
 LoadWindow = Literal["5m", "10m", "15m"]
+RequestsStrategy = Literal["ByScore", "MostAllocated", "LeastAllocated"]
 CPUPolicy = Literal["Balanced", "MaximumUtilization"]
 CPUFeature = Literal["PhysicalCores", "MemoryBoundExclusiveSockets", "BestEffortSharedCPUs"]
 
@@ -37,6 +38,10 @@ class LoadSettings:
         default_cpu_millicores: predicted cpu of a container with neither limit nor request.
         best_effort_cpu_millicores: predicted cpu of a BestEffort pod.
         provider: schedulerName of the profile whose metric provider measures the load; empty for the agents.
+        min_measured_percent: percentage of the feasible nodes that must be measured. Below it, and where no node is
+            measured, load-aware scores go by requests.
+        requests_strategy: how they do. ``ByScore``: MostAllocated (best fit) for a score that packs, LeastAllocated for
+            one that spreads.
     """
 
     window: LoadWindow = "5m"
@@ -44,6 +49,8 @@ class LoadSettings:
     default_cpu_millicores: float = 1000.0
     best_effort_cpu_millicores: float = 1.0
     provider: str = ""
+    min_measured_percent: int = 50
+    requests_strategy: RequestsStrategy = "ByScore"
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -54,6 +61,8 @@ class LoadSettings:
             default_cpu_millicores=1000 * number_of(spec, "defaultCPURequest", cls.default_cpu_millicores / 1000),
             best_effort_cpu_millicores=1000
             * number_of(spec, "bestEffortCPURequest", cls.best_effort_cpu_millicores / 1000),
+            min_measured_percent=spec.get("minMeasuredPercent", cls.min_measured_percent),
+            requests_strategy=spec.get("requestsStrategy", cls.requests_strategy),
         )
 
 
@@ -110,7 +119,7 @@ class ProfileSettings:
     filters: tuple[str, ...] = DEFAULT_FILTERS
     scores: tuple[ScoreSettings, ...] = (ScoreSettings("Capacity"),)
     metrics_policy: MetricsPolicy = "FallbackToRequests"
-    stale_after_seconds: float = 600.0
+    stale_after_seconds: float = 300.0
     large_pod_wait_seconds: float = 120.0
     heartbeats_missed: int = 3
     admit_fraction: float = 1.0

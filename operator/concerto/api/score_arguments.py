@@ -13,6 +13,7 @@ from concerto.api.quantities import number_of
 
 RiskFormula = Literal["KEP", "Upstream"]
 FitStrategy = Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"]
+MissingMetrics = Literal["LeastScore", "Abstain", "Requests", "Avoid"]
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,12 @@ class LowRiskOverCommitmentArgs:
     """Arguments of LowRiskOverCommitment.
 
     Attributes:
-        smoothing_window: samples that metrics are smoothed over; their variance is multiplied by this number.
+        smoothing_window: samples that metrics are smoothed over; their variance is multiplied by this number. None: as
+            the provider's metrics are smoothed (``SMOOTHING``).
         limit_risk_weight: weight of the risk by limits, 0 to 1; the risk by load has the rest.
     """
 
-    smoothing_window: int = 5
+    smoothing_window: int | None = None
     limit_risk_weight: float = 0.5
 
     @classmethod
@@ -134,6 +136,7 @@ class ScoreSettings:
         load_variation_risk_balancing: arguments of LoadVariationRiskBalancing.
         low_risk_over_commitment: arguments of LowRiskOverCommitment.
         node_resources_fit: arguments of NodeResourcesFit.
+        missing_metrics: what a load-aware score does about a node whose metrics are missing.
     """
 
     name: str
@@ -142,6 +145,7 @@ class ScoreSettings:
     load_variation_risk_balancing: LoadVariationRiskBalancingArgs = LoadVariationRiskBalancingArgs()
     low_risk_over_commitment: LowRiskOverCommitmentArgs = LowRiskOverCommitmentArgs()
     node_resources_fit: NodeResourcesFitArgs = NodeResourcesFitArgs()
+    missing_metrics: MissingMetrics = "LeastScore"
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any]) -> Self:
@@ -153,4 +157,5 @@ class ScoreSettings:
             LoadVariationRiskBalancingArgs.from_raw(raw.get("loadVariationRiskBalancing") or {}),
             LowRiskOverCommitmentArgs.from_raw(raw.get("lowRiskOverCommitment") or {}),
             NodeResourcesFitArgs.from_raw(raw.get("nodeResourcesFit") or {}),
+            raw.get("missingMetrics", cls.missing_metrics),
         )

@@ -97,8 +97,8 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
     verdicts = explain(cluster, replace(pod, node_name=""), profile, now)
-    if is_by_allocation(profile, verdicts):
-        problem.append("No score has a metric of any node now, so requests stand in for load")
+    if any(verdict.by_allocation for verdict in verdicts):
+        problem.append("Metrics of too few nodes are known now, so requests are used instead of load")
     return render(pod, [*events_of(pod, events["items"]), *problem], verdicts)
 
 
@@ -175,15 +175,8 @@ def find_profile(profiles: Sequence[Object], scheduler_name: str) -> Profile:
     return Profile.build(ProfileSettings.from_raw(oldest["spec"]))
 
 
-def is_by_allocation(profile: Profile, verdicts: Sequence[NodeVerdict]) -> bool:
-    """Whether every score by load abstains on every node that is left."""
-    by_load = [score.name for score, _ in profile.scores if score.needs_telemetry]
-    left = [v.scores for v in verdicts if v.total is not None]
-    return bool(by_load and left) and all(scores.get(name) is None for scores in left for name in by_load)
-
-
 def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict]) -> str:
-    """Text for a terminal: the pod, its events, and a table of nodes; - where a plugin abstains."""
+    """Text for a terminal: the pod, its events, and a table of nodes; - where a score gives no number."""
     where = f"on {pod.node_name}" if pod.node_name else "" if pod.terminal else "waiting"
     state = " ".join(filter(None, ("ended" if pod.terminal else "", where)))
     # Whoever may create events may have written them

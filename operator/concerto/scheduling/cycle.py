@@ -47,7 +47,7 @@ class Decision:
         score: the node's weighted score, 0 to 100.
         feasible: how many nodes were feasible.
         top: the node and the next best ones, with the scores that each plugin gave them.
-        by_allocation: whether every score by load abstained on every node, so that requests stood in for it.
+        by_allocation: whether too few nodes were measured for every score by load, so that requests decided instead.
     """
 
     pod: PodView
@@ -85,7 +85,7 @@ class CycleResult:
         unschedulable: pods without a node.
         has_more: whether it stopped before it had looked at all pods: at the limit of decisions, or out of time.
         out_of_time: whether it stopped because its time was over.
-        abstentions: by (scheduler name, plugin), nodes on which it abstained for want of a metric; a node counts once
+        abstentions: by (scheduler name, plugin), nodes of which it lacked metrics; a node counts once
             for each signature.
         look_again_at: when a node may be given the work of a pod that is without a node now, seconds since the epoch,
             though nothing else has changed; infinity if that is not what such pods wait for.
@@ -270,7 +270,7 @@ def query_for(
     settings = profile.settings
     request = request_of(cluster, pod, profile, now) if request is None else request
     basis = cluster.measured.basis(
-        now, stale_after_seconds=settings.stale_after_seconds, policy=settings.metrics_policy
+        now, stale_after_seconds=settings.stale_after_seconds, policy=profile.capacity_policy
     )
     return Query(
         pod,

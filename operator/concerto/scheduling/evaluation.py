@@ -6,18 +6,22 @@ again: within a cycle nothing happens to the cluster but the cycle's own placeme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from concerto.api.podreservation import ReservationKey
+from concerto.api.score_arguments import MissingMetrics
 from concerto.scheduling.framework import Filter, Query
-from concerto.scheduling.plugins.registry import BY_ALLOCATION
+from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 
+_FILLED: tuple[MissingMetrics, ...] = ("LeastScore", "Abstain")
+_SHOWN: tuple[MissingMetrics, ...] = ("LeastScore",)
+"""Rules whose filled in score is shown as the plugin's: under Abstain it is the other nodes'."""
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
 
@@ -55,9 +59,9 @@ class Evaluation:
 
     Attributes:
         feasible: by row, whether every filter lets it pass.
-        abstentions: feasible nodes on which each score abstained for want of a metric, at the first look.
-        by_allocation: whether at the last look every score by load abstained everywhere, so that requests stood in for
-            it.
+        abstentions: feasible nodes of which each score lacked its metrics at the first look.
+        by_allocation: whether at the last look too few nodes were measured for every score by load, so that requests
+            decided in their place.
     """
 
     def __init__(self, query: Query, profile: Profile, touched: Sequence[int]) -> None:
@@ -67,10 +71,6 @@ class Evaluation:
         self._seen = len(touched)
         self._changing = tuple(f for f in profile.filters if not f.unaffected_by_placements)
         self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.needs_normalising or s.needs_telemetry))
-        self._metric_scores = frozenset(s.name for s, _ in profile.scores if s.needs_telemetry)
-        # A profile that has its own idea of requests needs nobody's in its place
-        knows_requests = any(s.by_requests for s, _ in profile.scores)
-        self._stand_in_weight = 0.0 if knows_requests else float(sum(w for s, w in profile.scores if s.needs_telemetry))
         self._whole = tuple((s, float(w)) for s, w in profile.scores if s.needs_normalising or s.needs_telemetry)
         size = query.cluster.size
         self.feasible = query.cluster.nodes.exists[:size].copy()
@@ -81,6 +81,7 @@ class Evaluation:
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
         self._raw = np.full((len(self._whole), size), np.nan)  # of the others, as `normalise` takes them
+        self._known = np.ones((len(self._whole), size), dtype=np.bool_)  # of which nodes they have metrics
         self._look(slice(0, size), profile.filters)
         self._count_abstentions()
 
@@ -97,16 +98,17 @@ class Evaluation:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
         weighted, weights = self._weighted, self._weights
         candidates = self._candidates()
-        self.by_allocation = self._abstained and bool(self._metric_scores)
-        for (plugin, weight), raw in zip(self._whole, self._raw):
-            scores = plugin.normalise(self.query, raw) if plugin.needs_normalising else raw
-            if self._abstained and plugin.needs_telemetry:
-                self.by_allocation &= bool(np.isnan(scores[candidates]).all())
-                scores = _neutral(scores)
-            weighted, weights = self._add(weighted, weights, scores, weight)
-        if self.by_allocation and self._stand_in_weight:
-            by_requests = BY_ALLOCATION.score(self.query, slice(0, len(weights)))
-            weighted, weights = self._add(weighted, weights, by_requests, self._stand_in_weight)
+        failed = self._without_metrics(candidates)
+        self.by_allocation = bool(failed) and all(s.name in failed for s, _ in self._whole if s.needs_telemetry)
+        for (_, weight), given in zip(self._whole, self._given(candidates, failed)):
+            weighted, weights = self._add(weighted, weights, given, weight)
+        # A profile that compares nodes by requests in a way of its own needs no other
+        if self.by_allocation and not any(s.by_requests for s, _ in self._profile.scores):
+            strategy = self._profile.settings.load.requests_strategy
+            for plugin, weight in self._whole:
+                if plugin.name in failed and plugin.missing_metrics != "Requests":
+                    by_requests = stand_in(plugin, strategy).score(self.query, slice(0, len(weights)))
+                    weighted, weights = self._add(weighted, weights, by_requests, weight)
         if self._abstained:
             means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
         else:
@@ -154,24 +156,50 @@ class Evaluation:
         )
 
     def by_plugin(self, rows: Ints) -> dict[str, Floats]:
-        """What each score gives these rows, 0 to 100; NaN where it abstains."""
-        given = {}
-        whole = iter(self._raw)
-        for plugin, _ in self._profile.scores:
-            if plugin.needs_normalising:
-                given[plugin.name] = plugin.normalise(self.query, next(whole))[rows]
-            else:
-                given[plugin.name] = next(whole)[rows] if plugin.needs_telemetry else plugin.score(self.query, rows)
+        """What each score gives these rows, 0 to 100; NaN where it abstains, and where requests decide for it."""
+        candidates = self._candidates()
+        failed = self._without_metrics(candidates)
+        whole = iter(self._given(candidates, failed, _SHOWN))
+        return {
+            plugin.name: next(whole)[rows]
+            if plugin.needs_normalising or plugin.needs_telemetry
+            else plugin.score(self.query, rows)
+            for plugin, _ in self._profile.scores
+        }
+
+    def _given(
+        self, candidates: Bools, failed: Collection[str], fills: Collection[MissingMetrics] = _FILLED
+    ) -> list[Floats]:
+        """By row, the scores that look at all rows or need telemetry, with missing ones filled in by these rules."""
+        given = []
+        for (plugin, _), raw in zip(self._whole, self._raw):
+            scores = plugin.normalise(self.query, raw) if plugin.needs_normalising else raw
+            if plugin.name in failed and plugin.missing_metrics != "Requests":
+                scores = np.full_like(raw, np.nan)
+            elif self._abstained and plugin.needs_telemetry and plugin.missing_metrics in fills:
+                scores = settle(scores, candidates, plugin.missing_metrics)
+            given.append(scores)
         return given
 
-    def _count_abstentions(self) -> None:
+    def _without_metrics(self, candidates: Bools) -> Collection[str]:
+        """Names of the scores that have metrics of too few candidates."""
         if not self._abstained:
-            return
-        rows = np.flatnonzero(self.feasible)
-        for name, scores in self.by_plugin(rows).items():
-            missing = int(np.count_nonzero(np.isnan(scores)))
-            if missing and name in self._metric_scores:
-                self.abstentions[name] = missing
+            return ()
+        by_load = self._profile.settings.load.min_measured_percent
+        return frozenset(
+            plugin.name
+            for (plugin, _), known, raw in zip(self._whole, self._known, self._raw)
+            if plugin.needs_telemetry
+            and too_few_are_measured(
+                known & ~np.isnan(raw), candidates, by_load if "load" in plugin.needs_telemetry else 0
+            )
+        )
+
+    def _count_abstentions(self) -> None:
+        for (plugin, _), known in zip(self._whole, self._known):
+            missing = int(np.count_nonzero(~known & self.feasible))
+            if missing and plugin.needs_telemetry:
+                self.abstentions[plugin.name] = missing
 
     def _candidates(self) -> Bools:
         """The feasible nodes; if a standing reservation holds a unit for the pod on some of them, those alone."""
@@ -191,10 +219,12 @@ class Evaluation:
                 self._abstained |= bool(np.isnan(scores).any())
                 weighted, weights = self._add(weighted, weights, scores, weight)
             self._weighted[rows], self._weights[rows] = weighted, weights
-        for raw, (scorer, _) in zip(self._raw, self._whole):
+        for raw, known, (scorer, _) in zip(self._raw, self._known, self._whole):
             scores = scorer.score(self.query, rows)
-            self._abstained |= bool(np.isnan(scores[mask]).any())
             raw[rows] = np.where(mask, scores, np.nan)
+            if scorer.needs_telemetry:
+                known[rows] = scorer.knows(self.query, rows)
+            self._abstained |= bool(np.isnan(scores[mask]).any() or not known[rows][mask].all())
 
     def _add(self, weighted: Floats, weights: Floats, scores: Floats, weight: float) -> tuple[Floats, Floats]:
         """One more score; where it abstains, neither sum grows."""
@@ -202,13 +232,3 @@ class Evaluation:
             return weighted + scores * weight, weights + weight
         given = ~np.isnan(scores)
         return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight
-
-
-def _neutral(scores: Floats) -> Floats:
-    """The mean of the others where a metric is missing, so that a node gains and loses nothing by it.
-
-    Left out of its mean instead, a node that nobody measures would stand by its other scores alone, and on a busy
-    cluster, where scores by load are low, draw all pods.
-    """
-    missing = np.isnan(scores)
-    return scores if missing.all() else np.where(missing, scores[~missing].mean(), scores)

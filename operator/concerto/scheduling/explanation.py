@@ -25,7 +25,8 @@ class NodeVerdict:
         reason: why that filter does.
         basis: Capacity, Requests or Avoided: what it takes part by.
         total: its weighted score, 0 to 100; None if it is not feasible.
-        scores: by plugin; None where it abstains.
+        scores: by plugin; None where it abstains, and where requests decide in its place.
+        by_allocation: whether metrics of so few nodes are known that requests decide in the place of load.
     """
 
     node: str
@@ -34,6 +35,7 @@ class NodeVerdict:
     basis: str
     total: float | None
     scores: dict[str, float | None]
+    by_allocation: bool = False
 
 
 def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> list[NodeVerdict]:
@@ -67,6 +69,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
                 basis.get(int(query.basis[row]), "Avoided"),
                 None if refused_by else float(totals[row]),
                 {} if refused_by else {n: None if np.isnan(s[i]) else float(s[i]) for n, s in by_plugin.items()},
+                template.by_allocation,
             )
         )
     return sorted(verdicts, key=lambda v: (v.total is None, -(v.total or 0.0), v.node))

@@ -18,6 +18,7 @@ from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
 from concerto.api.podreservation import ReservationKey
 from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
+from concerto.api.score_arguments import MissingMetrics
 from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
@@ -26,6 +27,8 @@ from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
 from concerto.scheduling.state.provided_load import RESOURCES
 from concerto.scheduling.state.resources import PODS
+
+_MEANS: tuple[Statistic, ...] = ("average", "latest")
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,26 @@ class Query:
         return mean + self.part(resource, self.cluster.load.recent(resource, self.load, rows), rows)
 
     def deviation(self, resource: str, rows: Rows) -> Floats:
-        """The standard deviation over the window, as a fraction of the machine; NaN as for `mean_load`."""
-        return self._measured(resource, "deviation", rows)
+        """The standard deviation over the window, as a fraction of the machine; 0 where only the load is known.
+
+        Source: Trimaran's plugins, which take a deviation that nobody measured as 0.
+        """
+        return np.nan_to_num(self._measured(resource, "deviation", rows))
+
+    def knows_load(self, resource: str, rows: Rows) -> Bools:
+        """Where `mean_load` is a number."""
+        known = [self._measured(resource, statistic, rows) for statistic in _MEANS]
+        return ~np.isnan(np.fmax(*known))
+
+    def requested_load(self, resource: str, rows: Rows) -> Floats:
+        """What pods on the nodes request, in parts of the machine, with kube-scheduler's defaults for the rest."""
+        requested = self.cluster.usage.nonzero[RESOURCES.index(resource)][rows]
+        return self.part(resource, requested.astype(np.float64), rows)
+
+    def has(self, resource: str, rows: Rows) -> Bools:
+        """Where the machine has some of the resource."""
+        there: Bools = self.cluster.nodes.machine[RESOURCES.index(resource)][rows] > 0
+        return there
 
     def _measured(self, resource: str, statistic: Statistic, rows: Rows) -> Floats:
         measured = self.cluster.load.measured(resource, statistic, self.load, rows, self.oldest)
@@ -197,6 +218,9 @@ class Score(Protocol):
         needs_telemetry: what must be measured of a node, without which it abstains there: capacity, load, deviation.
         by_requests: whether it compares nodes by requests, so that nothing need stand in for missing telemetry.
         for_pinned_pods: whether it concerns only pods with a workload type.
+        missing_metrics: what is done about nodes whose telemetry is missing (`missing_metrics.settle`).
+        packs: whether it prefers nodes that are in use to empty ones.
+        resources: of which it reads the load.
     """
 
     name: ClassVar[str]
@@ -204,6 +228,17 @@ class Score(Protocol):
     needs_telemetry: ClassVar[frozenset[str]]
     by_requests: ClassVar[bool]
     for_pinned_pods: ClassVar[bool]
+    packs: ClassVar[bool]
+    resources: ClassVar[tuple[str, ...]]
+
+    @property
+    def missing_metrics(self) -> MissingMetrics:
+        """See the class."""
+        ...
+
+    def knows(self, query: Query, rows: Rows) -> Bools:
+        """Rows whose telemetry it has."""
+        ...
 
     def score(self, query: Query, rows: Rows) -> Floats:
         """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains."""
@@ -221,6 +256,17 @@ class ScoreDefaults:
     needs_telemetry: ClassVar[frozenset[str]] = frozenset()
     by_requests: ClassVar[bool] = False
     for_pinned_pods: ClassVar[bool] = False
+    packs: ClassVar[bool] = False
+    resources: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def missing_metrics(self) -> MissingMetrics:
+        """A score that reads no load abstains where it gives no number."""
+        return "Abstain"
+
+    def knows(self, query: Query, rows: Rows) -> Bools:
+        """Every row: it needs no telemetry, or has another answer where telemetry is missing."""
+        return np.ones_like(query.cluster.nodes.exists[rows])
 
     def normalise(self, query: Query, scores: Floats) -> Floats:
         """As they are."""

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+from concerto.api.metric_provider import SMOOTHING
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.schedulingprofile import MetricsPolicy, ProfileSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.framework import Filter, Score
+from concerto.scheduling.plugins.missing_metrics.filter import MissingMetrics
 from concerto.scheduling.plugins.registry import ALWAYS, FILTERS, SCORES
 from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
 
@@ -41,11 +44,21 @@ class Profile:
                 f"spec.workloadAware.policy {policy} has no effect without the score WorkloadAware: add it to "
                 "spec.scores, or remove the policy"
             )
-        return cls(
-            settings,
-            (*(FILTERS[name]() for name in settings.filters), *(filter_() for filter_ in ALWAYS)),
-            tuple((SCORES[score.name](score), score.weight) for score in settings.scores),
-        )
+        scores = tuple((SCORES[score.name](_completed(score, settings)), score.weight) for score in settings.scores)
+        avoiding = tuple(score for score, _ in scores if score.missing_metrics == "Avoid")
+        filters: list[Filter] = [FILTERS[name]() for name in settings.filters]
+        if avoiding:
+            filters.append(MissingMetrics(avoiding))
+        return cls(settings, (*filters, *(filter_() for filter_ in ALWAYS)), scores)
+
+    @cached_property
+    def capacity_policy(self) -> MetricsPolicy:
+        """What happens to a node without measured capacity.
+
+        A profile whose load comes from a metric provider needs no agents, unless one of its scores reads capacity.
+        """
+        by_agents = not self.settings.load.provider or any("capacity" in s.needs_telemetry for s, _ in self.scores)
+        return self.settings.metrics_policy if by_agents else "FallbackToRequests"
 
     @cached_property
     def spanning(self) -> tuple[Filter, ...]:
@@ -77,3 +90,12 @@ class Profile:
             filters=tuple(f for f in self.filters if not f.for_pinned_pods),
             scores=tuple((s, w) for s, w in self.scores if not s.for_pinned_pods),
         )
+
+
+def _completed(score: ScoreSettings, settings: ProfileSettings) -> ScoreSettings:
+    """The score's settings with what other fields of the profile decide."""
+    args = score.low_risk_over_commitment
+    if args.smoothing_window is None:
+        args = replace(args, smoothing_window=SMOOTHING[settings.metric_provider.type])
+    rule = "Avoid" if settings.metrics_policy == "Avoid" else score.missing_metrics
+    return replace(score, low_risk_over_commitment=args, missing_metrics=rule)

@@ -13,7 +13,7 @@ CLUSTER = cluster_state(
         capacity("part", 0.5),
         capacity("full", 0.0),
         capacity("overfull", 1.0),
-        capacity("silent", 9.0, at=NOW - 601),
+        capacity("silent", 9.0, at=NOW - 301),
     ],
 )
 CASES = {
@@ -21,7 +21,7 @@ CASES = {
     "without measurement none": ({"metrics_policy": "Avoid"}, ["room"]),
     "parts of a pod": ({"admit_fraction": 0.5}, ["room", "part", "unknown", "silent"]),
     "a silent node's last word, if it is young enough": (
-        {"metrics_policy": "Avoid", "stale_after_seconds": 601.0},
+        {"metrics_policy": "Avoid", "stale_after_seconds": 301.0},
         ["room", "silent"],
     ),
 }

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concerto.api.nodecapacity import Window
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs as Args
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import (
     LoadVariationRiskBalancing,
@@ -72,10 +73,18 @@ def test_the_worst_resource_counts():
     assert scores(upstream, query(nodes, p)) == {"a": 59, "b": 59, "c": 74}
 
 
-def test_it_abstains_where_one_resource_is_not_measured():
-    assert set(scores(LoadVariationRiskBalancing(Args()), query(cluster(a=((0.2, 0.1),), b=(None,)), pod("p")))) == {
-        "a"
-    }
-    assert scores(LoadVariationRiskBalancing(Args()), query(cluster(a=((0.2, 0.1), None)), pod("p"))) == {}
-    without = upstream_score(np.array([0.4]), np.array([np.nan]), np.array([0.1]), 1, 0)
-    assert np.isnan(without).all()
+def test_the_resource_that_is_measured_counts_and_a_deviation_that_is_not_is_0():
+    plugin = LoadVariationRiskBalancing(Args())
+    both, cpu_only, memory_only = ((0.2, 0.1), (0.0, 0.0)), ((0.2, 0.1), None), (None, (0.4, 0.0))
+    measured = cluster(a=both, b=cpu_only, c=memory_only, d=(None, None))
+    assert scores(plugin, query(measured, pod("p"))) == {"a": 70, "b": 70, "c": 60}
+    windows = (Window("cpu", "5m", 0.2, float("nan"), 0.2, 300),)
+    steady = cluster_state([node("a")], (), [capacity("a", windows=windows)])
+    assert scores(plugin, query(steady, pod("p"))) == {"a": 80}
+
+
+@pytest.mark.parametrize("formula", ["KEP", "Upstream"])
+def test_a_machine_without_the_resource_has_the_least_score(formula):
+    nodes = [node("none", capacity={"cpu": 0, "memory": 8 * GI}), node("some")]
+    measured = cluster_state(nodes, (), [capacity(n, windows=load((0.0, 0.0))) for n in ("none", "some")])
+    assert scores(LoadVariationRiskBalancing(Args(formula)), query(measured, pod("p"))) == {"none": 0, "some": 100}

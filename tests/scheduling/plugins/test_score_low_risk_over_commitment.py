@@ -114,7 +114,21 @@ def test_the_score():
     assert scores(LowRiskOverCommitment(Args()), query(cluster, pod("q"))) == {"a": 0, "b": 0}
 
 
-def test_it_abstains_where_one_resource_is_not_measured():
-    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", windows=load((0.1, 0.1), None))])
-    assert scores(LowRiskOverCommitment(Args()), query(cluster, burstable("p", "1", "2"))) == {}
-    assert scores(LowRiskOverCommitment(Args()), query(cluster, pod("q"))) == {}
+def test_of_a_resource_that_is_not_measured_limits_alone_are_a_risk():
+    windows = {"both": load((0.1, 0.1)), "cpu": load((0.1, 0.1), None), "neither": load(None, None)}
+    cluster = cluster_state([node(n) for n in windows], (), [capacity(n, windows=w) for n, w in windows.items()])
+    p = pod("p", containers=[{"name": "main", "resources": {"limits": {"memory": "16Gi"}, "requests": {"cpu": "1"}}}])
+    given_ = scores(LowRiskOverCommitment(Args()), query(cluster, p))
+    assert set(given_) == {"both", "cpu"}
+    assert given_["both"] == given_["cpu"]
+    assert set(scores(LowRiskOverCommitment(Args()), query(cluster, pod("q")))) == {"both", "cpu"}
+
+
+def test_a_node_that_offers_none_of_a_resource_has_the_least_score():
+    cluster = cluster_state(
+        [node("none", allocatable={"memory": 0}), node("some")],
+        (),
+        [capacity(n, windows=load((0.0, 0.0))) for n in ("none", "some")],
+    )
+    p = pod("p", requests={"cpu": "1"})
+    assert scores(LowRiskOverCommitment(Args()), query(cluster, p)) == {"none": 0, "some": 100}

@@ -99,11 +99,18 @@ def test_load_is_a_part_of_the_machine_and_not_of_what_may_be_allocated():
     assert scores(TargetLoadPacking(TargetLoadPackingArgs(50)), asked) == {"n": 70}
 
 
-def test_it_abstains_where_the_cpu_is_not_measured_or_was_too_long_ago():
+def test_it_has_no_score_where_the_cpu_is_not_measured_or_was_too_long_ago():
     nodes = [node(n) for n in "abcd"]
     cluster = cluster_state(
         nodes, (), [capacity("a", windows=load((0.2, 0.0))), capacity("b"), capacity("c", windows=load(None))]
     )
     plugin = TargetLoadPacking(TargetLoadPackingArgs())
     assert set(scores(plugin, query(cluster, pod("p")))) == {"a"}
-    assert scores(plugin, query(cluster, pod("p"), now=NOW + 601)) == {}
+    assert scores(plugin, query(cluster, pod("p"), now=NOW + 301)) == {}
+
+
+def test_a_machine_without_cpu_has_the_least_score():
+    nodes = [node("none", capacity={"cpu": 0}), node("some")]
+    cluster = cluster_state(nodes, (), [capacity(n, windows=load((0.0, 0.0))) for n in ("none", "some")])
+    for waiting in (pod("p"), pod("p", requests={"cpu": "0"}), pod("p", requests={"cpu": "1"})):
+        assert scores(TargetLoadPacking(TargetLoadPackingArgs()), query(cluster, waiting))["none"] == 0

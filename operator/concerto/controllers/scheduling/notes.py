@@ -28,7 +28,7 @@ def scheduled_note(decision: Decision) -> str:
     if assignment.pin is not None:
         text += f"; it has CPUs {assignment.pin.cpus}, exclusiveness {assignment.pin.level}"
     if decision.by_allocation:
-        text += "; no score had metrics of any node, so requests were used instead of load"
+        text += "; there were metrics of too few nodes, so requests were used instead of load"
     separator = ". Best nodes: "
     for ranked in decision.top:
         plugins = ", ".join(f"{name} {score:.0f}" for name, score in ranked.by_plugin) or "no score"

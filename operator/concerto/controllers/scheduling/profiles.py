@@ -19,6 +19,7 @@ from concerto.kube import KubeError, NotFound, Object
 from concerto.kube.resources import SCHEDULING_PROFILES
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class ProfileController:
         self._told: dict[str, ProfileState] = {}
         self._soon = asyncio.Event()
         providers.on_change = self._soon.set
+        # A profile may keep pods off nodes that are not measured
+        providers.on_answer = lambda: parts.pending.requeue(Change.LOAD)
 
     def load(self, objects: Iterable[Object]) -> None:
         """Put every profile in use before anything is decided."""
@@ -214,8 +217,9 @@ def metrics_condition(coverage: Coverage) -> Condition:
             "MetricsComplete",
             "False",
             "ScoresLackMetrics",
-            f"Scores abstain on every node, because spec.metricProvider lacks what they need ({words}): add "
-            "the missing queries, choose another type, or remove these scores from spec.scores.",
+            f"spec.metricProvider has no query for some of what scores read ({words}). A missing deviation counts as "
+            "0, a missing resource is left out, and a score without any goes by requests: add the queries, or remove "
+            "these scores from spec.scores.",
         )
     if not missing:
         return Condition("MetricsComplete", "True", "Measured", f"Telemetry of all {nodes} nodes is usable.")
@@ -228,7 +232,7 @@ def metrics_condition(coverage: Coverage) -> Condition:
         "False",
         "SomeMissing" if missing < nodes else "AllMissing",
         f"Telemetry of {missing} of {nodes} nodes is missing, unusable or older than spec.staleAfter; "
-        f"spec.metricsPolicy decides how these nodes are used. {look}",
+        f"missingMetrics of each score and spec.metricsPolicy decide how these nodes are used. {look}",
     )
 
 

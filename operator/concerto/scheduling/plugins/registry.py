@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
+from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.framework import Filter, Score
 from concerto.scheduling.plugins.inter_pod_affinity.filter import InterPodAffinity
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
@@ -47,16 +47,16 @@ ALWAYS: tuple[type[Filter], ...] = (PodTopologySpread, InterPodAffinity)
 """What every profile evaluates without naming it: a pod's own constraints on other pods, and theirs on it."""
 SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     Capacity.name: lambda _: Capacity(),
-    TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing),
-    LoadVariationRiskBalancing.name: lambda s: LoadVariationRiskBalancing(s.load_variation_risk_balancing),
-    LowRiskOverCommitment.name: lambda s: LowRiskOverCommitment(s.low_risk_over_commitment),
+    TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing, missing_metrics=s.missing_metrics),
+    LoadVariationRiskBalancing.name: lambda s: LoadVariationRiskBalancing(
+        s.load_variation_risk_balancing, missing_metrics=s.missing_metrics
+    ),
+    LowRiskOverCommitment.name: lambda s: LowRiskOverCommitment(
+        s.low_risk_over_commitment, missing_metrics=s.missing_metrics
+    ),
     NodeResourcesFit.name: lambda s: NodeResourcesFit(s.node_resources_fit),
     NodeResourcesBalancedAllocation.name: lambda _: NodeResourcesBalancedAllocation(),
     PreferredNodeAffinity.name: lambda _: PreferredNodeAffinity(),
     PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
     WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
 }
-
-BY_ALLOCATION: Score = NodeResourcesFit(NodeResourcesFitArgs())
-"""What stands in for scores by load while they have no metric of any node. Source: Trimaran (docs/references.md), "best
-fit based on allocations"."""

@@ -13,4 +13,5 @@ class Change(Flag):
     ENDED = auto()  # requests or ports of a pod are free
     CAPACITY = auto()  # a node can take more than it could
     PLACED = auto()  # a pod came to a node that others ask for, or a pod's labels changed
+    LOAD = auto()  # a metric provider has answered, or an agent measures what it did not before
     CPUS = auto()  # CPUs came free, or more is known of them

@@ -163,7 +163,7 @@ class ClusterState:
         change = self._follow(lambda: self.ledger.set_capacity(capacity, now))
         if (status := self.ledger.nodes.status(capacity.name)) is not before:
             change |= self._report(row, status)
-            self.load.measure(row, status, self.ledger.nodes.last_status_at(capacity.name))
+            change |= self.load.measure(row, status, self.ledger.nodes.last_status_at(capacity.name))
         return change
 
     def remove_capacity(self, node: str) -> Change:

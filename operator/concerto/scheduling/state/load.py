@@ -21,6 +21,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import LoadSettings
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Floats, Ints, Joined, Provided, Rows, Series
 
@@ -112,9 +113,14 @@ class Load(PodIndex):
             provided.grow(width)
         self._recent.clear()
 
-    def measure(self, row: int, status: NodeCapacityStatus | None, last_status_at: float | None) -> None:
-        """A node's status, which came at that time (the end of its windows); None if it is gone."""
+    def measure(self, row: int, status: NodeCapacityStatus | None, last_status_at: float | None) -> Change:
+        """A node's status, which came at that time (the end of its windows); None if it is gone.
+
+        Returns:
+            LOAD if something is measured that was not before.
+        """
         windows = self._windows[..., row]
+        unknown = np.isnan(windows)
         windows[...] = np.nan
         for window in status.windows if status is not None else ():
             if window.resource not in RESOURCES or window.window not in _WINDOWS:
@@ -128,6 +134,7 @@ class Load(PodIndex):
         self._ends[row] = -np.inf if last_status_at is None else last_status_at
         self._see(row, status, last_status_at)
         self._recent.clear()
+        return Change.LOAD if (unknown & ~np.isnan(windows)).any() else Change.NOTHING
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on that node, bound or assumed."""

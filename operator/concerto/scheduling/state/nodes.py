@@ -110,7 +110,7 @@ class Nodes(Columns, PodIndex):
 
 def machine_of(node: NodeView) -> tuple[int, ...]:
     """CPU millicores and memory bytes of the node's machine, allocatable or not, in the order of ``RESOURCES``."""
-    return tuple(node.capacity.get(r) or node.allocatable.get(r, 0) for r in RESOURCES)
+    return tuple(node.capacity.get(r, node.allocatable.get(r, 0)) for r in RESOURCES)
 
 
 def is_agentless(node: NodeView) -> bool:

@@ -51,6 +51,7 @@ class LoadProviders:
 
     Attributes:
         on_change: called when what is to be said of a provider has changed.
+        on_answer: called when a provider has answered.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class LoadProviders:
             clock: seconds since the epoch, never jumping.
         """
         self.on_change: Callable[[], None] = lambda: None
+        self.on_answer: Callable[[], None] = lambda: None
         self._session = session
         self._namespace = namespace
         self._cluster = cluster
@@ -148,6 +150,7 @@ class LoadProviders:
             if self._wanted.get(scheduler_name) != wanted:
                 return before  # the edit has made void what was said, and this is what was asked before it
             joined = self._cluster.provide(scheduler_name, answer.series, asked)
+            self.on_answer()
         except SourceError as error:
             return failed_state(error, before)
         except Exception as error:  # of ours; it must not end the asking

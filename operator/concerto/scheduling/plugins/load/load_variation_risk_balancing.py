@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs
-from concerto.scheduling.framework import Query, ScoreDefaults, rounded
+from concerto.scheduling.framework import Query, rounded
+from concerto.scheduling.plugins.load.base import LoadAwareScore
 from concerto.scheduling.state.columns import Floats, Rows
-from concerto.scheduling.state.provided_load import RESOURCES
 
 
 def kep_score(mean: Floats, deviation: Floats, request: Floats, margin: float) -> Floats:
-    """Seed 001, LoadVariationRiskBalancing steps 3 to 5: 100 * (1 - min(M + r + margin * V, 1)). All fractions."""
+    """Trimaran, LoadVariationRiskBalancing, steps 3 to 5: 100 * (1 - min(M + r + margin * V, 1)). All fractions."""
     score: Floats = 100.0 * (1.0 - np.minimum(mean + request + margin * deviation, 1.0))
     return score
 
@@ -36,21 +36,23 @@ def upstream_score(mean: Floats, deviation: Floats, request: Floats, margin: flo
 
 
 @dataclass(frozen=True)
-class LoadVariationRiskBalancing(ScoreDefaults):
-    """The worst of cpu and memory: the less of mean, variation and request together, the better."""
+class LoadVariationRiskBalancing(LoadAwareScore):
+    """The worst of the resources that are measured: the less of mean, variation and request together, the better."""
 
     args: LoadVariationRiskBalancingArgs
     name: ClassVar[str] = "LoadVariationRiskBalancing"
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
 
     def score(self, query: Query, rows: Rows) -> Floats:
-        """By row; abstains where the cpu or the memory is not measured."""
-        return rounded(np.minimum.reduce([self._one(query, resource, rows) for resource in RESOURCES]))
+        """By row; NaN where neither cpu nor memory is measured, and 0 where the machine has none of a measured one."""
+        return rounded(np.fmin.reduce([self._one(query, resource, rows) for resource in self.resources]))
 
     def _one(self, query: Query, resource: str, rows: Rows) -> Floats:
-        mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)
+        mean, deviation = self.load(query, resource, rows), query.deviation(resource, rows)
         request = query.part(resource, query.pod.shape.requests.get(resource, 0), rows)
         args = self.args
         if args.formula == "KEP":
-            return kep_score(mean, deviation, request, args.safe_variance_margin)
-        return upstream_score(mean, deviation, request, args.safe_variance_margin, args.safe_variance_sensitivity)
+            scores = kep_score(mean, deviation, request, args.safe_variance_margin)
+        else:
+            scores = upstream_score(mean, deviation, request, args.safe_variance_margin, args.safe_variance_sensitivity)
+        return np.where(query.has(resource, rows), scores, scores * 0.0)

@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LowRiskOverCommitmentArgs
-from concerto.scheduling.framework import Query, ScoreDefaults, rounded
+from concerto.scheduling.framework import Query, rounded
+from concerto.scheduling.plugins.load.base import LoadAwareScore
 from concerto.scheduling.plugins.load.beta import beta_cdf
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
@@ -71,16 +72,19 @@ def risk_of_load(
 
 
 @dataclass(frozen=True)
-class LowRiskOverCommitment(ScoreDefaults):
-    """100 less the greater risk of cpu and memory; 0 for a BestEffort pod, of which nothing is promised."""
+class LowRiskOverCommitment(LoadAwareScore):
+    """100 less the greater risk of cpu and memory; 0 for a BestEffort pod, of which nothing is promised.
+
+    Of a resource whose load is not measured, limits alone are a risk. A node that offers none of it is at full risk.
+    """
 
     args: LowRiskOverCommitmentArgs
     name: ClassVar[str] = "LowRiskOverCommitment"
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
 
     def score(self, query: Query, rows: Rows) -> Floats:
-        """By row; abstains where the cpu or the memory is not measured."""
-        columns = [self._columns(query, resource, rows) for resource in RESOURCES]
+        """By row; NaN where neither cpu nor memory is measured."""
+        columns = [self._columns(query, resource, rows) for resource in self.resources]
         requests, limits, allocatable, used, limited, mean, deviation = (np.concatenate(c) for c in zip(*columns))
         there_is = np.maximum(allocatable, 1.0)
         of_limits = risk_of_limits(np.minimum(requests, allocatable), limits, allocatable)
@@ -89,13 +93,14 @@ class LowRiskOverCommitment(ScoreDefaults):
             deviation,
             np.minimum(used, allocatable) / there_is,
             limited / there_is,
-            self.args.smoothing_window,
+            self.args.smoothing_window or 1,
         )
         weight = self.args.limit_risk_weight
-        risk = (weight * of_limits + (1.0 - weight) * of_load).reshape(len(RESOURCES), -1).max(axis=0)
-        if query.pod.shape.qos == "BestEffort":
-            return np.where(np.isnan(risk), np.nan, 0.0)
-        return rounded(100.0 * (1.0 - risk))
+        risk = weight * of_limits + (1.0 - weight) * np.nan_to_num(of_load)
+        risk = np.where(allocatable > 0, risk, 1.0).reshape(len(self.resources), -1).max(axis=0)
+        scores = np.zeros_like(risk) if query.pod.shape.qos == "BestEffort" else rounded(100.0 * (1.0 - risk))
+        measured = ~np.isnan(mean.reshape(len(self.resources), -1)).all(axis=0)
+        return np.where(measured, scores, np.nan)
 
     def _columns(self, query: Query, resource: str, rows: Rows) -> tuple[Floats, ...]:
         """Requests and limits with the pod, allocatable, requests and limits without it, mean and deviation."""
@@ -105,5 +110,5 @@ class LowRiskOverCommitment(ScoreDefaults):
         limited = cluster.usage.limits[RESOURCES.index(resource)][rows].astype(np.float64)
         request = shape.requests.get(resource, 0)
         limit = max(shape.limits.get(resource, 0), request)
-        mean, deviation = query.mean_load(resource, rows), query.deviation(resource, rows)
+        mean, deviation = self.load(query, resource, rows), query.deviation(resource, rows)
         return used + request, limited + limit, allocatable, used, limited, mean, deviation

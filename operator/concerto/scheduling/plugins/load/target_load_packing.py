@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import TargetLoadPackingArgs
-from concerto.scheduling.framework import Query, ScoreDefaults, rounded
+from concerto.scheduling.framework import Query, rounded
+from concerto.scheduling.plugins.load.base import LoadAwareScore
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.load import predicted_cpu_millicores
 
@@ -34,18 +35,20 @@ def target_load_packing(utilisation: Floats, target: float) -> Floats:
 
 
 @dataclass(frozen=True)
-class TargetLoadPacking(ScoreDefaults):
-    """Best where the cpu would just be used to the target with the pod, worst above 100 %."""
+class TargetLoadPacking(LoadAwareScore):
+    """Best where the cpu would just be used to the target with the pod, worst above 100 %, and on nodes without cpu."""
 
     args: TargetLoadPackingArgs
     name: ClassVar[str] = "TargetLoadPacking"
-    needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load"})
+    resources: ClassVar[tuple[str, ...]] = ("cpu",)
+    packs: ClassVar[bool] = True
 
     def score(self, query: Query, rows: Rows) -> Floats:
-        """By row; abstains where the cpu is not measured."""
+        """By row; NaN where the cpu is not measured."""
         pod = query.part("cpu", predicted_cpu_millicores(query.pod, query.load), rows)
         # At the target the score falls from 100 to the target: 0.1 + 0.2 must not be more than 0.3
         target = float(self.args.target_utilization)
-        utilisation = 100.0 * (query.mean_load("cpu", rows) + pod)
+        utilisation = 100.0 * (self.load(query, "cpu", rows) + pod)
         utilisation = np.where(np.abs(utilisation - target) < _SAME, target, utilisation)
-        return target_load_packing(utilisation, target)
+        scores = target_load_packing(utilisation, target)
+        return np.where(query.has("cpu", rows), scores, scores * 0.0)

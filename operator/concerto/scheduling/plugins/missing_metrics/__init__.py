@@ -1,0 +1,1 @@
+"""Nodes without the metrics that a score needs."""
