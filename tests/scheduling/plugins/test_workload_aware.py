@@ -332,6 +332,36 @@ def test_a_best_effort_pod_without_a_request_takes_no_cpu_from_anybody():
     assert len(placed.decisions) == 20
 
 
+CPUS = st.sets(st.integers(0, 11), max_size=6).map(sorted)
+SOCKETS = st.dictionaries(st.integers(0, 3).map(str), st.fixed_dictionaries({"cpus": CPUS}), max_size=4)
+# What the CRD takes of an agent's token; cores, sockets and memory nodes need not agree
+CONTRADICTORY = st.fixed_dictionaries(
+    {
+        "cpus": CPUS,
+        "sockets": st.dictionaries(
+            st.integers(0, 2).map(str), st.fixed_dictionaries({"cpus": CPUS, "cores": SOCKETS}), max_size=3
+        ),
+        "numaNodes": SOCKETS,
+    },
+    optional={"caches": st.lists(st.fixed_dictionaries({"level": st.just(3), "cpus": st.just("0-3")}), max_size=1)},
+)
+POOLS = st.fixed_dictionaries(
+    {"reserved": st.sampled_from(["", "0", "0-3"]), "kubeletExclusive": st.sampled_from(["", "1", "2-7"])}
+)
+LEVELS = st.sampled_from([None, "None", "CPU", "Core", "Socket", "NUMA"])
+
+
+@given(CONTRADICTORY, POOLS, st.sampled_from(["cpu-bound", "memory-bound", "io-bound", "best-effort"]), LEVELS)
+@settings(max_examples=100)
+def test_a_topology_that_contradicts_itself_stops_no_pod_from_finding_another_node(topology, pools, kind, level):
+    raw = {"metadata": {"name": "evil"}, "status": {"topology": topology, "pools": pools}}
+    pods = [pinned(f"p{n}", kind, "1", labels={} if level is None else {EXCLUSIVENESS: level}) for n in range(3)]
+    for using in (by(), by(scores=(ScoreSettings("WorkloadAware"),))):
+        made = cluster("good", evil=SEED)
+        made.set_topology(NodeCPUTopology.from_raw(raw))
+        assert given_cpus(decide(made, pods, using)), "a node as it should be has CPUs for one at least"
+
+
 EMPTY = CPUTopology((), {})
 
 
