@@ -8,12 +8,13 @@ from typing import Any
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
-from concerto.api.podcpubinding import PodCPUBinding
+from concerto.api.podcpubinding import WORKLOAD_TYPE_LABEL, PodCPUBinding
 from concerto_agent.cpusets import Claim, Grant, Numbers, Refusal
+from concerto_agent.workload_fit import CONDITION
 
 Object = dict[str, Any]
 
-OWN_CONDITIONS = ("Prepared", "Applied", "KubeletConflict")
+OWN_CONDITIONS = ("Prepared", "Applied", "KubeletConflict", CONDITION)
 
 
 def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim | None:
@@ -45,6 +46,7 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
         # An agent that has just started knows nothing before an edit: only what was validated counts
         level=status.get("exclusivenessLevel", binding.level),
         unlimited=status.get("cpuQuota", obj["spec"].get("cpuQuota")) == "Unlimited",
+        workload_type=(obj["metadata"].get("labels") or {}).get(WORKLOAD_TYPE_LABEL, ""),
     )
 
 
@@ -74,6 +76,7 @@ class Outcome:
         exact: all containers have just what was granted.
         intruder: what still has CPUs of the grant; empty if nothing has.
         error: what the kernel refused; empty if it refused nothing.
+        fit: whether the pod uses its CPUs as its workload type says; None as long as that is not known.
     """
 
     cpus: Numbers | None = None
@@ -81,6 +84,7 @@ class Outcome:
     exact: bool = False
     intruder: str = ""
     error: str = ""
+    fit: Condition | None = None
 
 
 def build_agent_status(
@@ -110,7 +114,13 @@ def build_agent_status(
             applied |= {"cpus": format_cpu_list(said.cpus), "mems": format_cpu_list(said.mems)}
             if at is not None:
                 applied["at"] = at
-    mine = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] in OWN_CONDITIONS]
+        if said.fit is not None:
+            conditions.append(said.fit)
+    before = obj.get("status") or {}
+    same_pod = (before.get("applied") or {}).get("podUID") == claim.pod_uid
+    # What was seen of the pod stays until more is seen; an agent that has just started has seen nothing
+    stay = OWN_CONDITIONS if same_pod and claim.workload_type else OWN_CONDITIONS[:-1]
+    mine = [c for c in before.get("conditions") or () if c["type"] in stay]
     merged = merge_conditions(mine, conditions, now=now, observed_generation=claim.generation)
     return {"applied": applied, "conditions": merged}
 

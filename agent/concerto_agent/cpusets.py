@@ -40,6 +40,7 @@ class Claim:
         mems: memory nodes to take memory from, those of them that have any; if none, they are left alone.
         level: what is kept from others.
         unlimited: no CPU quota while the pod is pinned.
+        workload_type: that the operator chose the CPUs for; empty for a binding made by a person.
     """
 
     key: BindingKey
@@ -50,6 +51,7 @@ class Claim:
     mems: Numbers
     level: Level
     unlimited: bool = False
+    workload_type: str = ""
 
 
 @dataclass(frozen=True)

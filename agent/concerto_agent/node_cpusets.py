@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from concerto.api.nodecputopology import CPUTopology
@@ -29,6 +29,7 @@ from concerto_agent.cpusets import (
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
 from concerto_agent.topology_reader import TopologyReader
+from concerto_agent.workload_fit import FitSettings
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class PinningSettings:
         attempts: how often a pod is looked at again whose cgroups change while they are written.
         retry_seconds: wait after a status could not be written.
         release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
+        fit: when a pod uses its CPUs as its workload type says.
     """
 
     kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
@@ -57,6 +59,7 @@ class PinningSettings:
     attempts: int = 5
     retry_seconds: float = 2.0
     release_timeout_seconds: float = 5.0
+    fit: FitSettings = field(default_factory=FitSettings)
 
 
 class NodeCpusets:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from concerto.api.conditions import Condition
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
@@ -29,6 +32,7 @@ from concerto_agent.pin_counts import PinCounts, count_pins
 from concerto_agent.pods import PodWatcher
 from concerto_agent.quotas import PodLimits
 from concerto_agent.topology_reader import TopologyReader
+from concerto_agent.workload_fit import UseMeter, judge_fit
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ class Pinner:
         settings: PinningSettings,
         wall: Callable[[], float],
         limits: Callable[[], Mapping[str, PodLimits]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read before `run`.
 
@@ -56,6 +61,7 @@ class Pinner:
             settings: how to pin.
             limits: CPU limits of the node's pods by UID, of those that are known.
             wall: seconds since the epoch.
+            clock: monotonic seconds.
 
         Raises:
             OSError: the node has no cpuset hierarchy, or gives no inotify instance.
@@ -64,6 +70,7 @@ class Pinner:
         self._node_name = node_name
         self._settings = settings
         self._wall = wall
+        self._clock = clock
         hierarchies = Hierarchies.detect(where.sys)
         if hierarchies.cpuset is None:
             raise OSError(f"no cpuset hierarchy below {where.sys}/fs/cgroup")
@@ -81,6 +88,8 @@ class Pinner:
         )
         self._claims: dict[BindingKey, Claim] = {}
         self._objects: dict[BindingKey, Object] = {}
+        self._use = UseMeter(hierarchies, settings.fit)
+        self._fits: dict[str, tuple[Claim, Condition]] = {}  # by UID of the pod
         self._enforced = False
         self._wake = asyncio.Event()
         self._status_changed = asyncio.Event()
@@ -195,11 +204,21 @@ class Pinner:
                 if str(error) != complaint:
                     log.error("CPUs can't be given to pods: %s", error)
                 complaint = str(error)
+            self._look_at_use()
             self._status_changed.set()
             try:
                 await asyncio.wait_for(self._wake.wait(), self._settings.repair_seconds)
             except TimeoutError:
                 continue
+
+    def _look_at_use(self) -> None:
+        """Judge pods with a workload type whose window is over."""
+        typed = {uid: g.claim for uid, g in self._cpusets.grants.items() if g.claim.workload_type}
+        self._fits = {uid: fit for uid, fit in self._fits.items() if typed.get(uid) == fit[0]}
+        paths = {uid: path for uid in typed if (path := self._watcher.pods.get(uid)) is not None}
+        for uid, use in self._use.read(paths, self._clock()).items():
+            claim = typed[uid]
+            self._fits[uid] = claim, judge_fit(claim.workload_type, len(claim.cpus), use, self._settings.fit)
 
     async def _publish(self) -> None:
         complaint = ""
@@ -251,6 +270,8 @@ class Pinner:
         if standing is None:
             return None
         grant, said = (None, standing) if isinstance(standing, Refusal) else standing
+        if not isinstance(said, Refusal):
+            said = replace(said, fit=self._fits[claim.pod_uid][1] if claim.pod_uid in self._fits else None)
         now = format_timestamp(self._wall())
         at = self._cpusets.written_at.get(claim.pod_uid)
         told = (obj.get("status") or {}).get("applied") or {}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concerto.api.conditions import Condition
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
 from concerto_agent.bindings import HeldCPUs, Outcome, build_agent_status, own_part, read_claim
@@ -436,6 +437,25 @@ def test_an_agents_part_of_the_status_fits_the_crd(grant, said, prepared, applie
     assert own_part(whole) == status
     again = build_agent_status(OBJECT | {"status": whole}, claim("a", 1), grant, said, "2026-01-01T00:00:01Z", "later")
     assert again == status, "a status that is built again is the same"
+
+
+def test_what_was_seen_of_a_pods_use_stays_with_it_and_goes_with_it():
+    one = claim("a", 1)
+    typed = Claim(**vars(one) | {"workload_type": "cpu-bound"})
+    fits = Condition("WorkloadTypeFits", "False", "MostlyIdle", "Type best-effort would suit the pod better.")
+
+    def built(obj, made_for, **said):
+        return build_agent_status(obj, made_for, Grant(made_for, ONE), Outcome(ONE, **said), None, "now")
+
+    def told(status) -> list[str]:
+        return [c["reason"] for c in status["conditions"] if c["type"] == "WorkloadTypeFits"]
+
+    status = built(OBJECT, typed, fit=fits)
+    assert told(status) == ["MostlyIdle"]
+    seen = OBJECT | {"status": status}
+    assert told(built(seen, typed)) == ["MostlyIdle"], "an agent that has started again has seen nothing yet"
+    assert told(built(seen, one)) == [], "the binding has no type any more"
+    assert told(built(seen, Claim(**vars(typed) | {"pod_uid": "b"}))) == [], "another pod has its name"
 
 
 def test_a_plan_for_pods_that_have_what_they_shall_have_is_empty(tmp_path):

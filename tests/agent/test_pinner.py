@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -66,6 +67,40 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert told == {"b": "True", "c": "True"}
+
+
+async def test_a_type_that_does_not_fit_what_the_pod_uses_is_told(tmp_path):
+    sys = build(tmp_path / "sys", smt(1, 2, 2))
+    model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
+    model.start("a", "burstable")
+    usage = sys / "fs/cgroup/cpuacct" / model.pods["a"] / "cpuacct.usage"
+    usage.parent.mkdir(parents=True)
+    usage.write_text("0\n")  # it has a CPU and does nothing
+    (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
+    typed = binding("a")
+    typed["metadata"]["labels"] = {"concerto.dev/workload-type": "cpu-bound"}
+    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def server(request: web.Request) -> web.StreamResponse:
+        if request.method == "PATCH":
+            body = json.loads(await request.read())
+            for condition in body["status"]["conditions"]:
+                if condition["type"] == "WorkloadTypeFits" and not found.done():
+                    found.set_result(condition["reason"])
+            return web.json_response(typed | {"status": typed["status"] | body["status"]})
+        if "watch" in request.query:
+            return await hangs_up(request)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [typed]})
+
+    async with faulty([server]) as made:
+        settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.01)
+        clock = itertools.count(0, 1000)  # each look is one window after the one before
+        pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict, lambda: float(next(clock)))
+        running = asyncio.create_task(pinner.run())
+        async with asyncio.timeout(20):
+            assert await found == "MostlyIdle"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

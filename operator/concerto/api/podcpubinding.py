@@ -23,6 +23,8 @@ ResourceStatus = Literal[
     "CPUSetAllocationFailed",
     "Failed",
 ]
+WORKLOAD_TYPE_LABEL = "concerto.dev/workload-type"
+"""Label of pods, and of the bindings that the operator creates for them."""
 BindingKey = tuple[str, str]
 """Namespace and name."""
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from concerto.api.podcpubinding import WORKLOAD_TYPE_LABEL
+
 Class = Literal["PackedFriendly", "SpreadFriendly", "IsolationFriendly", "Agnostic", "Vanilla"]
 
 THRESHOLD = Decimal("0.05")
 
-LABEL = "concerto.dev/workload-type"
+LABEL = WORKLOAD_TYPE_LABEL
 EXCLUSIVENESS_LABEL = "concerto.dev/exclusiveness"
 """Label of a pod that asks for another exclusiveness than that of its workload type."""
 WORKLOAD_TYPES: dict[Class, str] = {

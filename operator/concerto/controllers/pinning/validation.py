@@ -16,6 +16,7 @@ from concerto.api.pod_ownership import MIRROR
 from concerto.api.pod_shape import shape_of
 from concerto.api.podcpubinding import FOREIGN_FINALIZERS, BindingKey
 from concerto.controllers.pinning.binding_index import BindingIndex
+from concerto.controllers.pinning.fit_events import FitEvents
 from concerto.controllers.pinning.status import (
     NOT_ANSWERED,
     binding_event,
@@ -78,6 +79,7 @@ class PodCPUBindingController:
         self._pods = pods
         self._topologies = topologies
         self._index = BindingIndex(self._pod_of)
+        self._fit_events = FitEvents(recorder)
         self._judged_on: dict[BindingKey, str] = {}  # the node that it was last judged on
         self._written: dict[BindingKey, Verdict] = {}  # verdicts on nodes that are in the statuses
         self._verdicts: dict[str, dict[BindingKey, Verdict]] = {}  # by node
@@ -117,6 +119,7 @@ class PodCPUBindingController:
             await self._remove_finalizer(key, obj)
             obj = None  # whatever else keeps the object: it holds nothing any more
         self._index.put(key, obj)
+        self._fit_events.seen(key, obj)
         view, pod = self._index.view(key), self._index.pod(key)
         if view is None:
             self._asked.pop(key, None)
