@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
-from concerto.cli.top_cpus import draw, seats
+from concerto.cli.top_cpus import Threads, count_threads, draw, seats
 from support.topologies import machine
 
 
@@ -37,6 +38,28 @@ def test_each_cpu_is_a_pods_or_kept_or_kubelets_or_everybodys():
     }  # fmt: skip
 
 
+THREADS = {
+    "exclusive, a core": ([binding("web", "0", "Core")], Threads(1, 1, 1, 12)),
+    "not exclusive: still everybody's": ([binding("a", "1-2", "None")], Threads(2, 0, 0, 12)),
+    "shared with another one's exclusive core": (
+        [binding("web", "0,6", "CPU"), binding("big", "3-5,9-11", "Socket")], Threads(8, 8, 0, 12),
+    ),
+    "a binding that holds nothing": ([binding("lost", "", "NUMA")], Threads(0, 0, 0, 12)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("bindings", "expected"), THREADS.values(), ids=THREADS)
+def test_utilisation_is_counted_by_threads(bindings, expected):
+    assert count_threads(NODE.topology, bindings) == expected
+
+
+def test_an_edit_that_was_not_validated_changes_nothing():
+    edited = binding("web", "0", "NUMA")
+    edited["status"]["exclusivenessLevel"] = "Core"
+    assert {cpu for cpu, seat in seats(NODE, [edited]).items() if "web" in seat.who} == {0, 6}
+    assert count_threads(NODE.topology, [edited]) == Threads(1, 1, 1, 12)
+
+
 def drawn(node, bindings):
     out = io.StringIO()
     Console(file=out, width=100).print(draw(node, bindings))
@@ -48,7 +71,12 @@ def test_the_machine_is_drawn_with_sockets_memory_nodes_cores_and_siblings():
     assert text.startswith("n: 2 sockets, 6 cores, 12 CPUs, 2 memory nodes\n")
     for part in ("socket 1", "memory node 1: CPUs 3-5,9-11", "core 2", "0 web", "6 kept for web", "1 a, b"):
         assert part in text
-    assert ["team/lost", "lost", "-", "-", "CPU", "-"] in [line.split() for line in text.splitlines()]
+    assert "3 threads of bound pods; 1 exclusive CPUs, 1 kept free: 2 of 12 CPUs (17 %) are taken" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["team/lost", "lost", "-", "-", "CPU", "-", "-"] in lines
+    odd = binding("odd", "2", "CPU")
+    odd["status"]["conditions"] = [{"type": "WorkloadTypeFits", "status": "False", "reason": "MostlyIdle"}]
+    assert "no: MostlyIdle" in drawn(NODE, [odd])
 
 
 def test_a_node_without_bindings_or_without_a_topology_says_so():

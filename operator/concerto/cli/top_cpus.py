@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from concerto.api.conditions import find_condition
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
-from concerto.api.nodecputopology import NodeCPUTopology
-from concerto.api.podcpubinding import PodCPUBinding
+from concerto.api.nodecputopology import CPUTopology, NodeCPUTopology
+from concerto.api.podcpubinding import Level, PodCPUBinding
 from concerto.kube import Object, Session
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
@@ -64,7 +65,7 @@ def seats(node: NodeCPUTopology, bindings: Sequence[Object]) -> dict[int, Seat]:
         cpus = to_mask(parse_cpu_list(obj["status"]["cpus"]))
         for cpu in bits(cpus):
             pods.setdefault(cpu, []).append(view.pod_name)
-        for cpu in bits(index.closure(cpus, view.level) & ~cpus):
+        for cpu in bits(index.closure(cpus, level_of(obj)) & ~cpus):
             exclusive[cpu] = view.pod_name
     found = {}
     for cpu in bits(index.online):
@@ -79,6 +80,53 @@ def seats(node: NodeCPUTopology, bindings: Sequence[Object]) -> dict[int, Seat]:
         else:
             found[cpu] = Seat(cpu, "shared", "dim")
     return found
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How much of a node bound pods take.
+
+    Attributes:
+        asked: threads of bound pods; pods that share a CPU count one each.
+        running_on: CPUs that one of them has exclusively.
+        kept: CPUs that are kept free for them.
+        online: CPUs of the node.
+    """
+
+    asked: int
+    running_on: int
+    kept: int
+    online: int
+
+    def __str__(self) -> str:
+        """One line for people."""
+        taken = self.running_on + self.kept
+        share = f" ({100 * taken / self.online:.0f} %)" if self.online else ""
+        return (
+            f"{self.asked} threads of bound pods; {self.running_on} exclusive CPUs, {self.kept} kept free: "
+            f"{taken} of {self.online} CPUs{share} are taken from the shared pool"
+        )
+
+
+def count_threads(topology: CPUTopology, bindings: Sequence[Object]) -> Threads:
+    """Utilisation of a node by the threads of bound pods. Source: Stefanakis, section 8.3.1."""
+    index = TopologyIndex.build(topology)
+    asked, running_on, exclusive = 0, 0, 0
+    for obj in bindings:
+        cpus = to_mask(parse_cpu_list((obj.get("status") or {}).get("cpus", ""))) & index.online
+        asked += cpus.bit_count()
+        running_on |= cpus
+        exclusive |= index.closure(cpus, level_of(obj))
+    # CPUs at exclusiveness None are still shared with everybody
+    return Threads(
+        asked, (running_on & exclusive).bit_count(), (exclusive & ~running_on).bit_count(), index.online.bit_count()
+    )
+
+
+def level_of(obj: Object) -> Level:
+    """The exclusiveness of a binding as it was validated."""
+    level: Level = (obj.get("status") or {}).get("exclusivenessLevel") or PodCPUBinding.from_raw(obj).level
+    return level
 
 
 def draw(node: NodeCPUTopology, bindings: Sequence[Object]) -> RenderableType:
@@ -116,7 +164,7 @@ def draw(node: NodeCPUTopology, bindings: Sequence[Object]) -> RenderableType:
         f"{node.name}: {counts['sockets']} sockets, {counts['cores']} cores, {counts['cpus']} CPUs, "
         f"{counts['numaNodes']} memory nodes{offline}"
     )
-    table = Table("POD", "BINDING", "CPUS", "MEMS", "EXCLUSIVE", "STATUS", box=None, pad_edge=False)
+    table = Table("POD", "BINDING", "CPUS", "MEMS", "EXCLUSIVE", "STATUS", "TYPE FITS", box=None, pad_edge=False)
     for obj in bindings:
         view, status = PodCPUBinding.from_raw(obj), obj.get("status") or {}
         table.add_row(
@@ -124,7 +172,17 @@ def draw(node: NodeCPUTopology, bindings: Sequence[Object]) -> RenderableType:
             view.name,
             status.get("cpus", "-"),
             status.get("mems", "-"),
-            view.level,
+            level_of(obj),
             status.get("resourceStatus", "-"),
+            _fit(status),
         )
-    return Group(head, *sockets, *([table] if bindings else [Text("No PodCPUBinding is on the node.")]))
+    threads = Text(str(count_threads(topology, bindings)))
+    return Group(head, *sockets, threads, *([table] if bindings else [Text("No PodCPUBinding is on the node.")]))
+
+
+def _fit(status: Mapping[str, Any]) -> str:
+    """Whether the pod uses its CPUs as its workload type says, or why not; ``-`` where that is not known."""
+    found = find_condition(status.get("conditions"), "WorkloadTypeFits")
+    if found is None:
+        return "-"
+    return "yes" if found["status"] == "True" else f"no: {found['reason']}"
