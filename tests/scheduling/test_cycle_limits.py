@@ -136,13 +136,10 @@ class Broken(FilterDefaults):
     name = "Broken"
     requeue_on = Change.NODE
 
-    def feasible(self, query, rows):
-        if query.pod.labels.get("app") == "poison":
+    def check(self, state, rows):
+        if state.pod.labels.get("app") == "poison":
             raise ZeroDivisionError
-        return np.ones_like(query.cluster.nodes.exists[rows])
-
-    def reasons(self, query, rows):
-        return {}
+        return np.zeros_like(state.cluster.nodes.exists[rows], dtype=np.int8)
 
 
 def test_an_error_over_one_pod_is_that_pod_s_failure_and_nobody_else_s():

@@ -111,9 +111,14 @@ def load(
 def scores(plugin: Score, asked: Query) -> dict[str, float]:
     """Scores by node without those it abstains on; asked in whole and row by row, which must agree."""
     rows = np.arange(asked.cluster.size)
-    whole = plugin.score(asked, slice(0, asked.cluster.size))
-    np.testing.assert_array_equal([plugin.score(asked, rows[i : i + 1])[0] for i in rows], whole)
-    given = plugin.normalise(asked, whole)
+    state = plugin.prepare(asked)
+    if state is None:
+        return {}
+    whole = plugin.score(state, slice(0, asked.cluster.size))
+    np.testing.assert_array_equal([plugin.score(state, rows[i : i + 1])[0] for i in rows], whole)
+    given = plugin.normalise(state, whole)
+    if given is None:
+        return {}
     return {name: given[row] for name, row in asked.cluster.row_of.items() if not np.isnan(given[row])}
 
 
@@ -164,17 +169,24 @@ def query(
     units = np.zeros(cluster.size)
     for name, held in (reserved or {}).items():
         units[cluster.row_of[name]] = held
-    return Query(p, cluster, basis, units, chosen.admit_fraction, chosen.load)
+    return Query(p, cluster, chosen, basis, units, now)
 
 
 def passes(plugin: Filter, asked: Query) -> list[str]:
     """Names of the nodes that a filter lets pass; asked in whole and row by row, which must agree."""
     rows = np.arange(asked.cluster.size)
-    whole = plugin.feasible(asked, slice(0, asked.cluster.size))
-    assert [bool(plugin.feasible(asked, rows[i : i + 1])[0]) for i in rows] == whole.tolist()
-    return [asked.cluster.names[row] for row in rows[whole]]
+    state = plugin.prepare(asked)
+    if state is None:
+        return list(asked.cluster.names)
+    whole = plugin.check(state, slice(0, asked.cluster.size))
+    assert [plugin.check(state, rows[i : i + 1])[0] for i in rows] == whole.tolist()
+    return [asked.cluster.names[row] for row in rows[whole == 0]]
 
 
 def reasons(plugin: Filter, asked: Query) -> dict[str, int]:
     """Why the filter refuses what it refuses."""
-    return dict(plugin.reasons(asked, np.flatnonzero(~plugin.feasible(asked, slice(0, asked.cluster.size)))))
+    state = plugin.prepare(asked)
+    if state is None:
+        return {}
+    codes = plugin.check(state, slice(0, asked.cluster.size))
+    return dict(plugin.reasons(state, np.flatnonzero(codes), codes[codes != 0]))

@@ -14,19 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from concerto.api.cpulist import format_cpu_list
 from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
-from concerto.api.podreservation import Assignment, Pin, ReservationKey
+from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.capacity.kinds.cost import Cost
-from concerto.pinning.topology import bits
-from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
+from concerto.scheduling.evaluation import Evaluation, Placement, Ranked, reserved
 from concerto.scheduling.framework import Query
 from concerto.scheduling.large_pod_drain import LargePodDrain, required_cpu, waits
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose, diagnose_error
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
 from concerto.scheduling.state.measured_capacity import MEASURED
 
 MAX_DECISIONS = 250
@@ -140,6 +137,21 @@ def schedule(
 ALL_ROWS = slice(None)
 
 
+@dataclass
+class _Failure:
+    """Why pods of one signature found no node.
+
+    Attributes:
+        diagnosis: why.
+        evaluation: what it was found out by; None after an error.
+        error: what went wrong in a plugin.
+    """
+
+    diagnosis: Diagnosis
+    evaluation: Evaluation | None = None
+    error: Exception | None = None
+
+
 class _Cycle:
     """One cycle: what has been found out in it, by signature of pods.
 
@@ -158,13 +170,10 @@ class _Cycle:
         self._profiles = profiles
         self._now = now
         self._generator = generator
-        self._touched: list[int] = []
-        self.drain = LargePodDrain(cluster, self._touched)
-        self._evaluations: dict[Hashable, tuple[Hashable, Evaluation]] = {}  # with the versions they are of
-        # Of filters that look at single rows, placements only take away: a pod that has found no node in this cycle
-        # finds none later in it. With filters that span rows the key has their version, and changes with it
-        self._failed: dict[Hashable, tuple[Diagnosis, Query | None, Exception | None]] = {}
-        self._counted: set[Hashable] = set()
+        self._placements: list[Placement] = []
+        self.drain = LargePodDrain(cluster, self._placements)
+        self._evaluations: dict[Hashable, Evaluation] = {}
+        self._failed: dict[Hashable, _Failure] = {}
 
     def look_at(self, pod: PodView) -> None:
         """Decide on one pod. An error in a plugin is this pod's failure, and its like's, and nobody else's."""
@@ -172,65 +181,72 @@ class _Cycle:
         profile = self._profiles.get(pod.scheduler_name)
         if profile is None or not pod.waiting or self._cluster.is_placed(pod.uid):
             return
-        key: Hashable = pod.uid
         alike: Hashable = pod.uid
         try:
             # 2. What do plugins have to know of it?
             request = request_of(self._cluster, pod, profile, self._now)
             alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request)
-            versions = tuple(each.version(self._cluster, pod) for each in profile.spanning)
-            key = (alike, versions)
-            if key not in self._failed:
+            if not self._is_hopeless(alike):
                 # 3. Which nodes are feasible, and how good are they?
-                evaluation = self._evaluation(alike, versions, pod, profile, request)
+                evaluation = self._evaluation(alike, pod, profile, request)
                 best = evaluation.best(self._generator)
                 if best is not None:
                     # 4. Take the best
                     self._place(pod, evaluation, *best)
                     return
                 # 5. Or find out why no node will do
-                filters = profile.for_workload(request.workload).filters
-                self._failed[key] = diagnose(evaluation.query, filters), evaluation.query, None
-                if request.cost is not None:
-                    wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
-                    self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
-                del self._evaluations[alike]
+                self._failed[alike] = _Failure(diagnose(evaluation.query, evaluation.filters), evaluation)
+                self._look_again_when_paced(request)
         except Exception as error:
             self._cluster.forget(pod.uid)
-            self._evaluations.pop(alike, None)
-            self._failed[key] = diagnose_error(self._cluster, error), None, error
+            self._failed[alike] = _Failure(diagnose_error(self._cluster, error), error=error)
         # 6. No node: drain one for a large pod that has waited for long
-        self._fail(pod, key, profile)
+        self._fail(pod, alike, profile)
 
-    def _evaluation(
-        self, alike: Hashable, versions: Hashable, pod: PodView, profile: Profile, request: Request
-    ) -> Evaluation:
-        made_of, evaluation = self._evaluations.get(alike, (None, None))
-        if evaluation is not None and made_of == versions:
+    def _is_hopeless(self, alike: Hashable) -> bool:
+        """Whether such a pod has found no node in this cycle, and no placement since can have helped it."""
+        failure = self._failed.get(alike)
+        if failure is None:
+            return False
+        evaluation = failure.evaluation
+        if evaluation is None or not evaluation.may_grow:
+            return True
+        evaluation.update()
+        if not evaluation.feasible.any():
+            return True
+        del self._failed[alike]
+        return False
+
+    def _evaluation(self, alike: Hashable, pod: PodView, profile: Profile, request: Request) -> Evaluation:
+        evaluation = self._evaluations.get(alike)
+        if evaluation is not None:
             evaluation.update()
             return evaluation
         query = query_for(self._cluster, pod, profile, self._now, request)
-        evaluation = Evaluation(query, profile.for_workload(request.workload), self._touched)
-        self._evaluations[alike] = versions, evaluation
-        if alike not in self._counted:
-            self._counted.add(alike)
-            for plugin, count in evaluation.abstentions.items():
-                self.result.abstentions[pod.scheduler_name, plugin] += count
+        evaluation = self._evaluations[alike] = Evaluation(query, profile, self._placements)
+        for plugin, count in evaluation.abstentions.items():
+            self.result.abstentions[pod.scheduler_name, plugin] += count
         return evaluation
 
     def _place(self, pod: PodView, evaluation: Evaluation, row: int, score: float) -> None:
         decision = _decide(pod, evaluation, row, score)
         self._cluster.assume(pod, decision.assignment, self._now, evaluation.query.required_cpu or 0.0)
-        self._touched.append(row)
+        self._placements.append((pod, row))
         self.result.decisions.append(decision)
 
-    def _fail(self, pod: PodView, key: Hashable, profile: Profile) -> None:
-        diagnosis, query, error = self._failed[key]
+    def _look_again_when_paced(self, request: Request) -> None:
+        if request.cost is not None:
+            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
+            self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
+
+    def _fail(self, pod: PodView, alike: Hashable, profile: Profile) -> None:
+        failure = self._failed[alike]
+        query = failure.evaluation.query if failure.evaluation is not None else None
         is_large = query is not None and (query.required_cpu is not None or query.ignores_size)
         always_considered = is_large and waits(pod, profile, self._now) >= 1
-        self.result.unschedulable.append(Unschedulable(pod, diagnosis, always_considered, error))
-        if always_considered and query is not None:
-            self.drain.drain_one(key, query, profile.for_workload(query.workload))
+        self.result.unschedulable.append(Unschedulable(pod, failure.diagnosis, always_considered, failure.error))
+        if always_considered and failure.evaluation is not None:
+            self.drain.drain_one(alike, failure.evaluation)
 
 
 class Request(NamedTuple):
@@ -238,7 +254,6 @@ class Request(NamedTuple):
 
     Attributes:
         reservation: the reservation that holds units for it; None without one.
-        workload: what it asks of a node's CPUs; None for a pod without a workload type.
         required_cpu: millicores that a node must have left for a large pod; None for a regular pod.
         ignores_size: whether it goes wherever there is room for one more pod.
         cost: what such a pod costs by what was measured of its kind; None while nothing is measured of any kind.
@@ -246,7 +261,6 @@ class Request(NamedTuple):
     """
 
     reservation: ReservationKey | None
-    workload: Workload | InvalidPinningRequest | None
     required_cpu: float | None
     ignores_size: bool
     cost: Cost | None = None
@@ -256,11 +270,10 @@ class Request(NamedTuple):
 def request_of(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> Request:
     """What the pod asks for beyond its shape."""
     reservation = cluster.ledger.reservations.for_pod(pod)
-    workload = profile.workload(pod)
     if not (cluster.kinds and pod.counted):
-        return Request(reservation, workload, *required_cpu(cluster, pod, profile, now))
+        return Request(reservation, *required_cpu(cluster, pod, profile, now))
     cost = cluster.kinds.cost_of(pod)
-    return Request(reservation, workload, None, False, cost, None if cost.basis == "Ended" else pod.kind)
+    return Request(reservation, None, False, cost, None if cost.basis == "Ended" else pod.kind)
 
 
 def query_for(
@@ -275,15 +288,11 @@ def query_for(
     return Query(
         pod,
         cluster,
+        settings,
         basis,
         reserved(cluster, request.reservation),
-        settings.admit_fraction,
-        settings.load,
-        oldest=now - settings.stale_after_seconds,
-        now=now,
-        cpu_policy=settings.workload_aware.policy,
+        now,
         reservation=request.reservation,
-        workload=request.workload,
         required_cpu=request.required_cpu,
         ignores_size=request.ignores_size,
         cost=request.cost,
@@ -306,24 +315,13 @@ def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Dec
         node_capacity_resource_version=cluster.ledger.nodes.resource_version(node),
         available=float(available[0]),
         reservation=query.reservation if query.reserved[row] > 0 else None,
-        pin=_pin(pod, query, node),
         cost=cost,
     )
     return Decision(
         pod,
-        assignment,
+        evaluation.reserve(assignment),
         score,
         int(np.count_nonzero(evaluation.feasible)),
         evaluation.top(row, RANKED),
         evaluation.by_allocation,
     )
-
-
-def _pin(pod: PodView, query: Query, node: str) -> Pin | None:
-    """The CPUs that the pod gets there; its binding has its name, as a pod has one at most."""
-    if not isinstance(query.workload, Workload):
-        return None
-    placement = query.cluster.cpus.place(node, query.workload)
-    assert placement is not None, "the filter let the node pass"
-    cpus, mems = format_cpu_list(bits(placement.cpus)), format_cpu_list(placement.mems)
-    return Pin(cpus, mems, placement.level, pod.name)

@@ -1,19 +1,21 @@
 """One template's view of the cluster during one cycle: which nodes are feasible, and how good they are.
 
-Its first pod has every plugin look at all nodes. For its siblings only the rows that have changed since are looked at
-again: within a cycle nothing happens to the cluster but the cycle's own placements.
+Its first pod has every plugin look at all nodes. For its siblings only the rows are looked at again whose answers have
+changed since: within a cycle nothing happens to the cluster but the cycle's own placements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from concerto.api.podreservation import ReservationKey
+from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.score_arguments import MissingMetrics
-from concerto.scheduling.framework import Filter, Query
+from concerto.scheduling.framework import NO_ROWS, Filter, Plugin, Query, Reach, union
 from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
@@ -24,6 +26,9 @@ _SHOWN: tuple[MissingMetrics, ...] = ("LeastScore",)
 """Rules whose filled in score is shown as the plugin's: under Abstain it is the other nodes'."""
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
+
+Placement = tuple[PodView | None, int]
+"""A pod that the cycle has placed and its row; without a pod, a row that has changed in another way."""
 
 
 def reserved(cluster: ClusterState, reservation: ReservationKey | None) -> Floats:
@@ -49,67 +54,151 @@ class Ranked:
     by_plugin: tuple[tuple[str, float], ...]
 
 
+class Feasibility:
+    """Which rows the filters let pass.
+
+    Args:
+        query: the first pod of the template.
+        filters: the profile's.
+
+    Attributes:
+        filters: those that concern the pod, with what they prepared, in order.
+        feasible: by row, whether every filter lets it pass.
+    """
+
+    def __init__(self, query: Query, filters: Iterable[Filter]) -> None:
+        self.filters = [(f, state) for f in filters if (state := f.prepare(query)) is not None]
+        self._by_row = [(f, state) for f, state in self.filters if f.reach is Reach.ROW]
+        self._by_domain = [(f, state) for f, state in self.filters if f.reach is Reach.DOMAIN]
+        every = slice(0, query.cluster.size)
+        self._fixed: Bools = query.cluster.nodes.exists[every].copy()
+        for plugin, state in self.filters:
+            if plugin.reach is Reach.NOWHERE:
+                self._fixed &= plugin.check(state, every) == 0
+        self._passes = [plugin.check(state, every) == 0 for plugin, state in self._by_domain]
+        self.feasible: Bools = self._fixed.copy()
+        self._look(every)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a placement may let more nodes pass than before."""
+        return bool(self._by_domain)
+
+    def update(self, placements: Sequence[Placement], rows: Ints) -> Ints:
+        """Look again after these placements, on these rows; returns other rows that pass now or do not any more."""
+        again = NO_ROWS
+        for (plugin, state), passes in zip(self._by_domain, self._passes):
+            asked = rows_to_ask(plugin, state, placements)
+            if len(asked):
+                passes[asked] = plugin.check(state, asked) == 0
+                again = union(again, asked)
+        if len(again):
+            before = self.feasible[again]
+            self._look(again)
+            again = again[self.feasible[again] != before]
+        self._look(rows)
+        return again
+
+    def _look(self, rows: Rows) -> None:
+        mask = self._fixed[rows] if not isinstance(rows, slice) else self._fixed[rows].copy()
+        for plugin, state in self._by_row:
+            mask &= plugin.check(state, rows) == 0
+        for passes in self._passes:
+            mask &= passes[rows]
+        self.feasible[rows] = mask
+
+
 class Evaluation:
     """Feasible nodes and their scores for one kind of pod.
 
     Args:
         query: its first pod.
         profile: filters and scores.
-        touched: rows that the cycle has placed pods on, in order; the cycle appends to it.
+        placements: what the cycle has placed, in order; the cycle appends to it.
 
     Attributes:
-        feasible: by row, whether every filter lets it pass.
         abstentions: feasible nodes of which each score lacked its metrics at the first look.
         by_allocation: whether at the last look too few nodes were measured for every score by load, so that requests
             decided in their place.
     """
 
-    def __init__(self, query: Query, profile: Profile, touched: Sequence[int]) -> None:
+    def __init__(self, query: Query, profile: Profile, placements: Sequence[Placement]) -> None:
         self.query = query
         self._profile = profile
-        self._touched = touched
-        self._seen = len(touched)
-        self._changing = tuple(f for f in profile.filters if not f.unaffected_by_placements)
-        self._local = tuple((s, float(w)) for s, w in profile.scores if not (s.needs_normalising or s.needs_telemetry))
-        self._whole = tuple((s, float(w)) for s, w in profile.scores if s.needs_normalising or s.needs_telemetry)
+        self._placements = placements
+        self._seen = len(placements)
+        self._filters = Feasibility(query, profile.filters)
+        scores = [(s, float(w), state) for s, w in profile.scores if (state := s.prepare(query)) is not None]
+        self._scores = scores
+        self._local = [each for each in scores if not (each[0].needs_normalising or each[0].needs_telemetry)]
+        self._whole = [each for each in scores if each[0].needs_normalising or each[0].needs_telemetry]
         size = query.cluster.size
-        self.feasible = query.cluster.nodes.exists[:size].copy()
         self.abstentions: dict[str, int] = {}
         self.by_allocation = False
         self._totals: Floats = np.zeros(0)
-        self._abstained = not profile.scores
+        self._abstained = not scores
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
         self._raw = np.full((len(self._whole), size), np.nan)  # of the others, as `normalise` takes them
         self._known = np.ones((len(self._whole), size), dtype=np.bool_)  # of which nodes they have metrics
-        self._look(slice(0, size), profile.filters)
+        self._score_local(slice(0, size))
+        for index in range(len(self._whole)):
+            self._score_whole(index, slice(0, size))
         self._count_abstentions()
 
+    @property
+    def feasible(self) -> Bools:
+        """By row, whether every filter lets it pass."""
+        return self._filters.feasible
+
+    @property
+    def filters(self) -> list[tuple[Filter, Any]]:
+        """The filters that concern the pod, with what they prepared, in order."""
+        return self._filters.filters
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether a placement may make nodes feasible that were not."""
+        return self._filters.may_grow
+
     def update(self) -> None:
-        """Look again at the rows that have changed."""
-        if self._seen < len(self._touched):
-            rows = np.array(sorted(set(self._touched[self._seen :])), dtype=np.int64)
-            self._seen = len(self._touched)
-            if self.query.reservation is not None:
-                self.query.reserved[rows] = reserved(self.query.cluster, self.query.reservation)[rows]
-            self._look(rows, self._changing)
+        """Look again at the rows whose answers have changed."""
+        placements = self._placements[self._seen :]
+        if not placements:
+            return
+        self._seen += len(placements)
+        rows = np.array(sorted({row for _, row in placements}), dtype=np.int64)
+        if self.query.reservation is not None:
+            self.query.reserved[rows] = reserved(self.query.cluster, self.query.reservation)[rows]
+        changed = self._filters.update(placements, rows)
+        if len(changed):
+            rows = union(rows, changed)
+        local = rows
+        for plugin, _, state in self._local:
+            local = union(local, rows_to_ask(plugin, state, placements))
+        self._score_local(local)
+        for index, (plugin, _, state) in enumerate(self._whole):
+            self._score_whole(index, union(rows, rows_to_ask(plugin, state, placements)))
 
     def totals(self) -> Floats:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
         weighted, weights = self._weighted, self._weights
         candidates = self._candidates()
         failed = self._without_metrics(candidates)
-        self.by_allocation = bool(failed) and all(s.name in failed for s, _ in self._whole if s.needs_telemetry)
-        for (_, weight), given in zip(self._whole, self._given(candidates, failed)):
-            weighted, weights = self._add(weighted, weights, given, weight)
+        self.by_allocation = bool(failed) and all(s.name in failed for s, _, _ in self._whole if s.needs_telemetry)
+        scored = bool(self._local)
+        for (_, weight, _), given in zip(self._whole, self._given(candidates, failed)):
+            if given is not None:
+                weighted, weights = self._add(weighted, weights, given, weight)
+                scored = True
         # A profile that compares nodes by requests in a way of its own needs no other
         if self.by_allocation and not any(s.by_requests for s, _ in self._profile.scores):
             strategy = self._profile.settings.load.requests_strategy
-            for plugin, weight in self._whole:
+            for plugin, weight, _ in self._whole:
                 if plugin.name in failed and plugin.missing_metrics != "Requests":
                     by_requests = stand_in(plugin, strategy).score(self.query, slice(0, len(weights)))
                     weighted, weights = self._add(weighted, weights, by_requests, weight)
-        if self._abstained:
+        if self._abstained or not scored:
             means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
         else:
             means = weighted / weights
@@ -131,12 +220,18 @@ class Evaluation:
             row = ties[generator.integers(len(ties))]
         return int(row), float(greatest)
 
-    def top(self, chosen: int, count: int) -> tuple[Ranked, ...]:
-        """The chosen row and the next best ones as `best` saw them, with what each plugin that had a say gave them.
+    def reserve(self, assignment: Assignment) -> Assignment:
+        """The assignment, with what each filter gives the pod on its node."""
+        for plugin, state in self.filters:
+            assignment = plugin.reserve(state, assignment)
+        return assignment
 
-        Of a profile with one score there is nothing to tell apart, and nothing is computed.
+    def top(self, chosen: int, count: int) -> tuple[Ranked, ...]:
+        """The chosen row and the next best ones as `best` saw them, with what each plugin gave them.
+
+        Where one score decides there is nothing to tell apart, and nothing is computed.
         """
-        if len(self._profile.scores) < 2:
+        if len(self._scores) < 2:
             return ()
         totals = self._totals.copy()
         totals[chosen] = np.inf
@@ -159,24 +254,27 @@ class Evaluation:
         """What each score gives these rows, 0 to 100; NaN where it abstains, and where requests decide for it."""
         candidates = self._candidates()
         failed = self._without_metrics(candidates)
-        whole = iter(self._given(candidates, failed, _SHOWN))
-        return {
-            plugin.name: next(whole)[rows]
-            if plugin.needs_normalising or plugin.needs_telemetry
-            else plugin.score(self.query, rows)
-            for plugin, _ in self._profile.scores
-        }
+        shown = {plugin.name: np.full(len(rows), np.nan) for plugin, _ in self._profile.scores}
+        for plugin, _, state in self._local:
+            shown[plugin.name] = plugin.score(state, rows)
+        for (plugin, _, _), given in zip(self._whole, self._given(candidates, failed, _SHOWN)):
+            if given is not None:
+                shown[plugin.name] = given[rows]
+        return shown
 
     def _given(
         self, candidates: Bools, failed: Collection[str], fills: Collection[MissingMetrics] = _FILLED
-    ) -> list[Floats]:
-        """By row, the scores that look at all rows or need telemetry, with missing ones filled in by these rules."""
+    ) -> list[Floats | None]:
+        """By row, the scores that look at all rows or need telemetry, with missing ones filled in by these rules.
+
+        None where a score tells no node from another.
+        """
         given = []
-        for (plugin, _), raw in zip(self._whole, self._raw):
-            scores = plugin.normalise(self.query, raw) if plugin.needs_normalising else raw
+        for (plugin, _, state), raw in zip(self._whole, self._raw):
+            scores = plugin.normalise(state, raw) if plugin.needs_normalising else raw
             if plugin.name in failed and plugin.missing_metrics != "Requests":
                 scores = np.full_like(raw, np.nan)
-            elif self._abstained and plugin.needs_telemetry and plugin.missing_metrics in fills:
+            elif scores is not None and self._abstained and plugin.needs_telemetry and plugin.missing_metrics in fills:
                 scores = settle(scores, candidates, plugin.missing_metrics)
             given.append(scores)
         return given
@@ -188,7 +286,7 @@ class Evaluation:
         by_load = self._profile.settings.load.min_measured_percent
         return frozenset(
             plugin.name
-            for (plugin, _), known, raw in zip(self._whole, self._known, self._raw)
+            for (plugin, _, _), known, raw in zip(self._whole, self._known, self._raw)
             if plugin.needs_telemetry
             and too_few_are_measured(
                 known & ~np.isnan(raw), candidates, by_load if "load" in plugin.needs_telemetry else 0
@@ -196,7 +294,7 @@ class Evaluation:
         )
 
     def _count_abstentions(self) -> None:
-        for (plugin, _), known in zip(self._whole, self._known):
+        for (plugin, _, _), known in zip(self._whole, self._known):
             missing = int(np.count_nonzero(~known & self.feasible))
             if missing and plugin.needs_telemetry:
                 self.abstentions[plugin.name] = missing
@@ -207,24 +305,26 @@ class Evaluation:
             return with_unit
         return self.feasible
 
-    def _look(self, rows: Rows, filters: Sequence[Filter]) -> None:
+    def _score_local(self, rows: Rows) -> None:
+        if not self._local:
+            return
+        size = len(self.query.basis[rows])
+        weighted, weights = np.zeros(size), np.zeros(size)
+        for scorer, weight, state in self._local:
+            scores = scorer.score(state, rows)
+            self._abstained |= bool(np.isnan(scores).any())
+            weighted, weights = self._add(weighted, weights, scores, weight)
+        self._weighted[rows], self._weights[rows] = weighted, weights
+
+    def _score_whole(self, index: int, rows: Rows) -> None:
+        scorer, _, state = self._whole[index]
         mask = self.feasible[rows]
-        for plugin in filters:
-            mask &= plugin.feasible(self.query, rows)
-        self.feasible[rows] = mask
-        if self._local:
-            weighted, weights = np.zeros(len(mask)), np.zeros(len(mask))
-            for scorer, weight in self._local:
-                scores = scorer.score(self.query, rows)
-                self._abstained |= bool(np.isnan(scores).any())
-                weighted, weights = self._add(weighted, weights, scores, weight)
-            self._weighted[rows], self._weights[rows] = weighted, weights
-        for raw, known, (scorer, _) in zip(self._raw, self._known, self._whole):
-            scores = scorer.score(self.query, rows)
-            raw[rows] = np.where(mask, scores, np.nan)
-            if scorer.needs_telemetry:
-                known[rows] = scorer.knows(self.query, rows)
-            self._abstained |= bool(np.isnan(scores[mask]).any() or not known[rows][mask].all())
+        scores = scorer.score(state, rows)
+        self._raw[index][rows] = np.where(mask, scores, np.nan)
+        known = self._known[index]
+        if scorer.needs_telemetry:
+            known[rows] = scorer.knows(self.query, rows)
+        self._abstained |= bool(np.isnan(scores[mask]).any() or not known[rows][mask].all())
 
     def _add(self, weighted: Floats, weights: Floats, scores: Floats, weight: float) -> tuple[Floats, Floats]:
         """One more score; where it abstains, neither sum grows."""
@@ -232,3 +332,13 @@ class Evaluation:
             return weighted + scores * weight, weights + weight
         given = ~np.isnan(scores)
         return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight
+
+
+def rows_to_ask(plugin: Plugin, state: Any, placements: Iterable[Placement]) -> Ints:
+    """The rows whose answers of a plugin with reach DOMAIN have changed by these placements."""
+    rows = NO_ROWS
+    if plugin.reach is Reach.DOMAIN:
+        for pod, row in placements:
+            if pod is not None:
+                rows = union(rows, plugin.add_pod(state, pod, row))
+    return rows

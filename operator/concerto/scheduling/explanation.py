@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle import query_for
 from concerto.scheduling.evaluation import Evaluation
-from concerto.scheduling.framework import Filter, Query
+from concerto.scheduling.framework import Filter
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
@@ -48,7 +50,6 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
         now: seconds since the epoch.
     """
     query = query_for(cluster, pod, profile, now)
-    profile = profile.for_workload(query.workload)
     template = Evaluation(query, profile, ())
     totals = template.totals()
     rows = np.flatnonzero(cluster.nodes.exists[: cluster.size])
@@ -58,7 +59,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
     for i, row in enumerate(rows):
         refused_by, reason = "", ""
         if not template.feasible[row]:
-            refused_by, reason = _refusal(query, profile.filters, row)
+            refused_by, reason = _refusal(template.filters, row)
         elif totals[row] == -np.inf:
             refused_by, reason = "Reservation", "a standing reservation holds a unit for the pod elsewhere"
         verdicts.append(
@@ -75,9 +76,10 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
     return sorted(verdicts, key=lambda v: (v.total is None, -(v.total or 0.0), v.node))
 
 
-def _refusal(query: Query, filters: tuple[Filter, ...], row: np.int64) -> tuple[str, str]:
+def _refusal(filters: Iterable[tuple[Filter, Any]], row: np.int64) -> tuple[str, str]:
     rows = np.array([row])
-    for plugin in filters:
-        if not plugin.feasible(query, rows)[0]:
-            return plugin.name, ", ".join(plugin.reasons(query, rows))
+    for plugin, state in filters:
+        codes = plugin.check(state, rows)
+        if codes[0]:
+            return plugin.name, ", ".join(plugin.reasons(state, rows, codes))
     return "", ""

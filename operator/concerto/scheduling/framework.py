@@ -1,71 +1,68 @@
-"""What filters and scores are.
+"""The extension points of the scheduler: filters and scores. Kubernetes' names for the same steps are in brackets.
 
-A plugin answers for many nodes at once, from columns: for all of them when a template's first pod is looked at, and for
-the few rows that have changed when its siblings are. So it must give a row the same answer whatever other rows it is
-asked about, except in ``Score.normalise``.
+A plugin answers for many nodes (rows) at once, from columns. It is prepared once for each signature of pods in a cycle
+[PreFilter, PreScore], and is then asked about all rows, and later about the few rows that have changed. So it must give
+a row the same answer whatever other rows it is asked about, except in ``Score.normalise``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from enum import Enum, auto
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.metric_provider import Statistic
 from concerto.api.pod import PodView
-from concerto.api.podreservation import ReservationKey
-from concerto.api.schedulingprofile import CPUPolicy, LoadSettings
+from concerto.api.podreservation import Assignment, ReservationKey
+from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import MissingMetrics
 from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
-from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
+from concerto.scheduling.state.columns import Bools, Codes, Floats, Ints, Rows
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
-from concerto.scheduling.state.provided_load import RESOURCES
 from concerto.scheduling.state.resources import PODS
 
-_MEANS: tuple[Statistic, ...] = ("average", "latest")
+NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
+
+
+def union(one: Ints, other: Ints) -> Ints:
+    """Rows that are in either, each once and in order."""
+    if not len(other):
+        return one
+    return np.union1d(one, other) if len(one) else other
 
 
 @dataclass(frozen=True)
 class Query:
-    """One pending pod (or any of its like siblings) that a node is looked for.
+    """One pending pod, which stands for all pods of its signature, and the cluster in which a node is looked for.
 
     Attributes:
         pod: the pod.
         cluster: the cluster; plugins only read it.
+        settings: the pod's profile.
         basis: by row, what it takes part by: MEASURED, BY_REQUESTS or AVOIDED.
         reserved: by row, units that a standing reservation holds for this pod.
-        admit_fraction: room that a node must have left to be given one more pod, in pods.
-        load: how nodes' load is told.
+        now: seconds since the epoch.
         reservation: the reservation that holds units for it; None without one.
-        oldest: when a provider's metric must have been measured at least, seconds.
-        workload: what it asks of a node's CPUs; None for a pod without a workload type.
-        cpu_policy: whether nodes with the most or with the least room for its kind are better.
         required_cpu: millicores that a node must have left for it, if it is a large pod; None for a regular pod.
         ignores_size: whether it has waited so long that it goes wherever there is room for one more pod.
         cost: what such a pod costs, by what was measured of its kind; None while nothing is measured of any kind.
-        now: seconds since the epoch.
     """
 
     pod: PodView
     cluster: ClusterState
+    settings: ProfileSettings
     basis: NDArray[np.int8]
     reserved: Floats
-    admit_fraction: float
-    load: LoadSettings
+    now: float = 0.0
     reservation: ReservationKey | None = None
-    oldest: float = -np.inf
-    workload: Workload | InvalidPinningRequest | None = None
-    cpu_policy: CPUPolicy = "Balanced"
     required_cpu: int | float | None = None
     ignores_size: bool = False
     cost: Cost | None = None
-    now: float = 0.0
 
     @property
     def any_measured(self) -> bool:
@@ -121,113 +118,131 @@ class Query:
         by_requests: Bools = self.basis[rows] == BY_REQUESTS
         return by_requests
 
-    def mean_load(self, resource: str, rows: Rows) -> Floats:
-        """The mean over the window (else the latest measurement) and what the window cannot contain yet, as fractions.
 
-        0 or more, in parts of the machine; NaN where telemetry is missing, unusable or too old.
-        """
-        mean = self._measured(resource, "average", rows)
-        mean = np.where(np.isnan(mean), self._measured(resource, "latest", rows), mean)
-        return mean + self.part(resource, self.cluster.load.recent(resource, self.load, rows), rows)
+class Reach(Enum):
+    """Which answers of a plugin for a pod change when another pod comes to a row, or leaves it."""
 
-    def deviation(self, resource: str, rows: Rows) -> Floats:
-        """The standard deviation over the window, as a fraction of the machine; 0 where only the load is known.
-
-        Source: Trimaran's plugins, which take a deviation that nobody measured as 0.
-        """
-        return np.nan_to_num(self._measured(resource, "deviation", rows))
-
-    def knows_load(self, resource: str, rows: Rows) -> Bools:
-        """Where `mean_load` is a number."""
-        known = [self._measured(resource, statistic, rows) for statistic in _MEANS]
-        return ~np.isnan(np.fmax(*known))
-
-    def requested_load(self, resource: str, rows: Rows) -> Floats:
-        """What pods on the nodes request, in parts of the machine, with kube-scheduler's defaults for the rest."""
-        requested = self.cluster.usage.nonzero[RESOURCES.index(resource)][rows]
-        return self.part(resource, requested.astype(np.float64), rows)
-
-    def has(self, resource: str, rows: Rows) -> Bools:
-        """Where the machine has some of the resource."""
-        there: Bools = self.cluster.nodes.machine[RESOURCES.index(resource)][rows] > 0
-        return there
-
-    def _measured(self, resource: str, statistic: Statistic, rows: Rows) -> Floats:
-        measured = self.cluster.load.measured(resource, statistic, self.load, rows, self.oldest)
-        return measured if self.load.provider else np.where(self.is_measured(rows), measured, np.nan)
-
-    def part(self, resource: str, amount: Floats | float, rows: Rows) -> Floats:
-        """An amount (millicores, bytes) in parts of the machine; 1 where the machine has none of the resource."""
-        machine = self.cluster.nodes.machine[RESOURCES.index(resource)][rows]
-        parts: Floats = amount / np.maximum(machine, 1)
-        return np.where(machine > 0, parts, np.minimum(parts, 1.0))
+    NOWHERE = auto()  # none: it is not asked again
+    ROW = auto()  # that of the row: it is asked again about it, and reads the cluster's columns anew
+    DOMAIN = auto()  # those of other rows, too: its `add_pod` and `remove_pod` say which
 
 
-class Filter(Protocol):
-    """Decides which nodes a pod may go to.
+class Plugin(Protocol):
+    """What filters and scores have in common.
 
     Attributes:
         name: as in SchedulingProfile.
-        unaffected_by_placements: whether a placement on a node leaves the answer for all nodes as it was.
-        mended_by_draining: whether it may let a node pass once other pods have left the node's CPUs.
-        for_pinned_pods: whether it concerns only pods with a workload type.
-        spans_rows: whether a row's answer depends on pods on other rows. It is asked anew about all rows then, when its
-            ``version`` for the pod has changed.
-        requeue_on: changes after which a pod that it refused everywhere is worth another look.
+        reach: which of its answers a placement changes.
     """
 
     name: ClassVar[str]
-    spans_rows: ClassVar[bool]
-    unaffected_by_placements: ClassVar[bool]
+    reach: ClassVar[Reach]
+
+    def prepare(self, query: Query) -> Any:
+        """What its answers for such pods are made from [PreFilter, PreScore]; None if it does not concern them.
+
+        A filter that does not concern a pod lets all nodes pass, and a score that does not gives it no scores. Only
+        the state may be changed later, and only by ``add_pod`` and ``remove_pod``.
+        """
+        ...
+
+    def add_pod(self, state: Any, pod: PodView, row: int) -> Ints:
+        """Count another pod on the row [AddPod]; returns the rows to ask again. Called only with reach DOMAIN.
+
+        The columns of the cluster count the pod already, or never will (what-if). The row need not be among those that
+        are returned if its own answer stays.
+        """
+        ...
+
+    def remove_pod(self, state: Any, pod: PodView, row: int) -> Ints:
+        """Take another pod off the row [RemovePod]; as ``add_pod``."""
+        ...
+
+
+class PluginDefaults:
+    """What holds for most plugins: they read the columns of the cluster, and each row tells everything of itself."""
+
+    reach: ClassVar[Reach] = Reach.ROW
+
+    def prepare(self, query: Query) -> Any:
+        """The query itself."""
+        return query
+
+    def add_pod(self, state: Any, pod: PodView, row: int) -> Ints:
+        """The state knows no pods."""
+        return NO_ROWS
+
+    def remove_pod(self, state: Any, pod: PodView, row: int) -> Ints:
+        """The state knows no pods."""
+        return NO_ROWS
+
+
+class Filter(Plugin, Protocol):
+    """Decides which nodes a pod may go to.
+
+    Attributes:
+        refusals: why it may refuse a node, in kube-scheduler's words where it has them. Code n is the n-th of them.
+        resolvable: the codes that the eviction of pods from the node could mend [Unschedulable, and not
+            UnschedulableAndUnresolvable].
+        mended_by_draining: whether it may let a node pass once other pods have left the node's CPUs.
+        requeue_on: changes after which a pod that it refused everywhere is worth another look [EventsToRegister].
+    """
+
+    refusals: ClassVar[tuple[str, ...]]
+    resolvable: ClassVar[frozenset[int]]
     mended_by_draining: ClassVar[bool]
-    for_pinned_pods: ClassVar[bool]
     requeue_on: ClassVar[Change]
 
-    def version(self, cluster: ClusterState, pod: PodView) -> Hashable:
-        """What its answers for the pod depend on beyond the rows themselves; asked only if it spans rows."""
+    def check(self, state: Any, rows: Rows) -> Codes:
+        """By row, 0 where it lets the node pass, else the code of the refusal [Filter]."""
         ...
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """By row, whether it lets the node pass."""
+    def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
+        """Sentences for refused rows and their codes, none of them 0, and how many rows each is true of."""
         ...
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """Why it refuses these rows, each of which it does refuse, and how many of them for that reason."""
+    def reserve(self, state: Any, assignment: Assignment) -> Assignment:
+        """The assignment, with what the plugin gives the pod on its node [Reserve]."""
         ...
 
 
-class FilterDefaults:
-    """What holds for most filters."""
+class FilterDefaults(PluginDefaults):
+    """What holds for most filters: each code has one sentence, and evictions mend nothing."""
 
-    unaffected_by_placements: ClassVar[bool] = False
+    refusals: ClassVar[tuple[str, ...]] = ()
+    resolvable: ClassVar[frozenset[int]] = frozenset()
     mended_by_draining: ClassVar[bool] = False
-    for_pinned_pods: ClassVar[bool] = False
-    spans_rows: ClassVar[bool] = False
 
-    def version(self, cluster: ClusterState, pod: PodView) -> Hashable:
-        """The rows tell everything."""
-        return None
+    def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
+        """Each code's sentence."""
+        counts = np.bincount(codes, minlength=len(self.refusals) + 1).tolist()
+        return {sentence: count for sentence, count in zip(self.refusals, counts[1:]) if count}
+
+    def reserve(self, state: Any, assignment: Assignment) -> Assignment:
+        """As it is."""
+        return assignment
 
 
-class Score(Protocol):
+def refused_unless(passes: Bools) -> Codes:
+    """Code 1 where a filter with one refusal does not let the node pass."""
+    return (~passes).view(np.int8)
+
+
+class Score(Plugin, Protocol):
     """Decides how good a feasible node is, from 0 to 100.
 
     Attributes:
-        name: as in SchedulingProfile.
         needs_normalising: whether ``normalise`` is to be called, as a node's score depends on the other nodes.
         needs_telemetry: what must be measured of a node, without which it abstains there: capacity, load, deviation.
         by_requests: whether it compares nodes by requests, so that nothing need stand in for missing telemetry.
-        for_pinned_pods: whether it concerns only pods with a workload type.
         missing_metrics: what is done about nodes whose telemetry is missing (`missing_metrics.settle`).
         packs: whether it prefers nodes that are in use to empty ones.
         resources: of which it reads the load.
     """
 
-    name: ClassVar[str]
     needs_normalising: ClassVar[bool]
     needs_telemetry: ClassVar[frozenset[str]]
     by_requests: ClassVar[bool]
-    for_pinned_pods: ClassVar[bool]
     packs: ClassVar[bool]
     resources: ClassVar[tuple[str, ...]]
 
@@ -240,22 +255,24 @@ class Score(Protocol):
         """Rows whose telemetry it has."""
         ...
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: Any, rows: Rows) -> Floats:
         """By row: 0 to 100, or any scale that ``normalise`` takes; NaN where it abstains."""
         ...
 
-    def normalise(self, query: Query, scores: Floats) -> Floats:
-        """From the scores of all rows to 0 to 100; NaN, where it abstains or the pod can't go, stays NaN."""
+    def normalise(self, state: Any, scores: Floats) -> Floats | None:
+        """From the scores of all rows to 0 to 100; NaN, where it abstains or the pod can't go, stays NaN.
+
+        None if it tells no node from another: it is left out of the weighted mean then.
+        """
         ...
 
 
-class ScoreDefaults:
+class ScoreDefaults(PluginDefaults):
     """What holds for most scores: they are on the scale of 0 to 100 already, and need no telemetry."""
 
     needs_normalising: ClassVar[bool] = False
     needs_telemetry: ClassVar[frozenset[str]] = frozenset()
     by_requests: ClassVar[bool] = False
-    for_pinned_pods: ClassVar[bool] = False
     packs: ClassVar[bool] = False
     resources: ClassVar[tuple[str, ...]] = ()
 
@@ -268,7 +285,7 @@ class ScoreDefaults:
         """Every row: it needs no telemetry, or has another answer where telemetry is missing."""
         return np.ones_like(query.cluster.nodes.exists[rows])
 
-    def normalise(self, query: Query, scores: Floats) -> Floats:
+    def normalise(self, state: Any, scores: Floats) -> Floats | None:
         """As they are."""
         return scores
 

@@ -8,7 +8,7 @@ from itertools import chain, islice
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import Query
+from concerto.scheduling.evaluation import Evaluation, Placement
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints
@@ -60,12 +60,12 @@ class LargePodDrain:
 
     Args:
         cluster: the cluster; its ``large_pods.draining`` is written.
-        touched: rows that have changed in the cycle; drained ones are appended.
+        placements: of the cycle; rows that are drained are appended.
     """
 
-    def __init__(self, cluster: ClusterState, touched: list[int]) -> None:
+    def __init__(self, cluster: ClusterState, placements: list[Placement]) -> None:
         self._cluster = cluster
-        self._touched = touched
+        self._placements = placements
         self._candidates: dict[object, list[int]] = {}  # for alike pods, the last is the next
 
     def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
@@ -84,29 +84,29 @@ class LargePodDrain:
         some = list(islice(iterator, _MAX_SORTED))
         return chain(sorted(some, key=lambda pod: (-pod.priority, not has_waited(pod))), iterator)
 
-    def drain_one(self, key: object, query: Query, profile: Profile) -> None:
+    def drain_one(self, key: object, evaluation: Evaluation) -> None:
         """Drain one more node for a pod like those of that key, the node that has to lose the least."""
         if key not in self._candidates:
-            self._candidates[key] = self._find(query, profile)
+            self._candidates[key] = self._find(evaluation)
         candidates, draining = self._candidates[key], self._cluster.large_pods.draining
         while candidates:
             row = candidates.pop()
             if not draining[row]:
                 draining[row] = True
-                self._touched.append(row)
+                self._placements.append((None, row))
                 return
 
     def end(self) -> None:
         """The cycle is over."""
         self._cluster.large_pods.draining[:] = False
 
-    def _find(self, query: Query, profile: Profile) -> list[int]:
+    def _find(self, evaluation: Evaluation) -> list[int]:
         """Nodes to drain for such pods: so many that a quarter of those that would do for them is drained, or one."""
         cluster, rows = self._cluster, slice(0, self._cluster.size)
-        wanted = cluster.nodes.exists[rows] & query.is_measured(rows)
-        for plugin in profile.filters:
+        wanted = cluster.nodes.exists[rows] & evaluation.query.is_measured(rows)
+        for plugin, state in evaluation.filters:
             if not plugin.mended_by_draining:
-                wanted &= plugin.feasible(query, rows)
+                wanted &= plugin.check(state, rows) == 0
         taken = cluster.large_pods.taken(rows)
         draining = cluster.large_pods.draining[rows]
         max_more = max(1, int(_MAX_DRAINING * np.count_nonzero(wanted))) - int(np.count_nonzero(wanted & draining))

@@ -7,13 +7,11 @@ from functools import cached_property
 from typing import Self
 
 from concerto.api.metric_provider import SMOOTHING
-from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import MetricsPolicy, ProfileSettings
 from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.framework import Filter, Score
 from concerto.scheduling.plugins.missing_metrics.filter import MissingMetrics
 from concerto.scheduling.plugins.registry import ALWAYS, FILTERS, SCORES
-from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
 
 
 @dataclass(frozen=True)
@@ -61,35 +59,9 @@ class Profile:
         return self.settings.metrics_policy if by_agents else "FallbackToRequests"
 
     @cached_property
-    def spanning(self) -> tuple[Filter, ...]:
-        """The filters whose answer for a row depends on pods on other rows."""
-        return tuple(f for f in self.filters if f.spans_rows)
-
-    @cached_property
-    def pins(self) -> bool:
-        """Whether its pods can have CPUs of their own."""
-        return any(f.for_pinned_pods for f in self.filters)
-
-    @cached_property
     def reads_load(self) -> bool:
         """Whether a score looks at the load of nodes, and not only at their measured capacity."""
         return any("load" in score.needs_telemetry for score, _ in self.scores)
-
-    def workload(self, pod: PodView) -> Workload | InvalidPinningRequest | None:
-        """What a pod asks of a node's CPUs under this profile."""
-        return workload_of(pod, self.settings.workload_aware) if self.pins else None
-
-    def for_workload(self, workload: Workload | InvalidPinningRequest | None) -> Profile:
-        """The plugins that concern such pods: CPUs are no matter of pods that are not pinned."""
-        return self if workload is not None else self._without_cpus
-
-    @cached_property
-    def _without_cpus(self) -> Profile:
-        return replace(
-            self,
-            filters=tuple(f for f in self.filters if not f.for_pinned_pods),
-            scores=tuple((s, w) for s, w in self.scores if not s.for_pinned_pods),
-        )
 
 
 def _completed(score: ScoreSettings, settings: ProfileSettings) -> ScoreSettings:

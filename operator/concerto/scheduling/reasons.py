@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from concerto.scheduling.framework import Filter, Query
+from concerto.scheduling.framework import NO_ROWS, Filter, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Ints
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,14 @@ class Diagnosis:
         reasons: how many nodes were refused for each reason; a node may lack several things.
         requeue_on: changes after which another look is worth while.
         error: what went wrong while nodes were looked at, in words; empty where filters refused every node.
+        resolvable: rows whose first refusal the eviction of pods could mend.
     """
 
     nodes: int
     reasons: Mapping[str, int]
     requeue_on: Change
     error: str = ""
+    resolvable: Ints = field(default_factory=NO_ROWS.copy, compare=False)
 
     @property
     def message(self) -> str:
@@ -47,16 +51,24 @@ def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text)
 
 
-def diagnose(query: Query, filters: tuple[Filter, ...]) -> Diagnosis:
-    """Run the filters again, one after another, and ask each why it refuses what it is the first to refuse."""
+def diagnose(query: Query, filters: Iterable[tuple[Filter, Any]]) -> Diagnosis:
+    """Run the filters again, one after another, and ask each why it refuses what it is the first to refuse.
+
+    Args:
+        query: the pod and its cluster.
+        filters: with what they prepared for the pod, in order.
+    """
     rows = np.flatnonzero(query.cluster.nodes.exists[: query.cluster.size])
     nodes = len(rows)
     reasons: Counter[str] = Counter()
+    resolvable: list[Ints] = []
     requeue_on = Change.NODE
-    for plugin in filters:
-        passed = plugin.feasible(query, rows)
-        if not passed.all():
-            reasons.update(plugin.reasons(query, rows[~passed]))
+    for plugin, state in filters:
+        codes = plugin.check(state, rows)
+        refused = codes != 0
+        if refused.any():
+            reasons.update(plugin.reasons(state, rows[refused], codes[refused]))
             requeue_on |= plugin.requeue_on
-        rows = rows[passed]
-    return Diagnosis(nodes, reasons, requeue_on)
+            resolvable.append(rows[np.isin(codes, list(plugin.resolvable))])
+        rows = rows[~refused]
+    return Diagnosis(nodes, reasons, requeue_on, resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])))

@@ -23,6 +23,7 @@ from concerto.scheduling.explanation import explain
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.cpus import workload_of
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile, reasons, scores
 from support.topologies import machine, topologies
 
@@ -107,9 +108,8 @@ def test_pods_of_one_cycle_see_what_those_before_them_hold_and_those_after_it_wh
 def test_a_pod_without_a_type_shares_what_is_left_and_is_asked_nothing():
     result = decide(cluster("a"), [pod("p"), pinned("q")])
     assert [d.assignment.pin is None for d in result.decisions] == [True, False]
-    alone = by().for_workload(None)
-    assert "WorkloadAware" not in [f.name for f in alone.filters]
-    assert "WorkloadAware" in [f.name for f in by().for_workload(by().workload(pinned("q"))).filters]
+    assert WorkloadAware().prepare(query_for(cluster("a"), pod("p"), by(), NOW)) is None
+    assert WorkloadAware().prepare(query_for(cluster("a"), pinned("q"), by(), NOW)) is not None
 
 
 def test_where_the_profile_does_not_list_the_filter_labels_mean_nothing():
@@ -180,7 +180,7 @@ def test_cpus_are_held_from_the_decision_on_until_the_pod_is_gone_whatever_comes
     made = cluster("a", a=machine(1, 3, 1))
     waiting = pinned("p")
     (decision,) = decide(made, [waiting]).decisions
-    free = by().workload(pinned("q", cpu="1"))
+    free = workload_of(pinned("q", cpu="1"), WorkloadAwareSettings())
 
     def is_free():
         return made.cpus.place("a", free) is not None
@@ -211,7 +211,7 @@ def test_a_decision_that_is_taken_back_gives_its_cpus_back():
 
 def test_a_binding_that_holds_nothing_or_moves_is_followed():
     made = cluster("a", "b")
-    small = by().workload(pinned("q", "io-bound", "2"))
+    small = workload_of(pinned("q", "io-bound", "2"), WorkloadAwareSettings())
     made.set_cpu_binding(binding("x", "a", "0,10"))
     assert made.cpus.place("a", small).cpus == to_mask({1, 11})
     assert made.set_cpu_binding(binding("x", "b", "0,10")) & Change.CPUS
@@ -224,7 +224,7 @@ def test_a_binding_that_holds_nothing_or_moves_is_followed():
 
 def test_a_topology_that_changes_or_goes_is_followed():
     made = cluster("a")
-    asking = by().workload(pinned("p", cpu="1"))
+    asking = workload_of(pinned("p", cpu="1"), WorkloadAwareSettings())
     reserved = NodeCPUTopology("a", SEED, CPUPools(reserved=frozenset({0}), kubelet_exclusive=frozenset({1})))
     assert made.set_topology(reserved) == Change.CPUS
     assert made.set_topology(reserved) == Change.NOTHING
@@ -260,7 +260,7 @@ def test_over_any_nodes_and_cycles_no_exclusive_cpu_is_given_twice_and_the_share
             pods = [pinned(f"p{number}-{i}", k, cpu, labels=labels) for i, (k, cpu, labels) in enumerate(wanted)]
             for decision in decide(made, pods, using).decisions:
                 a, index = decision.assignment, indices[decision.assignment.node]
-                asked, beside = using.workload(decision.pod), held[a.node]
+                asked, beside = workload_of(decision.pod, using.settings.workload_aware), held[a.node]
                 # Whatever was cached: what the allocator, whose quality is tested elsewhere, says of the node as it is
                 now = Occupancy(index, claims=tuple(beside.values()))
                 placement = allocate(now, asked.kind, asked.threads, asked.features, asked.level)

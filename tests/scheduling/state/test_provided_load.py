@@ -10,6 +10,7 @@ from concerto.api.schedulingprofile import LoadSettings
 from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.plugins.load.node_load import NodeLoad
 from concerto.scheduling.state.provided_load import Series
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, load, node, pod, profile, query
 
@@ -261,7 +262,7 @@ def test_scores_follow_the_provider_and_not_the_agents():
         nodes("a", "b"), (), [capacity("a", windows=load((0.3, 0.0))), capacity("b", windows=load((0.9, 0.0)))]
     )
     cluster.provide(NAME, [series({"a": 0.9, "b": 0.3}), series({"a": 0.0, "b": 0.0}, "deviation")], NOW)
-    assert query(cluster, pod(), load=SETTINGS).mean_load("cpu", slice(0, 2)).tolist() == [0.9, 0.3]
+    assert NodeLoad.of(query(cluster, pod(), load=SETTINGS)).mean("cpu", slice(0, 2)).tolist() == [0.9, 0.3]
     decision, _ = choose(cluster)
     assert decision.assignment.node == "b"
 

@@ -29,8 +29,9 @@ def feasible(cluster, asks, settings: Profile | None = None):
     query = query_for(cluster, asks, settings, NOW)
     rows = np.arange(cluster.size)
     mask = np.ones(cluster.size, dtype=bool)
-    for each in settings.for_workload(query.workload).filters:
-        mask &= each.feasible(query, rows)
+    for each in settings.filters:
+        if (state := each.prepare(query)) is not None:
+            mask &= each.check(state, rows) == 0
     return [cluster.names[row] for row in rows[mask]]
 
 

@@ -1,4 +1,4 @@
-"""From a cycle's decisions to bound pods: store the intent, prepare CPUs, bind, or give the placement back."""
+"""From a cycle's decisions to bound pods: store the intent, run the binding steps, bind, or give the placement back."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binder import BinderSettings, BindOutcome, BindResult, bind
 from concerto.controllers.scheduling.binding_load import PipelineSettings
+from concerto.controllers.scheduling.binding_steps import BindingStep
 from concerto.controllers.scheduling.notes import pod_subject, scheduled_note
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord
@@ -35,12 +35,12 @@ class BindingPipeline:
         self._cluster = parts.cluster
         self._pending = parts.pending
         self._records = parts.records
-        self._pins = parts.pins
+        self._steps = parts.steps
         self._profiles = parts.profiles
         self._load = parts.load
         self._settings = settings or PipelineSettings()
         self._binding: set[asyncio.Task[None]] = set()
-        self._preparing: set[asyncio.Task[None]] = set()  # pinned pods: their waits hold back nobody else
+        self._preparing: set[asyncio.Task[None]] = set()  # their waits hold back nobody else
         self._broken: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -77,41 +77,47 @@ class BindingPipeline:
             if assignment.reservation is not None:
                 self.on_consumed(*assignment.reservation)
             decision = by_uid[assignment.uid]
-            if assignment.pin is None:
-                self._spawn(self._binding, self._bind(decision))
-            else:
-                self._pins.begin(assignment, record.name)
+            steps = self._steps_of(decision)
+            for step in steps:
+                step.begin(decision, record.name)
+            if steps:
                 self._spawn(self._preparing, self._prepare(decision))
+            else:
+                self._spawn(self._binding, self._bind(decision))
+
+    def _steps_of(self, decision: Decision) -> list[BindingStep]:
+        return [step for step in self._steps if step.concerns(decision.assignment)]
 
     async def _prepare(self, decision: Decision) -> None:
-        """Have the pod's CPUs ready on its node before it is bound; give them back if the node does not get ready."""
-        pod, node = decision.pod, decision.assignment.node
-        profile = self._profiles.get(pod.scheduler_name)
-        settings = profile.settings.workload_aware if profile else WorkloadAwareSettings()
-        timeout = settings.prepare_timeout_seconds
+        """Run the pod's binding steps, then bind it; undo them all if one fails."""
+        problem = None
         point("before-prepare")
-        problem = await self._pins.prepare(pod, timeout)
+        for step in self._steps_of(decision):
+            problem = await step.prepare(decision)
+            if problem is not None:
+                break
         point("after-prepare")
         if problem is None:
             self._spawn(self._binding, self._bind(decision))
             return
         self._context.metrics.bindings.labels("unprepared").inc()
-        await self._pins.release(pod.uid)
-        if problem.agent_late:
-            until = self._context.clock() + self._settings.avoid_unprepared_factor * timeout
-            self._cluster.cpus.avoid(node, until)
-        self._give_back(decision, problem.message)
+        await self._undo(decision)
+        self._give_back(decision, problem)
+
+    async def _undo(self, decision: Decision) -> None:
+        for step in reversed(self._steps_of(decision)):
+            await step.undo(decision)
 
     async def _bind(self, decision: Decision) -> None:
         outcome = await self._send(decision)
-        pod, node = decision.pod, decision.assignment.node
+        node = decision.assignment.node
         self._context.metrics.bindings.labels(outcome.result.value).inc()
         if outcome.result is BindResult.BOUND:
             self._confirm(decision)
             return
-        if decision.assignment.pin is not None:
+        if self._steps_of(decision):
             point("before-release")
-            await self._pins.release(pod.uid)
+            await self._undo(decision)
         if outcome.result is BindResult.REFUSED:
             self._give_back(decision, f"Binding to {node} was rejected: {outcome.message}")
         else:
@@ -136,7 +142,8 @@ class BindingPipeline:
     def _confirm(self, decision: Decision) -> None:
         pod = decision.pod
         self._cluster.confirm(pod.uid)
-        self._pins.confirm(pod.uid)
+        for step in self._steps_of(decision):
+            step.confirm(decision)
         self._context.metrics.scheduling_seconds.observe(self._pending.waited_seconds(pod.uid))
         self._context.recorder.record(
             pod_subject(pod), reason="Scheduled", action="Binding", note=scheduled_note(decision)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from concerto.controllers.pinning.preparation import PinningPreparation, PreparationSettings
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
+from concerto.controllers.scheduling.binding_steps import BindingStep, PinningStep
 from concerto.controllers.scheduling.outcome_counts import OutcomeCounts
 from concerto.controllers.scheduling.pending import PendingPods
 from concerto.controllers.scheduling.placement_records import PlacementRecords
@@ -29,6 +30,7 @@ class SchedulerParts:
         pending: pods that wait for a node.
         records: placement records.
         pins: the PodCPUBindings of pods that get CPUs of their own.
+        steps: what has to be ready before a pod is bound, in order.
         load: what bindings in flight hold back.
     """
 
@@ -39,6 +41,7 @@ class SchedulerParts:
     pending: PendingPods
     records: PlacementRecords
     pins: PinningPreparation
+    steps: Sequence[BindingStep]
     load: BindingLoad
 
 
@@ -65,6 +68,7 @@ def build_parts(
     profiles = ProfilesInUse()
     reporter = UnschedulableReporter(context.session, context.recorder, context.clock)
     pinning = PreparationSettings(settings.binding_timeout_seconds)
+    pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
     return SchedulerParts(
         cluster=cluster,
         profiles=profiles,
@@ -72,6 +76,7 @@ def build_parts(
         reporter=reporter,
         pending=PendingPods(cluster, profiles, reporter, context.clock),
         records=PlacementRecords(context, cluster.ledger, instance, owners),
-        pins=PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write),
+        pins=pins,
+        steps=(PinningStep(cluster, pins, profiles, context.clock, settings),),
         load=load,
     )

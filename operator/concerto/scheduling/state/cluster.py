@@ -76,7 +76,7 @@ class ClusterState:
         self.ledger = Ledger(self.signatures)
         self.nodes = Nodes(self.rows)
         self.resources, self.usage, self.ports = ResourceTable(), PodUsage(), HostPortIndex(self.rows)
-        self.anti_affinity = AntiAffinityIndex(self.rows, self.nodes.labels, self.signatures)
+        self.anti_affinity = AntiAffinityIndex(self.signatures)
         self.pod_counts, self.load, self.kinds = PodCounts(), Load(), KindLoads()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
         self.pods_on, self.budgets, self.nominations = PodsOnRows(), DisruptionBudgets(), Nominations(self.is_placed)

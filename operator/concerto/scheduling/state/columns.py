@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Codes = NDArray[np.int8]
+"""By row, 0 where a filter lets the node pass, else the number of its refusal, counted from 1."""
 Rows = slice | Ints
 """Rows that something is asked about: a slice for all, an array for some."""
 

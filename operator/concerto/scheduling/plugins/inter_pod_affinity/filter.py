@@ -2,94 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import PodAffinityTerm
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach, union
+from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
 from concerto.scheduling.state.pod_counts import PodSelection
+
+_LACKS, _REFUSES, _IS_REFUSED = 1, 2, 3
+
+
+@dataclass
+class RequiredTerms:
+    """Counts of pods by domain, for the terms of one pod and for those of others that select it.
+
+    Attributes:
+        pod: the pod.
+        cluster: the cluster.
+        required: selection of the pods that match all affinity terms; None without any.
+        present: for each affinity term, those pods by domain of its topology key.
+        refused: each anti-affinity term, and the pods that it selects by domain.
+        refusing: by topology key, anti-affinity terms of other pods that select the pod, by domain.
+        starts_group: whether the pod matches its own affinity terms, and no pod does yet.
+    """
+
+    pod: PodView
+    cluster: ClusterState
+    required: PodSelection | None = None
+    present: list[DomainCounts] = field(default_factory=list)
+    refused: list[tuple[PodSelection, DomainCounts]] = field(default_factory=list)
+    refusing: dict[str, DomainCounts] = field(default_factory=dict)
+    starts_group: bool = False
+
+    def refresh(self) -> bool:
+        """Find out again whether the pod starts its group; returns whether that has changed."""
+        before = self.starts_group
+        if self.required is not None:
+            self.starts_group = self.required.matches(self.pod) and not any(each.any() for each in self.present)
+        return self.starts_group != before
 
 
 class InterPodAffinity(FilterDefaults):
     """The pod's domain has the pods that it requires, none that it refuses, and none that refuses it."""
 
     name: ClassVar[str] = "InterPodAffinity"
-    unaffected_by_placements: ClassVar[bool] = True
-    spans_rows: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.DOMAIN
+    refusals: ClassVar[tuple[str, ...]] = (
+        "node(s) didn't match pod affinity rules",
+        "node(s) didn't match pod anti-affinity rules",
+        "node(s) didn't satisfy existing pods anti-affinity rules",
+    )
+    resolvable: ClassVar[frozenset[int]] = frozenset({_REFUSES, _IS_REFUSED})
     requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED | Change.PLACED
 
-    def version(self, cluster: ClusterState, pod: PodView) -> Hashable:
-        """By the pods that the pod's terms select, and by the terms of pods on nodes."""
-        shape = pod.shape
-        if not shape.affinity and not shape.anti_affinity:
-            return cluster.anti_affinity.version
+    def prepare(self, query: Query) -> RequiredTerms:
+        """Counts by domain. Any pod may be refused by one that is placed later in the cycle."""
+        pod, cluster = query.pod, query.cluster
+        state = RequiredTerms(pod, cluster)
         counts = cluster.pod_counts
-        own = [counts.version(_selection(pod, (term,))) for term in shape.anti_affinity]
-        if shape.affinity:
-            own.append(counts.version(_selection(pod, shape.affinity)))
-        return (cluster.anti_affinity.version, *own)
+        if terms := pod.shape.affinity:
+            state.required = _selection(pod, terms)
+            by_row = counts.by_row(state.required)
+            state.present = [DomainCounts(cluster, term.topology_key, by_row) for term in terms]
+        for term in pod.shape.anti_affinity:
+            selection = _selection(pod, (term,))
+            state.refused.append((selection, DomainCounts(cluster, term.topology_key, counts.by_row(selection))))
+        for term, by_row_of_term in cluster.anti_affinity.selecting(pod.namespace, pod.labels):
+            _refusing(state, term.topology_key).add_rows(by_row_of_term)
+        state.refresh()
+        return state
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows where all three hold."""
-        return self._has_required(query, rows) & self._has_no_refused(query, rows) & _is_not_refused(query, rows)
+    def check(self, state: RequiredTerms, rows: Rows) -> Codes:
+        """The first of the three that does not hold, in kube-scheduler's order."""
+        codes: Codes = np.zeros_like(state.cluster.nodes.exists[: state.cluster.size][rows], dtype=np.int8)
+        for counts in state.refusing.values():
+            codes[counts.by_row(rows) > 0] = _IS_REFUSED
+        for _, counts in state.refused:
+            codes[counts.by_row(rows) > 0] = _REFUSES
+        for counts in state.present:
+            passes: Bools = counts.has(rows)
+            if not state.starts_group:
+                passes = passes & (counts.by_row(rows) > 0)
+            codes[~passes] = _LACKS
+        return codes
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """The first of the three that does not hold, in kube-scheduler's order and words."""
-        lacks = ~self._has_required(query, rows)
-        refuses = ~lacks & ~self._has_no_refused(query, rows)
-        found = {
-            "node(s) didn't match pod affinity rules": lacks,
-            "node(s) didn't match pod anti-affinity rules": refuses,
-            "node(s) didn't satisfy existing pods anti-affinity rules": ~lacks & ~refuses,
-        }
-        return {reason: int(np.count_nonzero(mask)) for reason, mask in found.items() if mask.any()}
+    def add_pod(self, state: RequiredTerms, pod: PodView, row: int) -> Ints:
+        """The domains that the pod's terms and the state's terms name."""
+        return self._count(state, pod, row, 1)
 
-    def _has_required(self, query: Query, rows: Rows) -> Bools:
-        """Each term's domain has a pod that matches all terms; the first of a group that selects itself needs none."""
-        terms, pod = query.pod.shape.affinity, query.pod
-        passes: Bools = np.ones_like(query.cluster.nodes.exists[rows])
-        if not terms:
-            return passes
-        selection = _selection(pod, terms)
-        counts = query.cluster.pod_counts.by_row(selection)
-        # A row without the label is in no domain, so the pods on it match nothing
-        labelled = [query.cluster.nodes.labels.column(term.topology_key).codes >= 0 for term in terms]
-        exists = query.cluster.nodes.exists
-        first = not any((counts[has & exists] > 0).any() for has in labelled)
-        first = first and all(term.selects(pod.namespace, pod.namespace, pod.labels) for term in terms)
-        for term, has in zip(terms, labelled):
-            passes &= has[rows]
-            if not first:
-                passes &= domain_totals(query.cluster, term.topology_key, counts)[rows] > 0
-        return passes
+    def remove_pod(self, state: RequiredTerms, pod: PodView, row: int) -> Ints:
+        """The domains that the pod's terms and the state's terms name."""
+        return self._count(state, pod, row, -1)
 
-    def _has_no_refused(self, query: Query, rows: Rows) -> Bools:
-        """No term's domain has a pod that it selects; a row without the label is in no domain."""
-        passes: Bools = np.ones_like(query.cluster.nodes.exists[rows])
-        for term in query.pod.shape.anti_affinity:
-            counts = query.cluster.pod_counts.by_row(_selection(query.pod, (term,)))
-            passes &= domain_totals(query.cluster, term.topology_key, counts)[rows] == 0
-        return passes
+    def _count(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:
+        rows = NO_ROWS
+        if state.required is not None and state.required.matches(pod):
+            for counts in state.present:
+                counts.add(row, sign)
+                rows = union(rows, counts.rows_beside(row))
+            if state.refresh():
+                rows = np.arange(state.cluster.size)
+        for selection, counts in state.refused:
+            if selection.matches(pod) and counts.add(row, sign):
+                rows = union(rows, counts.rows_beside(row))
+        for term in pod.shape.anti_affinity:
+            if term.selects(pod.namespace, state.pod.namespace, state.pod.labels):
+                counts = _refusing(state, term.topology_key)
+                if counts.add(row, sign):
+                    rows = union(rows, counts.rows_beside(row))
+        return rows
 
 
-def _is_not_refused(query: Query, rows: Rows) -> Bools:
-    return ~query.cluster.anti_affinity.refused(query.pod.namespace, query.pod.labels, rows)
-
-
-def domain_totals(cluster: ClusterState, topology_key: str, counts: Ints) -> Ints:
-    """By row, the sum of the counts over the nodes with the same value of the label; 0 where a node lacks it."""
-    codes = cluster.nodes.labels.column(topology_key).codes
-    counted = np.where(cluster.nodes.exists, counts, 0)
-    totals = np.bincount(codes + 1, counted, minlength=1).astype(np.int64)
-    totals[0] = 0
-    result: Ints = totals[codes + 1]
-    return result
+def _refusing(state: RequiredTerms, topology_key: str) -> DomainCounts:
+    found = state.refusing.get(topology_key)
+    if found is None:
+        found = state.refusing[topology_key] = DomainCounts(state.cluster, topology_key)
+    return found
 
 
 def _selection(pod: PodView, terms: tuple[PodAffinityTerm, ...]) -> PodSelection:

@@ -9,6 +9,7 @@ import numpy as np
 
 from concerto.api.score_arguments import MissingMetrics
 from concerto.scheduling.framework import Query, ScoreDefaults
+from concerto.scheduling.plugins.load.node_load import NodeLoad
 from concerto.scheduling.state.columns import Bools, Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
@@ -29,12 +30,19 @@ class LoadAwareScore(ScoreDefaults):
 
     def knows(self, query: Query, rows: Rows) -> Bools:
         """Rows with the load of at least one of its resources."""
-        known: Bools = np.logical_or.reduce([query.knows_load(resource, rows) for resource in self.resources])
+        return self._knows(NodeLoad.of(query), rows)
+
+    def _knows(self, load: NodeLoad, rows: Rows) -> Bools:
+        known: Bools = np.logical_or.reduce([load.knows(resource, rows) for resource in self.resources])
         return known
 
-    def load(self, query: Query, resource: str, rows: Rows) -> Floats:
+    def prepare(self, query: Query) -> NodeLoad:
+        """The nodes' load by the pod's profile."""
+        return NodeLoad.of(query)
+
+    def load(self, load: NodeLoad, resource: str, rows: Rows) -> Floats:
         """By row, the load as a fraction of the machine; NaN where it is missing and requests do not stand in."""
-        mean = query.mean_load(resource, rows)
+        mean = load.mean(resource, rows)
         if self.missing_metrics != "Requests":
             return mean
-        return np.where(self.knows(query, rows), mean, query.requested_load(resource, rows))
+        return np.where(self._knows(load, rows), mean, load.requested(resource, rows))

@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs
-from concerto.scheduling.framework import Query, rounded
+from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.load.base import LoadAwareScore
+from concerto.scheduling.plugins.load.node_load import NodeLoad
 from concerto.scheduling.state.columns import Floats, Rows
 
 
@@ -43,16 +44,16 @@ class LoadVariationRiskBalancing(LoadAwareScore):
     name: ClassVar[str] = "LoadVariationRiskBalancing"
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: NodeLoad, rows: Rows) -> Floats:
         """By row; NaN where neither cpu nor memory is measured, and 0 where the machine has none of a measured one."""
-        return rounded(np.fmin.reduce([self._one(query, resource, rows) for resource in self.resources]))
+        return rounded(np.fmin.reduce([self._one(state, resource, rows) for resource in self.resources]))
 
-    def _one(self, query: Query, resource: str, rows: Rows) -> Floats:
-        mean, deviation = self.load(query, resource, rows), query.deviation(resource, rows)
-        request = query.part(resource, query.pod.shape.requests.get(resource, 0), rows)
+    def _one(self, load: NodeLoad, resource: str, rows: Rows) -> Floats:
+        mean, deviation = self.load(load, resource, rows), load.deviation(resource, rows)
+        request = load.part(resource, load.query.pod.shape.requests.get(resource, 0), rows)
         args = self.args
         if args.formula == "KEP":
             scores = kep_score(mean, deviation, request, args.safe_variance_margin)
         else:
             scores = upstream_score(mean, deviation, request, args.safe_variance_margin, args.safe_variance_sensitivity)
-        return np.where(query.has(resource, rows), scores, scores * 0.0)
+        return np.where(load.has(resource, rows), scores, scores * 0.0)

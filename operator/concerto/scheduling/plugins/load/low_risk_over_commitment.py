@@ -11,9 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LowRiskOverCommitmentArgs
-from concerto.scheduling.framework import Query, rounded
+from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.load.base import LoadAwareScore
 from concerto.scheduling.plugins.load.beta import beta_cdf
+from concerto.scheduling.plugins.load.node_load import NodeLoad
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 
@@ -82,9 +83,9 @@ class LowRiskOverCommitment(LoadAwareScore):
     name: ClassVar[str] = "LowRiskOverCommitment"
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: NodeLoad, rows: Rows) -> Floats:
         """By row; NaN where neither cpu nor memory is measured."""
-        columns = [self._columns(query, resource, rows) for resource in self.resources]
+        columns = [self._columns(state, resource, rows) for resource in self.resources]
         requests, limits, allocatable, used, limited, mean, deviation = (np.concatenate(c) for c in zip(*columns))
         there_is = np.maximum(allocatable, 1.0)
         of_limits = risk_of_limits(np.minimum(requests, allocatable), limits, allocatable)
@@ -98,17 +99,17 @@ class LowRiskOverCommitment(LoadAwareScore):
         weight = self.args.limit_risk_weight
         risk = weight * of_limits + (1.0 - weight) * np.nan_to_num(of_load)
         risk = np.where(allocatable > 0, risk, 1.0).reshape(len(self.resources), -1).max(axis=0)
-        scores = np.zeros_like(risk) if query.pod.shape.qos == "BestEffort" else rounded(100.0 * (1.0 - risk))
+        scores = np.zeros_like(risk) if state.query.pod.shape.qos == "BestEffort" else rounded(100.0 * (1.0 - risk))
         measured = ~np.isnan(mean.reshape(len(self.resources), -1)).all(axis=0)
         return np.where(measured, scores, np.nan)
 
-    def _columns(self, query: Query, resource: str, rows: Rows) -> tuple[Floats, ...]:
+    def _columns(self, load: NodeLoad, resource: str, rows: Rows) -> tuple[Floats, ...]:
         """Requests and limits with the pod, allocatable, requests and limits without it, mean and deviation."""
-        cluster, shape = query.cluster, query.pod.shape
+        cluster, shape = load.query.cluster, load.query.pod.shape
         allocatable = cluster.resources.allocatable(resource, rows).astype(np.float64)
         used = cluster.resources.used(resource, rows).astype(np.float64)
         limited = cluster.usage.limits[RESOURCES.index(resource)][rows].astype(np.float64)
         request = shape.requests.get(resource, 0)
         limit = max(shape.limits.get(resource, 0), request)
-        mean, deviation = self.load(query, resource, rows), query.deviation(resource, rows)
+        mean, deviation = self.load(load, resource, rows), load.deviation(resource, rows)
         return used + request, limited + limit, allocatable, used, limited, mean, deviation

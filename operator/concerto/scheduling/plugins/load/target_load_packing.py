@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import TargetLoadPackingArgs
-from concerto.scheduling.framework import Query, rounded
+from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.load.base import LoadAwareScore
+from concerto.scheduling.plugins.load.node_load import NodeLoad
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.load import predicted_cpu_millicores
 
@@ -43,12 +44,12 @@ class TargetLoadPacking(LoadAwareScore):
     resources: ClassVar[tuple[str, ...]] = ("cpu",)
     packs: ClassVar[bool] = True
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: NodeLoad, rows: Rows) -> Floats:
         """By row; NaN where the cpu is not measured."""
-        pod = query.part("cpu", predicted_cpu_millicores(query.pod, query.load), rows)
+        pod = state.part("cpu", predicted_cpu_millicores(state.query.pod, state.query.settings.load), rows)
         # At the target the score falls from 100 to the target: 0.1 + 0.2 must not be more than 0.3
         target = float(self.args.target_utilization)
-        utilisation = 100.0 * (self.load(query, "cpu", rows) + pod)
+        utilisation = 100.0 * (self.load(state, "cpu", rows) + pod)
         utilisation = np.where(np.abs(utilisation - target) < _SAME, target, utilisation)
         scores = target_load_packing(utilisation, target)
-        return np.where(query.has("cpu", rows), scores, scores * 0.0)
+        return np.where(state.has("cpu", rows), scores, scores * 0.0)

@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.capacity.kinds.cost import Cost
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import FilterDefaults, Query, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
 
 RATION = 5
 """Pods that a node gets before its agent has reported for the first time, while other nodes are measured."""
@@ -29,16 +29,23 @@ class PodCapacity(FilterDefaults):
 
     name: ClassVar[str] = "PodCapacity"
     mended_by_draining: ClassVar[bool] = True
+    refusals: ClassVar[tuple[str, ...]] = ("Insufficient measured capacity",)
+    resolvable: ClassVar[frozenset[int]] = frozenset({1})
     requeue_on: ClassVar[Change] = Change.NODE | Change.CAPACITY
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows with room."""
-        if not query.pod.counted:
-            return np.ones_like(query.cluster.nodes.exists[rows])
+    def prepare(self, query: Query) -> Query | None:
+        """Pods that belong to their node are not concerned."""
+        return query if query.pod.counted else None
+
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """Rows without room are refused; why is found out where it is asked for."""
+        return refused_unless(self._has_room(state, rows))
+
+    def _has_room(self, query: Query, rows: Rows) -> Bools:
         if query.cost is not None:
             return self._has_room_by_kind(query, query.cost, rows) | self._passes_by_requests(query, rows)
         # NaN compares as False: an unmeasured node has no measured room
-        room = query.is_measured(rows) & (query.available(rows) >= query.admit_fraction)
+        room = query.is_measured(rows) & (query.available(rows) >= query.settings.admit_fraction)
         if query.required_cpu is not None:
             room &= query.cluster.large_pods.has_cpu_left(query.required_cpu, rows)
         elif not query.ignores_size:
@@ -61,15 +68,15 @@ class PodCapacity(FilterDefaults):
         never = np.isnan(cluster.measured.capacity[rows])
         ration = (cluster.measured.live[rows] < RATION) | (not query.any_measured)
         with np.errstate(invalid="ignore"):
-            last_word = query.available(rows) >= query.admit_fraction
+            last_word = query.available(rows) >= query.settings.admit_fraction
         return by_requests & np.where(agentless, may_overflow, np.where(never, ration, last_word))
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+    def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Full, held for other pods, never measured, measured too long ago, or no place for an agent."""
-        if query.cost is not None and (measured := query.is_measured(rows)).any():
-            by_kind = self._reasons_by_kind(query, query.cost, rows[measured])
-            return by_kind | self._reasons_by_pods(query, rows[~measured])
-        return self._reasons_by_pods(query, rows)
+        if state.cost is not None and (measured := state.is_measured(rows)).any():
+            by_kind = self._reasons_by_kind(state, state.cost, rows[measured])
+            return by_kind | self._reasons_by_pods(state, rows[~measured])
+        return self._reasons_by_pods(state, rows)
 
     def _reasons_by_kind(self, query: Query, cost: Cost, rows: Ints) -> dict[str, int]:
         loads = query.cluster.kinds.loads
@@ -95,8 +102,8 @@ class PodCapacity(FilterDefaults):
         rationed = by_requests & never & ~agentless
         bounded = measured | (by_requests & ~never & ~agentless)
         # What has room by capacity was refused for another reason
-        room = measured & (query.available(rows) >= query.admit_fraction)
-        held = bounded & ~room & (cluster.measured.startable[rows] >= query.admit_fraction)
+        room = measured & (query.available(rows) >= query.settings.admit_fraction)
+        held = bounded & ~room & (cluster.measured.startable[rows] >= query.settings.admit_fraction)
         by_size = "node(s) were being drained for a larger pod"
         if query.required_cpu is not None:
             by_size = f"node(s) had less CPU left than the {query.required_cpu:.0f}m that pods of this kind use"

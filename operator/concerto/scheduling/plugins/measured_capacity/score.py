@@ -26,24 +26,24 @@ class Capacity(ScoreDefaults):
     needs_normalising: ClassVar[bool] = True
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"capacity"})
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: Query, rows: Rows) -> Floats:
         """Pods that the nodes can still take; by kind, what is not committed of a node's scarcest resource then."""
-        if query.cost is not None:
-            loads = query.cluster.kinds.loads
-            left = loads.settings.max_head_room - loads.commitment(query.cost, rows)
-            available = np.where(query.is_measured(rows), np.maximum(left, 0.0), np.nan)
+        if state.cost is not None:
+            loads = state.cluster.kinds.loads
+            left = loads.settings.max_head_room - loads.commitment(state.cost, rows)
+            available = np.where(state.is_measured(rows), np.maximum(left, 0.0), np.nan)
         else:
-            available = query.available(rows)
-        by_requests = query.is_by_requests(rows)
+            available = state.available(rows)
+        by_requests = state.is_by_requests(rows)
         if by_requests.any():
-            pods = np.fmin(query.pods_by_requests(rows), np.where(np.isnan(available), np.inf, available))
-            pods = np.where(query.cluster.nodes.agentless[rows], 0.0, np.maximum(pods, 0.0))
+            pods = np.fmin(state.pods_by_requests(rows), np.where(np.isnan(available), np.inf, available))
+            pods = np.where(state.cluster.nodes.agentless[rows], 0.0, np.maximum(pods, 0.0))
             available = np.where(by_requests, pods, available)
         return available
 
-    def normalise(self, query: Query, scores: Floats) -> Floats:
+    def normalise(self, state: Query, scores: Floats) -> Floats:
         """100 times the share of the greatest, rounded."""
-        by_requests = query.is_by_requests(slice(0, len(scores)))
+        by_requests = state.is_by_requests(slice(0, len(scores)))
         if by_requests.any():
             measured = scores[~by_requests & ~np.isnan(scores)]
             if len(measured):

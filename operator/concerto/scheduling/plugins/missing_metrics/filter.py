@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import FilterDefaults, Query, Score
+from concerto.scheduling.framework import FilterDefaults, Query, Reach, Score, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Codes, Ints, Rows
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,19 @@ class MissingMetrics(FilterDefaults):
 
     scores: tuple[Score, ...]
     name: ClassVar[str] = "MissingMetrics"
-    unaffected_by_placements: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.NOWHERE
+    refusals: ClassVar[tuple[str, ...]] = ("node(s) had no metrics for a score",)
     requeue_on: ClassVar[Change] = Change.NODE | Change.CAPACITY | Change.LOAD
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows that are measured."""
-        passed = np.ones_like(query.cluster.nodes.exists[rows])
-        if query.pod.counted:
-            for score in self.scores:
-                passed &= score.knows(query, rows)
-        return passed
+    def prepare(self, query: Query) -> Query | None:
+        """Pods that belong to their node are not concerned."""
+        return query if query.pod.counted else None
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """Rows that are not measured are refused."""
+        return refused_unless(np.logical_and.reduce([score.knows(state, rows) for score in self.scores]))
+
+    def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """A node counts under each score that lacks its metrics."""
-        missing = {score.name: int(np.count_nonzero(~score.knows(query, rows))) for score in self.scores}
+        missing = {score.name: int(np.count_nonzero(~score.knows(state, rows))) for score in self.scores}
         return {f"node(s) had no metrics for {name}": count for name, count in missing.items() if count}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import FilterDefaults, Query, Reach, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Codes, Rows
 
 
 class NodeAffinity(FilterDefaults):
     """The node has the labels (or the name) that the pod asks for."""
 
     name: ClassVar[str] = "NodeAffinity"
-    unaffected_by_placements: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.NOWHERE
+    refusals: ClassVar[tuple[str, ...]] = ("node(s) didn't match Pod's node affinity/selector",)
     requeue_on: ClassVar[Change] = Change.NODE
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows that the selector and one term of the affinity accept."""
-        return query.cluster.nodes.labels.selected(query.pod.shape.node_selector, rows)
+    def prepare(self, query: Query) -> Query | None:
+        """Pods that select no nodes are not concerned."""
+        return query if query.pod.shape.selects_nodes else None
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """One reason for all."""
-        return {"node(s) didn't match Pod's node affinity/selector": len(rows)}
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """Rows are refused that the selector, or every term of the affinity, does not accept."""
+        return refused_unless(state.cluster.nodes.labels.selected(state.pod.shape.node_selector, rows))

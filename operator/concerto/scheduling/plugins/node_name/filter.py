@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import FilterDefaults, Query, Reach, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Bools, Codes, Rows
 
 
 class NodeName(FilterDefaults):
     """The pod names this node, or none."""
 
     name: ClassVar[str] = "NodeName"
-    unaffected_by_placements: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.NOWHERE
+    refusals: ClassVar[tuple[str, ...]] = ("node(s) didn't match the requested node name",)
     requeue_on: ClassVar[Change] = Change.NODE
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """All rows, or the one with the pod's ``spec.nodeName``."""
-        cluster, wanted = query.cluster, query.pod.node_name
-        named: Bools = np.full(cluster.size, not wanted)
+    def prepare(self, query: Query) -> Query | None:
+        """Pods that name no node are not concerned."""
+        return query if query.pod.node_name else None
+
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """All rows are refused but the one with the pod's ``spec.nodeName``."""
+        cluster, wanted = state.cluster, state.pod.node_name
+        named: Bools = np.zeros(cluster.size, dtype=np.bool_)
         if wanted in cluster.row_of:
             named[cluster.row_of[wanted]] = True
-        return named[rows]
-
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """One reason for all."""
-        return {"node(s) didn't match the requested node name": len(rows)}
+        return refused_unless(named[rows])

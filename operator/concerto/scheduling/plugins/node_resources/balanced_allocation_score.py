@@ -16,9 +16,9 @@ class NodeResourcesBalancedAllocation(ScoreDefaults):
 
     name: ClassVar[str] = "NodeResourcesBalancedAllocation"
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: Query, rows: Rows) -> Floats:
         """By row, rounded down; nothing to say about a pod that requests neither."""
-        cluster, requests = query.cluster, query.pod.shape.requests
+        cluster, requests = state.cluster, state.pod.shape.requests
         parts, there = [], []
         for resource in RESOURCES:
             allocatable = cluster.resources.allocatable(resource, rows)

@@ -9,10 +9,52 @@ import numpy as np
 
 from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
 from concerto.scheduling.state.resources import PODS
 
 _EXCLUSIVE = "Insufficient cpu beside exclusive CPUs of pinned pods"
+_INSUFFICIENT, _NEVER_ENOUGH = 1, 2
+
+
+class NodeResources(FilterDefaults):
+    """Allocatable less what pods on the node request is enough for the pod, and one more pod may run.
+
+    Pods with CPUs of their own count as the larger of their request and the CPUs that they keep from others.
+    """
+
+    name: ClassVar[str] = "NodeResources"
+    refusals: ClassVar[tuple[str, ...]] = ("Insufficient resources", "Insufficient resources, even on an empty node")
+    resolvable: ClassVar[frozenset[int]] = frozenset({_INSUFFICIENT})
+    requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
+
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """Rows are refused that lack some requested resource, extended ones too, or have the most pods they may."""
+        table, requests = state.cluster.resources, state.pod.shape.requests
+        if not all(table.is_offered(resource) for resource in requests):
+            return np.full(len(state.basis[rows]), _NEVER_ENOUGH, dtype=np.int8)
+        passes: Bools = np.logical_and.reduce(_enough(state, rows), axis=0)
+        codes: Codes = (~passes).view(np.int8)
+        if not passes.all():
+            refused = np.flatnonzero(codes)
+            of = np.arange(state.cluster.size)[rows][refused]
+            for resource, amount in ((PODS, 1), *requests.items()):
+                codes[refused[table.allocatable(resource, of) < amount]] = _NEVER_ENOUGH
+        return codes
+
+    def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
+        """A node counts under each resource that it lacks."""
+        table, requests = state.cluster.resources, state.pod.shape.requests
+        found = {"Too many pods": int(np.count_nonzero(table.free((PODS,), rows)[0] < 1))}
+        for resource, amount in requests.items():
+            lacking = len(rows)
+            if table.is_offered(resource):
+                free = table.free((resource,), rows)[0]
+                lacking = int(np.count_nonzero(free < amount))
+                if resource == "cpu":
+                    beside = free - state.cluster.exclusive.beyond_requests[rows]
+                    found[_EXCLUSIVE] = int(np.count_nonzero((beside < amount) & (free >= amount)))
+            found[f"Insufficient {resource}"] = lacking
+        return {reason: count for reason, count in found.items() if count}
 
 
 def _enough(query: Query, rows: Rows) -> Bools:
@@ -23,35 +65,3 @@ def _enough(query: Query, rows: Rows) -> Bools:
         free[1 + list(requests).index("cpu")] -= query.cluster.exclusive.beyond_requests[rows]
     enough: Bools = free >= np.array([1, *requests.values()])[:, None]
     return enough
-
-
-class NodeResources(FilterDefaults):
-    """Allocatable less what pods on the node request is enough for the pod, and one more pod may run.
-
-    Pods with CPUs of their own count as the larger of their request and the CPUs that they keep from others.
-    """
-
-    name: ClassVar[str] = "NodeResources"
-    requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
-
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows with enough of everything: each requested resource, extended ones too, and the number of pods."""
-        if not all(query.cluster.resources.is_offered(resource) for resource in query.pod.shape.requests):
-            return np.zeros_like(query.cluster.nodes.exists[rows])
-        passed: Bools = np.logical_and.reduce(_enough(query, rows), axis=0)
-        return passed
-
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """A node counts under each resource that it lacks."""
-        table, requests = query.cluster.resources, query.pod.shape.requests
-        found = {"Too many pods": int(np.count_nonzero(table.free((PODS,), rows)[0] < 1))}
-        for resource, amount in requests.items():
-            lacking = len(rows)
-            if table.is_offered(resource):
-                free = table.free((resource,), rows)[0]
-                lacking = int(np.count_nonzero(free < amount))
-                if resource == "cpu":
-                    beside = free - query.cluster.exclusive.beyond_requests[rows]
-                    found[_EXCLUSIVE] = int(np.count_nonzero((beside < amount) & (free >= amount)))
-            found[f"Insufficient {resource}"] = lacking
-        return {reason: count for reason, count in found.items() if count}

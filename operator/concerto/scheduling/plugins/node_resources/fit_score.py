@@ -50,15 +50,15 @@ class NodeResourcesFit(ScoreDefaults):
     name: ClassVar[str] = "NodeResourcesFit"
     by_requests: ClassVar[bool] = True
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: Query, rows: Rows) -> Floats:
         """By row; what the node has none of, and extended resources that the pod does not request, are left out."""
-        size = len(query.basis[rows])
+        size = len(state.basis[rows])
         total, weights = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
         for resource, weight in self.args.resources:
-            if resource not in _NATIVE and not query.pod.shape.requests.get(resource, 0):
+            if resource not in _NATIVE and not state.pod.shape.requests.get(resource, 0):
                 continue
-            allocatable = query.cluster.resources.allocatable(resource, rows)
-            scores = self._one(_requested(query, resource, rows), allocatable)
+            allocatable = state.cluster.resources.allocatable(resource, rows)
+            scores = self._one(_requested(state, resource, rows), allocatable)
             # A shape's zeros do not count in kube-scheduler, not even in the mean's divisor
             counts = (allocatable > 0) & ((scores > 0) | (self.args.strategy != "RequestedToCapacityRatio"))
             total += np.where(counts, scores * weight, 0)

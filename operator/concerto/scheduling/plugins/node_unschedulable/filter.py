@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from concerto.api.node import Taint
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import FilterDefaults, Query, Reach, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Codes, Rows
 
 CORDONED = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
@@ -17,13 +16,14 @@ class NodeUnschedulable(FilterDefaults):
     """The node is not cordoned, or the pod tolerates the taint that goes with it."""
 
     name: ClassVar[str] = "NodeUnschedulable"
-    unaffected_by_placements: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.NOWHERE
+    refusals: ClassVar[tuple[str, ...]] = ("node(s) were unschedulable",)
     requeue_on: ClassVar[Change] = Change.NODE
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows that are not cordoned; all of them for a pod that tolerates it."""
-        return ~query.cluster.nodes.unschedulable[rows] | query.pod.shape.tolerates(CORDONED)
+    def prepare(self, query: Query) -> Query | None:
+        """Pods that tolerate the taint are not concerned."""
+        return None if query.pod.shape.tolerates(CORDONED) else query
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """One reason for all."""
-        return {"node(s) were unschedulable": len(rows)}
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """Cordoned rows are refused."""
+        return refused_unless(~state.cluster.nodes.unschedulable[rows])

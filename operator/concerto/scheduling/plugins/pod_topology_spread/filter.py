@@ -2,86 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach, union
+from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
 from concerto.scheduling.state.pod_counts import PodSelection
+
+_SKEWED, _MISSING_LABEL = 1, 2
+_REFUSAL = "node(s) didn't match pod topology spread constraints"
+
+
+@dataclass
+class HardConstraint:
+    """One constraint of a pod, and the pods that it counts by domain.
+
+    Attributes:
+        constraint: the constraint.
+        selection: the pods that it counts.
+        itself: 1 if it counts the pod itself, else 0.
+        counts: the pods by domain, on nodes that count.
+        fewest: the least of them that the skew is measured from.
+    """
+
+    constraint: SpreadConstraint
+    selection: PodSelection
+    itself: int
+    counts: DomainCounts
+    fewest: int = 0
+
+    def refresh(self) -> bool:
+        """Find the fewest again; returns whether they have changed."""
+        before = self.fewest
+        fewest, domains = self.counts.fewest()
+        self.fewest = 0 if domains < self.constraint.min_domains else fewest
+        return self.fewest != before
+
+
+@dataclass(frozen=True)
+class HardSpread:
+    """The hard constraints of one pod, in order."""
+
+    cluster: ClusterState
+    constraints: tuple[HardConstraint, ...]
 
 
 class PodTopologySpread(FilterDefaults):
     """With the pod, no domain has more than ``maxSkew`` matching pods more than the domain that has the fewest."""
 
     name: ClassVar[str] = "PodTopologySpread"
-    unaffected_by_placements: ClassVar[bool] = True
-    spans_rows: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.DOMAIN
+    refusals: ClassVar[tuple[str, ...]] = (_REFUSAL, f"{_REFUSAL} (missing required label)")
+    resolvable: ClassVar[frozenset[int]] = frozenset({_SKEWED})
     requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED | Change.PLACED
 
-    def version(self, cluster: ClusterState, pod: PodView) -> Hashable:
-        """By the pods that the constraints select."""
-        return tuple(cluster.pod_counts.version(_selection(pod, c)) for c in pod.shape.hard_spread)
+    def prepare(self, query: Query) -> HardSpread | None:
+        """Counts by domain; pods without a hard constraint are not concerned."""
+        pod, cluster = query.pod, query.cluster
+        if not pod.shape.hard_spread:
+            return None
+        constraints = []
+        for constraint in pod.shape.hard_spread:
+            selection = selection_of(pod, constraint)
+            by_row = cluster.pod_counts.by_row(selection)
+            counts = DomainCounts(cluster, constraint.topology_key, by_row, _eligible(query, constraint))
+            itself = int(constraint.selector_of(pod.labels).matches(pod.labels))
+            constraints.append(HardConstraint(constraint, selection, itself, counts))
+            constraints[-1].refresh()
+        return HardSpread(cluster, tuple(constraints))
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows that no constraint refuses."""
-        passes: Bools = np.ones_like(query.cluster.nodes.exists[rows])
-        for constraint in query.pod.shape.hard_spread:
-            passes &= self._labelled(query, constraint)[rows] & self._within_skew(query, constraint)[rows]
-        return passes
+    def check(self, state: HardSpread, rows: Rows) -> Codes:
+        """A missing label, or too many pods, by the first constraint that refuses."""
+        codes: Codes = np.zeros_like(state.cluster.nodes.exists[: state.cluster.size][rows], dtype=np.int8)
+        for each in reversed(state.constraints):
+            skewed = each.counts.by_row(rows) + each.itself - each.fewest > each.constraint.max_skew
+            codes[skewed] = _SKEWED
+            codes[~each.counts.has(rows)] = _MISSING_LABEL
+        return codes
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """A missing label, or too many pods, by the first constraint that refuses; in kube-scheduler's words."""
-        missing: Bools = np.zeros(len(rows), dtype=np.bool_)
-        refused: Bools = np.zeros(len(rows), dtype=np.bool_)
-        for constraint in query.pod.shape.hard_spread:
-            lacks = ~self._labelled(query, constraint)[rows] & ~refused
-            missing |= lacks
-            refused |= ~missing & ~self._within_skew(query, constraint)[rows]
-        reason = "node(s) didn't match pod topology spread constraints"
-        found = {f"{reason} (missing required label)": missing, reason: refused}
-        return {text: int(np.count_nonzero(mask)) for text, mask in found.items() if mask.any()}
+    def add_pod(self, state: HardSpread, pod: PodView, row: int) -> Ints:
+        """The pod's domain; all rows if another domain has the fewest now."""
+        return self._count(state, pod, row, 1)
 
-    def _labelled(self, query: Query, constraint: SpreadConstraint) -> Bools:
-        labelled: Bools = query.cluster.nodes.labels.column(constraint.topology_key).codes >= 0
-        return labelled
+    def remove_pod(self, state: HardSpread, pod: PodView, row: int) -> Ints:
+        """The pod's domain; all rows if another domain has the fewest now."""
+        return self._count(state, pod, row, -1)
 
-    def _within_skew(self, query: Query, constraint: SpreadConstraint) -> Bools:
-        """By row, whether the pod may be one more in its domain."""
-        cluster, pod = query.cluster, query.pod
-        codes = cluster.nodes.labels.column(constraint.topology_key).codes
-        eligible = self._eligible(query, constraint)
-        counts = np.where(eligible, cluster.pod_counts.by_row(_selection(pod, constraint)), 0)
-        totals = np.bincount(codes + 1, counts, minlength=1).astype(np.int64)
-        domains = np.unique(codes[eligible])
-        fewest = int(totals[domains + 1].min()) if len(domains) else 0
-        if len(domains) < constraint.min_domains:
-            fewest = 0
-        itself = int(constraint.selector_of(pod.labels).matches(pod.labels))
-        within: Bools = totals[codes + 1] + itself - fewest <= constraint.max_skew
-        return within
-
-    def _eligible(self, query: Query, constraint: SpreadConstraint) -> Bools:
-        """Rows whose pods count: with the labels of all constraints, and as the constraint's policies want."""
-        cluster, shape = query.cluster, query.pod.shape
-        every = slice(0, cluster.size)
-        eligible = cluster.nodes.exists.copy()
-        for other in shape.hard_spread:
-            eligible &= self._labelled(query, other)
-        if constraint.honors_affinity:
-            eligible[every] &= cluster.nodes.labels.selected(shape.node_selector, every)
-        if constraint.honors_taints:
-            eligible[every] &= cluster.nodes.taints.accepted(
-                lambda taints: all(t.effect not in ("NoSchedule", "NoExecute") or shape.tolerates(t) for t in taints),
-                every,
-            )
-        return eligible
+    def _count(self, state: HardSpread, pod: PodView, row: int, sign: int) -> Ints:
+        rows = NO_ROWS
+        for each in state.constraints:
+            if each.selection.matches(pod) and each.counts.add(row, sign):
+                everywhere = each.refresh()
+                rows = np.arange(state.cluster.size) if everywhere else union(rows, each.counts.rows_beside(row))
+        return rows
 
 
-def _selection(pod: PodView, constraint: SpreadConstraint) -> PodSelection:
+def _eligible(query: Query, constraint: SpreadConstraint) -> Bools:
+    """Rows whose pods count: with the labels of all constraints, and as the constraint's policies want."""
+    cluster, shape = query.cluster, query.pod.shape
+    every = slice(0, cluster.size)
+    eligible: Bools = cluster.nodes.exists[every].copy()
+    for other in shape.hard_spread:
+        eligible &= cluster.nodes.labels.column(other.topology_key).codes[every] >= 0
+    if constraint.honors_affinity:
+        eligible &= cluster.nodes.labels.selected(shape.node_selector, every)
+    if constraint.honors_taints:
+        eligible &= cluster.nodes.taints.accepted(
+            lambda taints: all(t.effect not in ("NoSchedule", "NoExecute") or shape.tolerates(t) for t in taints),
+            every,
+        )
+    return eligible
+
+
+def selection_of(pod: PodView, constraint: SpreadConstraint) -> PodSelection:
+    """The pods that the constraint of this pod counts: those of its namespace that are not being deleted."""
     return PodSelection((((pod.namespace,), constraint.selector_of(pod.labels)),), terminating=False)

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from concerto.api.node import Taint
 from concerto.api.pod_shape import PodShape
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import FilterDefaults, Query, Reach, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Codes, Ints, Rows
 
 
 def _untolerated(shape: PodShape, taints: tuple[Taint, ...]) -> Taint | None:
@@ -21,17 +21,18 @@ class TaintToleration(FilterDefaults):
     """The pod tolerates each of the node's taints that keep pods away."""
 
     name: ClassVar[str] = "TaintToleration"
-    unaffected_by_placements: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.NOWHERE
+    refusals: ClassVar[tuple[str, ...]] = ("node(s) had untolerated taint(s)",)
     requeue_on: ClassVar[Change] = Change.NODE
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows without an untolerated taint."""
-        shape = query.pod.shape
-        return query.cluster.nodes.taints.accepted(lambda taints: _untolerated(shape, taints) is None, rows)
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """Rows with an untolerated taint are refused."""
+        shape = state.pod.shape
+        return refused_unless(state.cluster.nodes.taints.accepted(lambda t: _untolerated(shape, t) is None, rows))
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+    def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """A node counts under the first taint that is not tolerated."""
         found: Counter[str] = Counter()
-        for taints, count in query.cluster.nodes.taints.lists(rows):
-            found[f"node(s) had untolerated taint {_untolerated(query.pod.shape, taints)}"] += count
+        for taints, count in state.cluster.nodes.taints.lists(rows):
+            found[f"node(s) had untolerated taint {_untolerated(state.pod.shape, taints)}"] += count
         return found

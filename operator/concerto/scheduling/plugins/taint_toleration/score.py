@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query, ScoreDefaults
+from concerto.scheduling.framework import Query, Reach, ScoreDefaults
 from concerto.scheduling.state.columns import Floats, Rows
 
 
@@ -14,16 +14,17 @@ class TaintToleration(ScoreDefaults):
     """The fewer PreferNoSchedule taints that the pod does not tolerate, the better: 100 for none, 0 for the most."""
 
     name: ClassVar[str] = "TaintToleration"
+    reach: ClassVar[Reach] = Reach.NOWHERE
     needs_normalising: ClassVar[bool] = True
 
-    def score(self, query: Query, rows: Rows) -> Floats:
+    def score(self, state: Query, rows: Rows) -> Floats:
         """Counts of untolerated taints."""
-        tolerates = query.pod.shape.tolerates
-        return query.cluster.nodes.taints.counted(
+        tolerates = state.pod.shape.tolerates
+        return state.cluster.nodes.taints.counted(
             lambda taints: sum(t.effect == "PreferNoSchedule" and not tolerates(t) for t in taints), rows
         )
 
-    def normalise(self, query: Query, scores: Floats) -> Floats:
+    def normalise(self, state: Query, scores: Floats) -> Floats:
         """100 less the percentage of the greatest count, which is rounded down as kube-scheduler's integers are."""
         greatest = np.fmax.reduce(scores, initial=0.0)
         return 100.0 - np.floor(scores * 100.0 / greatest) if greatest > 0 else scores + 100.0

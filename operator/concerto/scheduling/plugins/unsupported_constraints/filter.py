@@ -10,22 +10,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import FilterDefaults, Query
+from concerto.scheduling.framework import FilterDefaults, Query, Reach
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.columns import Codes, Ints, Rows
 
 
 class UnsupportedConstraints(FilterDefaults):
     """The pod has no such constraint."""
 
     name: ClassVar[str] = "UnsupportedConstraints"
-    unaffected_by_placements: ClassVar[bool] = True
+    reach: ClassVar[Reach] = Reach.NOWHERE
+    refusals: ClassVar[tuple[str, ...]] = ("pod has a constraint that Concerto does not evaluate",)
     requeue_on: ClassVar[Change] = Change.NODE
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """No row for a pod with such a constraint; else all of them."""
-        return np.full_like(query.cluster.nodes.exists[rows], not query.pod.shape.unsupported)
+    def prepare(self, query: Query) -> Query | None:
+        """Pods without such a constraint are not concerned."""
+        return query if query.pod.shape.unsupported else None
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
+    def check(self, state: Query, rows: Rows) -> Codes:
+        """All rows are refused."""
+        return np.ones(len(state.basis[rows]), dtype=np.int8)
+
+    def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Each unsupported constraint by its name."""
-        return {f"pod has {c}, which Concerto does not evaluate": len(rows) for c in query.pod.shape.unsupported}
+        return {f"pod has {c}, which Concerto does not evaluate": len(rows) for c in state.pod.shape.unsupported}

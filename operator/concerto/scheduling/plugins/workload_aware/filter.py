@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from concerto.api.cpulist import format_cpu_list
+from concerto.api.podreservation import Assignment, Pin
+from concerto.pinning.topology import bits
 from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Ints, Rows
-from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload
+from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
+from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
+
+_INVALID, _UNKNOWN, _AVOIDED, _TOO_FEW, _REQUESTED = range(1, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pod asks of nodes' CPUs.
+
+    Attributes:
+        query: the pod and its cluster.
+        workload: threads and their kind, or what is wrong with the pod's labels.
+    """
+
+    query: Query
+    workload: Workload | InvalidPinningRequest
+
+
+def ask(query: Query) -> Asked | None:
+    """What the pod asks under its profile; None for pods without a workload type."""
+    workload = workload_of(query.pod, query.settings.workload_aware)
+    return None if workload is None else Asked(query, workload)
 
 
 class WorkloadAware(FilterDefaults):
-    """The allocator finds CPUs for the pod's threads there. Pods without a workload type are never asked about."""
+    """The allocator finds CPUs for the pod's threads there. Pods without a workload type are not concerned."""
 
     name: ClassVar[str] = "WorkloadAware"
-    for_pinned_pods: ClassVar[bool] = True
+    refusals: ClassVar[tuple[str, ...]] = (
+        "pod has labels that name no workload",
+        "node(s) had no NodeCPUTopology",
+        "node(s) had an agent that did not prepare a pod's CPUs in time, or runs without --pinning",
+        "node(s) had too few free CPUs",
+        "node(s) had too few CPUs that no other pod requests",
+    )
+    resolvable: ClassVar[frozenset[int]] = frozenset({_TOO_FEW, _REQUESTED})
     requeue_on: ClassVar[Change] = Change.NODE | Change.CPUS
 
-    def feasible(self, query: Query, rows: Rows) -> Bools:
-        """Rows whose CPUs are known and have room, and whose agents answer."""
-        names = query.names(rows)
-        asked, cpus = query.workload, query.cluster.cpus
-        if asked is None:
-            return np.ones(len(names), dtype=np.bool_)
+    def prepare(self, query: Query) -> Asked | None:
+        """The workload that the pod's labels name."""
+        return ask(query)
+
+    def check(self, state: Asked, rows: Rows) -> Codes:
+        """Rows pass whose CPUs are known and have room, and whose agents answer."""
+        names, asked = state.query.names(rows), state.workload
         if isinstance(asked, InvalidPinningRequest):
-            return np.zeros(len(names), dtype=np.bool_)
-        placeable = np.array(
-            [not cpus.is_avoided(name) and cpus.place(name, asked) is not None for name in names], dtype=np.bool_
-        )
-        return placeable & self._leaves_requests(query, rows)
+            return np.full(len(names), _INVALID, dtype=np.int8)
+        codes: Codes = np.array([self._check_one(state, name, asked) for name in names], dtype=np.int8)
+        codes[(codes == 0) & ~self._leaves_requests(state.query, asked, rows)] = _REQUESTED
+        return codes
 
     @staticmethod
-    def _leaves_requests(query: Query, rows: Rows) -> Bools:
+    def _check_one(state: Asked, name: str, asked: Workload) -> int:
+        cpus = state.query.cluster.cpus
+        if cpus.place(name, asked) is not None:
+            return _AVOIDED if cpus.is_avoided(name) else 0
+        if not cpus.is_known(name):
+            return _UNKNOWN
+        return _AVOIDED if cpus.is_avoided(name) else _TOO_FEW
+
+    @staticmethod
+    def _leaves_requests(query: Query, asked: Workload, rows: Rows) -> Bools:
         """Whether the CPUs that the pod would keep from others are not needed for the requests of the others."""
-        asked, cluster = query.workload, query.cluster
-        assert isinstance(asked, Workload)
+        cluster = query.cluster
         kept = np.array(
             [1000 * cluster.cpus.exclusive_count(name, asked) for name in query.names(rows)], dtype=np.int64
         )
@@ -46,22 +85,25 @@ class WorkloadAware(FilterDefaults):
         enough: Bools = kept <= np.maximum(free, query.pod.shape.requests.get("cpu", 0))
         return enough
 
-    def reasons(self, query: Query, rows: Ints) -> Mapping[str, int]:
-        """What is wrong with the pod; or no topology, a silent agent, no room."""
-        asked, cpus = query.workload, query.cluster.cpus
-        names = query.names(rows)
+    def reasons(self, state: Asked, rows: Ints, codes: Codes) -> Mapping[str, int]:
+        """What is wrong with the pod; or no topology, a silent agent, no room for so many threads."""
+        asked = state.workload
         if isinstance(asked, InvalidPinningRequest):
-            return {asked.problem: len(names)}
-        assert asked is not None, "pods without a workload type are let pass everywhere"
+            return {asked.problem: len(rows)}
         threads = "a best-effort pod" if asked.kind == "best-effort" else f"{asked.threads} {asked.kind} threads"
-        found: Counter[str] = Counter()
-        for name in names:
-            if not cpus.is_known(name):
-                found["node(s) had no NodeCPUTopology"] += 1
-            elif cpus.is_avoided(name):
-                found["node(s) had an agent that did not prepare a pod's CPUs in time, or runs without --pinning"] += 1
-            elif cpus.place(name, asked) is None:
-                found[f"node(s) had too few free CPUs for {threads}"] += 1
-            else:
-                found[f"node(s) had too few CPUs that no other pod requests, to give {threads} CPUs of their own"] += 1
-        return found
+        sentences = {
+            _UNKNOWN: self.refusals[_UNKNOWN - 1],
+            _AVOIDED: self.refusals[_AVOIDED - 1],
+            _TOO_FEW: f"node(s) had too few free CPUs for {threads}",
+            _REQUESTED: (f"node(s) had too few CPUs that no other pod requests, to give {threads} CPUs of their own"),
+        }
+        counts = np.bincount(codes, minlength=_REQUESTED + 1).tolist()
+        return {sentence: counts[code] for code, sentence in sentences.items() if counts[code]}
+
+    def reserve(self, state: Asked, assignment: Assignment) -> Assignment:
+        """With the CPUs that the pod gets there; its binding has its name, as a pod has one at most."""
+        assert isinstance(state.workload, Workload), "no node passes for a request that is not valid"
+        placement = state.query.cluster.cpus.place(assignment.node, state.workload)
+        assert placement is not None, "the filter let the node pass"
+        cpus, mems = format_cpu_list(bits(placement.cpus)), format_cpu_list(placement.mems)
+        return replace(assignment, pin=Pin(cpus, mems, placement.level, assignment.name))

@@ -8,6 +8,8 @@ import numpy as np
 
 from concerto.pinning.scoring import normalise, score
 from concerto.scheduling.framework import Query, ScoreDefaults
+from concerto.scheduling.plugins.workload_aware.filter import Asked, ask
+from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware as WorkloadAwareFilter
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.cpus import Workload
 
@@ -21,20 +23,22 @@ class WorkloadAware(ScoreDefaults):
 
     name: ClassVar[str] = "WorkloadAware"
     needs_normalising: ClassVar[bool] = True
-    for_pinned_pods: ClassVar[bool] = True
 
-    def score(self, query: Query, rows: Rows) -> Floats:
-        """By the allocator; NaN for nodes whose CPUs are not known, and for pods without a workload type."""
-        asked = query.workload
-        names = query.names(rows)
-        if not isinstance(asked, Workload):
-            return np.full(len(names), np.nan)
-        rooms = (query.cluster.cpus.room(name, asked) for name in names)
+    def prepare(self, query: Query) -> Asked | None:
+        """The workload that the pod's labels name; none under a profile that gives pods no CPUs of their own."""
+        asked = ask(query) if WorkloadAwareFilter.name in query.settings.filters else None
+        return asked if asked is not None and isinstance(asked.workload, Workload) else None
+
+    def score(self, state: Asked, rows: Rows) -> Floats:
+        """By the allocator; NaN for nodes whose CPUs are not known."""
+        assert isinstance(state.workload, Workload)
+        asked, cpus = state.workload, state.query.cluster.cpus
+        rooms = (cpus.room(name, asked) for name in state.query.names(rows))
         return np.array([np.nan if room is None else float(score(*room)) for room in rooms])
 
-    def normalise(self, query: Query, scores: Floats) -> Floats:
+    def normalise(self, state: Asked, scores: Floats) -> Floats:
         """To 0 to 100 as the profile's policy says."""
         given = np.flatnonzero(~np.isnan(scores))
         result = np.full(len(scores), np.nan)
-        result[given] = normalise(scores[given].tolist(), query.cpu_policy)
+        result[given] = normalise(scores[given].tolist(), state.query.settings.workload_aware.policy)
         return result

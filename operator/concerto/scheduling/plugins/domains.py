@@ -1,0 +1,78 @@
+"""Counts of pods by topology domain: the nodes with the same value of a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from concerto.scheduling.framework import NO_ROWS
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Bools, Ints, Rows
+
+
+class DomainCounts:
+    """A number for each domain of one topology key. The state of a plugin owns it, so that placements can be tried.
+
+    Args:
+        cluster: the cluster.
+        topology_key: the label.
+        by_row: what is counted on each row; None for nothing.
+        counted: rows that count; None for those whose Node exists.
+
+    Attributes:
+        labelled: by row, whether its node has the label, and so is in a domain.
+    """
+
+    def __init__(
+        self, cluster: ClusterState, topology_key: str, by_row: Ints | None = None, counted: Bools | None = None
+    ) -> None:
+        size = cluster.size
+        self._codes = cluster.nodes.labels.column(topology_key).codes[:size]
+        self.labelled: Bools = self._codes >= 0
+        self._counted = cluster.nodes.exists[:size] if counted is None else counted
+        domains = int(self._codes.max(initial=-1)) + 1
+        # Slot 0 is for rows without the label, and stays 0
+        if by_row is None:
+            self._totals: Ints = np.zeros(domains + 1, dtype=np.int64)
+        else:
+            weights = np.where(self._counted, by_row[:size], 0)
+            self._totals = np.bincount(self._codes + 1, weights, minlength=domains + 1).astype(np.int64)
+            self._totals[0] = 0
+
+    def by_row(self, rows: Rows) -> Ints:
+        """The number of each row's domain; 0 for a row in no domain."""
+        totals: Ints = self._totals[self._codes[rows] + 1]
+        return totals
+
+    def has(self, rows: Rows) -> Bools:
+        """Whether the row's node has the label."""
+        labelled: Bools = self.labelled[rows]
+        return labelled
+
+    def any(self) -> bool:
+        """Whether any domain's number is above 0."""
+        return bool((self._totals > 0).any())
+
+    def fewest(self) -> tuple[int, int]:
+        """The least number of a domain with a row that counts, and how many such domains there are."""
+        domains = np.unique(self._codes[self._counted & self.labelled]) + 1
+        return (int(self._totals[domains].min()) if len(domains) else 0), len(domains)
+
+    def add(self, row: int, count: int) -> bool:
+        """Add to the number of the row's domain; False if the row is in none, or does not count."""
+        if not (self.labelled[row] and self._counted[row]):
+            return False
+        self._totals[self._codes[row] + 1] += count
+        return True
+
+    def add_rows(self, by_row: Mapping[int, int]) -> None:
+        """Add to the numbers of many rows' domains."""
+        for row, count in by_row.items():
+            self.add(row, count)
+
+    def rows_beside(self, row: int) -> Ints:
+        """The rows of the row's domain."""
+        if not self.labelled[row]:
+            return NO_ROWS
+        return np.flatnonzero(self._codes == self._codes[row])
