@@ -15,16 +15,14 @@ import pytest
 from aiohttp import web
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from concerto.api.pod_requests import ContainerResources
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.pods import ContainerView, TargetPod
 from concerto.autoscaling.prediction import Subject, predict
 from concerto.autoscaling.settings import ControllerSettings
-from concerto.controllers.autoscaling.controller import PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics
-from concerto.controllers.runtime.metrics import Metrics
-from concerto.kube import ClusterConfig, EventRecorder, Resource, Session
+from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
@@ -32,7 +30,8 @@ from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.metrics_api import MetricsAPI, Readings
 from e2e.testbed.metrics_api.readings import PodReading
-from e2e.testbed.phpa_helpers import Shown
+from e2e.testbed.phpa_helpers import Shown, autoscaler
+from support.pod_views import target_pod
 
 pytestmark = pytest.mark.bench
 
@@ -82,16 +81,12 @@ async def test_rounds_of_a_thousand_objects(
             session.asked = Counter()
             await _populate(session, namespace, api)
             settings = PredictiveHPASettings(controller=ControllerSettings(sync_seconds=SYNC_SECONDS))
-            recorder = EventRecorder(session, "concerto-autoscaler", "bench")
-            controller = PredictiveHPAController(session, recorder, time.time, Metrics(), settings)
-            running = asyncio.ensure_future(controller.run())
-            await asyncio.sleep(2 * SYNC_SECONDS)
-            session.asked.clear()
-            before, readers, cpu = time.monotonic(), dict(api.requests), time.thread_time()
-            await asyncio.sleep(ROUNDS * SYNC_SECONDS)
-            cpu, rounds = time.thread_time() - cpu, (time.monotonic() - before) / SYNC_SECONDS
-            assert not running.done(), running.result()
-            running.cancel()
+            async with autoscaler(session, settings):
+                await asyncio.sleep(2 * SYNC_SECONDS)
+                session.asked.clear()
+                before, readers, cpu = time.monotonic(), dict(api.requests), time.thread_time()
+                await asyncio.sleep(ROUNDS * SYNC_SECONDS)
+                cpu, rounds = time.thread_time() - cpu, (time.monotonic() - before) / SYNC_SECONDS
             lists = api.requests["metrics.k8s.io"] - readers.get("metrics.k8s.io", 0)
     calls = {name: round(count / rounds, 1) for name, count in sorted(session.asked.items())}
     figures = {
@@ -150,8 +145,8 @@ async def test_rounds_of_a_thousand_objects_that_read_agents(say: Callable[[str]
         ("", f"n{i}"): {"status": {"agent": {"metrics": {**where, "address": f"127.0.0.{i + 1}"}}}}
         for i in range(NODES)
     }
-    app = (ContainerView("app"),)
-    pods = [TargetPod(f"t{i}", node=f"n{i % NODES}", host="", containers=app) for i in range(OBJECTS)]
+    app = (ContainerResources("app"),)
+    pods = [target_pod(f"t{i}", node_name=f"n{i % NODES}", host="", containers=app) for i in range(OBJECTS)]
     agents = AgentMetrics(capacities, Shown("t"), time.time)
     looks_a_second, found = OBJECTS / SYNC_SECONDS, 0
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
-from concerto.autoscaling.pods import TargetPod
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentTokens
 from concerto.kube import Session
 from concerto_agent.certificate import make_certificate
@@ -19,6 +18,7 @@ from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import Callers, serve
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.phpa_helpers import Shown, operator_config
+from support.pod_views import target_pod
 
 OPERATOR = ("concerto-system", "concerto-operator")
 NOT_VALID = f"401 the token is not valid for audience {metrics_audience('n1')}"
@@ -49,7 +49,7 @@ async def troubles(cluster: Cluster, namespace: str, tokens: Shown | AgentTokens
         capacity = {"status": {"agent": {"metrics": endpoint.to_raw()}}}
         agents = AgentMetrics({("", "n1"): capacity}, tokens, time.time)
         try:
-            return (await agents.usage(namespace, [TargetPod("web", node="n1")])).troubles
+            return (await agents.usage(namespace, [target_pod("web", node_name="n1")])).troubles
         finally:
             await agents.close()
             await server.cleanup()

@@ -7,12 +7,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics
+from concerto.controllers.runtime.context import Context
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.watched_kinds import FollowedKind
 from concerto.kube import ClusterConfig, EventRecorder, Session
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.metrics_api.readings import PodReading
@@ -50,8 +53,11 @@ async def autoscaler(
 ) -> AsyncIterator[PredictiveHPAController]:
     """The autoscaler, for as long as the context lasts; it must not end by itself."""
     recorder = EventRecorder(session, "concerto-autoscaler", "e2e")
-    controller = PredictiveHPAController(session, recorder, time.time, Metrics(), settings, agents)
-    tasks = [asyncio.ensure_future(controller.run()), asyncio.ensure_future(recorder.run())]
+    context = Context(session, "concerto-system", recorder, Metrics(), time.time)
+    kinds = AutoscaledKinds.followed_by(partial(FollowedKind, session))
+    controller = PredictiveHPAController(context, kinds, settings, agents)
+    runs = (controller.run, recorder.run, *(kind.reflector.run for kind in kinds.all))
+    tasks = [asyncio.ensure_future(run()) for run in runs]
     try:
         yield controller
         for task in tasks:

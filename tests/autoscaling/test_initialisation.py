@@ -3,16 +3,14 @@ from dataclasses import replace
 import pytest
 
 from concerto.autoscaling.initialisation import Initialisation, InitialisationSettings
-from concerto.autoscaling.pods import TargetPod
+from support.pod_views import target_pod
 
 SETTINGS = InitialisationSettings(default_seconds=60, remembered=5, trim=3, fresh=3)
 
 
 def pods(*seconds, revision="a", first=0.0):
     return [
-        TargetPod(
-            f"p{i}", started_at=None, created_at=first + 100 * i, ready_since=first + 100 * i + s, revision=revision
-        )
+        target_pod(f"p{i}", started=None, created=first + 100 * i, ready_since=first + 100 * i + s, revision=revision)
         for i, s in enumerate(seconds)
     ]
 
@@ -41,12 +39,12 @@ def test_each_pod_counts_once():
 
 
 WAITED = {
-    "bound late": (TargetPod("p", created_at=0, started_at=1501, scheduled_at=1500, ready_since=1520), 20.0),
+    "bound late": (target_pod("p", created=0, started=1501, scheduled_at=1500, ready_since=1520), 20.0),
     "without the condition, its kubelet's time counts": (
-        TargetPod("p", created_at=0, started_at=1501, ready_since=1520),
+        target_pod("p", created=0, started=1501, ready_since=1520),
         19.0,
     ),
-    "without either, its creation counts": (TargetPod("p", created_at=0, started_at=None, ready_since=40), 40.0),
+    "without either, its creation counts": (target_pod("p", created=0, started=None, ready_since=40), 40.0),
 }
 
 
@@ -56,7 +54,7 @@ def test_waiting_for_a_node_is_not_start_up(pod, seconds):
 
 
 def test_pods_that_are_not_ready_do_not_count():
-    waiting = [TargetPod("p", ready="False", created_at=0, ready_since=50)]
+    waiting = [target_pod("p", ready="False", created=0, ready_since=50)]
     assert learned(waiting).seconds == ()
 
 
@@ -70,13 +68,13 @@ def test_a_new_revision_starts_afresh_but_the_old_one_stands_in_until_it_is_know
 
 
 def test_pods_that_come_back_with_their_node_have_not_taken_days_to_start():
-    back = [TargetPod(f"q{i}", created_at=0.0, ready_since=30 * 86400.0 + i, revision="a") for i in range(5)]
+    back = [target_pod(f"q{i}", created=0.0, ready_since=30 * 86400.0 + i, revision="a") for i in range(5)]
     assert learned(pods(30, 30, 30, 30, 30), back).typical(SETTINGS) == 30
     assert Initialisation((1e9,) * 5).typical(SETTINGS) == SETTINGS.longest_seconds
 
 
 def test_a_pod_that_was_seen_to_become_ready_before_does_not_count_again():
-    again = [replace(pod, first_ready=pod.created_at + 30) for pod in pods(900, 900, 900)]
+    again = [replace(pod, first_ready=pod.created + 30) for pod in pods(900, 900, 900)]
     assert learned(again).seconds == ()
     assert learned([replace(pod, first_ready=pod.ready_since) for pod in pods(31, 32)]).seconds == (31, 32)
 

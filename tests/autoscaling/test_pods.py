@@ -1,7 +1,9 @@
 import pytest
 
-from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod, group_pods, requests_of
+from concerto.api.pod_requests import ContainerResources
+from concerto.autoscaling.pods import MetricError, Sample, group_pods, requests_of
 from concerto.autoscaling.settings import ControllerSettings
+from support.pod_views import target_pod
 
 NOW = 10_000.0
 SETTINGS = ControllerSettings()
@@ -9,7 +11,7 @@ FRESH = Sample(100, timestamp=NOW, window=30)
 
 
 def started(seconds_ago, **kw):
-    return TargetPod("p", started_at=NOW - seconds_ago, **kw)
+    return target_pod("p", started=NOW - seconds_ago, **kw)
 
 
 GROUPS = {
@@ -30,7 +32,7 @@ GROUPS = {
     ),
     "a running pod without a sample is missing": (started(900), None, True, "missing"),
     "for CPU, a pod without a Ready condition is unready": (started(900, ready=None), FRESH, True, "unready"),
-    "for CPU, a pod without a start time is unready": (TargetPod("p", started_at=None), FRESH, True, "unready"),
+    "for CPU, a pod without a start time is unready": (target_pod("p", started=None), FRESH, True, "unready"),
     "for CPU, a young pod that is not Ready is unready": (
         started(60, ready="False", ready_since=NOW - 60),
         FRESH,
@@ -87,7 +89,9 @@ def test_each_pod_is_in_one_group(pod, sample, cpu, group):
     } | {group: {"p"}}
 
 
-TWO = TargetPod("p", containers=(ContainerView("a", {"cpu": 100}), ContainerView("b", {"cpu": 50, "memory": 7})))
+TWO = target_pod(
+    "p", containers=(ContainerResources("a", {"cpu": 100}), ContainerResources("b", {"cpu": 50, "memory": 7}))
+)
 
 
 def test_requests_are_of_all_containers_or_of_the_named_one():
@@ -96,7 +100,7 @@ def test_requests_are_of_all_containers_or_of_the_named_one():
 
 
 def test_pod_level_requests_win_over_those_of_containers_but_not_over_a_named_container():
-    pod = TargetPod("p", containers=TWO.containers, pod_requests={"cpu": 500})
+    pod = target_pod("p", containers=TWO.shape.containers, pod_level_requests={"cpu": 500})
     assert requests_of([pod], "cpu", None) == {"p": 500}
     assert requests_of([pod], "cpu", "a") == {"p": 100}
     with pytest.raises(MetricError, match="missing pod-level request for memory in Pod p"):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod
+from concerto.api.pod_requests import ContainerResources
+from concerto.autoscaling.pods import MetricError, Sample
 from concerto.autoscaling.replicas import (
     PodReadings,
     average_value_replicas,
@@ -14,13 +15,14 @@ from concerto.autoscaling.replicas import (
     value_replicas,
 )
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
+from support.pod_views import target_pod
 
 TEN_PERCENT = Tolerances(0.1, 0.1)
-REQUESTS = (ContainerView("c", {"cpu": 1000, "memory": 1000}),)
+REQUESTS = (ContainerResources("c", {"cpu": 1000, "memory": 1000}),)
 
 
 def pods(count, phase="Running", first=0, **kw):
-    return [TargetPod(f"p{first + i}", phase, containers=REQUESTS, **kw) for i in range(count)]
+    return [target_pod(f"p{first + i}", phase, containers=REQUESTS, **kw) for i in range(count)]
 
 
 def readings(*values, first=0):
@@ -88,7 +90,7 @@ UTILIZATION = {
     ),
     "a CPU burst of a pod that is starting does not count": (
         2,
-        [*pods(1), *pods(1, first=1, ready="False", started_at=1e6 - 20, ready_since=1e6 - 20)],
+        [*pods(1), *pods(1, first=1, ready="False", started=1e6 - 20, ready_since=1e6 - 20)],
         readings(300, 1000),
         30,
         2,
@@ -127,7 +129,11 @@ BAD = {
     "no pods": ([], readings(1), "no pods returned by selector"),
     "only unready pods": (pods(2, "Pending"), readings(100, 100), "pods might be unready"),
     "no sample of any pod": (pods(2), {}, "did not receive metrics"),
-    "a pod without a request": ([TargetPod("p0", containers=(ContainerView("c"),))], readings(1), "missing request"),
+    "a pod without a request": (
+        [target_pod("p0", containers=(ContainerResources("c"),))],
+        readings(1),
+        "missing request",
+    ),
     "samples of strangers only": (pods(1), readings(5, first=7), "no metrics returned matched known pods"),
     "less than nothing": (pods(1), readings(-5), "cannot be negative"),
 }

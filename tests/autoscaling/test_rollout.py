@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 import pytest
 
+from concerto.api.pod import PodView
+from concerto.api.pod_requests import ContainerResources
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import combine, decide
-from concerto.autoscaling.pods import ContainerView, Gone, MetricError, Sample, TargetPod
+from concerto.autoscaling.pods import Gone, MetricError, Sample
 from concerto.autoscaling.replicas import PodReadings, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds, ControllerSettings
+from support.pod_views import target_pod
 
 LOAD, REQUEST, PERCENT = 5000, 1000, 50
 """Thousandths of a core, of a pod, and the target: ten replicas."""
 STEP, SYNC = 5, 15
-CONTAINERS = (ContainerView("c", {"cpu": REQUEST}),)
+CONTAINERS = (ContainerResources("c", {"cpu": REQUEST}),)
 
 
 @dataclass
@@ -57,18 +60,18 @@ class Rollout:
             self.made += 1
             self.pods.append(Pod(f"new{self.made}", now, self.startup, True))
 
-    def seen(self, now: float) -> tuple[list[TargetPod], dict[str, Sample]]:
+    def seen(self, now: float) -> tuple[list[PodView], dict[str, Sample]]:
         views, samples = [], {}
         at = now - self.age
         for pod in self.pods:
             ready = pod.ready_at() <= now
             since = pod.ready_at() if ready else pod.created
             views.append(
-                TargetPod(
+                target_pod(
                     pod.name,
                     ready=str(ready),
                     ready_since=since,
-                    started_at=pod.created,
+                    started=pod.created,
                     containers=CONTAINERS,
                     first_ready=since if ready and pod.new else None,
                 )

@@ -6,13 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.runtime.context import Context
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.runtime.watched_kinds import FollowedKind
 from concerto.kube import EventRecorder
 from support.faulty_server import Answer, faulty, refuses, says
 
@@ -144,7 +147,9 @@ async def autoscaling(world: World, clock: Clock, **settings: Any) -> AsyncItera
     async with faulty([world]) as server:
         recorder = EventRecorder(server.session, "c", "i")
         settings = {"batch_seconds": 0.05, "metrics_timeout_seconds": 20.0} | settings
-        made = PredictiveHPAController(server.session, recorder, clock, Metrics(), PredictiveHPASettings(**settings))
+        context = Context(server.session, "concerto-system", recorder, Metrics(), clock)
+        kinds = AutoscaledKinds.followed_by(partial(FollowedKind, server.session))
+        made = PredictiveHPAController(context, kinds, PredictiveHPASettings(**settings))
         try:
             yield made
         finally:

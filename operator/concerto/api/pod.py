@@ -1,10 +1,10 @@
-"""A Pod as scheduling sees it."""
+"""A Pod as scheduling and autoscaling see it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from concerto.api.conditions import find_condition
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
@@ -14,14 +14,18 @@ from concerto.api.pod_shape import PodShape, shape_of
 from concerto.api.timestamps import parse_timestamp
 
 Raw = Mapping[str, Any]
+_T = TypeVar("_T")
 
 PREEMPTED = "PreemptionByScheduler"
 """Reason of the condition DisruptionTarget of a pod that a scheduler evicts."""
+_REVISION_LABELS = ("pod-template-hash", "controller-revision-hash")
+_NEVER = 253402300799.0
+"""The last second of the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A Pod as scheduling sees it.
+    """A Pod as scheduling and autoscaling see it. Times are seconds since the epoch.
 
     Attributes:
         namespace: its namespace.
@@ -33,16 +37,22 @@ class PodView:
         node_name: the node it is bound to; empty before it is bound.
         scheduler_name: the scheduler that places it.
         priority: the higher, the sooner.
-        created: creation time, seconds since the epoch.
+        created: creation time.
         phase: Pending, Running, Succeeded, Failed or Unknown.
         deleting: whether its deletion has begun.
         counted: whether it counts as a unit of measured capacity: pods that belong to their node do not.
         gates: names of its scheduling gates; a pod with a gate is not scheduled.
-        started: when the kubelet of its node accepted it, seconds since the epoch; None before.
+        started: when the kubelet of its node accepted it; None before.
         kind: which pods cost what it costs.
-        nominated_node: the node that a scheduler makes room on for it (``status.nominatedNodeName``); empty if none is.
+        nominated_node: the node on which a scheduler makes room for it (``status.nominatedNodeName``); empty without.
         preempts: whether pods of lower priority may be evicted for it (``spec.preemptionPolicy``).
         preempted: whether its deletion has begun because a scheduler evicts it for a pod of higher priority.
+        ready: status of its condition Ready ("True", "False", "Unknown"); None without that condition.
+        ready_since: when that condition last changed.
+        scheduled_at: when it was bound to its node; None where its conditions do not say so.
+        deleting_since: when its deletion was requested; 0 where that is unknown, or it is not being deleted.
+        host: IP address of its node; empty before its kubelet has reported it.
+        first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
     """
 
     namespace: str
@@ -64,6 +74,12 @@ class PodView:
     nominated_node: str = ""
     preempts: bool = True
     preempted: bool = False
+    ready: str | None = None
+    ready_since: float = 0.0
+    scheduled_at: float | None = None
+    deleting_since: float = 0.0
+    host: str = ""
+    first_ready: float | None = None
 
     @property
     def key(self) -> str:
@@ -80,6 +96,21 @@ class PodView:
         """Whether it is to be placed: not bound, not ended or being deleted, and without scheduling gates."""
         return not (self.node_name or self.gates or self.deleting or self.terminal)
 
+    @property
+    def is_ready(self) -> bool:
+        """Running and Ready."""
+        return self.phase == "Running" and self.ready == "True"
+
+    @property
+    def bound_at(self) -> float:
+        """When it was bound to its node, as far as is known: else when its kubelet accepted it, else its creation."""
+        return self.scheduled_at if self.scheduled_at is not None else self.started or self.created
+
+    @property
+    def revision(self) -> str:
+        """Hash of the template that its workload made it from; empty without one."""
+        return next((self.labels[key] for key in _REVISION_LABELS if key in self.labels), "")
+
     @classmethod
     def from_raw(cls, obj: Raw) -> Self:
         """The object as the API server holds it, whole or as ``trim_pod`` leaves it."""
@@ -90,6 +121,9 @@ class PodView:
         resized = resized_requests(spec, status)
         created = metadata.get("creationTimestamp")
         started = status.get("startTime")
+        conditions = status.get("conditions")
+        ready, scheduled = find_condition(conditions, "Ready") or {}, find_condition(conditions, "PodScheduled") or {}
+        since, scheduled_at = ready.get("lastTransitionTime"), scheduled.get("lastTransitionTime")
         deleting = "deletionTimestamp" in metadata
         return cls(
             namespace=metadata["namespace"],
@@ -101,17 +135,39 @@ class PodView:
             node_name=spec.get("nodeName") or "",
             scheduler_name=spec.get("schedulerName") or "default-scheduler",
             priority=spec.get("priority") or 0,
-            created=parse_timestamp(created) if created else 0.0,
+            created=_time(created, 0.0) if created else 0.0,
             phase=status.get("phase") or "Pending",
             deleting=deleting,
             counted=not belongs_to_node(obj),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
-            started=parse_timestamp(started) if started else None,
+            started=_time(started, None) if started else None,
             kind=kind_of_pod(obj),
             nominated_node=status.get("nominatedNodeName") or "",
             preempts=spec.get("preemptionPolicy") != "Never",
             preempted=deleting and _is_preempted(status),
+            ready=ready.get("status"),
+            # A pod whose readiness changed at an unknown time has no reading that is about load alone
+            ready_since=_time(since, _NEVER) if since else 0.0,
+            scheduled_at=_time(scheduled_at, None) if scheduled_at and scheduled["status"] == "True" else None,
+            deleting_since=_deleting_since(metadata),
+            host=status.get("hostIP") or "",
         )
+
+
+def _deleting_since(metadata: Raw) -> float:
+    """``deletionTimestamp`` is when the grace period will be over, not when the deletion was requested."""
+    if "deletionTimestamp" not in metadata:
+        return 0.0
+    until = _time(metadata["deletionTimestamp"], None)
+    return 0.0 if until is None else until - (metadata.get("deletionGracePeriodSeconds") or 0)
+
+
+def _time(text: str, unreadable: _T) -> float | _T:
+    """Seconds; ``unreadable`` for what Kubernetes accepts and Python cannot represent, such as the year 10000."""
+    try:
+        return parse_timestamp(text)
+    except (ValueError, OverflowError):
+        return unreadable
 
 
 def _is_preempted(status: Raw) -> bool:

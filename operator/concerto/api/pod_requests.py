@@ -7,11 +7,11 @@ resources, KEP-1287 resize in place), QoS as ``pkg/apis/core/v1/helper/qos``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from concerto.api.quantities import counted, parse_quantity
+from concerto.api.quantities import counted, milli, parse_quantity
 
 Raw = Mapping[str, Any]
 QoS = Literal["Guaranteed", "Burstable", "BestEffort"]
@@ -21,6 +21,7 @@ NONZERO_CPU = Decimal("0.1")
 """What a container without a cpu request counts as where pods are spread by requests (kube-scheduler's 100m)."""
 NONZERO_MEMORY = Decimal(200 * 2**20)
 """The same for memory (kube-scheduler's 200Mi)."""
+_MAX_RESOURCES = 16
 
 
 class CpuPrediction(NamedTuple):
@@ -39,6 +40,46 @@ class CpuPrediction(NamedTuple):
     requested: int
     unspecified: int
     best_effort: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResources:
+    """A container's name, and its requests and limits in thousandths, as autoscaling/v2 computes with them."""
+
+    name: str
+    requests: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_raw(cls, name: str, resources: Raw) -> Self:
+        """From a container's name and its ``resources``, of which the first 16 are held, cpu and memory among them."""
+        return cls(name, _in_thousandths(resources.get("requests")), _in_thousandths(resources.get("limits")))
+
+
+def pod_level_requests(containers: Iterable[ContainerResources], pod: Raw, overhead: Raw) -> dict[str, int] | None:
+    """Pod-level requests over those of the containers, with overhead, in thousandths; None where the pod has none.
+
+    Args:
+        containers: the pod's containers.
+        pod: ``spec.resources``.
+        overhead: ``spec.overhead``.
+    """
+    own = _in_thousandths(pod.get("requests"))
+    if not own:
+        return None
+    total: dict[str, int] = {}
+    for container in containers:
+        for name, amount in container.requests.items():
+            total[name] = total.get(name, 0) + amount
+    total |= own
+    for name, amount in _in_thousandths(overhead).items():
+        total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _in_thousandths(amounts: Raw | None) -> dict[str, int]:
+    first = sorted((amounts or {}).items(), key=lambda item: item[0] not in ("cpu", "memory"))[:_MAX_RESOURCES]
+    return {name: milli(amount) for name, amount in first}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from concerto.api.pod_constraints import (
     parse_host_ports,
     parse_pod_affinity,
 )
-from concerto.api.pod_requests import CpuPrediction, PodResources, QoS
+from concerto.api.pod_requests import ContainerResources, CpuPrediction, PodResources, QoS, pod_level_requests
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm
 
 Raw = Mapping[str, Any]
@@ -35,6 +35,8 @@ MAX_BYTES = 64 * 1024
 """Size of a pod's requests and constraints beyond which it is refused: anybody may write them, up to 1.5 MiB."""
 MAX_CACHED_BYTES = 4 * 2**20
 """Size of the shapes that are kept although no pod has them any more; in memory they take some seven times as much."""
+
+_MAX_CONTAINERS = 100
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -59,6 +61,9 @@ class PodShape:
         anti_affinity: pods that it refuses in its domain.
         hard_spread: topology spread constraints that must hold.
         unsupported: the names of its hard constraints that Concerto does not evaluate.
+        containers: its containers, init containers that restart among them; at most 100.
+        pod_level_requests: where the pod has requests of its own, those over its containers', with overhead, in
+            thousandths; None elsewhere.
     """
 
     key: bytes
@@ -76,6 +81,8 @@ class PodShape:
     anti_affinity: tuple[PodAffinityTerm, ...] = field(compare=False)
     hard_spread: tuple[SpreadConstraint, ...] = field(compare=False)
     unsupported: tuple[str, ...] = field(compare=False)
+    containers: tuple[ContainerResources, ...] = field(compare=False, default=())
+    pod_level_requests: Mapping[str, int] | None = field(compare=False, default=None)
 
     @property
     def selects_pods(self) -> bool:
@@ -127,8 +134,11 @@ def shape_of(spec: Raw) -> PodShape:
 def _parts(spec: Raw) -> tuple[Any, ...]:
     """The raw fields that a shape is computed from, in the order in which ``_decode`` takes them apart."""
     return (
-        [(c.get("resources"), c.get("ports")) for c in spec.get("containers") or ()],
-        [(c.get("resources"), c.get("ports"), c.get("restartPolicy")) for c in spec.get("initContainers") or ()],
+        [(c.get("name"), c.get("resources"), c.get("ports")) for c in spec.get("containers") or ()],
+        [
+            (c.get("name"), c.get("resources"), c.get("ports"), c.get("restartPolicy"))
+            for c in spec.get("initContainers") or ()
+        ],
         spec.get("overhead"),
         spec.get("resources"),
         spec.get("tolerations"),
@@ -147,8 +157,8 @@ def _decode(key: bytes) -> PodShape:
         key
     )
     resources = PodResources(
-        [own or {} for own, _ in containers],
-        [(own or {}, restart == "Always") for own, _, restart in inits],
+        [own or {} for _, own, _ in containers],
+        [(own or {}, restart == "Always") for _, own, _, restart in inits],
         overhead or {},
         pod or {},
     )
@@ -158,7 +168,10 @@ def _decode(key: bytes) -> PodShape:
         tolerations = selector = affinity = spread = None
     nonzero = resources.nonzero_requests()
     nodes = (affinity or {}).get("nodeAffinity") or {}
-    running = [*(ports for _, ports in containers), *(ports for _, ports, restart in inits if restart == "Always")]
+    running = [*containers, *(init[:3] for init in inits if init[3] == "Always")]
+    own = tuple(
+        ContainerResources.from_raw(name or "", resources or {}) for name, resources, _ in running[:_MAX_CONTAINERS]
+    )
     anti = ((affinity or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
     required = tuple(parse_pod_affinity(t) for t in ((affinity or {}).get("podAffinity") or {}).get(REQUIRED) or ())
     hard = [c for c in spread or () if c.get("whenUnsatisfiable") == "DoNotSchedule"]
@@ -182,9 +195,11 @@ def _decode(key: bytes) -> PodShape:
         preferred_nodes=tuple(
             (t["weight"], NodeSelectorTerm.from_raw(t["preference"])) for t in nodes.get(PREFERRED) or ()
         ),
-        host_ports=parse_host_ports(running),
+        host_ports=parse_host_ports([ports for _, _, ports in running]),
         affinity=required,
         anti_affinity=tuple(parse_pod_affinity(t) for t in anti),
         hard_spread=tuple(SpreadConstraint.from_raw(c) for c in hard),
         unsupported=tuple(name for name, present in unsupported if present),
+        containers=own,
+        pod_level_requests=pod_level_requests(own, pod or {}, overhead or {}),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,16 +13,23 @@ Raw = Mapping[str, Any]
 
 _METADATA = (
     "namespace", "name", "generateName", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp",
-    "deletionTimestamp",
+    "deletionTimestamp", "deletionGracePeriodSeconds",
 )  # fmt: skip
 _SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "preemptionPolicy",
 )  # fmt: skip
-_STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName")
+_STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
 _CONDITIONS = ("PodResizePending", "DisruptionTarget")
+_TIMED_CONDITIONS = ("Ready", "PodScheduled")
+_CONDITION = ("type", "status", "lastTransitionTime")
 _CONTAINER = ("name", "image", "resources", "ports", "restartPolicy")
 _CONTAINER_STATUS = ("name", "resources", "allocatedResources")
+_FEW_LABELS = 40  # of at most 317 + 63 bytes each
+
+
+MAX_LABEL_BYTES = 16 * 1024
+"""A pod with more text in its labels is held without them, so that no selector finds it: anybody may write 1.5 MiB."""
 
 
 def trim_pod(obj: Raw) -> dict[str, Any]:
@@ -30,6 +38,8 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     spec = obj["spec"]
     status = obj.get("status") or {}
     trimmed_metadata = {k: metadata[k] for k in _METADATA if k in metadata}
+    if len(labels := metadata.get("labels") or {}) > _FEW_LABELS and _has_too_much_text(labels):
+        trimmed_metadata["labels"] = {}
     if MIRROR in (metadata.get("annotations") or ()):
         trimmed_metadata["annotations"] = {MIRROR: ""}
     trimmed = {k: spec[k] for k in _SPEC if k in spec}
@@ -47,6 +57,13 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
         if resized:
             trimmed_status[statuses] = resized
     conditions = [c for c in status.get("conditions") or () if c.get("type") in _CONDITIONS]
+    for condition in status.get("conditions") or ():
+        if condition.get("type") in _TIMED_CONDITIONS:
+            conditions.append({k: condition[k] for k in _CONDITION if k in condition})
     if conditions:
         trimmed_status["conditions"] = conditions
     return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}
+
+
+def _has_too_much_text(labels: Mapping[str, str]) -> bool:
+    return len(json.dumps(labels, ensure_ascii=False).encode()) > MAX_LABEL_BYTES

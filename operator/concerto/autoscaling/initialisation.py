@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from concerto.autoscaling.pods import TargetPod
+from concerto.api.pod import PodView
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Initialisation:
         near = [s for s in known if abs(s - middle) <= max(settings.trim * deviation, 1.0)]
         return min(sum(near) / len(near), settings.longest_seconds)
 
-    def learn(self, pods: Iterable[TargetPod], settings: InitialisationSettings) -> Initialisation:
+    def learn(self, pods: Iterable[PodView], settings: InitialisationSettings) -> Initialisation:
         """With the pods that became ready since.
 
         A pod that is ready for the second time seems slow. It is left out where the first time was seen,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from concerto.api.pod import PodView
 from concerto.autoscaling.settings import ControllerSettings
 
 
@@ -26,63 +27,6 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class ContainerView:
-    """A container (restartable init containers included) and its requests and limits in thousandths."""
-
-    name: str
-    requests: Mapping[str, int] = field(default_factory=dict)
-    limits: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TargetPod:
-    """What the rules need to know of a pod.
-
-    Attributes:
-        ready: status of the Ready condition ("True", "False", "Unknown"), None when there is no such condition.
-        ready_since: when that condition last changed, seconds.
-        started_at: ``status.startTime``, None before the kubelet has seen the pod.
-        pod_requests: the pod-level requests where the pod has any (they win over its containers'), else None.
-        node: where it runs; empty before it is bound.
-        host: IP address of that node, from the pod's status.
-        scheduler: who is to place it.
-        first_ready: when it became Ready for the first time, seconds; None if that was not observed.
-        scheduled_at: when it was bound to its node, seconds; None where its conditions do not tell.
-        deleting_since: when its deletion was asked for, seconds; from then on it gets no new load.
-    """
-
-    name: str
-    phase: str = "Running"
-    deleting: bool = False
-    ready: str | None = "True"
-    ready_since: float = 0.0
-    started_at: float | None = 0.0
-    created_at: float = 0.0
-    containers: tuple[ContainerView, ...] = ()
-    pod_requests: Mapping[str, int] | None = None
-    uid: str = ""
-    revision: str = ""
-    node: str = ""
-    host: str = ""
-    scheduler: str = ""
-    first_ready: float | None = None
-    deleting_since: float = 0.0
-    scheduled_at: float | None = None
-
-    @property
-    def bound_at(self) -> float:
-        """When it was bound to its node, as far as is known: else when its kubelet accepted it, else its creation."""
-        if self.scheduled_at is not None:
-            return self.scheduled_at
-        return self.started_at or self.created_at
-
-    @property
-    def is_ready(self) -> bool:
-        """Running and Ready, as Object and External metrics count pods."""
-        return self.phase == "Running" and self.ready == "True"
-
-
-@dataclass(frozen=True)
 class PodGroups:
     """Names of the pods in each group; ready ones are those whose samples count."""
 
@@ -97,7 +41,7 @@ _OVER = ("Failed", "Succeeded")
 
 
 def group_pods(
-    pods: Sequence[TargetPod], samples: Mapping[str, Sample], *, cpu: bool, now: float, settings: ControllerSettings
+    pods: Sequence[PodView], samples: Mapping[str, Sample], *, cpu: bool, now: float, settings: ControllerSettings
 ) -> PodGroups:
     """Sort pods into ready, unready, missing and ignored.
 
@@ -123,19 +67,19 @@ def group_pods(
     return PodGroups(frozenset(ready), frozenset(unready), frozenset(missing), frozenset(ignored))
 
 
-def _still_starting(pod: TargetPod, sample: Sample, now: float, settings: ControllerSettings) -> bool:
-    if pod.ready is None or pod.started_at is None:
+def _still_starting(pod: PodView, sample: Sample, now: float, settings: ControllerSettings) -> bool:
+    if pod.ready is None or pod.started is None:
         return True
-    if pod.started_at + settings.cpu_initialization_seconds > now:
+    if pod.started + settings.cpu_initialization_seconds > now:
         # The whole window of the sample must lie after the last change of readiness, else it holds start-up work.
         return pod.ready == "False" or sample.timestamp < pod.ready_since + sample.window
     if settings.first_readiness and pod.first_ready is not None and sample.timestamp < pod.first_ready + sample.window:
         return True
-    never_became_ready = pod.started_at + settings.initial_readiness_delay_seconds > pod.ready_since
+    never_became_ready = pod.started + settings.initial_readiness_delay_seconds > pod.ready_since
     return pod.ready == "False" and never_became_ready
 
 
-def requests_of(pods: Sequence[TargetPod], resource: str, container: str | None) -> dict[str, int]:
+def requests_of(pods: Sequence[PodView], resource: str, container: str | None) -> dict[str, int]:
     """Each pod's request of ``resource`` in thousandths: of one container, else pod-level, else of all containers.
 
     Raises:
@@ -144,12 +88,12 @@ def requests_of(pods: Sequence[TargetPod], resource: str, container: str | None)
     return {pod.name: _request_of(pod, resource, container) for pod in pods}
 
 
-def _request_of(pod: TargetPod, resource: str, container: str | None) -> int:
-    if container is None and pod.pod_requests is not None:
-        if resource not in pod.pod_requests:
+def _request_of(pod: PodView, resource: str, container: str | None) -> int:
+    if container is None and pod.shape.pod_level_requests is not None:
+        if resource not in pod.shape.pod_level_requests:
             raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")
-        return pod.pod_requests[resource]
-    chosen = [c for c in pod.containers if container is None or c.name == container]
+        return pod.shape.pod_level_requests[resource]
+    chosen = [c for c in pod.shape.containers if container is None or c.name == container]
     if container is not None and not chosen:
         raise MetricError(f"container {container} not found in Pod {pod.name}")
     for each in chosen:
@@ -187,7 +131,7 @@ class Gone:
 
 
 def serving(
-    pods: Sequence[TargetPod],
+    pods: Sequence[PodView],
     samples: Mapping[str, Sample],
     resource: str | None,
     container: str | None,
@@ -224,9 +168,9 @@ def _share(pod: Gone, begin: float, end: float) -> float:
     return max(min(pod.until, end) - max(pod.since, begin), 0.0) / (end - begin)
 
 
-def _limit_of(pod: TargetPod, resource: str | None, container: str | None) -> int:
+def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:
     """Zero when any container in question has no limit: then nothing tells how far it could go."""
-    chosen = [c for c in pod.containers if container is None or c.name == container]
+    chosen = [c for c in pod.shape.containers if container is None or c.name == container]
     if resource is None or any(resource not in c.limits for c in chosen):
         return 0
     return sum(c.limits[resource] for c in chosen)

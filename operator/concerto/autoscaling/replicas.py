@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from concerto.api.pod import PodView
 from concerto.autoscaling.pods import (
     Gone,
     MetricError,
     PodGroups,
     Sample,
     Serving,
-    TargetPod,
     group_pods,
     requests_of,
     serving,
@@ -89,7 +89,7 @@ class PodReadings:
     """
 
     current: int
-    pods: Sequence[TargetPod]
+    pods: Sequence[PodView]
     samples: Mapping[str, Sample]
     tolerances: Tolerances
     settings: ControllerSettings
@@ -168,7 +168,7 @@ def average_value_replicas(
 
 
 def value_replicas(
-    current: int, pods: Sequence[TargetPod], value: int, *, metric: str, target: int, tolerances: Tolerances
+    current: int, pods: Sequence[PodView], value: int, *, metric: str, target: int, tolerances: Tolerances
 ) -> Proposal:
     """Object and External metrics with a Value target: the ratio times the pods that are ready.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from concerto.api.node import trim_node
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.podreservation import IN_FLIGHT_LABEL
-from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
@@ -26,7 +26,7 @@ from concerto.controllers.runtime.health import Health
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.reconciler import Reconcile, Reconciler
 from concerto.controllers.runtime.supervision import Run, Supervisor, keep_running
-from concerto.controllers.runtime.watched_kinds import Handlers, OnChange, WatchedKinds, not_yet
+from concerto.controllers.runtime.watched_kinds import NOT_ENDED, FollowedKind, OnChange, Trim, WatchedKinds
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
@@ -36,7 +36,7 @@ from concerto.controllers.scheduling.parts import SchedulerParts, build_parts
 from concerto.controllers.scheduling.profiles import ProfileController
 from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler
-from concerto.kube import Object, Reflector, Resource, Session
+from concerto.kube import Object, Resource, Session
 from concerto.kube.election import LeaderElection
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaseSettings
@@ -51,8 +51,6 @@ from concerto.kube.resources import (
     SUBSPACE_SNAPSHOTS,
 )
 from concerto.scheduling.state.cluster import ClusterState
-
-Trim = Callable[[Object], Object]
 
 ACCOUNT = "concerto-operator"
 """The operator's own service account, for which it requests tokens to show to agents."""
@@ -129,8 +127,7 @@ class _Plan:
     """What has been built so far.
 
     Attributes:
-        reflectors: by plural, in the order in which they start.
-        handlers: of each reflector's changes, by plural.
+        kinds: that are followed, by plural, in the order in which they start.
         reconcilers: work queues.
         loads: make what the reconciled objects hold known, before anything is decided.
         leading: what runs while this replica leads, by name.
@@ -139,26 +136,32 @@ class _Plan:
     """
 
     replica: Replica
-    reflectors: dict[str, Reflector] = field(default_factory=dict)
-    handlers: dict[str, Handlers] = field(default_factory=dict)
+    kinds: dict[str, FollowedKind] = field(default_factory=dict)
     reconcilers: list[Reconciler] = field(default_factory=list)
     loads: list[Callable[[], None]] = field(default_factory=list)
     leading: list[tuple[str, Run]] = field(default_factory=list)
     essential: list[Run] = field(default_factory=list)
     recorders: dict[str, EventRecorder] = field(default_factory=dict)
 
-    def follow(self, resource: Resource, *handlers: OnChange, trim: Trim | None = None, field: str = "") -> Reflector:
-        """Follow a kind, once for everybody."""
-        self.handlers[resource.plural] = Handlers(*handlers)
-        reflector = self.reflectors[resource.plural] = Reflector(
-            self.replica.session,
-            resource,
-            on_change=self.handlers[resource.plural],
-            trim=trim,
-            field_selector=field or None,
-        )
-        self.replica.health.ready[resource.plural] = not_yet(reflector)
-        return reflector
+    def follow(
+        self,
+        resource: Resource,
+        *handlers: OnChange,
+        trim: Trim | None = None,
+        field_selector: str = "",
+        optional: bool = False,
+    ) -> FollowedKind:
+        """Follow a kind, once for everybody: one that is followed already is only given the handlers."""
+        kind = self.kinds.get(resource.plural)
+        if kind is None:
+            kind = self.kinds[resource.plural] = FollowedKind(
+                self.replica.session, resource, trim=trim, field_selector=field_selector, optional=optional
+            )
+            if not optional:
+                self.replica.health.ready[resource.plural] = kind.problem
+        for handler in handlers:
+            kind.add(handler)
+        return kind
 
     def reconcile(
         self,
@@ -168,9 +171,9 @@ class _Plan:
         selects: Callable[[Object], bool] = lambda obj: True,
     ) -> Reconciler:
         """Reconcile the objects of a kind that is followed."""
-        reflector = self.reflectors[resource.plural]
-        made = Reconciler(self.replica.session, reflector, reconcile, self.replica.metrics, selects=selects)
-        self.handlers[resource.plural].add(made.on_change)
+        kind = self.kinds[resource.plural]
+        made = Reconciler(self.replica.session, kind.reflector, reconcile, self.replica.metrics, selects=selects)
+        kind.add(made.on_change)
         self.reconcilers.append(made)
         self.loads.append(lambda: load(made.objects()))
         self.leading.append((made.kind, made.run))
@@ -223,7 +226,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         _add_capacity(plan, context, parts, settings.costs_by_kind)
     if "autoscaling" in settings.controllers:
         _add_autoscaling(plan, context, settings)
-    watched = WatchedKinds(plan.reflectors, replica.supervisor)
+    watched = WatchedKinds(plan.kinds, replica.supervisor)
 
     async def lead() -> None:
         replica.metrics.leader.set(1)
@@ -257,7 +260,7 @@ def _add_scheduling(
     reservations = ReservationController(context, parts)
 
     plan.follow(NODES, informers.nodes.on_change, trim=trim_node)
-    plan.follow(PODS, informers.pods.on_change, trim=trim_pod, field="status.phase!=Succeeded,status.phase!=Failed")
+    plan.follow(PODS, informers.pods.on_change, trim=trim_pod, field_selector=NOT_ENDED)
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)
@@ -282,9 +285,9 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
     topologies = plan.follow(NODE_CPU_TOPOLOGIES, informers.topologies.on_change)
     plan.follow(POD_CPU_BINDINGS, informers.on_cpu_binding)
     recorder = plan.record("binding events", "podcpubinding-controller")
-    bindings = PodCPUBindingController(context.session, recorder, plan.reflectors[PODS.plural].store, topologies.store)
-    plan.handlers[PODS.plural].add(bindings.on_pod)
-    plan.handlers[NODE_CPU_TOPOLOGIES.plural].add(bindings.on_topology)
+    bindings = PodCPUBindingController(context.session, recorder, plan.kinds[PODS.plural].store, topologies.store)
+    plan.kinds[PODS.plural].add(bindings.on_pod)
+    topologies.add(bindings.on_topology)
     reconciler = plan.reconcile(POD_CPU_BINDINGS, bindings.reconcile, bindings.load)
     bindings.mark = parts.pins.mark = reconciler.mark
     bindings.assigned = parts.pins.assigned
@@ -297,11 +300,11 @@ def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by
     plan.leading.append(("costs of kinds", feed.run))
     plan.loads.append(feed.load)
     named_after_nodes = [
-        plan.reflectors[resource.plural].store
+        plan.kinds[resource.plural].store
         for resource in (NODE_CAPACITIES, SUBSPACE_SNAPSHOTS, NODE_CPU_TOPOLOGIES)
-        if resource.plural in plan.reflectors
+        if resource.plural in plan.kinds
     ]
-    nodes = plan.reflectors[NODES.plural].store
+    nodes = plan.kinds[NODES.plural].store
     nodeless = NodelessObjects(nodes, named_after_nodes, context.recorder, context.clock)
     plan.leading += [("cluster model", model.run), ("objects without a node", nodeless.run)]
 
@@ -312,11 +315,9 @@ def _add_autoscaling(plan: _Plan, context: Context, settings: OperatorSettings) 
     if settings.ask_agents:
         tokens = AgentTokens(context.session, context.namespace, ACCOUNT, context.clock)
         fresh = AgentSettings(fresh_seconds=min(5.0, settings.autoscaling.controller.sync_seconds / 3))
-        followed = plan.reflectors.get(NODE_CAPACITIES.plural) or plan.follow(NODE_CAPACITIES)
-        agents = AgentMetrics(followed.store, tokens, context.clock, fresh)
-    autoscaler = PredictiveHPAController(
-        context.session, recorder, context.clock, context.metrics, settings.autoscaling, agents
-    )
+        agents = AgentMetrics(plan.follow(NODE_CAPACITIES).store, tokens, context.clock, fresh)
+    kinds = AutoscaledKinds.followed_by(plan.follow)
+    autoscaler = PredictiveHPAController(replace(context, recorder=recorder), kinds, settings.autoscaling, agents)
     plan.leading.append(("autoscaler", autoscaler.run))
 
 

@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from concerto.api.pod import PodView
+from concerto.api.pod_requests import ContainerResources
 from concerto.api.timestamps import format_timestamp
-from concerto.autoscaling.pods import ContainerView, MetricError, Sample, TargetPod, group_pods
+from concerto.autoscaling.pods import MetricError, Sample, group_pods
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.sources import (
     AgentMetrics,
@@ -24,11 +26,12 @@ from concerto.controllers.autoscaling.sources.agents import Point, read_answer
 from concerto_agent.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
 from support.faulty_server import Answer, faulty, refuses, says
+from support.pod_views import target_pod
 
 NOW = 1_772_366_400.0
 CERTIFICATE = make_certificate()
 SETTINGS = AgentSettings(timeout_seconds=20, largest_bytes=10_000)
-APP = (ContainerView("app"),)
+APP = (ContainerResources("app"),)
 TOKEN = says(201, {"status": {"token": "t"}, "spec": {"expirationSeconds": 3600}})
 
 
@@ -114,8 +117,8 @@ async def asking(
             await agents.close()
 
 
-def pod(name: str = "web", node: str = "n1", containers: tuple[ContainerView, ...] = APP) -> TargetPod:
-    return TargetPod(name, node=node, host="127.0.0.1", containers=containers)
+def pod(name: str = "web", node: str = "n1", containers: tuple[ContainerResources, ...] = APP) -> PodView:
+    return target_pod(name, node_name=node, host="127.0.0.1", containers=containers)
 
 
 async def test_a_rate_is_taken_between_two_answers_and_there_is_none_before():
@@ -244,7 +247,7 @@ NO_READING = {
 @pytest.mark.parametrize("text", NO_READING.values(), ids=NO_READING)
 async def test_what_is_not_whole_is_missing_and_never_zero(text):
     clock = Clock()
-    both = (ContainerView("app"), ContainerView("side"))
+    both = (ContainerResources("app"), ContainerResources("side"))
     async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:
         node.text = said(10.0, NOW) + said(10.0, NOW, container="side")
         await agents.usage("n", [pod(containers=both)])
@@ -323,7 +326,7 @@ async def test_a_restarted_agent_is_asked_at_its_new_place_and_its_counters_go_o
 async def test_start_up_cpu_does_not_count_from_this_source_either():
     """Windows of 7 and 14 s, until one lies wholly after the pod became ready."""
     clock, ready_since = Clock(), NOW
-    starting = replace(pod(), ready_since=ready_since, started_at=NOW - 60)
+    starting = replace(pod(), ready_since=ready_since, started=NOW - 60)
     groups = []
     async with serving() as node, asking({("", "n1"): node.capacity()}, clock) as agents:
         for step in range(5):

@@ -22,7 +22,7 @@ from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
 from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation
 from concerto.controllers.autoscaling.measurements import load_of
-from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
 from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.autoscaling.spec import bounds_of, models_of
 from concerto.controllers.autoscaling.state import State, read_state, write_state
@@ -237,12 +237,12 @@ def test_auto_chooses_among_lines_and_seasons_and_holt_is_there_for_who_names_it
 
 
 def pod(name, **labels):
-    meta = {"namespace": "n", "name": name, "labels": labels, "creationTimestamp": STAMP}
+    meta = {"namespace": "n", "name": name, "uid": name, "labels": labels, "creationTimestamp": STAMP}
     return {"metadata": meta, "spec": {"containers": []}}
 
 
 def test_pods_are_found_by_any_selector_and_forgotten_when_gone():
-    index = PodIndex()
+    index = PodsByLabel()
     first, second = pod("a", app="web", tier="x"), pod("b", app="web")
     index.on_change(None, first)
     index.on_change(None, second)
@@ -256,7 +256,7 @@ def test_pods_are_found_by_any_selector_and_forgotten_when_gone():
 
 
 def test_selectors_that_claim_the_same_pods_are_told_apart_from_those_that_do_not():
-    selectors = SelectorIndex(PodIndex())
+    selectors = SelectorIndex(PodsByLabel())
     selectors.put(("n", "one"), parse_selector("app=web"))
     selectors.put(("n", "all"), parse_selector("tier"))
     selectors.put(("m", "one"), parse_selector("app=web"))
@@ -299,23 +299,25 @@ def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():
 
 def test_a_forecasts_accuracy_is_a_metric_and_goes_with_its_object():
     registry = CollectorRegistry()
-    told = ForecastMetrics(registry)
-    told.observe("n", "web", RESULT)
+    metrics = ForecastMetrics(registry)
+    metrics.observe("n", "web", RESULT)
     labels = {"namespace": "n", "name": "web"}
     assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) == 12.4
     assert registry.get_sample_value("concerto_phpa_forecast_active", labels) == 1.0
-    told.forget("n", "web")
-    told.forget("n", "never-seen")
+    metrics.forget("n", "web")
+    metrics.forget("n", "never-seen")
     assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) is None
 
 
 def test_a_pod_that_is_deleted_has_shared_the_load_until_then():
-    index, selector = PodIndex(), parse_selector("app=web")
+    index, selector = PodsByLabel(), parse_selector("app=web")
 
     def pod(name, ready="True", **meta):
         since = "2026-03-01T11:00:00Z"
+        named = {"namespace": "n", "name": name, "uid": name, "labels": {"app": "web"}}
         return {
-            "metadata": {"namespace": "n", "name": name, "labels": {"app": "web"}, "creationTimestamp": since} | meta,
+            "metadata": named | {"creationTimestamp": since} | meta,
+            "spec": {},
             "status": {
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}],
@@ -350,12 +352,12 @@ FIRST = {
 
 @pytest.mark.parametrize(("seen", "first"), FIRST.values(), ids=FIRST)
 def test_when_a_pod_became_ready_for_the_first_time_is_remembered(seen, first):
-    index, old = PodIndex(), None
+    index, old = PodsByLabel(), None
     for ready, after in seen:
         condition = {"type": "Ready", "status": ready, "lastTransitionTime": format_timestamp(NOW + after)}
-        meta = {"namespace": "n", "name": "p", "labels": {"app": "web"}, "creationTimestamp": STAMP}
+        meta = {"namespace": "n", "name": "p", "uid": "p", "labels": {"app": "web"}, "creationTimestamp": STAMP}
         status = {"phase": "Running", "startTime": STAMP, "conditions": [condition] if ready else []}
-        new = {"metadata": meta, "status": status}
+        new = {"metadata": meta, "spec": {}, "status": status}
         index.on_change(old, new)
         old = new
     (view,) = index.select("n", parse_selector("app=web"))

@@ -202,7 +202,7 @@ class Actuator:
         if added <= 0 or forecast is None or not observed.spec.prediction.reserve_capacity:
             return
         tracked = observed.tracked
-        if observed.pods and all(pod.scheduler == _DEFAULT_SCHEDULER for pod in observed.pods):
+        if observed.pods and all(pod.scheduler_name == _DEFAULT_SCHEDULER for pod in observed.pods):
             note = f"Nothing is reserved: pods of {_DEFAULT_SCHEDULER} do not use what Concerto's scheduler reserves"
             self._events.warning(tracked, "FailedReservation", "Reserving", note)
             return

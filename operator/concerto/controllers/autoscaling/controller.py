@@ -12,10 +12,11 @@ import logging
 import math
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
+from concerto.api.pod_trimming import trim_pod
 from concerto.api.predictivehpa import PredictiveHPA
-from concerto.autoscaling.pod_reader import trim_pod
 from concerto.autoscaling.prediction import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
 from concerto.controllers.autoscaling.fairness import SyncBudget
@@ -28,8 +29,9 @@ from concerto.controllers.autoscaling.sources import AgentMetrics
 from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, trim_hpa
 from concerto.controllers.autoscaling.targets import Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, Key, ObjectEvents, TrackedObject
-from concerto.controllers.runtime.metrics import Metrics
-from concerto.kube import EventRecorder, Object, Reflector, Session
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.runtime.watched_kinds import NOT_ENDED, FollowedKind
+from concerto.kube import Object
 from concerto.kube.discovery import Kinds
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
 
@@ -40,30 +42,66 @@ T = TypeVar("T")
 _CONFLICTS_SYNC_SECONDS = 10.0
 
 
+@dataclass(frozen=True)
+class AutoscaledKinds:
+    """The kinds that autoscaling follows.
+
+    Attributes:
+        objects: PredictiveHPAs.
+        pods: pods that have not ended.
+        hpas: HorizontalPodAutoscalers.
+    """
+
+    objects: FollowedKind
+    pods: FollowedKind
+    hpas: FollowedKind
+
+    @classmethod
+    def followed_by(cls, follow: Callable[..., FollowedKind]) -> Self:
+        """All of them; ``follow`` takes the arguments of `FollowedKind` but for the session."""
+        return cls(
+            objects=follow(PREDICTIVE_HPAS, optional=True),
+            pods=follow(PODS, trim=trim_pod, field_selector=NOT_ENDED),
+            hpas=follow(HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, optional=True),
+        )
+
+    @property
+    def all(self) -> tuple[FollowedKind, ...]:
+        """Each of them."""
+        return self.objects, self.pods, self.hpas
+
+
 class PredictiveHPAController:
     """Scales the targets of all PredictiveHPAs."""
 
     def __init__(
         self,
-        session: Session,
-        recorder: EventRecorder,
-        clock: Callable[[], float],
-        metrics: Metrics,
+        context: Context,
+        kinds: AutoscaledKinds,
         settings: PredictiveHPASettings | None = None,
         agents: AgentMetrics | None = None,
     ) -> None:
-        """Sends no request before `run`."""
+        """Sends no request before `run`.
+
+        Args:
+            context: what the operator's parts share; events go to its recorder.
+            kinds: that are followed.
+            settings: periods, limits and defaults.
+            agents: reads pods' use from agents; None asks the metrics API alone.
+        """
+        session, recorder, clock, metrics = context.session, context.recorder, context.clock, context.metrics
         self.settings = settings or PredictiveHPASettings()
-        self._session = session
+        self._followed = kinds
+        self._subscribed = False
         self._clock = clock
         self._metrics = metrics
         self._forecast_metrics = ForecastMetrics(metrics.registry)
         self._agents = agents
-        kinds = Kinds(session, clock)
-        self._targets = Targets(session, kinds)
+        discovered = Kinds(session, clock)
+        self._targets = Targets(session, discovered)
         measurements = Measurements(
             session,
-            kinds,
+            discovered,
             clock,
             agents,
             sync_seconds=self.settings.controller.sync_seconds,
@@ -79,31 +117,34 @@ class PredictiveHPAController:
         self._budget = SyncBudget(self.settings.max_syncs_per_namespace, self.settings.controller.sync_seconds)
 
     async def run(self) -> None:
-        """Follow the objects and their pods, and scale, until cancelled."""
-        observer = self.observer
-        objects = Reflector(self._session, PREDICTIVE_HPAS, on_change=self.on_object)
-        pods = Reflector(self._session, PODS, trim=trim_pod, on_change=observer.pods.on_change)
-        hpas = Reflector(self._session, HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, on_change=observer.conflicts.on_hpa)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(objects.run())
-            await objects.synced.wait()
-            # Without any PredictiveHPA, no second copy of all pods is held
+        """Take note of the objects and their pods, and scale, until cancelled."""
+        await self._subscribe()
+        try:
+            while True:
+                self.start_due()
+                await asyncio.sleep(min(0.25, self.settings.controller.sync_seconds / 8))
+        finally:
+            self._targets.close()
+            for task in self._tasks:
+                task.cancel()
+            if self._agents is not None:
+                await self._agents.close()
+
+    async def _subscribe(self) -> None:
+        """Once for the life of the process: what runs again after an error goes on with what it knew."""
+        kinds = self._followed
+        if not self._subscribed:
+            self._subscribed = True
+            # What a predecessor wrote last is in the statuses: only a list begun after the election has all of it
+            await kinds.objects.reflector.refresh()
+            kinds.objects.subscribe(self.on_object)
+            # Without any PredictiveHPA, no index of all pods is held
             await self._has_objects.wait()
-            group.create_task(pods.run())
-            group.create_task(hpas.run())
-            await pods.synced.wait()
-            with contextlib.suppress(TimeoutError):  # without the right to list them, scaling goes on
-                await asyncio.wait_for(hpas.synced.wait(), _CONFLICTS_SYNC_SECONDS)
-            try:
-                while True:
-                    self.start_due()
-                    await asyncio.sleep(min(0.25, self.settings.controller.sync_seconds / 8))
-            finally:
-                self._targets.close()
-                for task in self._tasks:
-                    task.cancel()
-                if self._agents is not None:
-                    await self._agents.close()
+            await kinds.pods.reflector.synced.wait()
+            kinds.pods.subscribe(self.observer.pods.on_change)
+            kinds.hpas.subscribe(self.observer.conflicts.on_hpa)
+        with contextlib.suppress(TimeoutError):  # without the right to list them, scaling goes on
+            await asyncio.wait_for(kinds.hpas.reflector.synced.wait(), _CONFLICTS_SYNC_SECONDS)
 
     def on_object(self, old: Object | None, new: Object | None) -> None:
         """Take note that a PredictiveHPA appeared, changed or was deleted."""

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from concerto.api.pod import PodView
 from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
-from concerto.autoscaling.pods import Gone, MetricError, Sample, TargetPod
+from concerto.autoscaling.pods import Gone, MetricError, Sample
 from concerto.autoscaling.replicas import (
     MAX_REPLICAS,
     PodReadings,
@@ -62,7 +63,7 @@ class MetricRequest:
 
     namespace: str
     scale: Scale
-    pods: Sequence[TargetPod]
+    pods: Sequence[PodView]
     tolerances: Tolerances
     settings: ControllerSettings
     now: float

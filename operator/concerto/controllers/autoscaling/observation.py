@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from concerto.api.conditions import Condition
+from concerto.api.pod import PodView
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.decision import Combined, Failure, combine, failed, needs_metrics
-from concerto.autoscaling.pods import Gone, TargetPod
+from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.schedules import open_schedules, scheduled
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.autoscaling.measurements import Measured, Measurements, MetricRequest
-from concerto.controllers.autoscaling.pod_index import PodIndex, SelectorIndex
+from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.spec import bounds_of, schedules_of
 from concerto.controllers.autoscaling.target_conflicts import TargetConflicts
@@ -50,7 +51,7 @@ class Observation:
     bounds: Bounds
     now: float
     scale: Scale | None = None
-    pods: Sequence[TargetPod] = ()
+    pods: Sequence[PodView] = ()
     gone: Sequence[Gone] = ()
     measured: Measured = field(default_factory=Measured)
     combined: Combined | None = None
@@ -71,7 +72,7 @@ class Observer:
         clock: Callable[[], float],
         settings: PredictiveHPASettings,
     ) -> None:
-        self.pods = PodIndex()
+        self.pods = PodsByLabel()
         self.selectors = SelectorIndex(self.pods)
         self.conflicts = TargetConflicts()
         self._targets = targets

@@ -1,25 +1,99 @@
-"""The kinds that a replica follows: when it begins to, and that a new leader reads all of them afresh."""
+"""The kinds that a replica follows, each once: when it begins to, and that a new leader reads all of them afresh."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 
 from concerto.controllers.runtime.supervision import Supervisor
-from concerto.kube import Object, Reflector
+from concerto.kube import Object, Reflector, Resource, Session
+
+logger = logging.getLogger(__name__)
 
 OnChange = Callable[[Object | None, Object | None], None]
+Trim = Callable[[Object], Object]
 
+NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of the pods that are followed: one that has ended uses nothing, and takes no load."""
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
 
 
-class WatchedKinds:
-    """The reflectors of one replica."""
+class FollowedKind:
+    """One kind: its reflector, and what its changes are given to.
 
-    def __init__(self, reflectors: Mapping[str, Reflector], supervisor: Supervisor) -> None:
+    Args:
+        session: the way to the API server.
+        resource: the kind.
+        handlers: what is given each change. An error in one of them ends the process.
+        trim: makes an object smaller before it is held.
+        field_selector: only these objects; empty for all.
+        optional: whether a replica can lead before the kind is known, as one without the right to list it.
+
+    Attributes:
+        reflector: lists and watches the kind.
+        optional: as above.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        resource: Resource,
+        *handlers: OnChange,
+        trim: Trim | None = None,
+        field_selector: str = "",
+        optional: bool = False,
+    ) -> None:
+        self._handlers = list(handlers)
+        self.optional = optional
+        self.reflector = Reflector(
+            session, resource, on_change=self._on_change, trim=trim, field_selector=field_selector or None
+        )
+
+    @property
+    def store(self) -> Mapping[tuple[str, str], Object]:
+        """What is known now, by (namespace, name)."""
+        return self.reflector.store
+
+    def add(self, handler: OnChange) -> None:
+        """Give each change to this handler, too, after the others. An error in it ends the process."""
+        self._handlers.append(handler)
+
+    def subscribe(self, handler: OnChange) -> None:
+        """Give every object that is there, and from then on each change, to a part that placement does not depend on.
+
+        An error in it costs that part the one object, and nobody else anything.
+        """
+
+        def guarded(old: Object | None, new: Object | None) -> None:
+            try:
+                handler(old, new)
+            except Exception:
+                metadata = (new or old or {}).get("metadata", {})
+                logger.exception(
+                    "%s %s/%s", self.reflector.resource.kind, metadata.get("namespace"), metadata.get("name")
+                )
+
+        for obj in self.reflector.store.values():
+            guarded(None, obj)
+        self._handlers.append(guarded)
+
+    def problem(self) -> str | None:
+        """A readiness check: has this kind been listed?"""
+        return None if self.reflector.synced.is_set() else "not listed yet"
+
+    def _on_change(self, old: Object | None, new: Object | None) -> None:
+        for handler in self._handlers:
+            handler(old, new)
+
+
+class WatchedKinds:
+    """All kinds that one replica follows."""
+
+    def __init__(self, kinds: Mapping[str, FollowedKind], supervisor: Supervisor) -> None:
         """Nothing is read yet."""
-        self._reflectors = reflectors
+        self._kinds = kinds
         self._supervisor = supervisor
         self._following = False
 
@@ -36,34 +110,12 @@ class WatchedKinds:
         A new leader must know what its predecessor did to the last: only lists begun after the election count.
         """
         if self._following:
-            await asyncio.gather(*(reflector.refresh() for reflector in self._reflectors.values()))
+            await asyncio.gather(*(kind.reflector.refresh() for kind in self._kinds.values() if not kind.optional))
         else:
             self._follow()
-            await asyncio.gather(*(reflector.synced.wait() for reflector in self._reflectors.values()))
+            await asyncio.gather(*(k.reflector.synced.wait() for k in self._kinds.values() if not k.optional))
 
     def _follow(self) -> None:
         self._following = True
-        for name, reflector in self._reflectors.items():
-            self._supervisor.spawn(f"reflector {name}", reflector.run)
-
-
-class Handlers:
-    """The functions that are given each change of one kind, in order."""
-
-    def __init__(self, *handlers: OnChange) -> None:
-        """These come first."""
-        self._handlers = list(handlers)
-
-    def add(self, handler: OnChange) -> None:
-        """One more, after the others."""
-        self._handlers.append(handler)
-
-    def __call__(self, old: Object | None, new: Object | None) -> None:
-        """An object appeared, changed or went."""
-        for handler in self._handlers:
-            handler(old, new)
-
-
-def not_yet(reflector: Reflector) -> Callable[[], str | None]:
-    """A readiness check: has this kind been listed?"""
-    return lambda: None if reflector.synced.is_set() else "not listed yet"
+        for name, kind in self._kinds.items():
+            self._supervisor.spawn(f"reflector {name}", kind.reflector.run)

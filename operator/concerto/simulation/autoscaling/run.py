@@ -12,9 +12,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from concerto.api.pod import PodView
+from concerto.api.pod_shape import shape_of
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import Combined, Failure, Floor, carried_out, combine, decide, needs_metrics
-from concerto.autoscaling.pods import ContainerView, Gone, MetricError, Sample, TargetPod
+from concerto.autoscaling.pods import Gone, MetricError, Sample
 from concerto.autoscaling.replicas import PodReadings, Proposal, resource_utilization_replicas
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats, Plant, PlantSettings
@@ -245,7 +247,7 @@ def _proposal(
     e: Experiment,
     policy: Policy,
     current: int,
-    pods: list[TargetPod],
+    pods: list[PodView],
     samples: dict[str, Sample],
     gone: list[Gone],
     now: float,
@@ -265,25 +267,34 @@ def _proposal(
         return Failure("FailedGetResourceMetric", str(error))
 
 
-def observed_pods(
-    plant: Plant, row: int, readings: Floats, taken_at: float
-) -> tuple[list[TargetPod], dict[str, Sample]]:
+def observed_pods(plant: Plant, row: int, readings: Floats, taken_at: float) -> tuple[list[PodView], dict[str, Sample]]:
     """A replicate's pods and CPU readings as the API server and the metrics API would show them."""
-    cpu = {"cpu": round(plant.settings.pod_cores * 1000)}
-    containers = (ContainerView("server", cpu, cpu),)
+    cpu = {"cpu": f"{round(plant.settings.pod_cores * 1000)}m"}
+    shape = shape_of({"containers": [{"name": "server", "resources": {"requests": cpu, "limits": cpu}}]})
     pods, samples = [], {}
     for column in np.flatnonzero(plant.alive[row]):
         ready_at, created = float(plant.ready_at[row, column]), float(plant.created[row, column])
         is_ready = ready_at <= plant.now
         name = f"p{column}"
         pods.append(
-            TargetPod(
-                name,
+            PodView(
+                namespace="default",
+                name=name,
+                uid=name,
+                labels={},
+                shape=shape,
+                requests=shape.requests,
+                node_name="node",
+                scheduler_name="concerto",
+                priority=0,
+                created=created,
+                phase="Running",
+                deleting=False,
+                counted=True,
+                gates=(),
+                started=created,
                 ready="True" if is_ready else "False",
                 ready_since=ready_at if is_ready else created,
-                started_at=created,
-                created_at=created,
-                containers=containers,
             )
         )
         if np.isfinite(readings[column]):

@@ -19,7 +19,7 @@ import aiohttp
 from yarl import URL
 
 from concerto.api.nodecapacity import MetricsEndpoint
-from concerto.autoscaling.pods import TargetPod
+from concerto.api.pod import PodView
 from concerto.controllers.autoscaling.sources.resource import PodUsage
 from concerto.kube import KubeError, Object
 
@@ -155,11 +155,11 @@ class AgentMetrics:
         self._limit = asyncio.Semaphore(self._settings.concurrency)
         self._client: aiohttp.ClientSession | None = None
 
-    async def usage(self, namespace: str, pods: Sequence[TargetPod]) -> Found:
+    async def usage(self, namespace: str, pods: Sequence[PodView]) -> Found:
         """Readings of these pods, of one namespace."""
-        running = [pod for pod in pods if pod.node and pod.phase == "Running"]
+        running = [pod for pod in pods if pod.node_name and pod.phase == "Running"]
         self._want(namespace, running)
-        hosts = {pod.node: pod.host for pod in running}
+        hosts = {pod.node_name: pod.host for pod in running}
         endpoints = {node: endpoint_of(self._capacities.get(("", node))) for node in hosts}
         serving = {node: (endpoint, hosts[node]) for node, endpoint in endpoints.items() if endpoint is not None}
         wrong = await asyncio.gather(*(self._ask(node, where) for node, where in serving.items()))
@@ -167,22 +167,24 @@ class AgentMetrics:
         now = self._clock()
         usage: dict[str, PodUsage] = {}
         for pod in running:
-            if pod.node in troubles or pod.node not in self._nodes:
+            if pod.node_name in troubles or pod.node_name not in self._nodes:
                 continue
-            answers = self._nodes[pod.node].answers
-            if any(self._is_old(answers[-1].points.get((namespace, pod.name, c.name)), now) for c in pod.containers):
-                troubles[pod.node] = _STALE.format(self._settings.stale_seconds)
+            answers = self._nodes[pod.node_name].answers
+            if any(
+                self._is_old(answers[-1].points.get((namespace, pod.name, c.name)), now) for c in pod.shape.containers
+            ):
+                troubles[pod.node_name] = _STALE.format(self._settings.stale_seconds)
             elif (reading := self._reading(answers, namespace, pod)) is not None:
                 usage[pod.name] = reading
         silent = tuple(sorted(node for node, endpoint in endpoints.items() if endpoint is None))
         return Found(usage, tuple(f"node {node}: {text}" for node, text in sorted(troubles.items())), silent)
 
-    def _want(self, namespace: str, pods: Sequence[TargetPod]) -> None:
+    def _want(self, namespace: str, pods: Sequence[PodView]) -> None:
         """Keep the points of these pods' containers in their nodes' answers."""
         now = self._clock()
         for pod in pods:
-            wanted = self._wanted.setdefault(pod.node, {})
-            for container in pod.containers:
+            wanted = self._wanted.setdefault(pod.node_name, {})
+            for container in pod.shape.containers:
                 wanted[namespace, pod.name, container.name] = now
 
     async def close(self) -> None:
@@ -273,10 +275,10 @@ class AgentMetrics:
     def _is_old(self, point: Point | None, now: float) -> bool:
         return point is not None and abs(now - point.at) > self._settings.stale_seconds
 
-    def _reading(self, answers: Sequence[Answer], namespace: str, pod: TargetPod) -> PodUsage | None:
+    def _reading(self, answers: Sequence[Answer], namespace: str, pod: PodView) -> PodUsage | None:
         """None unless there is a rate of each of its containers."""
         at, window, usage = math.inf, 0.0, {}
-        for container in pod.containers:
+        for container in pod.shape.containers:
             key = (namespace, pod.name, container.name)
             if (new := answers[-1].points.get(key)) is None or (old := self._base(answers[:-1], key, new)) is None:
                 return None

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from concerto.autoscaling.pods import MetricError, TargetPod
+from concerto.api.pod import PodView
+from concerto.autoscaling.pods import MetricError
 from concerto.controllers.autoscaling.sources.agents import AgentMetrics, Found
 from concerto.controllers.autoscaling.sources.resource import PodUsage, ResourceMetrics
 
@@ -40,7 +41,7 @@ class PodReader:
         self._api = api
         self._agents = agents
 
-    async def read(self, namespace: str, pods: Sequence[TargetPod], wanted: Wanted) -> Readings:
+    async def read(self, namespace: str, pods: Sequence[PodView], wanted: Wanted) -> Readings:
         """Readings of these pods, of one namespace.
 
         Raises:

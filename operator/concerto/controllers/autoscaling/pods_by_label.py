@@ -1,21 +1,19 @@
 """Pods by namespace and by the labels that selectors name, so that selecting a target's pods does not visit all others.
 
-Users choose labels freely, so they are indexed only where a registered selector asks for one exact value, and are held
-as text otherwise.
+Users choose labels freely, so they are indexed only where a registered selector asks for one exact value.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
-from concerto.autoscaling.pod_reader import label_text, read_pod
-from concerto.autoscaling.pods import Gone, TargetPod
+from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.settings import ControllerSettings
 
 logger = logging.getLogger(__name__)
@@ -29,29 +27,16 @@ _GONE_SECONDS, _MAX_GONE = 300.0, 10_000
 
 
 @dataclass(frozen=True)
-class _Pod:
-    """One pod: its labels as text, and its view."""
-
-    text: str
-    view: TargetPod
-
-    @property
-    def labels(self) -> Labels:
-        labels: Labels = json.loads(self.text)
-        return labels
-
-
-@dataclass(frozen=True)
 class _GonePod:
-    text: str
+    labels: Labels
     gone: Gone
 
 
-class PodIndex:
+class PodsByLabel:
     """Views of pods, found by label selectors."""
 
     def __init__(self) -> None:
-        self._pods: defaultdict[str, dict[str, _Pod]] = defaultdict(dict)
+        self._pods: defaultdict[str, dict[str, PodView]] = defaultdict(dict)
         self._by_label: defaultdict[str, dict[str, dict[str, set[str]]]] = defaultdict(dict)
         """By namespace, label key (of those that `index` was asked for) and value: names of pods."""
         self._selectors_of: Counter[tuple[str, str]] = Counter()
@@ -65,16 +50,16 @@ class PodIndex:
         if new is not None:
             namespace, name = new["metadata"]["namespace"], new["metadata"]["name"]
             try:
-                pod = _Pod(label_text(new["metadata"]), read_pod(new))
+                pod = PodView.from_raw(new)
             except _MALFORMED as error:
                 # One pod that cannot be read must not stop the watch of all others
                 logger.warning("pod %s/%s does not count for autoscaling: %s", namespace, name, str(error)[:200])
                 return
             if before is not None:
-                pod = replace(pod, view=replace(pod.view, first_ready=_first_ready(before, pod.view)))
+                pod = replace(pod, first_ready=_first_ready(before, pod))
             self._add(namespace, name, pod)
-            if before is not None and before.is_ready and pod.view.deleting and not before.deleting:
-                self._remember_gone(namespace, _GonePod(pod.text, Gone(before.ready_since, pod.view.deleting_since)))
+            if before is not None and before.is_ready and pod.deleting and not before.deleting:
+                self._remember_gone(namespace, _GonePod(pod.labels, Gone(before.ready_since, pod.deleting_since)))
 
     def index(self, namespace: str, selector: LabelSelector) -> None:
         """Index the label that this selector asks one exact value of; call `unindex` when the selector is gone."""
@@ -98,33 +83,29 @@ class PodIndex:
             if not self._by_label[namespace]:
                 del self._by_label[namespace]
 
-    def select(self, namespace: str, selector: LabelSelector) -> list[TargetPod]:
-        """Views of the selected pods."""
-        return [pod.view for pod, _ in self._selected(namespace, selector)]
-
-    def gone(self, namespace: str, selector: LabelSelector) -> list[Gone]:
-        """Of the selected pods, those that took load in the last minutes and are deleted."""
-        return [pod.gone for pod in self._gone.get(namespace, ()) if selector.matches(json.loads(pod.text))]
-
-    def labels(self, namespace: str, selector: LabelSelector) -> list[Labels]:
-        """Labels of the selected pods."""
-        return [labels for _, labels in self._selected(namespace, selector)]
-
-    def _selected(self, namespace: str, selector: LabelSelector) -> Iterable[tuple[_Pod, Labels]]:
+    def select(self, namespace: str, selector: LabelSelector) -> list[PodView]:
+        """The selected pods."""
         pods = self._pods.get(namespace, {})
         names: Iterable[str] = pods
         indexed = self._by_label.get(namespace, {})
         if (pair := exact_pair(selector)) is not None and pair[0] in indexed:
             names = indexed[pair[0]].get(pair[1], ())
-        found = ((pods[name], pods[name].labels) for name in sorted(names))
-        return [(pod, labels) for pod, labels in found if selector.matches(labels)]
+        return [pods[name] for name in sorted(names) if selector.matches(pods[name].labels)]
 
-    def _add(self, namespace: str, name: str, pod: _Pod) -> None:
+    def gone(self, namespace: str, selector: LabelSelector) -> list[Gone]:
+        """Of the selected pods, those that took load in the last minutes and are deleted."""
+        return [pod.gone for pod in self._gone.get(namespace, ()) if selector.matches(pod.labels)]
+
+    def labels(self, namespace: str, selector: LabelSelector) -> list[Labels]:
+        """Labels of the selected pods."""
+        return [pod.labels for pod in self.select(namespace, selector)]
+
+    def _add(self, namespace: str, name: str, pod: PodView) -> None:
         self._pods[namespace][name] = pod
         for values, value in self._indexed(namespace, pod):
             values.setdefault(value, set()).add(name)
 
-    def _remove(self, namespace: str, name: str) -> TargetPod | None:
+    def _remove(self, namespace: str, name: str) -> PodView | None:
         pod = self._pods[namespace].pop(name, None)
         if not self._pods[namespace]:
             del self._pods[namespace]
@@ -135,14 +116,13 @@ class PodIndex:
             values.get(value, set()).discard(name)
             if not values.get(value):
                 values.pop(value, None)
-        return pod.view
+        return pod
 
-    def _indexed(self, namespace: str, pod: _Pod) -> list[tuple[dict[str, set[str]], str]]:
+    def _indexed(self, namespace: str, pod: PodView) -> list[tuple[dict[str, set[str]], str]]:
         """The indexes that the pod stands in, each with the pod's value."""
         if not (indexed := self._by_label.get(namespace)):
             return []
-        labels = pod.labels
-        return [(values, labels[key]) for key, values in indexed.items() if key in labels]
+        return [(values, pod.labels[key]) for key, values in indexed.items() if key in pod.labels]
 
     def _remember_gone(self, namespace: str, pod: _GonePod) -> None:
         remembered = self._gone[namespace]
@@ -154,7 +134,7 @@ class PodIndex:
 class SelectorIndex:
     """Selectors of objects: finds objects that select the same pods, and has their labels indexed."""
 
-    def __init__(self, pods: PodIndex) -> None:
+    def __init__(self, pods: PodsByLabel) -> None:
         self._pods = pods
         self._selectors: dict[Key, LabelSelector] = {}
         self._by_pair: defaultdict[tuple[str, tuple[str, str] | None], set[Key]] = defaultdict(set)
@@ -190,12 +170,12 @@ class SelectorIndex:
         return sorted(found)
 
 
-def _first_ready(before: TargetPod, now: TargetPod) -> float | None:
+def _first_ready(before: PodView, now: PodView) -> float | None:
     """When it became Ready for the first time, if that was observed."""
     if before.first_ready is not None or not now.is_ready or before.is_ready:
         return before.first_ready
     # Not Ready since its very start, as far as its condition tells
-    age = before.ready_since - (before.started_at or before.created_at)
+    age = before.ready_since - (before.started or before.created)
     never = before.ready is None or age < ControllerSettings.initial_readiness_delay_seconds
     return now.ready_since if never else None
 

@@ -1,5 +1,6 @@
+from concerto.api.pod import PodView
+from concerto.api.pod_trimming import trim_pod
 from concerto.api.timestamps import parse_timestamp
-from concerto.autoscaling.pod_reader import read_pod, trim_pod
 
 CREATED, STARTED, READY = "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z", "2026-03-01T12:00:30Z"
 RAW = {
@@ -33,26 +34,34 @@ RAW = {
 
 
 def test_a_pod_is_read_the_same_before_and_after_trimming():
-    view = read_pod(RAW)
-    assert read_pod(trim_pod(RAW)) == view
+    view = PodView.from_raw(RAW)
+    assert PodView.from_raw(trim_pod(RAW)) == view
     assert (view.name, view.phase, view.ready, view.revision) == ("p", "Running", "True", "abc")
-    assert view.scheduler == "concerto"
-    assert view.ready_since - view.created_at == 30
+    assert view.scheduler_name == "concerto"
+    assert view.ready_since - view.created == 30
     assert view.bound_at == parse_timestamp(STARTED)
-    assert view.started_at == parse_timestamp(STARTED)
+    assert view.started == parse_timestamp(STARTED)
 
 
 def test_restartable_init_containers_count_and_others_do_not():
-    assert [(c.name, c.requests) for c in read_pod(RAW).containers] == [("a", {"cpu": 100}), ("side", {"cpu": 50})]
-    assert read_pod(RAW).containers[0].limits == {"cpu": 1000}
+    assert [(c.name, c.requests) for c in PodView.from_raw(RAW).shape.containers] == [
+        ("a", {"cpu": 100}),
+        ("side", {"cpu": 50}),
+    ]
+    assert PodView.from_raw(RAW).shape.containers[0].limits == {"cpu": 1000}
 
 
 def test_pod_level_requests_and_overhead():
     spec = RAW["spec"] | {"resources": {"requests": {"cpu": "1"}}, "overhead": {"cpu": "10m"}}
-    assert read_pod(RAW | {"spec": spec}).pod_requests == {"cpu": 1010}
-    assert read_pod(RAW).pod_requests is None
+    assert PodView.from_raw(RAW | {"spec": spec}).shape.pod_level_requests == {"cpu": 1010}
+    assert PodView.from_raw(RAW).shape.pod_level_requests is None
 
 
 def test_a_pod_that_nobody_has_seen_yet_is_pending():
-    view = read_pod({"metadata": {"name": "p", "creationTimestamp": CREATED}, "spec": {"containers": []}})
-    assert (view.phase, view.ready, view.started_at) == ("Pending", None, None)
+    view = PodView.from_raw(
+        {
+            "metadata": {"namespace": "n", "name": "p", "uid": "u", "creationTimestamp": CREATED},
+            "spec": {"containers": []},
+        }
+    )
+    assert (view.phase, view.ready, view.started) == ("Pending", None, None)
