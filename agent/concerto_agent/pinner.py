@@ -18,6 +18,7 @@ from concerto.api.conditions import Condition
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
+from concerto.kube.apply import Target
 from concerto.kube.errors import Forbidden, Unauthorized
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
@@ -248,16 +249,8 @@ class Pinner:
             complaint = problem
 
     async def _write_status(self, key: BindingKey, obj: Object, status: Object) -> None:
-        written = await apply_status(
-            self._session,
-            POD_CPU_BINDINGS,
-            key[1],
-            status,
-            field_manager=_FIELD_MANAGER,
-            namespace=key[0],
-            uid=obj["metadata"]["uid"],
-            force=True,
-        )
+        target = Target(POD_CPU_BINDINGS, key[1], key[0], obj["metadata"]["uid"])
+        written = await apply_status(self._session, target, status, field_manager=_FIELD_MANAGER, force=True)
         if self._objects.get(key) is obj:
             self._objects[key] = written
 

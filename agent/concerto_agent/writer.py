@@ -11,8 +11,9 @@ import logging
 from typing import Any
 
 from concerto.kube import Conflict, NotFound, Resource, Session, apply_status
+from concerto.kube.apply import Target
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, NODES
-from concerto.kube.session import MERGE_PATCH
+from concerto.kube.session import MERGE_PATCH, Patch
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +63,13 @@ class Writer:
             return await self._apply(resource, status)
 
     async def _apply(self, resource: Resource, status: Object) -> Object:
-        return await apply_status(
-            self._session, resource, self._node_name, status, field_manager=_FIELD_MANAGER, force=True
-        )
+        target = Target(resource, self._node_name)
+        return await apply_status(self._session, target, status, field_manager=_FIELD_MANAGER, force=True)
 
     async def _patch(self, resource: Resource, status: Object) -> Object:
         # Once: should it fail, the next attempt has newer numbers
         path = resource.path(name=self._node_name, subresource="status")
-        return await self._session.request("PATCH", path, body={"status": status}, content_type=MERGE_PATCH, attempts=1)
+        return await self._session.request("PATCH", path, body=Patch(MERGE_PATCH, {"status": status}), attempts=1)
 
     async def _create(self, resource: Resource) -> None:
         try:

@@ -21,6 +21,7 @@ from concerto.kube import (
     Unreachable,
     apply_status,
 )
+from concerto.kube.apply import Target
 from concerto.kube.resources import NAMESPACES, NODES, PODS, Resource
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 
@@ -146,9 +147,8 @@ async def test_two_managers_share_a_status(session: Session, namespace: str) -> 
 
     async def say(manager: str, kind: str, status: str, *, force: bool = False) -> dict:
         said = {"conditions": [{"type": kind, "status": status, "reason": "Said", "message": manager}]}
-        return await apply_status(
-            session, DEPLOYMENTS, "shared", said, namespace=namespace, field_manager=manager, force=force
-        )
+        target = Target(DEPLOYMENTS, "shared", namespace)
+        return await apply_status(session, target, said, field_manager=manager, force=force)
 
     await say("left", "Left", "True")
     both = await say("right", "Right", "False")
@@ -167,14 +167,12 @@ async def test_a_status_is_not_said_about_another_object_of_the_same_name(sessio
     await session.create(NODES.path(), {"metadata": {"name": name}})
     try:
         with pytest.raises(Invalid):
-            await apply_status(
-                session, NODES, name, {"phase": "Running"}, field_manager="test",
-                uid="00000000-0000-0000-0000-000000000000",
-            )  # fmt: skip
+            other = Target(NODES, name, uid="00000000-0000-0000-0000-000000000000")
+            await apply_status(session, other, {"phase": "Running"}, field_manager="test")
     finally:
         await session.delete(NODES.path(name=name))
     with pytest.raises(NotFound):
-        await apply_status(session, NODES, name, {"phase": "Running"}, field_manager="test")
+        await apply_status(session, Target(NODES, name), {"phase": "Running"}, field_manager="test")
 
 
 async def test_a_service_account_is_no_administrator(cluster: Cluster, namespace: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concerto.autoscaling.forecast import forecast
+from concerto.autoscaling.forecast import Earlier, forecast
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Onset, Seasons, holt, line, noise, seasonal_peak
 from concerto.autoscaling.margins import Past, critical_fractile
@@ -69,14 +69,17 @@ HISTORIES = {
 
 @pytest.mark.parametrize(("past", "share"), HISTORIES.values(), ids=HISTORIES)
 def test_a_load_has_room_for_surprises_until_days_have_shown_how_it_rises(past, share):
-    got = of(np.full(60, 4.0), horizon=300.0, past=past)
+    got = of(np.full(60, 4.0), horizon=300.0, earlier=Earlier(past=past))
     assert got.upper[0] == pytest.approx(4.0 + share * ROOM, rel=0.01)
 
 
 def test_rises_are_looked_for_within_each_objects_own_horizon():
     slow = np.tile(np.r_[np.full(12, 4.0), 4.0 + np.arange(1, 7)], 48)
     rows, past = np.full((2, 60), 4.0), Past(np.stack([slow, slow]), 300.0)
-    near, far = forecast(rows, np.array([300.0, 1500.0]), replace(SETTINGS, risen_min=0.0), past=past).upper - 4.0
+    near, far = (
+        forecast(rows, np.array([300.0, 1500.0]), replace(SETTINGS, risen_min=0.0), earlier=Earlier(past=past)).upper
+        - 4.0
+    )
     assert near == pytest.approx(1.0, rel=0.01)
     assert far > 2 * near
 

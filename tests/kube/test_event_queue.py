@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
-from concerto.kube.events import build_event, build_reference
+from concerto.kube.events import Occurrence, Reporter, build_event, build_reference
 from support.faulty_server import faulty, hangs_up, refuses, says
 
 
@@ -34,10 +34,10 @@ def test_a_reference_names_its_object_and_nothing_more() -> None:
 @pytest.mark.parametrize("name", ["a", "a" * 253], ids=["a short name", "the longest name"])
 def test_an_event_lives_beside_its_object_under_a_name_of_its_own(name: str) -> None:
     def build(regarding: Object, suffix: str) -> Object:
+        occurrence = Occurrence(regarding, "Normal", reason="Scheduled", note="done", action="Binding")
         return build_event(
-            regarding, type="Normal", reason="Scheduled", note="done", action="Binding", related=None,
-            component="concerto.dev/scheduler", instance="host-1", now=1_700_000_000.25, suffix=suffix,
-        )  # fmt: skip
+            occurrence, Reporter("concerto.dev/scheduler", "host-1"), now=1_700_000_000.25, suffix=suffix
+        )
 
     event = build(build_reference(pod(name)), "abc123")
     assert event["metadata"]["namespace"] == "ns"

@@ -10,6 +10,7 @@ from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.nodecputopology import CPUPools, CPUTopology
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import Reflector, Session, apply_status
+from concerto.kube.apply import Target
 from concerto.kube.resources import NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS
 from concerto.simulation.studies.machines import regular
 from e2e.testbed.hollow.objects import HollowNode, Object
@@ -97,13 +98,5 @@ class Pinning:
             "applied": {"podUID": binding["status"]["podUID"]},
             "conditions": merge_conditions([], ready, now=now, observed_generation=metadata["generation"]),
         }
-        await apply_status(
-            self._session,
-            POD_CPU_BINDINGS,
-            metadata["name"],
-            status,
-            field_manager=FIELD_MANAGER,
-            namespace=metadata["namespace"],
-            uid=metadata["uid"],
-            force=True,
-        )
+        target = Target(POD_CPU_BINDINGS, metadata["name"], metadata["namespace"], metadata["uid"])
+        await apply_status(self._session, target, status, field_manager=FIELD_MANAGER, force=True)

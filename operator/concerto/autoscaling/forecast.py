@@ -113,15 +113,28 @@ class _Judged:
     error: Floats
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """What is known from before the series.
+
+    Attributes:
+        highest: highest demand, one per object; None if nothing is known.
+        seasons: one for each period that may repeat; without any, Seasonal is no candidate.
+        past: the long history, for how fast such loads have risen.
+    """
+
+    highest: Floats | None = None
+    seasons: Sequence[Seasons] = ()
+    past: Past | None = None
+
+
 def forecast(
     series: Floats,
     horizon_seconds: Floats,
     settings: ForecastSettings,
     *,
     models: Sequence[str] = ("Linear", "Holt"),
-    highest: Floats | None = None,
-    seasons: Sequence[Seasons] = (),
-    past: Past | None = None,
+    earlier: Earlier | None = None,
     now: float = 0.0,
 ) -> Forecasts:
     """Forecast many objects at once.
@@ -131,19 +144,18 @@ def forecast(
         horizon_seconds: from the newest sample to when new pods would be ready, one per object.
         settings: constants.
         models: which of Linear, Holt and Seasonal to choose from.
-        highest: highest demand known from before the series, one per object.
-        seasons: one for each period that may repeat; without any, Seasonal is no candidate.
-        past: the long history, for how fast such loads have risen.
-        now: time of the newest sample, seconds, for ``seasons``.
+        earlier: what is known from before the series.
+        now: time of the newest sample, seconds, for ``earlier.seasons``.
     """
-    basis = _basis(series, horizon_seconds, settings, past)
-    candidates = list(_candidates(basis, models, seasons, now))
+    earlier = earlier or Earlier()
+    basis = _basis(series, horizon_seconds, settings, earlier.past)
+    candidates = list(_candidates(basis, models, earlier.seasons, now))
     if not candidates:
         # Seasonal alone, before a season is over: a warm-up, not an error
         empty = np.full(series.shape, np.nan)
         candidates = [_Candidate(models[0], empty, empty[:, -1], empty, np.zeros(series.shape, dtype=bool))]
     known = np.isfinite(series)
-    ceiling = np.fmax(np.max(np.where(known, series, 0.0), axis=1), 0.0 if highest is None else highest)
+    ceiling = np.fmax(np.max(np.where(known, series, 0.0), axis=1), 0.0 if earlier.highest is None else earlier.highest)
     return _best(basis, candidates, settings.plausible * ceiling + 1.0)
 
 

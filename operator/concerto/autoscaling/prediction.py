@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from concerto.autoscaling.decision import Floor
-from concerto.autoscaling.forecast import Forecasts, forecast
+from concerto.autoscaling.forecast import Earlier, Forecasts, forecast
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Floats, Seasons
 from concerto.autoscaling.history import Ring, as_matrix
@@ -188,9 +188,11 @@ def _together(
         ahead,
         replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds),
         models=first.models,
-        highest=np.array([max(s.coarse.highest(), s.min_demand) for s in subjects]),
-        seasons=_seasons(subjects, past, now) if "Seasonal" in first.models else (),
-        past=Past(past, first.coarse.step),
+        earlier=Earlier(
+            highest=np.array([max(s.coarse.highest(), s.min_demand) for s in subjects]),
+            seasons=_seasons(subjects, past, now) if "Seasonal" in first.models else (),
+            past=Past(past, first.coarse.step),
+        ),
         # Who is far behind has expired, and must not turn the others' clock back
         now=max(s.observed_at for s in subjects),
     )

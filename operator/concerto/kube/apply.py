@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from concerto.kube.resources import Resource
 from concerto.kube.session import Object, Session
 
 
+@dataclass(frozen=True)
+class Target:
+    """The object whose status is written.
+
+    Attributes:
+        resource: its kind.
+        name: its name.
+        namespace: its namespace; None for a cluster scoped object.
+        uid: only if it is still this very object; None for any.
+    """
+
+    resource: Resource
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+
+
 async def apply_status(
-    session: Session,
-    resource: Resource,
-    name: str,
-    status: dict[str, Any],
-    *,
-    field_manager: str,
-    namespace: str | None = None,
-    uid: str | None = None,
-    force: bool = False,
+    session: Session, target: Target, status: dict[str, Any], *, field_manager: str, force: bool = False
 ) -> Object:
     """Write what ``field_manager`` owns of an object's status; fields that it now leaves out are removed.
 
@@ -25,12 +35,9 @@ async def apply_status(
 
     Args:
         session: the way to the API server.
-        resource: the object's kind.
-        name: the object.
+        target: the object.
         status: every field that this manager owns.
         field_manager: the owner of these fields.
-        namespace: the object's.
-        uid: only if it is still this very object.
         force: take fields that another manager owns.
 
     Raises:
@@ -39,20 +46,19 @@ async def apply_status(
         NotFound: there is no such object; a status never makes one.
     """
     return await session.apply(
-        resource.path(namespace, name, "status"),
-        build_status(resource, name, status, namespace=namespace, uid=uid),
+        target.resource.path(target.namespace, target.name, "status"),
+        build_status(target, status),
         field_manager=field_manager,
         force=force,
     )
 
 
-def build_status(
-    resource: Resource, name: str, status: dict[str, Any], *, namespace: str | None = None, uid: str | None = None
-) -> Object:
+def build_status(target: Target, status: dict[str, Any]) -> Object:
     """The document that `apply_status` sends."""
-    metadata = {"name": name}
-    if namespace:
-        metadata["namespace"] = namespace
-    if uid:
-        metadata["uid"] = uid
+    metadata = {"name": target.name}
+    if target.namespace:
+        metadata["namespace"] = target.namespace
+    if target.uid:
+        metadata["uid"] = target.uid
+    resource = target.resource
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status}

@@ -95,8 +95,7 @@ class EventRecorder:
         self.written = 0
         self.dropped = 0
         self._session = session
-        self._component = component
-        self._instance = instance
+        self._reporter = Reporter(component, instance)
         self._settings = settings or EventSettings()
         self._busy = busy
         self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()  # least recently recorded first
@@ -140,10 +139,8 @@ class EventRecorder:
             series.count += 1
             self._series.move_to_end(key)
         else:
-            event = build_event(
-                about, type=type, reason=reason, note=note, action=action, related=other,
-                component=self._component, instance=self._instance, now=moment, suffix=f"{random.getrandbits(24):06x}",
-            )  # fmt: skip
+            occurrence = Occurrence(about, type, reason, note, action, other)
+            event = build_event(occurrence, self._reporter, now=moment, suffix=f"{random.getrandbits(24):06x}")
             metadata = event["metadata"]
             series = _Series(key, event, EVENTS.path(metadata["namespace"], metadata["name"]))
             self._series[key] = series
@@ -310,33 +307,45 @@ def _cut(note: str) -> str:
     return encoded[: _MAX_NOTE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
-def build_event(
-    regarding: Object,
-    *,
-    type: EventType,
-    reason: str,
-    note: str,
-    action: str,
-    related: Object | None,
-    component: str,
-    instance: str,
-    now: float,
-    suffix: str,
-) -> Object:
-    """An Event about one occurrence.
+@dataclass(frozen=True)
+class Reporter:
+    """Who reports an event: ``reportingController`` and ``reportingInstance``."""
 
-    Args:
+    component: str
+    instance: str
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """What an event reports.
+
+    Attributes:
         regarding: reference to what it is about; events about cluster scoped objects live in ``default``.
         type: Normal or Warning.
         reason: why, CamelCase.
         note: a sentence for a person.
         action: what was done or tried, CamelCase.
-        related: reference to another object.
-        component: written as ``reportingController``.
-        instance: written as ``reportingInstance``.
+        related: reference to another object; None without one.
+    """
+
+    regarding: Object
+    type: EventType
+    reason: str
+    note: str
+    action: str
+    related: Object | None = None
+
+
+def build_event(occurrence: Occurrence, reporter: Reporter, *, now: float, suffix: str) -> Object:
+    """An Event about one occurrence.
+
+    Args:
+        occurrence: what has happened.
+        reporter: who reports it.
         now: seconds since the epoch.
         suffix: makes the name differ from others of the same microsecond.
     """
+    regarding = occurrence.regarding
     event: Object = {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
@@ -346,14 +355,14 @@ def build_event(
             "namespace": regarding.get("namespace") or "default",
         },
         "eventTime": format_micro_timestamp(now),
-        "reportingController": component,
-        "reportingInstance": instance[:128],
-        "action": action,
-        "reason": reason,
+        "reportingController": reporter.component,
+        "reportingInstance": reporter.instance[:128],
+        "action": occurrence.action,
+        "reason": occurrence.reason,
         "regarding": regarding,
-        "note": note,
-        "type": type,
+        "note": occurrence.note,
+        "type": occurrence.type,
     }
-    if related:
-        event["related"] = related
+    if occurrence.related:
+        event["related"] = occurrence.related
     return event

@@ -15,16 +15,30 @@ import orjson
 
 from concerto.kube.config import ClusterConfig
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
-from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Transport, read_lines, read_refusal
+from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Outgoing, Transport, read_lines, read_refusal
 
 Object = dict[str, Any]
 Lines = list[bytes]
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _SAFE_TO_REPEAT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
 MAX_RETRY_AFTER_SECONDS = 300.0
 """API servers ask for up to 32 s; what a broken proxy asks for must not put a client to sleep for days."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A body that is a patch.
+
+    Attributes:
+        content_type: of which kind: MERGE_PATCH, APPLY_PATCH or STRATEGIC_PATCH.
+        document: the patch.
+    """
+
+    content_type: str
+    document: Object
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,17 @@ class Session:
         """One object (or any other JSON document, such as ``/version``)."""
         return await self.request("GET", path, params=params, timeout_seconds=timeout_seconds)
 
+    async def get_foreign(
+        self, path: str, *, params: Mapping[str, str] | None = None, timeout_seconds: float, max_bytes: int
+    ) -> Object:
+        """What a server answers that the API server only passes on, such as a metrics API; asked once.
+
+        Raises:
+            KubeError: the answer is larger than ``max_bytes``.
+            ApiError, Unreachable: as of `request`.
+        """
+        return await self._send(Outgoing("GET", path, params), timeout_seconds, 1, max_bytes)
+
     async def list(self, path: str, *, label_selector: str | None = None, field_selector: str | None = None) -> Object:
         """A whole collection as of one resourceVersion, fetched page by page, as one List object."""
         items: list[Object] = []
@@ -170,7 +195,7 @@ class Session:
 
     async def patch(self, path: str, body: Object, *, timeout_seconds: float | None = None) -> Object:
         """JSON merge patch; a resourceVersion in ``body`` is a precondition."""
-        return await self.request("PATCH", path, body=body, content_type=MERGE_PATCH, timeout_seconds=timeout_seconds)
+        return await self.request("PATCH", path, body=Patch(MERGE_PATCH, body), timeout_seconds=timeout_seconds)
 
     async def apply(
         self, path: str, body: Object, *, field_manager: str, force: bool = False, timeout_seconds: float | None = None
@@ -181,9 +206,8 @@ class Session:
             Conflict: another manager owns one of the fields, and ``force`` is not set.
         """
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        return await self.request(
-            "PATCH", path, body=body, params=params, content_type=APPLY_PATCH, timeout_seconds=timeout_seconds
-        )
+        patch = Patch(APPLY_PATCH, body)
+        return await self.request("PATCH", path, body=patch, params=params, timeout_seconds=timeout_seconds)
 
     async def delete(
         self,
@@ -214,11 +238,9 @@ class Session:
         path: str,
         *,
         params: Mapping[str, str] | None = None,
-        body: Object | None = None,
-        content_type: str = JSON,
+        body: Object | Patch | None = None,
         timeout_seconds: float | None = None,
         attempts: int | None = None,
-        max_bytes: int | None = None,
     ) -> Object:
         """One request, repeated where that is safe (see the class).
 
@@ -227,42 +249,48 @@ class Session:
             path: from ``Resource.path``, or any other path of the API server.
             params: query parameters.
             body: the document to send.
-            content_type: of the body.
             timeout_seconds: for each attempt.
             attempts: in all; 1 means that nothing is repeated but a 401 with newer credentials at hand.
-            max_bytes: of the answer, where it comes from a server that the API server only passes on; None: any.
 
         Raises:
-            KubeError: the answer is larger.
             ApiError: the server refused.
             OutcomeUnknown: a POST may or may not have been carried out.
             Unreachable: no answer, after all attempts; its ``__cause__`` is a TimeoutError where time ran out.
         """
         if method == "POST" and self.field_manager is not None:
             params = {"fieldManager": self.field_manager(), **(params or {})}
-        data = json.dumps(body, separators=(",", ":")).encode() if body is not None else None
+        content_type, document = (body.content_type, body.document) if isinstance(body, Patch) else (JSON, body)
+        data = json.dumps(document, separators=(",", ":")).encode() if document is not None else None
+        return await self._send(Outgoing(method, path, params, data, content_type), timeout_seconds, attempts)
+
+    async def _send(
+        self,
+        outgoing: Outgoing,
+        timeout_seconds: float | None,
+        attempts: int | None,
+        max_bytes: int | None = None,
+    ) -> Object:
+        timeout_seconds = timeout_seconds or self.settings.request_timeout_seconds
+        may_repeat = outgoing.method in _SAFE_TO_REPEAT
         left = attempts or self.settings.attempts
         backoff = self.settings.first_backoff_seconds
         while True:
             left -= 1
             try:
-                answer = await self._transport.send(
-                    method, path, params=params, data=data, content_type=content_type,
-                    timeout_seconds=timeout_seconds or self.settings.request_timeout_seconds, max_bytes=max_bytes,
-                )  # fmt: skip
-                return _document(answer, method, path)
+                answer = await self._transport.send(outgoing, timeout_seconds=timeout_seconds, max_bytes=max_bytes)
+                return _document(answer, outgoing)
             except NotSent as error:
-                failure: Unreachable | ApiError = Unreachable(f"{method} {path}: {error}")
+                failure: Unreachable | ApiError = Unreachable(f"{outgoing}: {error}")
                 failure.__cause__ = error.__cause__
             except ConnectionLost as error:
-                if method not in _SAFE_TO_REPEAT:
-                    raise OutcomeUnknown(f"{method} {path}: {error}") from error.__cause__
-                failure = Unreachable(f"{method} {path}: {error}")
+                if not may_repeat:
+                    raise OutcomeUnknown(f"{outgoing}: {error}") from error.__cause__
+                failure = Unreachable(f"{outgoing}: {error}")
                 failure.__cause__ = error.__cause__
             except ServerError as error:
-                if method not in _SAFE_TO_REPEAT:
+                if not may_repeat:
                     # A 500 or 504 may come after storage has taken the write
-                    raise OutcomeUnknown(f"{method} {path}: {error}") from error
+                    raise OutcomeUnknown(f"{outgoing}: {error}") from error
                 failure = error
             except TooManyRequests as error:
                 failure = error
@@ -317,13 +345,13 @@ def wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> flo
     return wait * random.uniform(1.0, 1.5)
 
 
-def _document(answer: Answer, method: str, path: str) -> Object:
+def _document(answer: Answer, outgoing: Outgoing) -> Object:
     if answer.status >= 300:
         raise _refusal(answer)
     try:
         document = orjson.loads(answer.payload) if answer.payload else {}
     except ValueError as error:
-        raise OutcomeUnknown(f"{method} {path}: the answer is not JSON ({answer.payload[:80]!r})") from error
+        raise OutcomeUnknown(f"{outgoing}: the answer is not JSON ({answer.payload[:80]!r})") from error
     return document if isinstance(document, dict) else {"value": document}
 
 

@@ -31,6 +31,29 @@ class ConnectionLost(Exception):
 
 
 @dataclass(frozen=True)
+class Outgoing:
+    """A request as it is sent.
+
+    Attributes:
+        method: HTTP verb.
+        path: encoded already.
+        params: query parameters.
+        data: the body; None without one.
+        content_type: of the body.
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    data: bytes | None = None
+    content_type: str = JSON
+
+    def __str__(self) -> str:
+        """``GET /api/v1/nodes``."""
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True)
 class Answer:
     """What the API server answered.
 
@@ -84,25 +107,11 @@ class Transport:
         """Close all connections; streams in progress end with an error."""
         await self._client.close()
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        data: bytes | None = None,
-        content_type: str = JSON,
-        timeout_seconds: float,
-        max_bytes: int | None = None,
-    ) -> Answer:
+    async def send(self, request: Outgoing, *, timeout_seconds: float, max_bytes: int | None = None) -> Answer:
         """Send a request once, or twice where a 401 shows that there are newer credentials.
 
         Args:
-            method: HTTP verb.
-            path: encoded already.
-            params: query parameters.
-            data: the body.
-            content_type: of the body.
+            request: what to send.
             timeout_seconds: for all of it: waiting for other requests to end, connection and answer.
             max_bytes: a larger answer is an error; None: any.
 
@@ -112,24 +121,25 @@ class Transport:
             ConfigError: there are no credentials.
             KubeError: the answer is larger than ``max_bytes``.
         """
-        url = URL(self._config.server + path, encoded=True)
+        url = URL(self._config.server + request.path, encoded=True)
+        content_type = request.content_type if request.data is not None else None
 
         async def attempt(credentials: Credentials) -> Answer:
             left = max(deadline - loop.time(), 0.001)  # 0 would be no limit
             timeout = aiohttp.ClientTimeout(total=left, sock_connect=self._connect_timeout_seconds)
             async with self._client.request(
-                method,
+                request.method,
                 url,
-                params=params,
-                data=data,
-                headers=_headers(credentials, content_type if data is not None else None),
+                params=request.params,
+                data=request.data,
+                headers=_headers(credentials, content_type),
                 timeout=timeout,
                 ssl=self._tls.context(credentials),
                 server_hostname=self._config.tls_server_name,
                 proxy=self._config.proxy_url,
                 allow_redirects=False,
             ) as response:
-                payload = await _payload(response, max_bytes, f"{method} {path}")
+                payload = await _payload(response, max_bytes, str(request))
                 return Answer(response.status, payload, _retry_after(response))
 
         credentials = await self._credentials.current()

@@ -27,7 +27,7 @@ from concerto.controllers.pinning.status import (
 )
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.kube import Conflict, Invalid, KubeError, NotFound, Object, Session
-from concerto.kube.apply import build_status
+from concerto.kube.apply import Target, build_status
 from concerto.kube.events import EventRecorder
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
@@ -258,7 +258,7 @@ class PodCPUBindingController:
         )
 
     async def _apply(self, key: BindingKey, obj: Object, status: Object, field_manager: str) -> Object:
-        document = build_status(POD_CPU_BINDINGS, key[1], status, namespace=key[0], uid=obj["metadata"]["uid"])
+        document = build_status(Target(POD_CPU_BINDINGS, key[1], key[0], obj["metadata"]["uid"]), status)
         if field_manager != FIELD_MANAGER:
             document["metadata"]["resourceVersion"] = obj["metadata"]["resourceVersion"]
         path = POD_CPU_BINDINGS.path(*key, "status")

@@ -20,11 +20,10 @@ from concerto.controllers.scheduling.notes import pod_subject
 from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
+from concerto.kube.session import STRATEGIC_PATCH, Patch
 from concerto.scheduling.reasons import Diagnosis
 
 logger = logging.getLogger(__name__)
-
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,7 @@ class UnschedulableReporter:
             await self._session.request(
                 "PATCH",
                 PODS.path(pod.namespace, pod.name, "status"),
-                body=build_unschedulable_patch(pod, waiting.message, wall_timestamp()),
-                content_type=STRATEGIC_PATCH,
+                body=Patch(STRATEGIC_PATCH, build_unschedulable_patch(pod, waiting.message, wall_timestamp())),
                 attempts=1,
             )
         except ApiError as error:

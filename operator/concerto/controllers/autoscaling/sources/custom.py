@@ -87,8 +87,8 @@ class CustomMetrics:
         return items
 
     async def _ask(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
-        return await self._session.request(
-            "GET", path, params=params, timeout_seconds=self._timeout, attempts=1, max_bytes=LARGEST_BYTES
+        return await self._session.get_foreign(
+            path, params=params, timeout_seconds=self._timeout, max_bytes=LARGEST_BYTES
         )
 
 

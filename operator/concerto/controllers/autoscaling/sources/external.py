@@ -23,8 +23,8 @@ async def external_metric(
     path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{quote(namespace)}/{quote(metric, safe='')}"
     params = {"labelSelector": selector} if selector else {}
     with understanding("external metrics"):
-        answer = await session.request(
-            "GET", path, params=params, timeout_seconds=timeout_seconds, attempts=1, max_bytes=LARGEST_BYTES
+        answer = await session.get_foreign(
+            path, params=params, timeout_seconds=timeout_seconds, max_bytes=LARGEST_BYTES
         )
         items = answer.get("items") or []
         if not items:

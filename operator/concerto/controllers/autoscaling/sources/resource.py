@@ -91,13 +91,8 @@ class ResourceMetrics:
     async def _list(self, namespace: str) -> dict[str, PodUsage]:
         with understanding("resource metrics"):
             async with self._limit:
-                listed = await self._session.request(
-                    "GET",
-                    POD_METRICS.path(namespace),
-                    timeout_seconds=self._timeout,
-                    attempts=1,
-                    max_bytes=LARGEST_BYTES,
-                )
+                path = POD_METRICS.path(namespace)
+                listed = await self._session.get_foreign(path, timeout_seconds=self._timeout, max_bytes=LARGEST_BYTES)
             return {item["metadata"]["name"]: _understood(item) for item in listed.get("items") or ()}
 
 
