@@ -53,7 +53,7 @@ evaluate: .venv/.installed ## simulate: the control law against its peers, with 
 	@$(PY) -m concerto.simulation.scheduling.evaluate
 	@$(PY) -m concerto.cli.main evaluate-autoscaling --plots
 
-lint: .venv/.installed ## ruff, mypy --strict on the pure packages, import-linter
+lint: .venv/.installed ## ruff, mypy --strict, import-linter
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
