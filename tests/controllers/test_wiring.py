@@ -34,13 +34,15 @@ def settings(*controllers: str) -> OperatorSettings:
 async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease(controllers, lease, kinds):
     async with faulty([refuses(404, "NotFound")]) as server:
         health = Health()
+        cluster = ClusterState()
         replica = Replica(
-            "host_me", server.session, ClusterState(), Metrics(), health, Supervisor(lambda: None), SteadyClock(), (),
+            "host_me", server.session, cluster, Metrics(), health, Supervisor(lambda: None), SteadyClock(), (),
             on_lost=lambda: None,
         )  # fmt: skip
         build(replica, settings(*controllers))
         assert health.ready.keys() == kinds
         assert settings(*controllers).lease_name == lease
+        assert cluster.cpus.followed == ("pinning" in controllers or "scheduling" not in controllers)
         # the number is that of the Lease which manifests/base/policy-fencing.yaml compares
         fenced = server.session.field_manager
         assert (fenced and fenced()) == ("concerto-leader-0" if lease == "concerto-operator" else None)

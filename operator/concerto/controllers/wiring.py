@@ -223,6 +223,8 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         _add_scheduling(plan, context, parts, informers, pipeline)
         if "pinning" in settings.controllers:
             _add_pinning(plan, context, parts, informers)
+        else:
+            replica.cluster.cpus.followed = False
         _add_capacity(plan, context, parts, settings.costs_by_kind)
     if "autoscaling" in settings.controllers:
         _add_autoscaling(plan, context, settings)

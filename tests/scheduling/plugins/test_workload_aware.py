@@ -157,6 +157,15 @@ def test_why_nodes_are_refused_and_what_helps():
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
 
 
+def test_an_operator_without_the_pinning_component_says_so():
+    made = cluster("a")
+    made.remove_topology("a")
+    made.cpus.followed = False
+    (message,) = told(decide(made, [pinned("p")])).values()
+    assert "without --controllers=pinning (install manifests/components/pinning, or" in message
+    assert "NodeCPUTopology" not in message
+
+
 def test_nodes_score_by_the_room_for_the_type_and_the_policy_turns_it_round():
     made = cluster("empty", "half")
     made.set_cpu_binding(binding("other", "half", "0-4", "Core"))

@@ -127,9 +127,14 @@ class _Node:
 
 
 class CPUs:
-    """The CPUs of all nodes. Pure; change it through the cluster only."""
+    """The CPUs of all nodes. Pure; change it through the cluster only.
+
+    Attributes:
+        followed: whether NodeCPUTopologies and PodCPUBindings are watched; if not, no pod can be pinned.
+    """
 
     def __init__(self) -> None:
+        self.followed = True
         self._nodes: dict[str, _Node] = {}
         self._node_of: dict[BindingKey, str] = {}  # of bindings that hold CPUs by their status
         self._pins: dict[str, tuple[str, BindingKey]] = {}  # node and binding of assumed pods, by UID
