@@ -1,7 +1,8 @@
-"""`python docs/figures.py`: draws the pictures of docs/concepts.md from simulated runs of the production code."""
+"""`python docs/figures.py`: draws the pictures of the docs from simulated runs of the production code."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
+from concerto.simulation.studies import colocation
 
 FIGURES = Path(__file__).resolve().parent / "figures"
 BLUE, ORANGE, GREEN, GREY = "#2563a8", "#d97706", "#2f855a", "#9aa5b1"
@@ -129,6 +131,30 @@ def pinning() -> Any:
     return figure
 
 
+def pairs() -> Any:
+    """Each pair of programs on one node, as Stefanakis' figure 8.2.13: slowdown against unpinned, by class pair."""
+    found = colocation.evaluate()
+    classes = sorted({pair.classes for pair in found.pairs})
+    figure, axes = plt.subplots(2, 3, figsize=(10, 6), sharey=True, layout="constrained")
+    drawn = (("both packed", GREY), ("both spread", ORANGE), ("WorkloadAware", BLUE))
+    for axis, name in zip(axes.flat, classes, strict=True):
+        of_class = [pair for pair in found.pairs if pair.classes == name]
+        of_class.sort(key=lambda pair: pair.ratios["WorkloadAware"] or 0.0)
+        for choice, colour in drawn:
+            changes = [100 * ((pair.ratios[choice] or math.nan) - 1) for pair in of_class]
+            axis.plot(changes, ".", color=colour, markersize=4, label=choice)
+        axis.axhline(0, color="black", linewidth=0.8)
+        axis.set_title(f"{name} ({len(of_class)})", fontsize=9)
+        axis.set_ylim(-50, 90)
+        axis.grid(alpha=0.3)
+        axis.set_xticks([])
+        axis.spines[["top", "right"]].set_visible(False)
+    for row in axes:
+        row[0].set_ylabel("mean slowdown against unpinned, %", fontsize=9)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncol=3, frameon=False)
+    return figure
+
+
 def forecast() -> Any:
     """A target that is scaled after its load, and one that is scaled ahead of it."""
     experiment = Experiment(
@@ -159,7 +185,7 @@ def finish(figure: Any, *axes: Any) -> Any:
     return figure
 
 
-DRAWN: tuple[Callable[[], Any], ...] = (capacity, reservation, pinning, forecast)
+DRAWN: tuple[Callable[[], Any], ...] = (capacity, reservation, pinning, pairs, forecast)
 
 
 def main() -> None:

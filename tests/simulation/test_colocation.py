@@ -17,6 +17,7 @@ from concerto.simulation.studies.colocation import (
     packed,
     placed,
     render,
+    render_classes,
     render_pairs,
     spread,
     times,
@@ -101,3 +102,6 @@ def test_the_table_has_every_group_and_how_many_pairs_fit(found):
     assert sum(line.startswith("| ") for line in lines) == 2 + 11 + 1
     assert any("fit)" in line or "none fits" in line for line in lines)
     assert len(render_pairs(found).splitlines()) == 302
+    classes = [line.split(" | ") for line in render_classes(found).splitlines()[2:]]
+    assert len(classes) == 6 and sum(int(cells[1]) for cells in classes) == 300
+    assert all(float(cells[6].split()[0]) <= float(cells[5].split()[0]) for cells in classes)

@@ -190,7 +190,11 @@ def times(running: Sequence[tuple[Program, Sequence[int]]], *, pinned: bool = Tr
 
 
 def packed(threads: int) -> list[int]:
-    """Stefanakis' packed: one socket, a core each, siblings once the cores are out; then the other socket."""
+    """Stefanakis' packed: one socket, a core each, siblings once the cores are out; then the other socket.
+
+    For two programs, *both packed* is the static policy of this order: the first takes the first CPUs of it and the
+    second goes on where the first ends, whatever their classes.
+    """
     order = [s * CORES + c + t * SOCKETS * CORES for s in range(SOCKETS) for t in range(THREADS) for c in range(CORES)]
     return order[:threads]
 
@@ -359,6 +363,21 @@ def render(found: Found) -> str:
     return "\n".join(lines)
 
 
+def render_classes(found: Found) -> str:
+    """Means by pair of classes: the better of the policies that know no classes beside the allocator with labels."""
+    lines = [
+        "| classes | number | unpinned | both packed | both spread | best of the three | WorkloadAware |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for classes in sorted({pair.classes for pair in found.pairs}):
+        static = (0.0, found.change("both packed", classes), found.change("both spread", classes))
+        own = found.change("WorkloadAware", classes)
+        number = sum(pair.classes == classes for pair in found.pairs)
+        cells = " | ".join(f"{100 * change:+.1f} %" for change in (*static, min(static), own))
+        lines.append(f"| {classes} | {number} | {cells} |")
+    return "\n".join(lines)
+
+
 def _row(found: Found, name: str, pairs: Sequence[Pair]) -> str:
     cells = []
     for choice in CHOICES:
@@ -385,9 +404,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m concerto.simulation.studies.colocation", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--pairs", action="store_true", help="print every pair, as Stefanakis' figure 8.2.13")
+    parser.add_argument("--classes", action="store_true", help="print the means by pair of classes")
     arguments = parser.parse_args()
     found = evaluate()
     print(render(found))
+    if arguments.classes:
+        print(render_classes(found))
     if arguments.pairs:
         print(render_pairs(found))
     if arguments.json:
