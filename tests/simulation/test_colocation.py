@@ -7,18 +7,20 @@ import pytest
 from concerto.pinning.occupancy import Features
 from concerto.pinning.topology import TopologyIndex
 from concerto.simulation.studies.colocation import (
-    MIGRATION,
-    SIBLING,
     Found,
-    Program,
-    alone,
     evaluate,
     kind_of,
-    packed,
     placed,
     render,
     render_classes,
     render_pairs,
+)
+from concerto.simulation.studies.interference import (
+    MIGRATION,
+    SIBLING,
+    Program,
+    alone,
+    packed,
     spread,
     times,
     unpinned,
