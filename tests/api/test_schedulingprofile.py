@@ -93,7 +93,11 @@ def test_every_argument_is_read():
             "safeVarianceMargin": "1500m",
             "safeVarianceSensitivity": 2,
         },
-        "lowRiskOverCommitment": {"smoothingWindowSize": 1, "limitRiskWeightPercent": 25},
+        "lowRiskOverCommitment": {
+            "smoothingWindowSize": 1,
+            "limitRiskWeightPercent": 25,
+            "riskLimitWeights": {"cpu": "800m", "memory": 1},
+        },
         "nodeResourcesFit": {
             "strategy": "RequestedToCapacityRatio",
             "resources": [{"name": "example.com/gpu", "weight": 5}, {"name": "cpu"}],
@@ -105,7 +109,7 @@ def test_every_argument_is_read():
         9,
         TargetLoadPackingArgs(60),
         LoadVariationRiskBalancingArgs("Upstream", 1.5, 2.0),
-        LowRiskOverCommitmentArgs(1, 0.25),
+        LowRiskOverCommitmentArgs(1, 0.25, (("cpu", 0.8), ("memory", 1.0))),
         NodeResourcesFitArgs(
             "RequestedToCapacityRatio", (("example.com/gpu", 5), ("cpu", 1)), (ShapePoint(0, 0), ShapePoint(100, 10))
         ),
@@ -173,7 +177,8 @@ def test_a_provider_is_read_with_all_that_it_needs():
     assert made.load == LoadSettings(window="10m", provider="x")
     assert [q.name for q in made.metric_provider.prometheus.queries] == ["cpu.average", "memory.latest"]
     least = PrometheusSettings.from_raw(PROMETHEUS)
-    assert (least.node_label, least.secret_name) == (schema["nodeLabel"]["default"], schema["secretName"]["default"])
+    # Without a default in the CRD, as it depends on the exporter
+    assert (least.node_label, least.secret_name) == ("node", schema["secretName"]["default"])
     assert (least.authorization, least.ca_key, least.insecure_skip_verify) == (None, "", False)
     authorization = {n: f["default"] for n, f in schema["authorization"]["properties"].items()}
     assert PrometheusSettings.from_raw(PROMETHEUS | {"authorization": {}}).authorization == tuple(

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from concerto.api.prometheus_queries import Exporter, Statistic, default_queries
 from concerto.api.quantities import parse_duration
 
-ProviderType = Literal["Agents", "KubernetesMetricsServer", "Prometheus"]
-Statistic = Literal["average", "deviation", "latest"]
+ProviderType = Literal["Agents", "KubernetesMetricsServer", "Prometheus", "LoadWatcher"]
 
-SMOOTHING: dict[ProviderType, int] = {"Agents": 1, "KubernetesMetricsServer": 1, "Prometheus": 5}
+SMOOTHING: dict[ProviderType, int] = {"Agents": 1, "KubernetesMetricsServer": 1, "Prometheus": 5, "LoadWatcher": 5}
 """Samples that a provider's metrics are smoothed over: agents and metrics-server keep single samples, and rates of a
 Prometheus overlap (docs/references.md, "Load-aware scores")."""
 
@@ -48,7 +48,7 @@ class PrometheusSettings:
 
     Attributes:
         address: URL below which Prometheus serves its API.
-        queries: the queries.
+        queries: the queries; in their expressions ``$nodeLabel`` is replaced already, and ``$window`` is not.
         node_label: label of the series that holds the node's name.
         headers: (name, value) of additional request headers.
         secret_name: Secret in the operator's namespace with credentials and CA.
@@ -71,20 +71,26 @@ class PrometheusSettings:
         """As the API server holds it.
 
         Raises:
-            ValueError: there is no query (the CRD refuses this, too).
+            ValueError: there is neither a query nor an exporter (the CRD refuses this, too).
         """
-        queries = tuple(
-            PrometheusQuery(resource, STATISTICS[name], expression)
-            for resource, by_name in raw["queries"].items()
+        exporter: Exporter | None = raw.get("exporter")
+        node_label = raw.get("nodeLabel", cls.node_label if exporter is None else "instance")
+        given = {
+            (resource, STATISTICS[name]): expression
+            for resource, by_name in (raw.get("queries") or {}).items()
             for name, expression in by_name.items()
-        )
-        if not queries:
-            raise ValueError("metricProvider.prometheus.queries is empty")
+        }
+        expressions = (default_queries(exporter) if exporter is not None else {}) | given
+        if not expressions:
+            raise ValueError("metricProvider.prometheus has neither queries nor an exporter")
         authorization, tls = raw.get("authorization"), raw.get("tls") or {}
         return cls(
             address=raw["address"].rstrip("/"),
-            queries=queries,
-            node_label=raw.get("nodeLabel", cls.node_label),
+            queries=tuple(
+                PrometheusQuery(resource, statistic, expression.replace("$nodeLabel", node_label))
+                for (resource, statistic), expression in expressions.items()
+            ),
+            node_label=node_label,
             headers=tuple((h["name"], h["value"]) for h in raw.get("headers") or ()),
             secret_name=raw.get("secretName", cls.secret_name),
             authorization=None
@@ -104,21 +110,25 @@ class MetricProviderSettings:
         interval_seconds: time between two requests.
         timeout_seconds: time limit of a request.
         prometheus: settings of type Prometheus.
+        watcher_address: of type LoadWatcher: URL below which it serves ``/watcher``; empty for other types.
     """
 
     type: ProviderType = "Agents"
     interval_seconds: float = 15.0
     timeout_seconds: float = 5.0
     prometheus: PrometheusSettings | None = None
+    watcher_address: str = ""
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any]) -> Self:
         """As the API server holds it.
 
         Raises:
-            ValueError: type Prometheus without its settings (the CRD refuses this, too).
+            ValueError: type Prometheus or LoadWatcher without its settings (the CRD refuses this, too).
         """
         kind: ProviderType = raw.get("type", cls.type)
+        if kind == "LoadWatcher" and "loadWatcher" not in raw:
+            raise ValueError("metricProvider.loadWatcher is missing, which type LoadWatcher needs")
         if kind == "Prometheus" and "prometheus" not in raw:
             raise ValueError("metricProvider.prometheus is missing, which type Prometheus needs")
         return cls(
@@ -126,4 +136,5 @@ class MetricProviderSettings:
             parse_duration(raw["interval"]) if "interval" in raw else cls.interval_seconds,
             parse_duration(raw["timeout"]) if "timeout" in raw else cls.timeout_seconds,
             PrometheusSettings.from_raw(raw["prometheus"]) if kind == "Prometheus" else None,
+            raw["loadWatcher"]["address"].rstrip("/") if kind == "LoadWatcher" else "",
         )

@@ -64,18 +64,21 @@ class LowRiskOverCommitmentArgs:
         smoothing_window: samples that metrics are smoothed over; their variance is multiplied by this number. None: as
             the provider's metrics are smoothed (``SMOOTHING``).
         limit_risk_weight: weight of the risk by limits, 0 to 1; the risk by load has the rest.
+        limit_risk_weights: (resource, weight) where a resource has another one.
     """
 
     smoothing_window: int | None = None
     limit_risk_weight: float = 0.5
+    limit_risk_weights: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any]) -> Self:
         """``lowRiskOverCommitment`` of a score."""
-        percent = raw.get("limitRiskWeightPercent")
+        percent, weights = raw.get("limitRiskWeightPercent"), raw.get("riskLimitWeights") or {}
         return cls(
             raw.get("smoothingWindowSize", cls.smoothing_window),
             cls.limit_risk_weight if percent is None else percent / 100,
+            tuple((name, number_of(weights, name, 0.0)) for name in weights),
         )
 
 

@@ -121,11 +121,13 @@ async def _measure(
     """Have the profile's provider, if it has one, say how loaded nodes are; what to say of it if it does not."""
     if not profile.settings.load.provider:
         return []
-    source = build_source(session, operator_namespace, profile.settings)
+    source = build_source(session, operator_namespace, profile.settings, time.monotonic)
     try:
         answer = await source.fetch()
     except SourceError as error:
-        return [f"The metric provider gives no answer here ({error.reason}: {error}), so scores by load abstain (-)"]
+        return [
+            f"The metric provider gives no answer here ({error.reason}: {error}), so requests are used instead of load"
+        ]
     finally:
         await source.close()
     cluster.provide(profile.settings.load.provider, answer.series, now)

@@ -28,6 +28,9 @@ COMMANDS = {
     "evaluate-autoscaling": _Command(
         "concerto.cli.evaluate_autoscaling", "compare autoscaling policies over traffic patterns and start-up times"
     ),
+    "migrate-trimaran": _Command(
+        "concerto.cli.migrate_trimaran", "turn a KubeSchedulerConfiguration with Trimaran's plugins into profiles"
+    ),
     "classify": _Command("concerto.cli.classify", "say which workload type a program is, from measured times"),
 }
 

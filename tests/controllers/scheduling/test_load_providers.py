@@ -12,6 +12,7 @@ import pytest
 from concerto.api.node import NodeView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.load_providers.load_watcher import LoadWatcherSource
 from concerto.controllers.scheduling.load_providers.metrics_server import MetricsServerSource, read_node_metrics
 from concerto.controllers.scheduling.load_providers.poller import LoadProviders, Wanted, build_source
 from concerto.controllers.scheduling.load_providers.prometheus import without_port
@@ -85,7 +86,7 @@ async def redirects(request):
 async def ask(server: Faulty, wanted: Wanted, providers: Providers | None = None) -> ProviderState:
     providers = providers or Providers(server)
     providers.use("packed", wanted)
-    source = build_source(server.session, "concerto-system", wanted.settings)
+    source = build_source(server.session, "concerto-system", wanted.settings, lambda: NOW)
     try:
         return await providers.ask("packed", wanted, source)
     finally:
@@ -137,7 +138,7 @@ async def test_a_fault_has_a_name_a_sentence_a_counter_and_leaves_the_last_answe
         wanted = Wanted("packed", "uid", settings(server, timeout="200ms" if answer is stalls else "30s"))
         providers = Providers(server)
         providers.use("packed", wanted)
-        patient = build_source(server.session, "concerto-system", settings(server))
+        patient = build_source(server.session, "concerto-system", settings(server), lambda: NOW)
         assert (await providers.ask("packed", wanted, patient)).condition.reason == "Answering"
         await patient.close()
         server.script = [serve(all_queries(answer))]
@@ -386,7 +387,33 @@ async def test_metrics_server_is_heard_or_its_fault_has_a_name(answer, reason):
 
 def test_a_profile_has_the_source_of_its_type():
     raw = {"schedulerName": "x", "metricProvider": {"type": "KubernetesMetricsServer"}}
-    assert isinstance(build_source(None, "ns", ProfileSettings.from_raw(raw)), MetricsServerSource)
+    assert isinstance(build_source(None, "ns", ProfileSettings.from_raw(raw), lambda: NOW), MetricsServerSource)
+    raw["metricProvider"] = {"type": "LoadWatcher", "loadWatcher": {"address": "http://watcher:2020/"}}
+    assert isinstance(build_source(None, "ns", ProfileSettings.from_raw(raw), lambda: NOW), LoadWatcherSource)
+
+
+# --- windows of what metrics-server was polled for
+
+
+async def test_metrics_server_gives_means_and_deviations_of_what_was_polled():
+    stamps = [f"2026-03-01T12:00:{second:02d}Z" for second in (0, 15, 15, 30)]
+    answers = [says(200, metrics(("a", cpu, at))) for cpu, at in zip(("1", "2", "2", "3"), stamps)]
+    async with faulty(answers) as server:
+        raw = {"schedulerName": "packed", "metricProvider": {"type": "KubernetesMetricsServer"}}
+        wanted, providers = Wanted("packed", "uid", ProfileSettings.from_raw(raw)), Providers(server)
+        providers.use("packed", wanted)
+        source = build_source(server.session, "ns", wanted.settings, lambda: providers.now)
+        seen = []
+        for _ in answers:
+            await providers.ask("packed", wanted, source)
+            providers.now += 15
+            read = [
+                providers.seen.load.measured("cpu", s, wanted.settings.load, slice(0, 1))[0]
+                for s in ("average", "deviation", "latest")
+            ]
+            seen.append([None if value != value else round(float(value), 3) for value in read])
+    # of 4 CPUs; the third poll returns the sample of the second
+    assert seen == [[0.25, None, 0.25], [0.375, 0.125, 0.5], [0.375, 0.125, 0.5], [0.5, 0.204, 0.75]]
 
 
 @pytest.mark.parametrize(

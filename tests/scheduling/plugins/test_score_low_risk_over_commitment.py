@@ -132,3 +132,13 @@ def test_a_node_that_offers_none_of_a_resource_has_the_least_score():
     )
     p = pod("p", requests={"cpu": "1"})
     assert scores(LowRiskOverCommitment(Args()), query(cluster, p)) == {"none": 0, "some": 100}
+
+
+def test_each_resource_has_its_own_weight():
+    steady = load((0.30, 0.0), (0.0, 0.0))
+    there = burstable("r", "1", "6", nodeName="a", **LONG_AGO)
+    cluster = cluster_state([node("a")], [there], [capacity("a", observed=("uid-r",), windows=steady)])
+    # of the cpu, limits are 4/6 of a risk and load is one for sure; of the memory there is no risk
+    for weights, score in (((("cpu", 1.0),), 33), ((("cpu", 0.0),), 0), ((("memory", 1.0),), 17)):
+        plugin = LowRiskOverCommitment(Args(limit_risk_weights=weights))
+        assert scores(plugin, query(cluster, burstable("p", "1", "2"))) == {"a": score}

@@ -17,6 +17,7 @@ from concerto.controllers.scheduling.outcome_counts import ProfileCounts
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError, NotFound, Object
 from concerto.kube.resources import SCHEDULING_PROFILES
+from concerto.scheduling.consistency import consistency_condition
 from concerto.scheduling.coverage import Coverage, coverage
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.changes import Change
@@ -49,11 +50,13 @@ class ProfileState:
         counts: what was done for its pods.
         coverage: of how many nodes its load is known.
         provider: who measures it.
+        consistency: whether its settings work against each other.
     """
 
     counts: ProfileCounts = field(default_factory=ProfileCounts)
     coverage: Coverage = field(default_factory=Coverage)
     provider: ProviderState = field(default_factory=ProviderState)
+    consistency: Condition = field(default_factory=lambda: consistency_condition(None))
 
 
 class ProfileController:
@@ -121,11 +124,12 @@ class ProfileController:
 
     def _state(self, known: _Known) -> ProfileState:
         if known.settings is None or self._in_use(known.settings.scheduler_name) != known:
-            return ProfileState()
+            return ProfileState(consistency=consistency_condition(known.settings))
         name = known.settings.scheduler_name
         profile = self._parts.profiles.get(name)
         known_load = coverage(self._parts.cluster, profile, self._clock()) if profile else Coverage()
-        return ProfileState(self._parts.counts.of(name), known_load, self._providers.state(name))
+        consistency = consistency_condition(known.settings)
+        return ProfileState(self._parts.counts.of(name), known_load, self._providers.state(name), consistency)
 
     def _count_nodes(self, known: _Known, state: ProfileState) -> None:
         for kind in ("fresh", "stale", "missing"):
@@ -250,6 +254,7 @@ def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now
     counts, coverage, provider = state.counts, state.coverage, state.provider
     conditions = [
         ready,
+        state.consistency,
         metrics_condition(coverage),
         provider.condition,
         Condition("Reconciling", "False", ready.reason, "The latest spec is in use."),

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from concerto.api.metric_provider import Statistic
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
+from concerto.api.prometheus_queries import Statistic
 from concerto.api.schedulingprofile import LoadSettings
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.pod_index import PodIndex

@@ -16,7 +16,8 @@ from heapq import nsmallest
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.api.metric_provider import STATISTICS, Statistic
+from concerto.api.metric_provider import STATISTICS
+from concerto.api.prometheus_queries import Statistic
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,6 +45,7 @@ class Series:
         statistic: which.
         values: (value, seconds by whatever clock) by node, as the provider calls nodes.
         covered_seconds: over how long it was measured.
+        covered_by_node: the same of nodes that were measured for less long.
         amounts: whether values are amounts (millicores, bytes) and not parts of the machine.
         ambiguous: nodes of which it has more than one value, and which values lack therefore.
     """
@@ -54,6 +56,7 @@ class Series:
     covered_seconds: float
     amounts: bool = False
     ambiguous: frozenset[str] = frozenset()
+    covered_by_node: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -84,7 +87,7 @@ class Provided:
         self._values: Floats = np.full((len(RESOURCES), len(INDEX), width), np.nan)
         self._ends: Floats = np.full((len(RESOURCES), len(INDEX), width), -np.inf)
         self._times: Floats = np.full_like(self._ends, np.nan)  # by the clocks of whoever measured
-        self._covered: Floats = np.zeros((len(RESOURCES), len(INDEX)))
+        self._covered: Floats = np.zeros_like(self._ends)
 
     def grow(self, width: int) -> None:
         """There are rows up to that number."""
@@ -92,6 +95,7 @@ class Provided:
         self._values = np.pad(self._values, [(0, 0), (0, 0), (0, more)], constant_values=np.nan)
         self._ends = np.pad(self._ends, [(0, 0), (0, 0), (0, more)], constant_values=-np.inf)
         self._times = np.pad(self._times, [(0, 0), (0, 0), (0, more)], constant_values=np.nan)
+        self._covered = np.pad(self._covered, [(0, 0), (0, 0), (0, more)])
 
     def vacate(self, row: int) -> None:
         """The row's node is gone: what was said of it is not said of the next one there."""
@@ -118,11 +122,9 @@ class Provided:
         self, series: Series, row_of: Mapping[str, int], machine: Ints, rejected: Counter[str], now: float
     ) -> set[str]:
         at = RESOURCES.index(series.resource), INDEX[series.statistic]
-        found = [(row_of.get(name), value, when) for name, (value, when) in series.values.items()]
-        matched = [(row, value, when) for row, value, when in found if row is not None]
-        rows = np.array([row for row, _, _ in matched], dtype=np.int64)
-        values = np.array([value for _, value, _ in matched], dtype=np.float64)
-        times = np.array([when for _, _, when in matched], dtype=np.float64)
+        matched = [(row, name) for name in series.values if (row := row_of.get(name)) is not None]
+        rows = np.array([row for row, _ in matched], dtype=np.int64)
+        values, times = np.array([series.values[name] for _, name in matched], dtype=np.float64).reshape(-1, 2).T
         if series.amounts:
             with np.errstate(divide="ignore", invalid="ignore"):
                 values = values / machine[at[0], rows]
@@ -138,7 +140,7 @@ class Provided:
         self._values[at][rows] = values
         self._ends[at][rows] = np.where(times == self._times[at][rows], self._ends[at][rows], now)
         self._times[at][rows] = times
-        self._covered[at] = series.covered_seconds
+        self._covered[at][rows] = [series.covered_by_node.get(n, series.covered_seconds) for _, n in matched]
         # A node's name and its address, or two of its addresses, are two series of it as well
         distinct, counts = np.unique(rows, return_counts=True)
         twice = {*distinct[counts > 1].tolist(), *(row_of[name] for name in series.ambiguous if name in row_of)}
@@ -156,7 +158,7 @@ class Provided:
         """When the mean loads (or else the latest) were measured: their ends, and over how long; shapes (2, rows)."""
         latest = np.isnan(self._values[:, AVERAGE][:, rows])
         ends = np.where(latest, self._ends[:, LATEST][:, rows], self._ends[:, AVERAGE][:, rows])
-        covered = np.where(latest, self._covered[:, LATEST, None], self._covered[:, AVERAGE, None])
+        covered = np.where(latest, self._covered[:, LATEST][:, rows], self._covered[:, AVERAGE][:, rows])
         return ends, covered
 
     def heard(self, rows: Rows) -> Floats:

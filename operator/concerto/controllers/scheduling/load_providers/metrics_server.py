@@ -1,4 +1,4 @@
-"""The latest use of nodes from metrics.k8s.io, as metrics-server serves it."""
+"""The use of nodes from metrics.k8s.io, as metrics-server serves it, and windows of what was polled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, SupportsFloat
 
 from concerto.api.quantities import parse_duration, parse_quantity
 from concerto.api.timestamps import parse_timestamp
+from concerto.controllers.scheduling.load_providers.poll_windows import PollWindows
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import RESOURCES, Series
@@ -16,12 +17,23 @@ _UNITS = {"cpu": 1000.0, "memory": 1.0}  # to millicores and bytes
 
 
 class MetricsServerSource:
-    """Lists NodeMetrics."""
+    """Lists NodeMetrics, and keeps what it has listed over the last window."""
 
-    def __init__(self, session: Session, timeout_seconds: float) -> None:
-        """Nothing is asked yet."""
+    def __init__(
+        self, session: Session, timeout_seconds: float, window_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            session: the way to the API server.
+            timeout_seconds: for each answer.
+            window_seconds: over which means and deviations are.
+            clock: seconds, never jumping.
+        """
         self._session = session
         self._timeout = timeout_seconds
+        self._windows = PollWindows(window_seconds)
+        self._clock = clock
 
     async def fetch(self) -> Answer:
         """One list; see `Source`."""
@@ -35,7 +47,7 @@ class MetricsServerSource:
             timed_out = isinstance(error.__cause__, TimeoutError)
             raise SourceError("Timeout" if timed_out else "Unreachable", str(error)) from error
         try:
-            return Answer(read_node_metrics(listed))
+            return Answer(self._windows.add(read_node_metrics(listed), self._clock()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SourceError("BadAnswer", f"metrics.k8s.io: cannot be read: {error!r}") from error
 

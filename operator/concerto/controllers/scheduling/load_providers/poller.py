@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity.windows import WINDOW_SECONDS
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.controllers.scheduling.load_providers.load_watcher import LoadWatcherSource
 from concerto.controllers.scheduling.load_providers.metrics_server import MetricsServerSource
 from concerto.controllers.scheduling.load_providers.prometheus import PrometheusSource
 from concerto.controllers.scheduling.load_providers.source import Source, SourceError
@@ -129,7 +130,7 @@ class LoadProviders:
 
     async def _ask_for_ever(self, scheduler_name: str, wanted: Wanted) -> None:
         interval = wanted.settings.metric_provider.interval_seconds
-        source = build_source(self._session, self._namespace, wanted.settings)
+        source = build_source(self._session, self._namespace, wanted.settings, self._clock)
         try:
             while True:
                 asked = self._clock()
@@ -184,23 +185,27 @@ class LoadProviders:
         )
 
 
-def build_source(session: Session, namespace: str, settings: ProfileSettings) -> Source:
+def build_source(session: Session, namespace: str, settings: ProfileSettings, clock: Callable[[], float]) -> Source:
     """Whom a profile's provider is.
 
     Args:
         session: the way to the API server.
         namespace: where the provider's Secret is.
         settings: the profile's spec; its provider is not of type Agents.
+        clock: seconds, never jumping.
     """
     provider = settings.metric_provider
+    if provider.watcher_address:
+        return LoadWatcherSource(provider.watcher_address, provider.timeout_seconds)
     if provider.prometheus is None:
-        return MetricsServerSource(session, provider.timeout_seconds)
+        window_seconds = WINDOW_SECONDS[settings.load.window]
+        return MetricsServerSource(session, provider.timeout_seconds, window_seconds, clock)
     return PrometheusSource(
         session,
         namespace,
         provider.prometheus,
         timeout_seconds=provider.timeout_seconds,
-        window_seconds=WINDOW_SECONDS[settings.load.window],
+        window=settings.load.window,
     )
 
 

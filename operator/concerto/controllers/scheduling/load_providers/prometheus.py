@@ -14,6 +14,8 @@ from collections.abc import Mapping
 import aiohttp
 
 from concerto.api.metric_provider import PrometheusQuery, PrometheusSettings
+from concerto.api.schedulingprofile import LoadWindow
+from concerto.capacity.windows import WINDOW_SECONDS
 from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import Series
@@ -35,7 +37,7 @@ class PrometheusSource:
         settings: PrometheusSettings,
         *,
         timeout_seconds: float,
-        window_seconds: float,
+        window: LoadWindow,
     ) -> None:
         """Nothing is asked yet.
 
@@ -44,13 +46,13 @@ class PrometheusSource:
             namespace: the operator's own, where the Secret is.
             settings: where Prometheus is, and what to ask.
             timeout_seconds: for each answer.
-            window_seconds: over which queries of means and deviations are.
+            window: over which queries of means and deviations are; takes the place of ``$window`` in them.
         """
         self._session = session
         self._namespace = namespace
         self._settings = settings
         self._timeout = timeout_seconds
-        self._window = window_seconds
+        self._window = window
         self._client: aiohttp.ClientSession | None = None
         self._trusted: bytes | None = None
         self._reading = asyncio.Lock()  # one answer at a time: of threads, Python runs one, and memory is theirs all
@@ -136,15 +138,15 @@ class PrometheusSource:
             async with client.get(
                 # Where it is sent on to, nobody has said that the authorization may go
                 url,
-                params={"query": query.expression},
+                params={"query": query.expression.replace("$window", self._window)},
                 headers=headers,
                 allow_redirects=False,
             ) as response:
-                payload = await _read(response)
+                payload = await read_body(response)
                 status, kind = response.status, response.content_type
             if status != 200:
                 return _refusal(status, payload, kind)
-            covered = 0.0 if query.statistic == "latest" else self._window
+            covered = 0.0 if query.statistic == "latest" else float(WINDOW_SECONDS[self._window])
             # As much as thousands of nodes' is not read on the loop that schedules
             async with self._reading:
                 return await asyncio.to_thread(read_vector, payload, query, self._settings.node_label, covered)
@@ -166,7 +168,12 @@ def connection_words(error: aiohttp.ClientConnectorError) -> str:
     return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror) or str(error.os_error)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def read_body(response: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer.
+
+    Raises:
+        SourceError: it is too long.
+    """
     chunks, size = [], 0
     async for chunk in response.content.iter_chunked(2**20):
         size += len(chunk)

@@ -60,7 +60,7 @@ def _answered(answer: Answer, joined: Joined, rejected: Mapping[str, int]) -> Co
         told = ", ".join(repr(name) for name in joined.unmatched)
         return _not_ready(
             "NothingMatched",
-            "No series matches a node by name or internal IP address: set "
+            "No series matches a node by name or internal IP address. With Prometheus, set "
             f"spec.metricProvider.prometheus.nodeLabel to the label that has it. The series are of {told}.",
         )
     if rejected:

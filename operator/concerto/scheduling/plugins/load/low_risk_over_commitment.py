@@ -96,7 +96,9 @@ class LowRiskOverCommitment(LoadAwareScore):
             limited / there_is,
             self.args.smoothing_window or 1,
         )
-        weight = self.args.limit_risk_weight
+        by_resource = dict(self.args.limit_risk_weights)
+        weights = [by_resource.get(resource, self.args.limit_risk_weight) for resource in self.resources]
+        weight = np.repeat(weights, len(of_limits) // len(weights))
         risk = weight * of_limits + (1.0 - weight) * np.nan_to_num(of_load)
         risk = np.where(allocatable > 0, risk, 1.0).reshape(len(self.resources), -1).max(axis=0)
         scores = np.zeros_like(risk) if state.query.pod.shape.qos == "BestEffort" else rounded(100.0 * (1.0 - risk))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from concerto.api.metric_provider import Statistic
+from concerto.api.prometheus_queries import Statistic
 from concerto.scheduling.framework import Query
 from concerto.scheduling.state.columns import Bools, Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES

@@ -1,0 +1,103 @@
+"""The load of nodes from a load watcher, Trimaran's ``watcherAddress``: one document with all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from concerto.api.prometheus_queries import Statistic
+from concerto.controllers.scheduling.load_providers.prometheus import connection_words, read_body
+from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
+from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Series
+
+_STATISTICS: dict[str, Statistic] = {"AVG": "average", "STD": "deviation", "LATEST": "latest"}
+
+
+class LoadWatcherSource:
+    """Reads ``/watcher``."""
+
+    def __init__(self, address: str, timeout_seconds: float) -> None:
+        """Nothing is asked yet; the address is a URL without ``/watcher``."""
+        self._url = f"{address}/watcher"
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._client: aiohttp.ClientSession | None = None
+
+    async def fetch(self) -> Answer:
+        """One document; see `Source`."""
+        if self._client is None:
+            self._client = aiohttp.ClientSession(timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar())
+        try:
+            async with self._client.get(self._url, allow_redirects=False) as response:
+                payload, status = await read_body(response), response.status
+        except TimeoutError as error:
+            raise SourceError("Timeout", f"{self._url}: no answer within {self._timeout.total:g} s") from error
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
+            raise SourceError("CertificateRefused", f"{self._url}: {error}") from error
+        except aiohttp.ClientConnectorError as error:
+            raise SourceError("Unreachable", f"{self._url}: cannot connect: {connection_words(error)}") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise SourceError("Unreachable", f"{self._url}: {error or type(error).__name__}") from error
+        if status != 200:
+            raise SourceError("BadAnswer", f"{self._url} answered {status}: a load watcher answers 200 with metrics")
+        return Answer(await asyncio.to_thread(read_watcher, payload))
+
+    async def close(self) -> None:
+        """Give up connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+
+def read_watcher(payload: bytes) -> tuple[Series, ...]:
+    """The cpu and memory metrics of a load watcher's document, in upstream's form or in that of Trimaran's proposal.
+
+    A value that is not a number is NaN, and a node with two values of one statistic has none: both cost that node only.
+
+    Raises:
+        SourceError: it is not such a document.
+    """
+    try:
+        document = json.loads(payload)
+        window, data = document["window"], document["data"]
+        start, end = float(window["start"]), float(window["end"])
+        nodes = data.get("NodeMetricsMap", data)
+        found: dict[tuple[str, Statistic], dict[str, tuple[float, float]]] = defaultdict(dict)
+        counts: Counter[tuple[str, Statistic, str]] = Counter()
+        for name, node in nodes.items():
+            for resource, statistic, value in _metrics(node):
+                found[resource, statistic][name] = (value, end)
+                counts[resource, statistic, name] += 1
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise SourceError("BadAnswer", f"is not an answer of a load watcher: {error!r}") from error
+    return tuple(
+        Series(
+            resource,
+            statistic,
+            {name: value for name, value in values.items() if counts[resource, statistic, name] == 1},
+            0.0 if statistic == "latest" else max(end - start, 0.0),
+            ambiguous=frozenset(name for name in values if counts[resource, statistic, name] > 1),
+        )
+        for (resource, statistic), values in sorted(found.items(), key=lambda item: (item[0][0], INDEX[item[0][1]]))
+    )
+
+
+def _metrics(node: Any) -> Iterator[tuple[str, Statistic, float]]:
+    """Resource, statistic and fraction of the machine of each metric of a node that is of cpu or memory."""
+    if not isinstance(node, Mapping):  # the proposal's example has tags and metadata beside the nodes
+        return
+    for metric in node.get("metrics") or ():
+        resource = str(metric.get("type", "")).lower()
+        # Upstream's form has the operator here, and the proposal's has it in rollup
+        operator = str(metric.get("operator") or metric.get("rollup") or "").upper()
+        if resource in RESOURCES and operator in _STATISTICS:
+            yield resource, _STATISTICS[operator], _fraction(metric.get("value"))
+
+
+def _fraction(percent: Any) -> float:
+    is_number = isinstance(percent, int | float) and not isinstance(percent, bool)
+    return float(percent) / 100.0 if is_number else float("nan")

@@ -1,0 +1,110 @@
+"""Settings of a profile that work against each other. The profile is used as it is. Pure.
+
+Source: docs/references.md, "Load-aware scores".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from concerto.api.conditions import Condition
+from concerto.api.prometheus_queries import ranges
+from concerto.api.quantities import parse_duration
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.score_arguments import NodeResourcesFitArgs, ScoreSettings
+from concerto.capacity.windows import WINDOW_SECONDS
+
+_PACK = {"TargetLoadPacking"}
+_SPREAD = {"Capacity", "LoadVariationRiskBalancing"}
+_BY_LOAD = {"TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"}
+_BY_REQUESTS = {"NodeResourcesFit", "NodeResourcesBalancedAllocation"}
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two settings that work against each other.
+
+    Attributes:
+        reason: CamelCase.
+        message: which they are, and what to do.
+    """
+
+    reason: str
+    message: str
+
+
+def contradictions(settings: ProfileSettings) -> tuple[Contradiction, ...]:
+    """What works against each other in a profile, the gravest first."""
+    return (*_opposed(settings.scores), *_load_and_requests(settings.scores), *_ranges(settings))
+
+
+def consistency_condition(settings: ProfileSettings | None) -> Condition:
+    """Condition SettingsConsistent of a profile; Unknown of one whose spec can't be used."""
+    if settings is None:
+        return Condition("SettingsConsistent", "Unknown", "InvalidSpec", "The spec can't be used.")
+    found = contradictions(settings)
+    if not found:
+        return Condition("SettingsConsistent", "True", "Consistent", "No settings work against each other.")
+    return Condition("SettingsConsistent", "False", found[0].reason, " ".join(each.message for each in found))
+
+
+def _opposed(scores: tuple[ScoreSettings, ...]) -> Iterator[Contradiction]:
+    packing = [score.name for score in scores if score.name in _PACK or _direction(score) > 0]
+    spreading = [score.name for score in scores if score.name in _SPREAD or _direction(score) < 0]
+    if packing and spreading:
+        yield Contradiction(
+            "OpposedScores",
+            f"{_words(packing)} fills nodes that are in use, and {_words(spreading)} prefers empty ones: keep the "
+            "scores of one kind in spec.scores, and make another profile of the others.",
+        )
+
+
+def _load_and_requests(scores: tuple[ScoreSettings, ...]) -> Iterator[Contradiction]:
+    names = [score.name for score in scores]
+    by_load, by_requests = [n for n in names if n in _BY_LOAD], [n for n in names if n in _BY_REQUESTS]
+    if by_load and by_requests:
+        yield Contradiction(
+            "LoadAndRequests",
+            f"{_words(by_requests)} compares requests, which {_words(by_load)} is to correct by load: Trimaran advises "
+            "to remove the scores by requests. spec.load.requestsStrategy decides while metrics are missing.",
+        )
+
+
+def _ranges(settings: ProfileSettings) -> Iterator[Contradiction]:
+    provider, window = settings.metric_provider, settings.load.window
+    for query in provider.prometheus.queries if provider.prometheus is not None else ():
+        if query.statistic == "latest":
+            continue
+        given = ranges(query.expression)
+        if given and not any(each == "$window" or _seconds(each) == WINDOW_SECONDS[window] for each in given):
+            yield Contradiction(
+                "RangeDiffersFromWindow",
+                f"spec.metricProvider.prometheus.queries.{query.name} is over {' and '.join(given)}, and "
+                f"spec.load.window is {window}: pods that have just started are predicted wrongly. Write [$window].",
+            )
+
+
+def _direction(score: ScoreSettings) -> int:
+    """1 for NodeResourcesFit that prefers full nodes, -1 for one that prefers empty nodes, else 0."""
+    if score.name != "NodeResourcesFit":
+        return 0
+    args: NodeResourcesFitArgs = score.node_resources_fit
+    if args.strategy != "RequestedToCapacityRatio":
+        return 1 if args.strategy == "MostAllocated" else -1
+    rises = [right.score - left.score for left, right in pairwise(args.shape)]
+    if all(rise >= 0 for rise in rises) and any(rises):
+        return 1
+    return -1 if any(rises) and all(rise <= 0 for rise in rises) else 0
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None
+
+
+def _words(names: list[str]) -> str:
+    return " with ".join(names)
