@@ -21,7 +21,7 @@ from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane, find_
 from e2e.testbed.clusters.binaries import find_or_build_argocd
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
 from e2e.testbed.nodes import RealNode, RealNodes
-from e2e.testbed.processes import operator_process
+from e2e.testbed.processes import autoscaler_process, operator_process
 from e2e.testbed.system import REPOSITORY, SAMPLES, agent_on
 from e2e.testbed.waiting import eventually
 
@@ -238,14 +238,22 @@ def scenario(stack: ExitStack) -> list[str]:
     applied_at = time.monotonic()
     cluster.apply(*applications(url))
     system = ("-n", "concerto-system")
-    for account in ("serviceaccount/concerto-operator", "serviceaccount/concerto-agent"):
+    for account in ("operator", "autoscaler", "agent"):
         there = cluster.kubectl(
-            "wait", "--for=create", "--timeout=120s", account, *system, check=False, timeout_seconds=130
+            "wait",
+            "--for=create",
+            "--timeout=120s",
+            f"serviceaccount/concerto-{account}",
+            *system,
+            check=False,
+            timeout_seconds=130,
         )
         if "condition met" not in there:
             raise ClusterError(f"{there.strip()}; Application concerto: {argo.application('concerto')}")
-    operator = operator_process(cluster, cluster.logs, extra=AUTOSCALING).start()
+    operator = operator_process(cluster, cluster.logs).start()
     stack.callback(operator.stop)
+    autoscaler = autoscaler_process(cluster, cluster.logs, AUTOSCALING).start()
+    stack.callback(autoscaler.stop)
     agent = agent_on(cluster, node, cluster.logs, ["--pinning", "--daemon-set=concerto-system/concerto-agent"]).start()
     stack.callback(agent.stop)
     argo.wait("concerto", lambda s: s.is_good, "Synced and Healthy", 180)
@@ -282,8 +290,8 @@ def scenario(stack: ExitStack) -> list[str]:
         cluster.kubectl("delete", "application", name, "-n", NAMESPACE, "--timeout=120s", timeout_seconds=130)
         say(f"Application {name}: deleted in {time.monotonic() - began:.0f} s")
     # Their Deployment and DaemonSet would have gone with the Application, and kubelet would do this:
-    operator.stop()
-    agent.stop()
+    for process in (operator, autoscaler, agent):
+        process.stop()
     # Argo CD never deletes a CustomResourceDefinition; docs/argocd.md says how
     cluster.kubectl("delete", "-k", str(REPOSITORY / "crds"))
     cluster.kubectl("delete", "appproject", "concerto", "-n", NAMESPACE)

@@ -22,7 +22,7 @@ from typing import Any
 
 from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
 from e2e.testbed.metrics_api import MetricsAPI
-from e2e.testbed.processes import operator_process
+from e2e.testbed.processes import autoscaler_process, operator_process
 from e2e.testbed.scripted_load import ScriptedLoad
 from e2e.testbed.system import REPOSITORY, hollow_nodes, install
 from e2e.testbed.waiting import eventually
@@ -300,9 +300,9 @@ def stage() -> Iterator[tuple[Cluster, subprocess.Popen[str]]]:
         stack.enter_context(hollow_nodes(cluster, 2, "--prefix", "node", "--machine", "1x4x1"))
         fleet = stack.enter_context(hollow_nodes(cluster, 1, "--prefix", "quiet", "--machine", "1x4x1"))
         api = stack.enter_context(MetricsAPI(cluster, cluster.work_dir))
-        operator = operator_process(cluster, cluster.logs, extra=FAST).start()
-        stack.callback(operator.stop)
-        operator.wait_ready()
+        for process in (operator_process(cluster, cluster.logs), autoscaler_process(cluster, cluster.logs, FAST)):
+            stack.callback(process.start().stop)
+            process.wait_ready()
         # The forecast needs a history, which it collects meanwhile
         requests = {"containers": [{"name": "app", "image": IMAGE, "resources": {"requests": {"cpu": "100m"}}}]}
         utilization = {"type": "Utilization", "averageUtilization": 50}

@@ -28,7 +28,7 @@ from e2e.testbed.waiting import eventually
 
 pytestmark = [pytest.mark.realnode, pytest.mark.timeout(900)]
 NAMES = ("n1", "n2")
-OPERATOR, AGENT = "concerto-operator", "concerto-agent"
+OPERATOR, AUTOSCALER, AGENT = "concerto-operator", "concerto-autoscaler", "concerto-agent"
 LEASE_SECONDS = 15
 PODS = 60
 # Come and go without us
@@ -98,7 +98,7 @@ def found(say: Callable[[str], None]) -> Iterator[Installed]:
             system.wait_measured()
             yield Installed(cluster, nodes, images, system, before, cgroups)
         finally:
-            for name in (OPERATOR, AGENT):
+            for name in (OPERATOR, AUTOSCALER, AGENT):
                 said = cluster.kubectl(
                     "logs", "-n", NAMESPACE, "-l", f"app.kubernetes.io/name={name}", "--tail=200", check=False
                 )
@@ -110,7 +110,7 @@ def test_images_are_small_and_hold_neither_shell_nor_pip(found):
     for node in found.nodes:
         listed = node.exec("ctr", "-n", "k8s.io", "images", "list", "-q").split()
         assert {"docker.io/library/concerto-operator:0.1.0", "docker.io/library/concerto-agent:0.1.0"} <= set(listed)
-    for pod in [*found.pods(OPERATOR), *found.pods(AGENT)]:
+    for pod in [*found.pods(OPERATOR), *found.pods(AUTOSCALER), *found.pods(AGENT)]:
         root = Path(f"/proc/{process(found, pod)}/root")
         programs = {p.name for folder in ("bin", "usr/bin", "usr/local/bin", "sbin") for p in (root / folder).glob("*")}
         assert "python3" in programs
@@ -149,7 +149,7 @@ def test_the_service_account_owns_the_lease(found):
 
 
 def test_nobody_was_refused_anything(found):
-    for pod in [*found.pods(OPERATOR), *found.pods(AGENT)]:
+    for pod in [*found.pods(OPERATOR), *found.pods(AUTOSCALER), *found.pods(AGENT)]:
         said = found.cluster.kubectl("logs", "-n", NAMESPACE, pod["metadata"]["name"])
         wrong = [line for line in said.splitlines() if re.search(r"ERROR|CRITICAL|[Ff]orbidden", line)]
         # kopf says so of what it asks again: the server is not ready with a kind that is a second old
@@ -177,7 +177,7 @@ def named_paths() -> set[str]:
 
 
 def test_no_pod_has_more_of_its_node_than_the_page_on_security_says(found):
-    for pod in [*found.pods(OPERATOR), *found.pods(AGENT)]:
+    for pod in [*found.pods(OPERATOR), *found.pods(AUTOSCALER), *found.pods(AGENT)]:
         spec = pod["spec"]
         paths = {v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
         assert paths <= (named_paths() if AGENT in pod["metadata"]["name"] else set())
@@ -191,7 +191,7 @@ def test_no_pod_has_more_of_its_node_than_the_page_on_security_says(found):
 
 
 def test_processes_have_neither_capabilities_nor_a_writable_root(found):
-    for pod in [*found.pods(OPERATOR), *found.pods(AGENT)]:
+    for pod in [*found.pods(OPERATOR), *found.pods(AUTOSCALER), *found.pods(AGENT)]:
         proc = Path(f"/proc/{process(found, pod)}")
         status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
         is_agent = AGENT in pod["metadata"]["name"]

@@ -52,7 +52,9 @@ def test_an_operator_of_the_base_alone_leads_and_is_refused_nothing(concerto_clu
     operator = Process("operator", command, tmp_path / "operator.log", health).start()
     try:
         operator.wait_ready()
-        eventually(operator.log.read_text, lambda: "concerto_leader 1.0" in operator.get("/metrics"))
+        eventually(
+            operator.log.read_text, lambda: 'concerto_leader{lease="concerto-operator"} 1.0' in operator.get("/metrics")
+        )
         renewals: set[str] = set()
 
         def renewed() -> bool:
@@ -95,10 +97,16 @@ def test_each_component_alone_and_all_together_are_whole_and_the_api_server_take
                 assert (obj["roleRef"]["kind"], obj["roleRef"]["name"]) in there, components
                 assert all((s["kind"], s["name"]) in there for s in obj["subjects"]), components
             if obj["kind"] in ("Deployment", "DaemonSet"):
-                flags = " ".join(obj["spec"]["template"]["spec"]["containers"][0]["args"])
-                assert ("pinning" in flags) == ("pinning" in components)
-                told = "--controllers=autoscaling" in flags or "--pod-metrics-bind" in flags
-                assert told == ("autoscaling" in components)
+                (container,) = obj["spec"]["template"]["spec"]["containers"]
+                flags = " ".join(container["args"])
+                assert ("pinning" in flags) == (
+                    "pinning" in components and obj["metadata"]["name"] != "concerto-autoscaler"
+                )
+                assert "--pod-metrics-bind" not in flags or "autoscaling" in components
+                # one program in one version, also where a component brings the Deployment
+                assert container["image"] in ("concerto-operator:0.1.0", "concerto-agent:0.1.0")
+        assert (("Deployment", "concerto-autoscaler") in there) == ("autoscaling" in components)
+        for obj in objects:
             # the kinds of the Prometheus operator are not served here; CRDs are tried elsewhere
             if obj["kind"] not in ("PodMonitor", "PrometheusRule", "CustomResourceDefinition"):
                 seen[yaml.safe_dump(obj)] = obj["kind"]

@@ -18,7 +18,7 @@ from e2e.testbed.clusters import Cluster
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.metrics_api import MetricsAPI, Readings
 from e2e.testbed.metrics_api.readings import PodReading
-from e2e.testbed.processes import agent_process, operator_process
+from e2e.testbed.processes import agent_process, autoscaler_process, operator_process
 from e2e.testbed.prometheus import Prometheus, Target, prometheus_available
 from e2e.testbed.system import REPOSITORY, hollow_nodes
 from e2e.testbed.waiting import eventually
@@ -40,13 +40,18 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
     cluster, logs = concerto_cluster, tmp_path_factory.mktemp("monitoring")
     make_node(cluster, "scraped")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    operator = operator_process(cluster, logs, "operator-monitoring", FAST)
-    agent = agent_process(cluster, logs, "scraped", ["--metrics-bind", address])
+    operator = operator_process(cluster, logs, "operator-monitoring")
+    autoscaler = autoscaler_process(cluster, logs, FAST)
+    agent = agent_process(cluster, logs, "scraped", ["--metrics-bind", address, "--pinning"])
     web = deployment("web", 2, {"cpu": "100m"})
     web["spec"]["template"]["spec"]["schedulerName"] = "concerto"
     scaler = phpa("web", prediction={"mode": "Auto", "horizon": "5s"})
     web, scaler = ({**o, "metadata": {**o["metadata"], "namespace": "monitored"}} for o in (web, scaler))
-    targets = [Target(str(operator.health), {"instance": "operator"}), Target(address, {"instance": "scraped"})]
+    targets = [
+        Target(str(operator.health), {"instance": "operator"}),
+        Target(str(autoscaler.health), {"instance": "autoscaler"}),
+        Target(address, {"instance": "scraped"}),
+    ]
     try:
         with (
             hollow_nodes(cluster, 2, "--prefix", "monitored"),
@@ -58,15 +63,16 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             cluster.apply(scaler)
             remember_load(cluster)
             operator.start()
+            autoscaler.start()
             # a rate is of what comes after the first scrape
-            eventually("a leader", lambda: server.query("concerto_leader == 1"))
+            eventually("a leader of each", lambda: len(server.query("concerto_leader == 1")) == 2)
             cluster.apply(web)
             for metric in ("concerto_phpa_forecast_error_percent", "concerto_phpa_rescales_total"):
                 eventually(metric, lambda metric=metric: say_load(cluster, api) or server.query(metric))
             yield server
     finally:
-        agent.stop()
-        operator.stop()
+        for process in (agent, operator, autoscaler):
+            process.stop()
         cluster.kubectl("delete", "namespace", "monitored", "--wait=false", "--ignore-not-found")
         cluster.kubectl("delete", "node", "scraped", "--ignore-not-found")
 

@@ -17,21 +17,21 @@ from concerto_agent.cgroups import Hierarchies
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import Callers, serve
 from e2e.testbed.clusters import Cluster
-from e2e.testbed.phpa_helpers import Shown, operator_config
+from e2e.testbed.phpa_helpers import Shown, autoscaler_config
 from support.pod_views import target_pod
 
-OPERATOR = ("concerto-system", "concerto-operator")
+AUTOSCALER = ("concerto-system", "concerto-autoscaler")
 NOT_VALID = f"401 the token is not valid for audience {metrics_audience('n1')}"
 
 
 # Whose token, and what the agent's refusal says; None where it answers
 CALLERS: dict[str, tuple[Callable[[Cluster, str], str], str | None]] = {
-    "a token for all agents": (lambda c, _: c.service_account_token(*OPERATOR, audience=METRICS_AUDIENCE), None),
+    "a token for all agents": (lambda c, _: c.service_account_token(*AUTOSCALER, audience=METRICS_AUDIENCE), None),
     "a token that was shown to another agent": (
-        lambda c, _: c.service_account_token(*OPERATOR, audience=metrics_audience("n2")),
+        lambda c, _: c.service_account_token(*AUTOSCALER, audience=metrics_audience("n2")),
         NOT_VALID,
     ),
-    "the operator's token for the API server": (lambda c, _: c.service_account_token(*OPERATOR), NOT_VALID),
+    "the autoscaler's token for the API server": (lambda c, _: c.service_account_token(*AUTOSCALER), NOT_VALID),
     "somebody else": (
         lambda c, namespace: c.service_account_token(namespace, "default", audience=metrics_audience("n1")),
         "may not get nodecapacities/metrics of n1",
@@ -44,7 +44,7 @@ async def troubles(cluster: Cluster, namespace: str, tokens: Shown | AgentTokens
     """What goes wrong when the agent of node n1 is shown a token."""
     metrics = PodMetrics(Hierarchies.detect(Path("/sys")), {}, {})
     token = cluster.service_account_token("concerto-system", "concerto-agent")
-    async with await Session.open(replace(operator_config(cluster), token=token)) as session:
+    async with await Session.open(replace(autoscaler_config(cluster), token=token)) as session:
         server, endpoint = await serve("127.0.0.1:0", metrics, Callers(session, "n1"), make_certificate())
         capacity = {"status": {"agent": {"metrics": endpoint.to_raw()}}}
         agents = AgentMetrics({("", "n1"): capacity}, tokens, time.time)
@@ -55,9 +55,9 @@ async def troubles(cluster: Cluster, namespace: str, tokens: Shown | AgentTokens
             await server.cleanup()
 
 
-async def test_the_operator_asks_for_a_token_and_the_agent_knows_it(concerto_cluster: Cluster, namespace: str):
-    async with await Session.open(operator_config(concerto_cluster)) as session:
-        tokens = AgentTokens(session, *OPERATOR, time.time)
+async def test_the_autoscaler_asks_for_a_token_and_the_agent_knows_it(concerto_cluster: Cluster, namespace: str):
+    async with await Session.open(autoscaler_config(concerto_cluster)) as session:
+        tokens = AgentTokens(session, *AUTOSCALER, time.time)
         assert await troubles(concerto_cluster, namespace, tokens) == ()
 
 

@@ -1,4 +1,4 @@
-"""The autoscaler on a real API server, with the operator's own rights: what it scales, what not, and what it says."""
+"""The autoscaler on a real API server, with its own rights: what it scales, what not, and what it says."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from e2e.testbed import phpa_helpers
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.metrics_api import MetricsAPI, Readings
 from e2e.testbed.metrics_api.readings import PodReading
-from e2e.testbed.phpa_helpers import apply, condition, deployment, operator_config, phpa, reading, replicas
-from e2e.testbed.processes import operator_process
+from e2e.testbed.phpa_helpers import apply, autoscaler_config, condition, deployment, phpa, reading, replicas
+from e2e.testbed.processes import autoscaler_process, operator_process
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import eventually, eventually_async
 
@@ -34,10 +34,10 @@ def api(concerto_cluster: Cluster) -> Iterator[MetricsAPI]:
 
 @asynccontextmanager
 async def autoscaler(cluster: Cluster) -> AsyncIterator[None]:
-    """The autoscaler with the operator's own rights."""
+    """The autoscaler with its own rights."""
     controller = ControllerSettings(sync_seconds=SYNC_SECONDS, downscale_stabilization_seconds=5.0)
     async with (
-        await Session.open(operator_config(cluster)) as session,
+        await Session.open(autoscaler_config(cluster)) as session,
         phpa_helpers.autoscaler(session, PredictiveHPASettings(controller=controller, metrics_timeout_seconds=2.0)),
     ):
         yield
@@ -131,8 +131,12 @@ async def test_room_that_a_forecast_has_reserved_is_used_up_by_the_pods_of_the_r
         for name in names:
             bind(cluster, namespace, name, "phpa-0000")
         rising(cluster, namespace, "web")
-        operator = operator_process(cluster, cluster.work_dir, "operator-phpa", [f"--autoscaling-sync-period={SYNC_SECONDS}s"])  # fmt: skip # noqa: E501
-        operator.start()
+        processes = (
+            operator_process(cluster, cluster.work_dir, "operator-phpa"),
+            autoscaler_process(cluster, cluster.work_dir, [f"--autoscaling-sync-period={SYNC_SECONDS}s"]),
+        )
+        for process in processes:
+            process.start()
         try:
 
             def users() -> Any:
@@ -142,7 +146,8 @@ async def test_room_that_a_forecast_has_reserved_is_used_up_by_the_pods_of_the_r
 
             names_of_users = await eventually_async("the room is used up, and by whom is said", users)
         finally:
-            operator.stop()
+            for process in processes:
+                process.stop()
     pods = {p["metadata"]["name"] for p in cluster.get("pods", "-n", namespace)["items"]}
     assert names_of_users <= pods - set(names), "and not by those that were there"
 

@@ -15,6 +15,7 @@ from e2e.testbed import metrics_server
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.images import BUSYBOX_IMAGE
 from e2e.testbed.phpa_helpers import Object, apply, cpu_metric, deployment, phpa, replicas, status
+from e2e.testbed.processes import autoscaler_process
 from e2e.testbed.requirements import require_binaries, require_kubelet, require_metrics_server
 from e2e.testbed.system import System, install, real_system
 from e2e.testbed.waiting import eventually_async
@@ -32,7 +33,7 @@ TWINS = {"hpa": "HorizontalPodAutoscaler", "api": "PredictiveHPA", "agents": "Pr
 
 @pytest.fixture(scope="module")
 def system(say: Callable[[str], None]) -> Iterator[System]:
-    """A real node, its agent, an operator, and the real autoscaler, all with short times."""
+    """A real node, its agent, an operator, and both autoscalers with short times."""
     binaries = require_binaries(say)
     require_kubelet(binaries)
     require_metrics_server(say)
@@ -40,8 +41,12 @@ def system(say: Callable[[str], None]) -> Iterator[System]:
     ours = [f"--autoscaling-{name}={value}" for name, value in {"sync-period": SYNC, **TIMES}.items()]
     with LocalControlPlane(binaries, controller_manager_flags=real) as plane:
         install(plane)
-        with real_system(plane, say, [NODE], operator_flags=ours) as started:
-            yield started
+        with real_system(plane, say, [NODE]) as started:
+            autoscaler = autoscaler_process(plane, plane.logs, ours).start()
+            try:
+                yield started
+            finally:
+                autoscaler.stop()
 
 
 def burner(name: str) -> Object:

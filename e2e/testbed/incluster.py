@@ -69,12 +69,12 @@ def install(cluster: LocalControlPlane, overlay: Path = OVERLAY) -> None:
 
 
 def wait_rolled_out(cluster: LocalControlPlane, timeout_seconds: float = PATIENCE_SECONDS) -> None:
-    """Return when both workloads are up to date and ready.
+    """Return when all workloads are up to date and ready.
 
     Raises:
         ClusterError: they are not in time; with what their pods say.
     """
-    for workload in ("daemonset/concerto-agent", "deployment/concerto-operator"):
+    for workload in ("daemonset/concerto-agent", "deployment/concerto-operator", "deployment/concerto-autoscaler"):
         wait = f"--timeout={timeout_seconds:.0f}s"
         try:
             cluster.kubectl("rollout", "status", "-n", NAMESPACE, workload, wait, timeout_seconds=timeout_seconds + 10)

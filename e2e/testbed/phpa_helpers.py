@@ -23,12 +23,12 @@ from e2e.testbed.metrics_api.readings import PodReading
 Object = dict[str, Any]
 
 
-def operator_config(cluster: Cluster) -> ClusterConfig:
-    """The cluster as the operator's service account sees it."""
+def autoscaler_config(cluster: Cluster) -> ClusterConfig:
+    """The cluster as the autoscaler's service account sees it."""
     admin = ClusterConfig.from_kubeconfig(cluster.kubeconfig)
     return ClusterConfig(
         server=admin.server,
-        token=cluster.service_account_token("concerto-system", "concerto-operator"),
+        token=cluster.service_account_token("concerto-system", "concerto-autoscaler"),
         certificate_authority=admin.certificate_authority,
         certificate_authority_data=admin.certificate_authority_data,
     )

@@ -132,12 +132,32 @@ QUICK_LEASE = (
 def operator_process(
     cluster: Cluster, logs: Path, name: str = "operator", extra: Sequence[str] = (), *, restarts: bool = False
 ) -> Process:
-    """An operator with the rights of its service account; not started. ``restarts``: see `Process`."""
-    kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-operator")
+    """An operator that schedules and pins, with the rights of its service account; not started.
+
+    Args:
+        cluster: where.
+        logs: folder of its log.
+        name: for messages and its log.
+        extra: further arguments.
+        restarts: see `Process`.
+    """
+    controllers = ("--controllers=scheduling", "--controllers=pinning")
+    process = _operator(cluster, logs, "concerto-operator", name, [*controllers, *extra])
+    process.restarts = restarts
+    return process
+
+
+def autoscaler_process(cluster: Cluster, logs: Path, extra: Sequence[str] = ()) -> Process:
+    """An autoscaler with the rights of its service account; not started."""
+    flags = ("--controllers=autoscaling", "--autoscaling-ask-agents")
+    return _operator(cluster, logs, "concerto-autoscaler", "autoscaler", [*flags, *extra])
+
+
+def _operator(cluster: Cluster, logs: Path, account: str, name: str, extra: Sequence[str]) -> Process:
+    kubeconfig = cluster.token_kubeconfig(NAMESPACE, account)
     health = f"127.0.0.1:{free_ports(1)[0]}"
     flags = ["--kubeconfig", str(kubeconfig), "--namespace", NAMESPACE, "--bind", health]
-    command = concerto_command("operator", *flags, "--autoscaling-ask-agents", *extra)
-    return Process(name, command, logs / f"{name}.log", health, restarts)
+    return Process(name, concerto_command("operator", *flags, *extra), logs / f"{name}.log", health)
 
 
 def agent_process(

@@ -43,6 +43,7 @@ async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease
         assert health.ready.keys() == kinds
         assert settings(*controllers).lease_name == lease
         assert cluster.cpus.followed == ("pinning" in controllers or "scheduling" not in controllers)
+        assert f'concerto_leader{{lease="{lease}"}} 0.0' in replica.metrics.render().decode(), "it stands by"
         # the number is that of the Lease which manifests/base/policy-fencing.yaml compares
         fenced = server.session.field_manager
         assert (fenced and fenced()) == ("concerto-leader-0" if lease == "concerto-operator" else None)

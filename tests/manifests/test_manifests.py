@@ -4,7 +4,10 @@ import pytest
 import yaml
 
 from concerto.api.quantities import parse_quantity
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.operator import CONTROLLERS
+from concerto.controllers.wiring import OperatorSettings
+from concerto.kube.lease import LeaseSettings
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 BASE = MANIFESTS / "base"
@@ -50,8 +53,11 @@ def roles_of(account, *kinds):
 
 
 OPERATOR = roles_of("concerto-operator")
+AUTOSCALER = roles_of("concerto-autoscaler")
 AGENT = roles_of("concerto-agent")
 READ = {"get", "list", "watch"}
+DEPLOYMENTS = ("concerto-operator", "concerto-autoscaler")
+WORKLOADS = [*(("Deployment", name) for name in DEPLOYMENTS), ("DaemonSet", "concerto-agent")]
 
 
 def path_id(path):
@@ -85,12 +91,12 @@ def test_a_kustomization_names_every_file_beside_it_and_only_what_exists(path):
 def test_images_of_the_workloads_are_pinned_in_one_place():
     (kustomization,) = documents(BASE / "kustomization.yaml")
     pinned = {image["name"] for image in kustomization["images"] if image["newTag"]}
-    for key in (("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")):
+    for key in WORKLOADS:
         for container in objects()[key]["spec"]["template"]["spec"]["containers"]:
             assert container["image"] in pinned
 
 
-@pytest.mark.parametrize("roles", [OPERATOR, AGENT], ids=["operator", "agent"])
+@pytest.mark.parametrize("roles", [OPERATOR, AUTOSCALER, AGENT], ids=["operator", "autoscaler", "agent"])
 def test_rights_are_spelled_out_and_reach_nothing_secret(roles):
     everywhere = [role for role in roles if role[0] == "ClusterRole"]
     assert "secrets" not in {resource for _, resource, _, _ in rights(*everywhere)}
@@ -104,12 +110,12 @@ def test_rights_are_spelled_out_and_reach_nothing_secret(roles):
         # One Secret at home, and only to be read by its name: what profiles' Prometheus asks for
         assert resource != "secrets" or (names, verb) == (("concerto-prometheus",), "get")
         # Its own tokens for agents, which a policy holds to the audience of one node
-        assert resource != "serviceaccounts/token" or (names, verb) == (("concerto-operator",), "create")
+        assert resource != "serviceaccounts/token" or (names, verb) == (("concerto-autoscaler",), "create")
         assert resource not in {"configmaps", "pods/exec", "roles", "clusterroles"}
         assert verb not in {"deletecollection", "impersonate", "escalate", "bind"}
 
 
-@pytest.mark.parametrize("roles", [OPERATOR, AGENT], ids=["operator", "agent"])
+@pytest.mark.parametrize("roles", [OPERATOR, AUTOSCALER, AGENT], ids=["operator", "autoscaler", "agent"])
 def test_nobody_may_change_a_spec_that_somebody_else_applies(roles):
     changes = {(resource, verb) for _, resource, _, verb in rights(*roles) if verb not in READ and "/" not in resource}
     changing = {(resource, verb) for resource, verb in changes if verb in {"update", "patch", "delete"}}
@@ -137,11 +143,20 @@ def test_an_agent_writes_nothing_but_its_measurements_and_what_it_pinned():
 
 
 def test_the_operator_makes_and_deletes_reservations_but_changes_none():
-    # Everywhere for rises that forecasts ask for; its own placements only at home, which policy-in-flight.yaml holds
+    # Its own placements only at home, which policy-in-flight.yaml holds
     everywhere = rights(*roles_of("concerto-operator", "ClusterRole"))
-    assert {verb for _, resource, _, verb in everywhere if resource == "podreservations"} == {*READ, "create", "delete"}
+    assert {verb for _, resource, _, verb in everywhere if resource == "podreservations"} == READ
     at_home = rights(*roles_of("concerto-operator", "Role"))
     assert {verb for _, resource, _, verb in at_home if resource == "podreservations"} == {"create", "delete"}
+
+
+def test_operator_and_autoscaler_change_nothing_of_each_others():
+    def changed(roles):
+        return {(resource, names) for _, resource, names, verb in rights(*roles) if verb not in READ}
+
+    shared = changed(OPERATOR) & changed(AUTOSCALER)
+    # each its own events; RBAC can't tie the right to create a Lease to its name, nor a reservation to who makes it
+    assert shared == {("events", ()), ("leases", ()), ("podreservations", ())}
 
 
 def test_the_operator_writes_no_other_model_than_the_clusters():
@@ -153,12 +168,11 @@ def test_the_operator_writes_no_other_model_than_the_clusters():
     assert writable == {("cluster",)}
 
 
-@pytest.mark.parametrize("name", ["concerto-operator", "concerto-agent"])
-def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(name):
+@pytest.mark.parametrize(("kind", "name"), WORKLOADS)
+def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(kind, name):
     account = {"kind": "ServiceAccount", "name": name, "namespace": "concerto-system"}
     assert objects()["ServiceAccount", name]["metadata"]["namespace"] == "concerto-system"
     assert objects()["ClusterRoleBinding", name]["subjects"] == [account]
-    kind = "Deployment" if name == "concerto-operator" else "DaemonSet"
     assert objects()[kind, name]["spec"]["template"]["spec"]["serviceAccountName"] == name
 
 
@@ -167,7 +181,7 @@ def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(name):
     [
         ("concerto-agent-own-node", "concerto-agent"),
         ("concerto-in-flight", "concerto-operator"),
-        ("concerto-agent-tokens", "concerto-operator"),
+        ("concerto-agent-tokens", "concerto-autoscaler"),
         ("concerto-binding-status", "concerto-operator"),
         ("concerto-binding-status", "concerto-agent"),
     ],
@@ -208,7 +222,7 @@ def test_the_policy_of_agents_covers_every_kind_that_an_agent_may_write():
     assert set(rule["operations"]) == {"CREATE", "UPDATE"}
 
 
-@pytest.mark.parametrize("key", [("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")])
+@pytest.mark.parametrize("key", WORKLOADS)
 def test_a_workload_runs_with_the_least_that_works(key):
     pod = objects()[key]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -225,7 +239,7 @@ def test_a_workload_runs_with_the_least_that_works(key):
         assert all(mount["readOnly"] for mount in container.get("volumeMounts", []))
 
 
-@pytest.mark.parametrize("key", [("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")])
+@pytest.mark.parametrize("key", WORKLOADS)
 def test_a_process_that_answers_slowly_for_want_of_cpu_is_not_killed_for_it(key):
     for container in objects()[key]["spec"]["template"]["spec"]["containers"]:
         alive, ready = container["livenessProbe"], container["readinessProbe"]
@@ -239,16 +253,17 @@ def test_the_agent_runs_on_every_node_whatever_its_taints():
     assert "schedulerName" not in pod
 
 
-@pytest.mark.parametrize("key", [("Deployment", "concerto-operator"), ("DaemonSet", "concerto-agent")])
+@pytest.mark.parametrize("key", WORKLOADS)
 def test_a_workload_of_ours_does_not_wait_for_itself_to_be_placed(key):
     profiles = {o["spec"]["schedulerName"] for (kind, _), o in objects().items() if kind == "SchedulingProfile"}
     assert profiles
     assert objects()[key]["spec"]["template"]["spec"].get("schedulerName", "default-scheduler") not in profiles
 
 
-def test_an_operator_leaves_no_gap_when_a_node_is_drained_or_a_version_rolled_out():
-    deployment = objects()["Deployment", "concerto-operator"]["spec"]
-    budget = objects()["PodDisruptionBudget", "concerto-operator"]["spec"]
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_an_operator_leaves_no_gap_when_a_node_is_drained_or_a_version_rolled_out(name):
+    deployment = objects()["Deployment", name]["spec"]
+    budget = objects()["PodDisruptionBudget", name]["spec"]
     # by what may go, and not by what must stay: a drain ends where there is one replica only, or none is Ready
     assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
     assert deployment["replicas"] > budget["maxUnavailable"]
@@ -267,15 +282,30 @@ def controllers(component):
     return {v.removeprefix("--controllers=") for s in steps if (v := str(s.get("value"))).startswith("--controllers=")}
 
 
+def flags(deployment):
+    """What a Deployment's container is told."""
+    return objects()["Deployment", deployment]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
 def test_each_component_that_brings_rights_for_the_operator_has_it_use_them_and_no_other_does():
-    base = set(objects()["Deployment", "concerto-operator"]["spec"]["template"]["spec"]["containers"][0]["args"])
-    assert {a for a in base if a.startswith("--controllers")} == {"--controllers=scheduling"}
+    assert {a for a in flags("concerto-operator") if a.startswith("--controllers")} == {"--controllers=scheduling"}
     told = {path.name: controllers(path) for path in (MANIFESTS / "components").iterdir()}
     assert told["watcher"] == set()
-    assert set().union(*told.values()) == set(CONTROLLERS) - {"scheduling"}
-    for name, flags in told.items():
+    assert set().union(*told.values()) == set(CONTROLLERS) - {"scheduling", "autoscaling"}
+    for name, wanted in told.items():
         brings_rights = any(role == f"concerto-operator-{name}" for _, role in OPERATOR)
-        assert flags == ({name} if brings_rights else set())
+        assert wanted == ({name} if brings_rights else set())
+
+
+def test_autoscaling_has_a_deployment_a_lease_and_an_account_of_its_own():
+    told = flags("concerto-autoscaler")
+    assert {a for a in told if a.startswith("--controllers")} == {"--controllers=autoscaling"}
+    settings = OperatorSettings(
+        "concerto-system", frozenset({"autoscaling"}), None, LeaseSettings(), PredictiveHPASettings(), True
+    )
+    assert f"--service-account={settings.account}" in told
+    leases = {names for _, resource, names, verb in rights(*AUTOSCALER) if (resource, verb) == ("leases", "update")}
+    assert leases == {(settings.lease_name,)}
 
 
 def test_pods_of_the_samples_ask_for_the_scheduler_that_the_default_profile_serves():

@@ -41,6 +41,7 @@ BOUNDED_LABELS = {
     "profile": "SchedulingProfiles",
     "state": "fresh, stale and missing; how pins stand",
     "pool": "pools of NodeCPUTopology",
+    "lease": "the Leases of operator and autoscaler",
     "namespace": "PredictiveHPAs, of which people make as many as they like",
     "name": "PredictiveHPAs",
 }
@@ -58,6 +59,7 @@ def exposed() -> str:
     forecasts = ForecastMetrics(metrics.registry)
     forecasts.observe("default", "web", ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
     forecasts.rescaled(1, 2)
+    metrics.leader.labels("concerto-operator").set(1)
     metrics.decisions.labels("capacity").inc()
     metrics.abstentions.labels("TargetLoadPacking").inc()
     metrics.bindings.labels("bound").inc()

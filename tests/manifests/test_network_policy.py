@@ -11,11 +11,12 @@ from support.crd_schemas import REPOSITORY, documents
 
 MANIFESTS = REPOSITORY / "manifests"
 POLICIES = documents(MANIFESTS / "components" / "network-policy" / "policies.yaml")
-OPERATOR, AGENT, POD, NO_POD = "concerto-operator", "concerto-agent", "a pod elsewhere", "no pod"
+OPERATOR, AUTOSCALER, AGENT = "concerto-operator", "concerto-autoscaler", "concerto-agent"
+POD, NO_POD = "a pod elsewhere", "no pod"
 
 
 def labels(who: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": who} if who in (OPERATOR, AGENT) else {}
+    return {"app.kubernetes.io/name": who} if who in (OPERATOR, AUTOSCALER, AGENT) else {}
 
 
 def peer_matches(peer: dict[str, Any], who: str) -> bool:
@@ -45,7 +46,9 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
         (("Ingress", OPERATOR, POD, 8080), True),
         (("Ingress", OPERATOR, AGENT, 443), False),
         (("Ingress", AGENT, NO_POD, 9101), True),
-        (("Ingress", AGENT, OPERATOR, 9102), True),
+        (("Ingress", AUTOSCALER, NO_POD, 8080), True),
+        (("Ingress", AGENT, AUTOSCALER, 9102), True),
+        (("Ingress", AGENT, OPERATOR, 9102), False),
         (("Ingress", AGENT, POD, 9102), False),
         (("Ingress", AGENT, AGENT, 9102), False),  # one node does not ask another
         (("Ingress", AGENT, NO_POD, 9102), False),
@@ -54,7 +57,10 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
         (("Egress", OPERATOR, POD, 9090), True),
         (("Egress", OPERATOR, NO_POD, 9090), False),
         (("Egress", OPERATOR, POD, 53, "UDP"), True),
-        (("Egress", OPERATOR, AGENT, 9102), True),
+        (("Egress", OPERATOR, AGENT, 9102), False),
+        (("Egress", AUTOSCALER, AGENT, 9102), True),
+        (("Egress", AUTOSCALER, NO_POD, 6443), True),
+        (("Egress", AUTOSCALER, POD, 9090), False),
         (("Egress", OPERATOR, POD, 9102), False),
         (("Egress", OPERATOR, NO_POD, 80), False),
         (("Egress", AGENT, NO_POD, 6443), True),
@@ -69,7 +75,7 @@ def test_who_reaches_what(what, allowed):
 
 
 def test_every_port_that_a_pod_of_ours_serves_is_let_through_and_no_other():
-    serves: dict[str, set[int]] = {OPERATOR: set(), AGENT: set()}
+    serves: dict[str, set[int]] = {OPERATOR: set(), AUTOSCALER: set(), AGENT: set()}
     for path in MANIFESTS.rglob("*.yaml"):
         text = path.read_text()
         for document in yaml.safe_load_all(text):
@@ -95,7 +101,7 @@ def test_the_default_overlay_restricts_the_network():
 def test_the_policies_select_the_pods_there_are():
     pods = [
         o["spec"]["template"]["metadata"]["labels"]
-        for path in (MANIFESTS / "base").glob("*.yaml")
+        for path in [*(MANIFESTS / "base").glob("*.yaml"), MANIFESTS / "components/autoscaling/deployment.yaml"]
         for o in documents(path)
         if o["kind"] in ("Deployment", "DaemonSet")
     ]

@@ -1,5 +1,5 @@
-"""What the tokens of operator and agents may do, by `kubectl auth can-i --list`, and what roles let people do with our
-kinds: written down beside this file.
+"""What the tokens of operator, autoscaler and agents may do, by `kubectl auth can-i --list`, and what roles let people
+do with our kinds: written down beside this file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from e2e.testbed.clusters import Cluster
 
-ACCOUNTS = ("operator", "agent")
+ACCOUNTS = ("operator", "autoscaler", "agent")
 NAMESPACE = "concerto-system"
 NAMESPACES = (NAMESPACE, "default")
 ROLES = ("view", "edit", "admin", "concerto-reserve", "concerto-pin")

@@ -1,4 +1,4 @@
-"""``make rights``: write down what operator, agents and people may do, after a change of their roles."""
+"""``make rights``: write down what operator, autoscaler, agents and people may do, after a change of their roles."""
 
 from __future__ import annotations
 

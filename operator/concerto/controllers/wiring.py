@@ -52,8 +52,6 @@ from concerto.kube.resources import (
 )
 from concerto.scheduling.state.cluster import ClusterState
 
-ACCOUNT = "concerto-operator"
-"""The operator's own service account, for which it requests tokens to show to agents."""
 CONTROLLERS = ("scheduling", "pinning", "autoscaling")
 """What an operator can run. Pinning is a part of scheduling; autoscaling may run alone."""
 
@@ -93,6 +91,11 @@ class OperatorSettings:
     def lease_name(self) -> str:
         """The Lease by which one replica leads: operators that run different controllers do not contend."""
         return "concerto-operator" if "scheduling" in self.controllers else "concerto-autoscaler"
+
+    @property
+    def account(self) -> str:
+        """The ServiceAccount for which tokens to show to agents are requested; manifests/ names it like the Lease."""
+        return self.service_account or self.lease_name
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,10 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         _add_autoscaling(plan, context, settings)
     watched = WatchedKinds(plan.kinds, replica.supervisor)
 
+    leader = replica.metrics.leader.labels(settings.lease_name)  # 0 until then
+
     async def lead() -> None:
-        replica.metrics.leader.set(1)
+        leader.set(1)
         await watched.read_afresh()
         for reconciler in plan.reconcilers:
             reconciler.start()
@@ -315,7 +320,7 @@ def _add_autoscaling(plan: _Plan, context: Context, settings: OperatorSettings) 
     recorder = plan.record("scaling events", "concerto-autoscaler")
     agents = None
     if settings.ask_agents:
-        tokens = AgentTokens(context.session, context.namespace, ACCOUNT, context.clock)
+        tokens = AgentTokens(context.session, context.namespace, settings.account, context.clock)
         fresh = AgentSettings(fresh_seconds=min(5.0, settings.autoscaling.controller.sync_seconds / 3))
         agents = AgentMetrics(plan.follow(NODE_CAPACITIES).store, tokens, context.clock, fresh)
     kinds = AutoscaledKinds.followed_by(plan.follow)

@@ -16,7 +16,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._totals: dict[Counter, int] = {}
-        self.leader = self._gauge("concerto_leader", "1 while this replica holds the Lease.")
+        self.leader = self._gauge("concerto_leader", "1 while this replica holds the Lease.", "lease")
         self.reconciles = self._counter(
             "concerto_reconciles_total", "Reconciles, by kind and outcome.", "kind", "result"
         )
