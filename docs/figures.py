@@ -52,7 +52,7 @@ class Watched(Concerto):
 
 
 def watched_node(load: PodLoad, count: int, per_second: float, limit_seconds: float) -> np.ndarray:
-    """Columns time, CPU, pods counted, capacity told, available, in flight: of a node of 4 cores."""
+    """Columns time, CPU, pods counted, capacity reported, available, in flight: of a node of 4 cores."""
     arrivals = Arrivals("Paced", 5.0, per_second) if per_second else Arrivals("Burst", 5.0)
     job = JobSpec("job", count, load, arrivals=arrivals)
     policy = Watched()
@@ -62,14 +62,14 @@ def watched_node(load: PodLoad, count: int, per_second: float, limit_seconds: fl
 
 
 def capacity() -> Any:
-    """What a node tells while pods come faster than it can take them."""
-    time, cpu, pods, told, _, _ = watched_node(PodLoad(2.0, 8.0, 1), 60, 1.0, 140.0)
+    """What a node reports while pods come faster than it can take them."""
+    time, cpu, pods, reported, _, _ = watched_node(PodLoad(2.0, 8.0, 1), 60, 1.0, 140.0)
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
     above.plot(time, 100 * cpu, color=GREY, label="CPU and its pressure, % of the node")
     above.set_ylim(0, 105)
     above.set_ylabel("%")
     below.step(time, pods, where="post", color=BLUE, label="pods that the agent counts")
-    below.step(time, told, where="post", color=ORANGE, label="capacity: how many more it can take")
+    below.step(time, reported, where="post", color=ORANGE, label="capacity: how many more it can take")
     below.set_ylabel("pods")
     below.set_xlabel("seconds; a pod a second arrives from 15 on, and needs 8 core-seconds; the node has 4 cores")
     return finish(figure, above, below)
@@ -77,13 +77,14 @@ def capacity() -> Any:
 
 def reservation() -> Any:
     """Who holds a node's room while a burst is placed."""
-    time, _, pods, told, available, flying = watched_node(PodLoad(2.0, 4.0, 1), 40, 0.0, 60.0)
+    time, _, pods, reported, available, flying = watched_node(PodLoad(2.0, 4.0, 1), 40, 0.0, 60.0)
     shown = (time > 13) & (time < 33)
     figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
     layers = (pods[shown], flying[shown], np.maximum(available[shown], 0))
     labels = ("counted by the agent", "promised, not counted yet: in the ledger", "free")
     axis.stackplot(time[shown], layers, labels=labels, colors=(BLUE, ORANGE, "#d8e6d3"), step="post")
-    axis.step(time[shown], (pods + told)[shown], where="post", color="black", linewidth=1, label="what the agent told")
+    total = (pods + reported)[shown]
+    axis.step(time[shown], total, where="post", color="black", linewidth=1, label="what the agent reported")
     axis.set_ylabel("pods of one node")
     axis.set_xlabel("seconds; a burst of 40 pods arrives at 15")
     return finish(figure, axis)

@@ -17,7 +17,7 @@ fi
 
 # An object whose kind is not served is gone, and kubectl would end with an error for it
 objects=$(kubectl kustomize "$overlay")
-# an aggregated API that does not answer is told of, and none of ours
+# an aggregated API that does not answer is named, and none of ours
 served=$(kubectl api-resources --no-headers | awk '{print $(NF-2), $NF}') || [ -n "$served" ]
 # pick 0: all but kinds, with what is passed over; pick 1: kinds
 pick() {

@@ -71,7 +71,7 @@ class Outcome:
     """How a grant stands on the node.
 
     Attributes:
-        cpus: what the kernel lets the pod's containers use; None while there are none.
+        cpus: what the kernel lets the pod's containers use; None while it has no containers.
         mems: likewise.
         exact: all containers have just what was granted.
         intruder: what still has CPUs of the grant; empty if nothing has.

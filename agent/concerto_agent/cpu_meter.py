@@ -29,7 +29,7 @@ class Cpus:
 
     @property
     def count(self) -> int:
-        """How many there are; 0 if that can't be told."""
+        """How many there are; 0 if it is unknown."""
         return len(self._cpus)
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes the cpusets of a node's pods, and hears at once of whatever changes them."""
+"""Reads and writes the cpusets of a node's pods, and watches them for changes."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class ContainerWatcher:
             self._on_change(uid)
 
     def close(self) -> None:
-        """Stop being told."""
+        """Stop watching."""
         self._inotify.close()
 
     def _look_for_containers(self, uid: str, path: str) -> None:

@@ -185,7 +185,7 @@ def resolve(
     The operator grants nothing twice, but its statuses reach a node one after the other.
 
     Returns:
-        The grants by pod UID, and why the others are none.
+        The grants by pod UID, and why the others have no grant.
     """
     if not rule.known:
         text = "kubelet's cpu_manager_state can't be read, so any cpuset could be kubelet's: set --kubelet-state."
@@ -363,7 +363,7 @@ class _Layout:
 
 
 def intruders(pods: Mapping[str, PodCgroups], grant: Grant, rule: KubeletRule) -> list[str]:
-    """UIDs of other pods that have CPUs of a grant. Where only containers are written, a pod's own set says nothing."""
+    """UIDs of other pods that have CPUs of a grant. Where only containers are written, a pod's own set is no sign."""
     return [
         uid
         for uid, pod in pods.items()

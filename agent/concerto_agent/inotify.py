@@ -1,4 +1,4 @@
-"""Linux inotify through libc: the kernel tells of directories that come and go. No package is worth its weight here."""
+"""Linux inotify through libc: the kernel reports directories that come and go. No package is worth its weight here."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Inotify:
         return self._descriptor
 
     def watch(self, directory: Path) -> int:
-        """Be told of entries that come and go in a directory; asking again gives the same number.
+        """Watch a directory for entries that come and go; asking again gives the same number.
 
         Raises:
             OSError: it is not there (ENOENT, ENOTDIR), or the user has no watches left (ENOSPC).
@@ -70,7 +70,7 @@ class Inotify:
         return self._check(self._libc.inotify_add_watch(self._descriptor, os.fsencode(directory), mask))
 
     def watch_file(self, file: Path) -> int:
-        """Be told when a file is written to; asking again gives the same number.
+        """Watch a file for writes; asking again gives the same number.
 
         Raises:
             OSError: it is not there (ENOENT, ENOTDIR), or the user has no watches left (ENOSPC).

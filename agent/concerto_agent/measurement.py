@@ -63,7 +63,7 @@ class Measurement:
     """One node, measured.
 
     Attributes:
-        census: which pods count; it has to be told of cgroups and pods.
+        census: which pods count; it needs cgroups and pods reported to it.
         costs: what they cost, by kind.
         counters: what has happened.
         settings: the spec in use.
@@ -98,7 +98,7 @@ class Measurement:
         self._waited: dict[str, float] = {}  # time that each pod's tasks have waited for a CPU, when last read
         self._pods_read_at: float | None = None
         self._tasks_per_cpu = 0.0  # that ran or waited for a CPU in the last batch
-        self._cpus = 0  # of the node, when pods' CPU time was last told
+        self._cpus = 0  # of the node, when pods' CPU time was last read
 
     # Pods (PodListener)
 
@@ -213,9 +213,9 @@ class Measurement:
         self.costs.read({uid: reading}, self._tasks_per_cpu)
 
     def pod_changed(self, old: Object | None, new: Object | None, now: float, wall: float) -> None:
-        """The API server shows, or no longer shows, a pod (trimmed); see `PodCensus.heard`."""
+        """The API server shows, or no longer shows, a pod (trimmed); see `PodCensus.on_pod_change`."""
         self.costs.on_pod(old, new, now, wall)
-        self.census.heard(old, new, now, wall)
+        self.census.on_pod_change(old, new, now, wall)
 
     def kinds(self, now: float) -> tuple[KindEntry, ...]:
         """What was measured of each kind of pods."""
@@ -231,10 +231,10 @@ class Measurement:
         report = self._pipeline.fold(now, cluster and align(cluster, self.settings.resources))
         # A problem that some samples of a batch did not have has passed, or has just come and will be in the next
         problems = [problem for problem, times in self._problems.values() if times == self._batch]
-        told = {problem.resource for problem in problems}
+        reported = {problem.resource for problem in problems}
         for i in np.flatnonzero(report.samples[_NODE] == 0):
             name = self.settings.resources[i]
-            if self._batch and name not in told:
+            if self._batch and name not in reported:
                 problems.append(Problem("Unreadable", f"{name} gave no valid sample in {self._batch}.", name))
         self._problems.clear()
         self._batch = 0

@@ -18,7 +18,7 @@ class Reading:
     Attributes:
         usage: fraction of the node, NaN if it was not measured.
         utilisation: what load-aware scores average: for cpu without the pressure, else the same as ``usage``.
-        non_pod: the part of it outside the pods that are counted, NaN if it can't be told apart.
+        non_pod: the part of it outside the pods that are counted, NaN if it is unknown.
         stolen: of cpu: the part that processes outside of the node took while the node's own waited.
         runnable: of cpu: tasks that run or wait for a CPU now, per CPU; NaN where nobody counts them.
     """

@@ -252,7 +252,7 @@ class NodeCpusets:
                 errors[uid] = f"{error.strerror} ({error.filename})"
             if uid in self.grants:
                 now, before = self._wall(), self.written_at.get(uid, 0.0)
-                # What somebody else fights over is not told each time
+                # A conflict with another writer is not reported each time
                 self.written_at[uid] = now if now - before >= self._settings.repair_seconds else before
             again = self._files.pod(pods[uid].path)
             if again is None:

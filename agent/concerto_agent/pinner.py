@@ -236,7 +236,7 @@ class Pinner:
                 try:
                     await self._write_status(key, obj, status)
                 except (NotFound, Invalid, Conflict):
-                    continue  # it is gone, or no longer what was meant: the watch tells in a moment
+                    continue  # it is gone, or another object: the watch shows it in a moment
                 except KubeError as error:
                     problem = "PodCPUBinding {}/{}: status not written: {}".format(*key, error)
                     if not isinstance(error, ApiError):
@@ -267,6 +267,6 @@ class Pinner:
             said = replace(said, fit=self._fits[claim.pod_uid][1] if claim.pod_uid in self._fits else None)
         now = format_timestamp(self._wall())
         at = self._cpusets.written_at.get(claim.pod_uid)
-        told = (obj.get("status") or {}).get("applied") or {}
-        last = told.get("at") if told.get("podUID") == claim.pod_uid else None
+        applied = (obj.get("status") or {}).get("applied") or {}
+        last = applied.get("at") if applied.get("podUID") == claim.pod_uid else None
         return build_agent_status(obj, claim, grant, said, format_timestamp(at) if at else last, now)

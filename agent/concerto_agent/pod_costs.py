@@ -82,7 +82,7 @@ class PodCosts:
         self._use: dict[str, _Use] = {}
         self._ending: dict[str, _Ending] = {}
         self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
-        self._told: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
+        self._published: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
 
     def on_pod(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
         """The API server shows, or no longer shows, a pod (`podmeta.trim_pod`).
@@ -117,7 +117,7 @@ class PodCosts:
         Args:
             readings: by UID.
             tasks_per_cpu: tasks that run or wait for a CPU, per CPU of the node, since the readings before. Where the
-                kernel does not tell what a pod waited for, its CPU time is taken to have been held up as everybody's.
+                kernel does not report what a pod waited for, its CPU time is taken to have been held up as everybody's.
         """
         for uid, reading in readings.items():
             before = self._use.get(uid, _Use(0.0, 0.0, 0.0))
@@ -131,7 +131,7 @@ class PodCosts:
                 self._note_news(pod.kind.key, ended=False)
 
     def _note_news(self, key: str, *, ended: bool) -> None:
-        if len(self._told) < MAX_ENTRIES and self._told.get(key) not in (True, ended):
+        if len(self._published) < MAX_ENTRIES and self._published.get(key) not in (True, ended):
             self.has_news = True
 
     def ended(self, uid: str, started_at: float, at: float) -> None:
@@ -178,7 +178,7 @@ class PodCosts:
                 running[uid] = measured if before is None else replace(measured, recent=recent_share(before, measured))
         self._before = running
         table = self._kinds.table(((self._pods[uid].kind, measured) for uid, measured in running.items()), now)
-        self._told, self.has_news = {key: sums.ended > 0.0 for key, sums in table.items()}, False
+        self._published, self.has_news = {key: sums.ended > 0.0 for key, sums in table.items()}, False
         return to_entries(table)
 
 

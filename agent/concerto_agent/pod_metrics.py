@@ -1,7 +1,7 @@
 """CPU and memory of the node's pods from their cgroups, in the form of kubelet's ``/metrics/resource``.
 
-Counters and levels with the time at which each was read: whoever wants a rate takes it over a window of their own. What
-cannot be read is left out, never written as zero; a pod's containers are those that its status shows as running.
+Counters and levels with the time at which each was read: a reader computes rates over a window of its own. What cannot
+be read is left out, never written as zero; a pod's containers are those that its status shows as running.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class PodReading:
     Attributes:
         cpu_seconds: CPU time.
         waited_seconds: time in which at least one of its tasks waited for a CPU (``some`` of its cpu.pressure); None
-            where the kernel does not tell.
+            where the kernel does not report it.
         stalled_seconds: time that it lost by that: the mean of ``some`` and ``full``, as ``some`` alone counts time in
             which others of the pod's tasks ran. None as above.
         memory_bytes: memory that it holds; None if it was not read this time.

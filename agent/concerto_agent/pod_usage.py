@@ -10,7 +10,7 @@ from concerto_agent.rates import NAN, Rate
 
 
 class PodUsage:
-    """CPU and memory of the pods' cgroups, to tell pods from everything else on the node.
+    """CPU and memory of the pods' cgroups, so that pods are separate from everything else on the node.
 
     Pods that are not counted (static and DaemonSet pods) are part of what the node uses anyway, so that their usage is
     given back to it; it is read once a second, as it changes slowly and every pod costs reads.

@@ -10,7 +10,7 @@ first. *Which* pods count, the API server decides:
 - A static pod does not count. Its cgroup carries the hash of its manifest (32 hexadecimal digits), so that it is known
   even while the API is away; its mirror pod names the hash in an annotation.
 - A pod of a DaemonSet does not count: it belongs to the node, not to what is placed on it.
-- A UID that the API does not show does not count yet. Either we hear of the pod in a moment (kubelet has just heard of
+- A UID that the API does not show does not count yet. Either the watch shows the pod in a moment (kubelet has just seen
   it from the same server), or it is the rest of a pod that nobody knows any more, which kubelet will clear away. To the
   operator an uncounted pod is still in flight, which is the safe side; its load is part of the pods' usage even so.
 - A pod whose containers may start again (``restartPolicy: Always``, not being deleted) goes on counting without them:
@@ -62,7 +62,7 @@ def trim_pod(pod: Object) -> Object:
 
 
 def _first_start(status: Object) -> str | None:
-    """When the first of its containers started, as far as the status tells."""
+    """When the first of its containers started, as far as the status shows."""
     starts = [
         state["startedAt"]
         for group in ("initContainerStatuses", "containerStatuses")
@@ -122,7 +122,7 @@ class _Known:
 
 
 class PodListener(Protocol):
-    """Whom the census tells of pods that begin and end to count."""
+    """What is called when a pod begins or ends to count."""
 
     def pod_started(self, at: float) -> None:
         """A pod counts; its first container started at ``at``, monotonic seconds, perhaps long ago."""
@@ -144,7 +144,7 @@ class PodCensus:
         """Nothing is there and nothing known.
 
         Args:
-            listener: told of every change of ``counted``.
+            listener: called with every change of ``counted``.
             max_pods: most pods that count (``spec.maxPods``); beyond it the youngest stay uncounted.
         """
         self.counted: dict[str, float] = {}
@@ -194,14 +194,14 @@ class PodCensus:
         if uid in self._deleted:
             self._forget(uid)
 
-    def heard(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
+    def on_pod_change(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
         """The API shows, or no longer shows, a pod (trimmed).
 
         Args:
             old: as it was; None if it is new.
             new: as it is; None if it is gone.
             at: monotonic time, seconds.
-            wall: the same instant in seconds since the epoch, to tell how long a pod found running has run.
+            wall: the same instant in seconds since the epoch, for how long a pod that is found running has run.
         """
         if new is None:
             for uid in uids_of(old) if old is not None else ():
@@ -261,7 +261,7 @@ class PodCensus:
         return not known.restarts and left.seen >= known.containers
 
     def _settle(self, at: float) -> None:
-        """Make ``counted`` what it should be, and tell the listener of the differences."""
+        """Make ``counted`` what it should be, and call the listener with the differences."""
         started = [uid for uid in self._present if uid in self._working]
         units = [uid for uid in started if self._is_unit(uid) and not self._is_over(uid)]
         units.sort(key=lambda uid: (self._working[uid], uid))

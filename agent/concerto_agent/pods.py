@@ -158,7 +158,7 @@ class PodWatcher:
             self.refresh()
 
     def close(self) -> None:
-        """Stop being told."""
+        """Stop watching."""
         if self._inotify is not None:
             self._inotify.close()
             self._inotify = None
@@ -221,7 +221,7 @@ class PodWatcher:
             self._uid_of[path] = uid
             self._on_change(uid, True)
             self._pod_directories.add(path)
-            self._watch(path, complain=False)  # without events the next scan tells, or the pod's status
+            self._watch(path, complain=False)  # without events the next scan finds it, or the pod's status
             self._count_containers(uid)
 
     def _remove(self, uid: str) -> None:

@@ -1,8 +1,8 @@
 """The CPU quota of pods whose binding asks for none: lifted while they are pinned, and put back afterwards.
 
 Kubelet writes a quota when a pod or container is made, and when its limit is changed, so that a quota that is missing
-though there is a limit is one that was lifted here (unless kubelet is told to set none). Weights are kubelet's: they
-follow requests, and so they should.
+though there is a limit is one that was lifted here (unless kubelet is configured to set none). Weights are kubelet's:
+they follow requests, and so they should.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class QuotaFiles:
 
 
 class PodQuotas:
-    """The quotas of all pods, lifted or put back as they are told to be."""
+    """The quotas of all pods, lifted or put back as requested."""
 
     def __init__(
         self, files: QuotaFiles, limits: Callable[[], Mapping[str, PodLimits]], kubelet_sets: bool | None

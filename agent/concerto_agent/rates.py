@@ -48,7 +48,7 @@ class Share:
             return NAN
         total = rate + self._over_seconds / seconds
         share = clip(total)
-        # Never for longer than a sample: what can be at most may itself have been told wrong
+        # Never for longer than a sample: the known maximum may itself be wrong
         self._over_seconds = min(total - share, 1.0) * seconds
         return share
 

@@ -75,7 +75,7 @@ class Sampler:
 
     @property
     def cpus(self) -> int:
-        """CPUs of the node; 0 if that can't be told."""
+        """CPUs of the node; 0 if it is unknown."""
         return self._cpus.count
 
     def sample(self, now: float, uncounted: Iterable[str] = ()) -> Sample:

@@ -2,7 +2,7 @@
 
 CPU time and pressure show whether a pod computes, waits for CPUs, waits for I/O, or does nothing. They do not show
 whether it waits for memory: a CPU that waits for memory is busy. So nothing is suggested between cpu-bound and
-memory-bound, which `concerto classify` tells apart.
+memory-bound, which `concerto classify` distinguishes.
 """
 
 from __future__ import annotations

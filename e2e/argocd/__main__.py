@@ -115,7 +115,7 @@ def replicas(cluster: Cluster) -> int:
 
 
 def make_busy(cluster: Cluster, busy: bool) -> None:
-    """Have a pod of web compute, or all of them stop; the autoscaler is told by the node's agent."""
+    """Have a pod of web compute, or all of them stop; the autoscaler reads it from the node's agent."""
     pods = cluster.get("pods", "-n", "default", "-l", "app=web", "--field-selector=status.phase=Running")["items"]
     names = sorted(p["metadata"]["name"] for p in pods)
     for name in names[:1] if busy else names:

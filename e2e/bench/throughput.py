@@ -39,7 +39,7 @@ class Throughput:
         trail_cpu_ms_per_pod: of that, after the last pod was bound: events.
         rss_mib: resident memory at the end.
         events_trail_seconds: from the last binding to the last Scheduled event.
-        left_behind: in-flight reservations once nodes had been given time to count the pods (0 where there are none).
+        left_behind: in-flight reservations once nodes had been given time to count the pods (0 without any).
     """
 
     scheduler: str

@@ -140,10 +140,10 @@ A Job has 400 pods that burn CPU and have no requests. Most of them wait:
     def waiting() -> str | None:
         pods = cluster.get("pods", "-n", "default", "-l", "app=burn", "--field-selector", "spec.nodeName=")["items"]
         # the last in the queue
-        told = [
+        reported = [
             (p["metadata"]["creationTimestamp"], p["metadata"]["name"]) for p in pods if p["status"].get("conditions")
         ]
-        return max(told)[1] if told else None
+        return max(reported)[1] if reported else None
 
     eventually("full nodes", lambda: is_full(cluster))
     pod = eventually("a pod that waits and says why", waiting)

@@ -94,7 +94,7 @@ def summary(name: str, seconds: Sequence[float], pods: Sequence[int]) -> str:
 
 
 def main() -> int:
-    """Simulate, draw, and tell what the two have in common; the exit status."""
+    """Simulate, draw, and print what the two have in common; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--out", type=Path, default=PICTURE)

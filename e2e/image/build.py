@@ -71,15 +71,15 @@ class Images:
     bytes: int
 
     def __str__(self) -> str:
-        told = ", ".join(f"{image.name} {image.bytes / 2**20:.0f} MiB" for image in self.images)
-        return f"{told}; both together, shared layers once: {self.bytes / 2**20:.0f} MiB"
+        reported = ", ".join(f"{image.name} {image.bytes / 2**20:.0f} MiB" for image in self.images)
+        return f"{reported}; both together, shared layers once: {self.bytes / 2**20:.0f} MiB"
 
 
 def build(say: Say, archive: Path = ARCHIVE, *, afresh: bool = True) -> Images:
     """Build both images; one build at a time, as all use the same folder.
 
     Args:
-        say: told what is done.
+        say: called with what is done.
         archive: where the images go.
         afresh: also if the archive is there.
 

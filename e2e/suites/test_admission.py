@@ -57,7 +57,7 @@ class Account:
 
 @pytest.fixture(scope="module")
 def agent(concerto_cluster: Cluster, nodes: tuple[str, str]) -> Account:
-    """The first node's agent, once the policy is in force: the API server hears of a new one within seconds."""
+    """The first node's agent, once the policy is in force: the API server knows a new one within seconds."""
     account = Account(concerto_cluster, "concerto-agent", nodes[0])
     eventually("the policy is in force", lambda: "patched" not in account.patch_status(nodes[1]))
     return account

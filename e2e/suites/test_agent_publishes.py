@@ -83,14 +83,14 @@ def test_it_creates_its_objects_and_publishes_what_it_measures(concerto_cluster:
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
     assert obj["metadata"]["ownerReferences"] == [owner]
     assert not {"annotations", "labels", "finalizers"} & obj["metadata"].keys()
-    told = obj["status"]
-    assert [r["name"] for r in told["resources"]] == ["cpu", "memory"]
-    assert all(0 <= r["usage"] <= 1 for r in told["resources"])
+    reported = obj["status"]
+    assert [r["name"] for r in reported["resources"]] == ["cpu", "memory"]
+    assert all(0 <= r["usage"] <= 1 for r in reported["resources"])
     # the machine may be full: other tests run on it
-    assert told["capacity"] == pytest.approx(told["freePods"] - told["excessPods"])
-    assert (told["podCount"], told["observedPodUIDs"]) == (0, [])
-    assert told["agent"]["mode"] == "Machine"
-    assert {w["window"] for w in told["windows"]} == {"5m", "10m", "15m"}
+    assert reported["capacity"] == pytest.approx(reported["freePods"] - reported["excessPods"])
+    assert (reported["podCount"], reported["observedPodUIDs"]) == (0, [])
+    assert reported["agent"]["mode"] == "Machine"
+    assert {w["window"] for w in reported["windows"]} == {"5m", "10m", "15m"}
     subspace = eventually("its model is there", lambda: (m := model(concerto_cluster, node)) and "status" in m and m)
     assert subspace["metadata"]["ownerReferences"] == [owner]
     assert subspace["status"]["resources"] == ["cpu", "memory"]
@@ -134,7 +134,7 @@ def test_an_edit_of_the_spec_is_followed_live(concerto_cluster: Cluster, node: s
     assert after["agent"]["instance"] == before["status"]["agent"]["instance"], "without a restart"
 
 
-def test_a_resource_that_can_not_be_measured_is_left_out_and_told(
+def test_a_resource_that_can_not_be_measured_is_left_out_and_reported(
     concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path
 ):
     gauge = {"name": "gpu", "path": str(tmp_path / "gpu")}
@@ -149,9 +149,9 @@ def test_a_resource_that_can_not_be_measured_is_left_out_and_told(
     start()
     obj = wait_ready(concerto_cluster, node)
     assert [r["name"] for r in obj["status"]["resources"]] == ["cpu"]
-    told = condition(obj, "TelemetryComplete")
-    assert (told["status"], told["reason"]) == ("False", "InvalidGauge")
-    assert gauge["path"] in told["message"]
+    reported = condition(obj, "TelemetryComplete")
+    assert (reported["status"], reported["reason"]) == ("False", "InvalidGauge")
+    assert gauge["path"] in reported["message"]
     (tmp_path / "gpu").write_text("0.25")
 
     def both() -> list[Object] | None:
@@ -162,16 +162,16 @@ def test_a_resource_that_can_not_be_measured_is_left_out_and_told(
     assert (gpu["name"], gpu["usage"]) == ("gpu", 0.25)
 
 
-def test_a_node_without_pressure_is_told(concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path):
+def test_a_node_without_pressure_is_reported(concerto_cluster: Cluster, node: str, start: Agents, tmp_path: Path):
     proc = tmp_path / "proc"
     proc.mkdir()
     for name in ("stat", "meminfo"):
         (proc / name).symlink_to(f"/proc/{name}")
     start("--proc", str(proc))
-    told = condition(wait_ready(concerto_cluster, node), "TelemetryComplete")
-    assert told["status"] == "False"
-    assert "pressure/cpu" in told["message"]
-    assert "utilisation only" in told["message"]
+    reported = condition(wait_ready(concerto_cluster, node), "TelemetryComplete")
+    assert reported["status"] == "False"
+    assert "pressure/cpu" in reported["message"]
+    assert "utilisation only" in reported["message"]
 
 
 def test_a_node_where_nothing_can_be_measured_publishes_no_number(
@@ -250,7 +250,7 @@ def test_pods_are_observed_when_their_cgroups_come_and_go(
     shutil.rmtree(cgroup(found))
     eventually("the other's end is observed", observed(job))
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "job", "--force", "--grace-period=0", "--wait=true")
-    # Who knows of this one has heard of that end
+    # A watch that shows this one has shown that end
     later = make_pod(concerto_cluster, namespace, node, "later")
     begin(later)
     eventually("it is deleted, but still there", observed(job, later))
@@ -279,16 +279,16 @@ def test_an_object_that_was_deleted_is_made_again(concerto_cluster: Cluster, nod
     assert after["metadata"]["ownerReferences"] == before["metadata"]["ownerReferences"]
 
 
-def test_a_second_agent_for_the_same_node_is_told(concerto_cluster: Cluster, node: str, start: Agents):
+def test_a_second_agent_for_the_same_node_is_reported(concerto_cluster: Cluster, node: str, start: Agents):
     start()
     wait_ready(concerto_cluster, node)
     concerto_cluster.kubectl("patch", "ncap", node, "--type=merge", "-p", '{"spec": {"heartbeat": "2s"}}')
     second = start()
-    told = eventually(
+    reported = eventually(
         "two agents write one object",
         lambda: (c := condition(ncap(concerto_cluster, node), "Stalled"))["reason"] == "AnotherAgent" and c,
     )
-    assert "Stop one of the two" in told["message"]
+    assert "Stop one of the two" in reported["message"]
     second.kill()
     eventually(
         "one is left",

@@ -93,7 +93,7 @@ def test_a_pod_of_as_many_threads_as_cpus_among_short_ones_is_named(
     eventually("it is named no more", lambda: not status(concerto_cluster, NODE)["largePods"])
 
 
-def test_busy_pods_fill_the_node_and_are_told_from_the_rest(
+def test_busy_pods_fill_the_node_and_are_distinguished_from_the_rest(
     concerto_cluster: Cluster, namespace: str, node: RealNode, say: Callable[[str], None]
 ):
     before = measured(concerto_cluster)

@@ -56,7 +56,7 @@ def test_it_says_where_it_measured_and_what_came_of_it(capfd: pytest.CaptureFixt
     ("command", "threads", "says"),
     [("false", "1", "false ended with status 1"), ("true", "4096", "4096 threads do not fit")],
 )
-def test_a_failure_is_told_and_leaves_nothing_behind(capfd: pytest.CaptureFixture[str], command, threads, says):
+def test_a_failure_is_reported_and_leaves_nothing_behind(capfd: pytest.CaptureFixture[str], command, threads, says):
     assert main(["classify", "--run", command, "--threads", threads]) == 2
     assert says in capfd.readouterr().err
     assert left_over() == []

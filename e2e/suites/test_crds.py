@@ -157,15 +157,15 @@ def test_every_kind_is_established_and_structural(concerto_cluster: Cluster) -> 
     assert all(conditions == {"NamesAccepted": "True", "Established": "True"} for conditions in crds.values())
 
 
-def test_kubectl_explain_tells_what_each_field_of_a_status_means(concerto_cluster: Cluster) -> None:
+def test_kubectl_explain_says_what_each_field_of_a_status_means(concerto_cluster: Cluster) -> None:
     crd = yaml.safe_load((REPOSITORY / "crds" / "nodecapacities.yaml").read_text())
     root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
     def check(path: str, schema: dict[str, Any]) -> None:
-        told = " ".join(concerto_cluster.kubectl("explain", path).split())
+        reported = " ".join(concerto_cluster.kubectl("explain", path).split())
         for name, member in schema["properties"].items():
-            assert name in told
-            assert " ".join(member["description"].split()) in told, f"{path}.{name}"
+            assert name in reported
+            assert " ".join(member["description"].split()) in reported, f"{path}.{name}"
             inner = member.get("items", member)
             if "properties" in inner:
                 check(f"{path}.{name}", inner)

@@ -1,4 +1,4 @@
-"""The demo ends what it started, whoever interrupts it, and nothing else."""
+"""The demo ends what it started, however it is interrupted, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_demo_down_does_not_trust_a_file_of_somebody_else(state):
     assert Path("/").exists()
 
 
-def test_an_interruption_is_told_in_a_line(monkeypatch, capsys):
+def test_an_interruption_is_reported_in_a_line(monkeypatch, capsys):
     def interrupted() -> int:
         raise KeyboardInterrupt
 

@@ -31,7 +31,7 @@ STOPPED_SECONDS = 5.0
 
 
 class Replicas:
-    """Two operators, of which one leads, and the file by which one of them is told where to end."""
+    """Two operators, of which one leads, and the file that sets where one of them ends."""
 
     def __init__(self, system: System, file: Path, operators: list[Process]) -> None:
         self.system = system

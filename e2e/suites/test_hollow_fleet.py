@@ -137,7 +137,7 @@ async def test_a_job_runs_and_is_complete(session: Session, admin: ClusterConfig
         for pod in (await session.list(PODS.path(namespace)))["items"]:
             assert pod["status"]["phase"] == "Succeeded"
             ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-            # 0.5 s of waiting and a core-second at least, told in whole seconds
+            # 0.5 s of waiting and a core-second at least, in whole seconds
             assert ended["finishedAt"] > ended["startedAt"] >= pod["status"]["startTime"]
 
 
@@ -266,7 +266,7 @@ async def test_nodes_that_are_api_objects_only_take_pods_and_never_start_them(
         assert fleet.writes.sent - before <= 100 * rounds, "Leases only"
 
 
-async def test_the_command_line_plays_until_told_to_stop(session: Session, cluster: Cluster, namespace: str) -> None:
+async def test_the_command_line_plays_until_it_is_stopped(session: Session, cluster: Cluster, namespace: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "e2e.testbed.hollow", "--nodes", "3", "--prefix", namespace, "--with-parent"),
         *("--kubeconfig", cluster.kubeconfig),

@@ -195,7 +195,7 @@ def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None
     pipeline, known = NodePipeline(settings, count), Known(count, 2)
     published: list[Published | None] = [None] * count
     uids: list[tuple[str, ...]] = [()] * count
-    told, level = 0, rng.random((count, 2))
+    reported, level = 0, rng.random((count, 2))
     for tick in range(1, 600):
         now = tick / 10
         level = np.clip(level + rng.normal(0, 0.02, (count, 2)) * (rng.random((count, 1)) < 0.3), 0, 1)
@@ -219,7 +219,7 @@ def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None
             moved = before and {r.name: r.usage for r in before.status.resources}
             by_window = reason == "Usage" and all(abs(moved[r.name] - r.usage) < rules.usage for r in status.resources)
             assert may[node] or by_window, f"{reason} at {now} on node {node}"
-            told += 1
+            reported += 1
             published[node] = Published(status, now, now, now + 5.0)
             known.published(node, report, now + 5.0)
-    assert told > count
+    assert reported > count

@@ -256,7 +256,7 @@ def test_nothing_outlives_a_run_that_is_killed(control_plane: LocalControlPlane,
         owner.wait()
 
 
-def test_a_control_plane_may_stay_until_it_is_told_to_go(control_plane: LocalControlPlane, tmp_path: Path) -> None:
+def test_a_control_plane_may_stay_until_it_is_stopped(control_plane: LocalControlPlane, tmp_path: Path) -> None:
     work_dir = tmp_path / "plane"
     command = [sys.executable, "-m", "e2e.testbed.clusters"]
     up = subprocess.run([*command, "up", "--dir", work_dir], cwd=REPOSITORY, capture_output=True, text=True)

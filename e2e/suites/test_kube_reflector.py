@@ -29,25 +29,25 @@ def config_map(name: str, value: str = "") -> Object:
 
 
 class Journal:
-    """What a reflector told, checked as it comes: every object begins, goes on from where it was, and ends once."""
+    """What a reflector reports, checked as it comes: every object begins, goes on from where it was, and ends once."""
 
     def __init__(self) -> None:
         self.alive: dict[str, Object] = {}  # by UID
         self.ended: set[str] = set()
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def __call__(self, old: Object | None, new: Object | None) -> None:
         if old is None and new is not None:
-            self.told.append(f"+{new['metadata']['name']}")
+            self.reported.append(f"+{new['metadata']['name']}")
             assert new["metadata"]["uid"] not in self.alive.keys() | self.ended
         elif old is not None and new is not None:
-            self.told.append(f"~{new['metadata']['name']}")
+            self.reported.append(f"~{new['metadata']['name']}")
             assert old["metadata"]["uid"] == new["metadata"]["uid"]
             assert self.alive[old["metadata"]["uid"]] is old
             assert old["metadata"]["resourceVersion"] != new["metadata"]["resourceVersion"]
         else:
             assert old is not None
-            self.told.append(f"-{old['metadata']['name']}")
+            self.reported.append(f"-{old['metadata']['name']}")
             assert self.alive.pop(old["metadata"]["uid"]) is old
             self.ended.add(old["metadata"]["uid"])
         if new is not None:
@@ -94,7 +94,7 @@ async def test_the_store_follows_a_collection(session: Session, namespace: str) 
         assert (item["apiVersion"], item["kind"]) == ("v1", "ConfigMap")
         assert "managedFields" not in item["metadata"]
 
-        journal.told.clear()
+        journal.reported.clear()
         await session.create(path, config_map("second"))
         await session.patch(CONFIG_MAPS.path(namespace, "second"), {"data": {"value": "new"}})
         await session.delete(CONFIG_MAPS.path(namespace, "second"))
@@ -103,8 +103,8 @@ async def test_the_store_follows_a_collection(session: Session, namespace: str) 
         await session.patch(
             CONFIG_MAPS.path(namespace, "first-0001"), {"metadata": {"labels": {"concerto.dev/test": "x"}}}
         )
-        await eventually_async("all five are told", lambda: len(journal.told) >= 5)
-        assert journal.told == ["+second", "~second", "-second", "+second", "-first-0001"]
+        await eventually_async("all five are reported", lambda: len(journal.reported) >= 5)
+        assert journal.reported == ["+second", "~second", "-second", "+second", "-first-0001"]
         assert "managedFields" not in reflector.store[namespace, "second"]["metadata"]
         assert state_of(reflector) == await state_on_server(session, namespace)
         assert reflector.lists == 1
@@ -200,7 +200,7 @@ async def wired(admin: ClusterConfig, wire: Wire) -> AsyncIterator[Session]:
         yield opened
 
 
-async def test_ends_that_no_watch_can_tell_any_more_are_found_by_listing_again(
+async def test_ends_that_no_watch_shows_any_more_are_found_by_listing_again(
     control_plane: LocalControlPlane, session: Session, wired: Session, wire: Wire, namespace: str
 ) -> None:
     path = CONFIG_MAPS.path(namespace)
@@ -213,7 +213,7 @@ async def test_ends_that_no_watch_can_tell_any_more_are_found_by_listing_again(
     async with running(reflector):
         kept = reflector.store[namespace, "stays"]
         await wire.cut()
-        journal.told.clear()
+        journal.reported.clear()
         await session.patch(CONFIG_MAPS.path(namespace, "changes"), {"data": {"value": "new"}})
         await session.delete(CONFIG_MAPS.path(namespace, "goes"))
         await session.delete(CONFIG_MAPS.path(namespace, "comes-again"))
@@ -223,7 +223,7 @@ async def test_ends_that_no_watch_can_tell_any_more_are_found_by_listing_again(
         await asyncio.to_thread(control_plane.restart_apiserver)  # its watch cache begins anew, after all that
         wire.mend()
         await eventually_async("it has listed again", lambda: reflector.lists > 1)
-        assert sorted(journal.told) == ["+comes", "+comes-again", "-comes-again", "-goes", "~changes"]
+        assert sorted(journal.reported) == ["+comes", "+comes-again", "-comes-again", "-goes", "~changes"]
         assert state_of(reflector) == await state_on_server(session, namespace)
         assert reflector.store[namespace, "stays"] is kept
 
@@ -309,7 +309,7 @@ async def test_a_kind_that_comes_later_is_waited_for(cluster: Cluster, session: 
 
 async def test_a_consumer_that_fails_ends_the_run(session: Session, namespace: str) -> None:
     def fail(old: Object | None, new: Object | None) -> None:
-        raise ZeroDivisionError("cannot be told")
+        raise ZeroDivisionError("cannot be reported")
 
     reflector = Reflector(session, CONFIG_MAPS, namespace=namespace, label_selector=OURS, on_change=fail)
     task = asyncio.create_task(reflector.run())

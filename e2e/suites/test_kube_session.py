@@ -156,7 +156,7 @@ async def test_two_managers_share_a_status(session: Session, namespace: str) -> 
     with pytest.raises(Conflict) as caught:
         await say("right", "Left", "False")
     assert "left" in caught.value.message
-    # "right" no longer speaks of Right: the condition goes with its last owner
+    # "right" no longer applies Right: the condition goes with its last owner
     taken = {c["type"]: c["status"] for c in (await say("right", "Left", "False", force=True))["status"]["conditions"]}
     assert taken["Left"] == "False"
     assert "Right" not in taken

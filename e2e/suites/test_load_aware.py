@@ -67,7 +67,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
 @pytest.fixture(scope="module")
 def nodes(concerto_cluster: Cluster, operator: Process) -> Iterator[None]:
     """200 nodes that stay Ready; what their agents say is written here, so that they can fall silent one by one."""
-    # Windows are told of once; the test is over long before they are stale
+    # Windows are published once; the test is over long before they are stale
     with hollow_nodes(concerto_cluster, NODES, "--api-only", "--prefix", PREFIX):
         # those of other tests' nodes go, too, sooner or later
         eventually("there are these alone", lambda: len(concerto_cluster.get("ncap")["items"]) == NODES)
@@ -139,12 +139,12 @@ def test_every_score_has_a_say_and_the_event_says_what_each_gave(concerto_cluste
     best = said.split("Best nodes: ")[1].split("; ")
     assert len(best) == 3
     assert len(said) <= 1024
-    told = {name for name, _ in re.findall(r"(\w+) (\d+)", best[0].split("(")[1])}
-    assert told == {s["name"] for s in SCORES} - {"NodeAffinity"}  # the pod prefers no node
+    reported = {name for name, _ in re.findall(r"(\w+) (\d+)", best[0].split("(")[1])}
+    assert reported == {s["name"] for s in SCORES} - {"NodeAffinity"}  # the pod prefers no node
     assert best[0].startswith(node_of(concerto_cluster, namespace, "every"))
 
 
-def test_explain_tells_of_every_node(concerto_cluster, operator, nodes, namespace):
+def test_explain_reports_every_node(concerto_cluster, operator, nodes, namespace):
     place(concerto_cluster, namespace, "why", "every-score")
     where = node_of(concerto_cluster, namespace, "why")
     lines = explained(concerto_cluster, namespace, "why")
@@ -288,12 +288,12 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
     text = operator.get("/metrics")
     assert re.search(r'provider_polls_total\{profile="by-prometheus",result="Timeout"\} [1-9]', text)
 
-    def told() -> bool:
+    def reported() -> bool:
         found = cluster.get("events", "--field-selector", "involvedObject.name=by-prometheus")["items"]
         reasons = {e["reason"] for e in found if e["reason"] != "MetricProviderFailed" or "Timeout: " in e["message"]}
         return reasons == {"MetricProviderFailed", "MetricProviderRecovered"}
 
-    eventually("events tell of the timeout and of its end", told)
+    eventually("events report the timeout and its end", reported)
 
 
 def test_what_was_decided_without_metrics_is_counted(concerto_cluster, operator, nodes, namespace):

@@ -132,7 +132,7 @@ def behind_the_api_server(cluster: Cluster, address: str, port: int) -> str:
             "metadata": {"name": "prometheus", **namespace},
             "spec": {"ports": ports},
         },
-        # It passes on to pods alone, so it is told of one that has this address
+        # It passes on to pods alone, so it is given one that has this address
         pod("providers", "prometheus", serviceAccountName="asker", schedulerName="nobody"),
         {
             "apiVersion": "v1",
@@ -231,12 +231,12 @@ def test_prometheus_by_a_bearer_token_and_a_ca_from_the_secret(
     assert (status["metrics"]["provider"], status["metrics"]["fresh"]) == ("Prometheus", 2)
     idle_node_is_taken(cluster, namespace, "by-token")
 
-    def told() -> bool:
+    def reported() -> bool:
         found = cluster.get("events", "--field-selector", "involvedObject.name=by-token")["items"]
         both = {("Warning", "MetricProviderFailed"), ("Normal", "MetricProviderRecovered")}
         return {(e["type"], e["reason"]) for e in found} == both
 
-    eventually("events tell of the failure and of its end", told)
+    eventually("events report the failure and its end", reported)
 
 
 def test_prometheus_by_its_own_tls_and_login(concerto_cluster: Cluster, measured: Measured, namespace: str) -> None:
@@ -258,7 +258,7 @@ def test_metrics_server_of_real_nodes(concerto_cluster: Cluster, measured: Measu
     assert (status["metrics"]["provider"], status["metrics"]["unmatched"]) == ("KubernetesMetricsServer", [])
     idle_node_is_taken(cluster, namespace, "by-server")
     fresh = 'concerto_load_nodes{profile="by-server",state="fresh"} 2.0'
-    eventually("the operator's metrics tell", lambda: fresh in measured.operator.get("/metrics"))
+    eventually("the operator's metrics show it", lambda: fresh in measured.operator.get("/metrics"))
     polls = 'concerto_metric_provider_polls_total{profile="by-server",result="Answering"}'
     assert polls in measured.operator.get("/metrics")
     assert json.loads(cluster.kubectl("get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"))["items"]

@@ -113,7 +113,7 @@ def test_nothing_warns_of_a_system_that_is_well(prometheus: Prometheus, say: Cal
         found = {rule["alert"]: prometheus.query(rule["expr"]) for rule in RULES}
         return {alert: series for alert, series in found.items() if series and alert not in OF_A_BUSY_MACHINE}
 
-    # Nobody is told of what lasts no minute
+    # What lasts less than a minute raises no alert
     eventually(lambda: f"nothing warns, as these do: {warned()}", lambda: not warned())
     for rule in RULES:
         if rule["alert"] in OF_A_BUSY_MACHINE and prometheus.query(rule["expr"]):

@@ -1,4 +1,4 @@
-"""Names, addresses, CPU shares and cgroup layouts of real nodes: what can be told without any node."""
+"""Names, addresses, CPU shares and cgroup layouts of real nodes: what can be tested without any node."""
 
 from pathlib import Path
 
@@ -105,4 +105,4 @@ def test_on_v2_the_nodes_daemons_live_beside_its_pods_not_above_them(tmp_path: P
     machine.delegate("n", [42])
     assert (tmp_path / "n" / "node" / "cgroup.procs").read_text() == "42"
     assert "+memory" in (tmp_path / "n" / "cgroup.subtree_control").read_text()
-    assert machine.join_files("n") == [tmp_path / "n" / "node" / "cgroup.procs"], "whoever joins later"
+    assert machine.join_files("n") == [tmp_path / "n" / "node" / "cgroup.procs"], "processes that join later"

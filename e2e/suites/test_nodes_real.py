@@ -1,4 +1,4 @@
-"""Real nodes: Ready in time, they run a Job, they fail when told to, and nothing of them is ever left behind."""
+"""Real nodes: Ready in time, they run a Job, they fail on command, and nothing of them is ever left behind."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_an_image_can_be_brought_in(nodes: RealNodes, tmp_path: Path) -> None:
     assert name in nodes["real-1"].exec("ctr", "-n", "k8s.io", "images", "ls", "-q").split()
 
 
-def test_a_node_that_fails_is_told_of_by_nobody_and_comes_back_when_started(
+def test_a_node_that_fails_is_reported_by_nobody_and_comes_back_when_started(
     plane: LocalControlPlane, nodes: RealNodes
 ) -> None:
     node = nodes["real-1"]

@@ -272,7 +272,7 @@ async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, a
         pods[namespace, pod] = reading(app, {"negative": "-50m", "nan": "NaN"}.get(app, "300m"))
     api.readings = Readings(pods)
 
-    def told(name: str, wanted: tuple[str, str, str]) -> bool:
+    def reported(name: str, wanted: tuple[str, str, str]) -> bool:
         kind, reason, words = wanted
         found = condition(cluster, namespace, name, kind) or ("", "", "")
         # on a busy machine something else may be wrong for a moment, as a timeout is
@@ -282,7 +282,7 @@ async def test_bad_input_is_said_and_nothing_is_scaled_by_it(concerto_cluster, a
         for name, (_, _, wanted) in BAD.items():
             await eventually_async(
                 lambda n=name, w=wanted: f"{n}: {w}, not {condition(cluster, namespace, n, w[0])}",
-                lambda n=name, w=wanted: told(n, w),
+                lambda n=name, w=wanted: reported(n, w),
             )
         await more_syncs(api, 10)
     for name in BAD:

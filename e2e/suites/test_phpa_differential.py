@@ -3,7 +3,7 @@
 Each scenario has twins: the same target kind, pods, readings and spec, one scaled by kube-controller-manager and one by
 us. Readings move in steps that last several sync periods of both, so that both have settled when they are compared.
 Behaviours use windows and periods that are either over within a step or longer than the test: at their edges the two
-would differ by which of them looked first, which says nothing.
+would differ by which of them looked first, which is no difference.
 """
 
 from __future__ import annotations
@@ -274,8 +274,8 @@ def _time(seconds: float) -> str:
 def outcome(target: dict[str, Any], scaler: dict[str, Any]) -> dict[str, Any]:
     """What is compared."""
     conditions = {c["type"]: (c["status"], c["reason"]) for c in scaler.get("status", {}).get("conditions", ())}
-    told = {t: conditions.get(t) for t in ("AbleToScale", "ScalingActive", "ScalingLimited")}
-    return {"replicas": target["spec"]["replicas"], **told}
+    reported = {t: conditions.get(t) for t in ("AbleToScale", "ScalingActive", "ScalingLimited")}
+    return {"replicas": target["spec"]["replicas"], **reported}
 
 
 def outcomes_of(
@@ -321,7 +321,7 @@ async def _batch(
     limit = asyncio.Semaphore(8)
     twins = [(s, twin) for s in found for twin in ("real", "ours")]
     await asyncio.gather(*(create(session, namespace, s, twin, limit) for s, twin in twins))
-    # Both watch pods: one that has not yet heard of a deletion may scale up, and then rightly stays there
+    # Both watch pods: one that has not yet seen a deletion may scale up, and then rightly stays there
     await asyncio.sleep(2 * SYNC_SECONDS)
     for s, twin in twins:
         kind, resource = ("HorizontalPodAutoscaler", HPAS) if twin == "real" else ("PredictiveHPA", PREDICTIVE_HPAS)

@@ -161,7 +161,7 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
     }  # fmt: skip
     assert (kernel.sets(uids["free"]), kernel.sets(uids["restarts"])) == ({"0"}, {"1"})
     pools = eventually(
-        "the topology tells",
+        "the topology shows it",
         lambda: (found := plane.get("ncpu", NODE)["status"]["pools"])["allocated"] and found,
     )
     assert (pools["allocated"], pools["shared"]) == ("1", "0")
@@ -261,7 +261,7 @@ def without_rights(plane: LocalControlPlane, member: Process, kernel: Kernel, ui
     question = ("auth", "can-i", "get", "daemonsets.apps/concerto-agent", "-n", "concerto-system", account)
     start_and_wait(member, kernel, uid)
     plane.kubectl("delete", "rolebinding", "-n", "concerto-system", "concerto-agent-pinning")
-    eventually("the authorizer has heard of it", lambda: "no" in plane.kubectl(*question, check=False))
+    eventually("the authorizer knows of it", lambda: "no" in plane.kubectl(*question, check=False))
     member.stop()
     assert kernel.sets(uid) == {"0-1"}, "its rights are gone, and so is the product"
     plane.kubectl("apply", "-f", str(REPOSITORY / "manifests" / "components" / "pinning" / "rbac.yaml"))

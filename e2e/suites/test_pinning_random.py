@@ -62,7 +62,7 @@ class Sampler(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        """Sample until told to end."""
+        """Sample until stopped."""
         while not self.done.is_set():
             owners = {}
             for obj in self.plane.request("GET", self.path)["items"]:

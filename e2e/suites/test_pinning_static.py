@@ -88,12 +88,12 @@ def test_containers_are_pinned_unless_kubelet_has(static: tuple[LocalControlPlan
     kubelets = uid_of("kubelets")
     eventually("kubelet pins it", lambda: kernel.program(kubelets) == {"1"})
     grant(plane, get_binding(plane, namespace, "kubelets"), NODE, kubelets)
-    told = until_condition(plane, namespace, "kubelets", "KubeletConflict")
-    assert condition(told, "Prepared")["reason"] == condition(told, "Applied")["reason"] == "KubeletConflict"
+    reported = until_condition(plane, namespace, "kubelets", "KubeletConflict")
+    assert condition(reported, "Prepared")["reason"] == condition(reported, "Applied")["reason"] == "KubeletConflict"
     assert kernel.program(kubelets) == {"1"}
     eventually("kubelet takes its CPU from the others", lambda: kernel.program(free) == {"0"})
     plane.apply(binding(namespace, "ours", [1]))
     grant(plane, get_binding(plane, namespace, "ours"), NODE, ours)
-    told = until_condition(plane, namespace, "ours", "Prepared", "False")
-    assert condition(told, "Prepared")["reason"] == "KubeletExclusive"
+    reported = until_condition(plane, namespace, "ours", "Prepared", "False")
+    assert condition(reported, "Prepared")["reason"] == "KubeletExclusive"
     assert (kernel.program(kubelets), kernel.program(ours)) == ({"1"}, {"0"})

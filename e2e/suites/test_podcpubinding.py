@@ -88,9 +88,9 @@ def until(cluster: Cluster, namespace: str, name: str, status: str, reason: str 
 
     def look() -> Object | None:
         obj = cluster.get("pcb", "-n", namespace, name)
-        told = obj.get("status") or {}
-        current = told.get("observedGeneration") == obj["metadata"]["generation"]
-        fits = told.get("resourceStatus") == status and reason in ("", condition(obj, "Validated")["reason"])
+        reported = obj.get("status") or {}
+        current = reported.get("observedGeneration") == obj["metadata"]["generation"]
+        fits = reported.get("resourceStatus") == status and reason in ("", condition(obj, "Validated")["reason"])
         return obj if current and fits else None
 
     return dict(eventually(f"{name} is {status} {reason}", look))
@@ -101,7 +101,7 @@ def events(cluster: Cluster, namespace: str, name: str, reason: str) -> list[Obj
     return list(cluster.get("events", "-n", namespace, "--field-selector", selector)["items"])
 
 
-def test_whoever_may_do_all_with_bindings_still_says_nothing_of_what_is_pinned(concerto_cluster, namespace, node):
+def test_a_role_with_all_rights_on_bindings_still_can_not_report_what_is_pinned(concerto_cluster, namespace, node):
     uid = make_pod(concerto_cluster, namespace, "web", node)
     bind(concerto_cluster, namespace, "web", "web", [0])
     until(concerto_cluster, namespace, "web", "Validated")
@@ -255,9 +255,9 @@ def test_whatever_happens_while_the_operator_is_killed_at_random_ends_as_the_obj
         topology = NodeCPUTopology.from_raw(concerto_cluster.get("ncpu", node))
         views = [PodCPUBinding.from_raw(obj) for obj in objects]
         verdicts = judge_node(node, topology, [(view, BoundPod("", node)) for view in views])
-        told = {obj["metadata"]["name"]: obj.get("status") or {} for obj in objects}
+        reported = {obj["metadata"]["name"]: obj.get("status") or {} for obj in objects}
         return all(
-            told[name].get("resourceStatus") == verdict.status and told[name].get("cpus", "") == verdict.cpus
+            reported[name].get("resourceStatus") == verdict.status and reported[name].get("cpus", "") == verdict.cpus
             for (_, name), verdict in verdicts.items()
         )
 

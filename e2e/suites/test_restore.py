@@ -35,15 +35,17 @@ def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versi
     operator = operator_process(own_plane, tmp_path, restarts=True)
     watcher = WatcherClient(f"http://{operator.health}")
 
-    def heard_since(when: float) -> bool:
+    def reported_since(when: float) -> bool:
         try:
             found = watcher.host(NODE)
         except OSError:
             return False  # it is being started
         return found is not None and found.end > when
 
-    def hears(when: float) -> None:
-        eventually(lambda: f"the operator hears the agent: {operator.log.read_text()}", lambda: heard_since(when))
+    def reports(when: float) -> None:
+        eventually(
+            lambda: f"the operator has the agent's status: {operator.log.read_text()}", lambda: reported_since(when)
+        )
 
     try:
         agent.start()
@@ -53,7 +55,7 @@ def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versi
         operator.start()
         metadata = [{"name": f"c{n}", "namespace": "default"} for n in range(300)]
         own_plane.apply(*({"apiVersion": "v1", "kind": "ConfigMap", "metadata": each} for each in metadata))
-        hears(time.time())
+        reports(time.time())
         # What the agent does by a spec shows that it has seen a version after all those
         spec = '{"spec": {"heartbeat": "20s"}}'
         own_plane.kubectl("patch", "ncap", NODE, "--type=merge", "-p", spec)
@@ -67,7 +69,7 @@ def test_after_a_restore_operator_and_agent_see_what_is_written_at_earlier_versi
         with_storage_stopped(own_plane, snapshot, storage)
         restored_at = time.time()
         eventually("the agent sees it", lambda: "StorageWentBack" in agent.log.read_text())
-        hears(restored_at)
+        reports(restored_at)
     finally:
         for process in (operator, agent):
             process.stop()

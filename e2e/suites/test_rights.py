@@ -168,7 +168,7 @@ ALL = {
     ),
     "widen its own role": Try("merge", RBAC + "/clusterroles/concerto-operator", {"rules": ALL_RULES}),
     "make a role": Try("POST", RBAC + "/clusterroles", rbac("ClusterRole", rules=ALL_RULES)),
-    "speak as somebody else": Try("GET", "/api/v1/nodes", headers={"Impersonate-User": "admin"}),
+    "act as somebody else": Try("GET", "/api/v1/nodes", headers={"Impersonate-User": "admin"}),
     "delete a kind": Try(
         "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodecapacities.concerto.dev?dryRun=All"
     ),

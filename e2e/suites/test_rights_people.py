@@ -96,8 +96,8 @@ def test_who_may_pin_does_not_give_that_away(persons):
     pin = json.dumps(binding("RoleBinding", "concerto-pin"))
     for mine, said in (("admin", "is attempting to grant RBAC permissions not currently held"), ("edit", "orbidden")):
         user = ("--as", f"RoleBinding-{mine}", "--as-group", "system:authenticated")
-        told = persons.kubectl("replace", "-f", "-", *user, stdin=pin, check=False)
-        assert said in told, mine
+        reported = persons.kubectl("replace", "-f", "-", *user, stdin=pin, check=False)
+        assert said in reported, mine
 
 
 def test_what_roles_of_people_allow_is_what_is_written_down(persons):

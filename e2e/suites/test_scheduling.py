@@ -1,4 +1,4 @@
-"""The operator places pods on a real API server: what is bound, what is not, and what people are told.
+"""The operator places pods on a real API server: what is bound, what is not, and what events say.
 
 Nodes are mere API objects here, each of which says once that it is idle and can take ten pods.
 """
@@ -105,10 +105,10 @@ def test_a_hard_constraint_that_is_not_evaluated_is_named_and_the_pod_never_boun
         assert said[0].startswith(none_of_all(concerto_cluster))
         assert any(word in said[0].lower() for word in kind.split()), f"{kind} is not named in: {said[0]}"
 
-        def told(i: int = i) -> dict[str, Any] | None:
+        def reported(i: int = i) -> dict[str, Any] | None:
             return condition(concerto_cluster.get("pod", "-n", namespace, f"hard-{i}"), "PodScheduled")
 
-        found = eventually(f"{kind}: a condition", told)
+        found = eventually(f"{kind}: a condition", reported)
         assert (found["status"], found["reason"]) == ("False", "SchedulerError"), "no node would help"
         assert found["message"] == said[0]
         assert node_of(concerto_cluster, namespace, f"hard-{i}") == ""
@@ -121,12 +121,12 @@ def test_reasons_are_counted_by_node_in_one_event(concerto_cluster, operator, na
     try:
         concerto_cluster.apply(pod(namespace, "choosy", nodeSelector={"no-such": "label"}))
 
-        def told() -> str:
-            # before the operator has heard of the cordon it says so without
+        def reported() -> str:
+            # before the operator has seen the cordon it says so without
             said = events(concerto_cluster, namespace, "choosy", "FailedScheduling")
             return next((text for text in said if "1 node(s) were unschedulable" in text), "")
 
-        said = eventually("all reasons are told", told)
+        said = eventually("all reasons are named", reported)
         assert said.startswith(none_of_all(concerto_cluster))
         match = re.search(r"(\d+) node\(s\) didn't match Pod's node affinity/selector", said)
         assert match and int(match[1]) >= NODES - 1
@@ -159,8 +159,10 @@ def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_
     eventually("all room is used", lambda: len(bound()) == NODES * NODE_PODS)
     waiting = [p["metadata"]["name"] for p in concerto_cluster.get("pods", "-n", namespace)["items"]
                if not p["spec"].get("nodeName")]  # fmt: skip
-    told = eventually("why the rest waits", lambda: events(concerto_cluster, namespace, waiting[0], "FailedScheduling"))
-    assert told[0].startswith(none_of_all(concerto_cluster))
+    reported = eventually(
+        "why the rest waits", lambda: events(concerto_cluster, namespace, waiting[0], "FailedScheduling")
+    )
+    assert reported[0].startswith(none_of_all(concerto_cluster))
     assert max(Counter(found["spec"]["nodeName"] for found in bound()).values()) <= NODE_PODS
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "--wait=false", *[f"many-{i:02d}" for i in range(5)])
     eventually("the rest is placed", lambda: node_of(concerto_cluster, namespace, waiting[-1]))

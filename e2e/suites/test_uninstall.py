@@ -27,7 +27,7 @@ def begin(plane: LocalControlPlane, cache: Path, overlay: Path = OVERLAY) -> sub
         ["make", "uninstall", f"OVERLAY={overlay}"],
         cwd=REPOSITORY,
         env={
-            # not as a part of the `make` that runs these tests, which would be told of
+            # not as a part of the `make` that runs these tests, which would be reported
             **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
             "PATH": f"{Path(plane.kubectl_path).parent}:{os.environ['PATH']}",
             "KUBECONFIG": str(plane.kubeconfig),

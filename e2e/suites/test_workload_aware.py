@@ -102,7 +102,7 @@ def bindings(cluster: Cluster, namespace: str) -> dict[str, Object]:
     return {b["metadata"]["name"]: b for b in cluster.get("pcb", "-n", namespace)["items"]}
 
 
-def told(cluster: Cluster, namespace: str, name: str, reason: str, words: str) -> str:
+def reported(cluster: Cluster, namespace: str, name: str, reason: str, words: str) -> str:
     """The event of that reason that has these words."""
 
     def look() -> str:
@@ -110,7 +110,7 @@ def told(cluster: Cluster, namespace: str, name: str, reason: str, words: str) -
         found = cluster.get("events", "-n", namespace, "--field-selector", selector)["items"]
         return next((e["message"] for e in found if words in e["message"]), "")
 
-    return str(eventually(f"{name} is told: {words}", look))
+    return str(eventually(f"{name} has the event: {words}", look))
 
 
 def concerto(*arguments: Any) -> str:
@@ -147,7 +147,7 @@ def test_each_type_gets_its_cpus_and_the_binding_is_there_before_the_pod_is_boun
         assert len(cpus) == (1 if kind == "best-effort" else 2)
         assert not cpus & taken.setdefault(nodes[name], set())
         taken[nodes[name]] |= cpus
-        said = told(concerto_cluster, namespace, name, "Scheduled", "Successfully assigned")
+        said = reported(concerto_cluster, namespace, name, "Scheduled", "Successfully assigned")
         assert f"it has CPUs {status['cpus']}" in said
     assert found["memory"]["status"]["mems"] == "0-1"
     io = sorted(parse_cpu_list(found["io"]["status"]["cpus"]))
@@ -170,9 +170,9 @@ def test_cpus_that_come_free_go_to_who_waits_and_what_can_not_be_meant_is_said(c
     bound(concerto_cluster, namespace, "big-0", "big-1")
     odd = pod(namespace, "odd", "gpu-bound")
     concerto_cluster.apply(big["big-2"], odd, pod(namespace, "unsaid", cpu=None))
-    told(concerto_cluster, namespace, "big-2", "FailedScheduling", "2 Insufficient cpu")
-    told(concerto_cluster, namespace, "odd", "FailedScheduling", f"don't know the value of label {TYPE}=gpu-bound")
-    told(concerto_cluster, namespace, "unsaid", "FailedScheduling", "cpu-bound needs a cpu request")
+    reported(concerto_cluster, namespace, "big-2", "FailedScheduling", "2 Insufficient cpu")
+    reported(concerto_cluster, namespace, "odd", "FailedScheduling", f"don't know the value of label {TYPE}=gpu-bound")
+    reported(concerto_cluster, namespace, "unsaid", "FailedScheduling", "cpu-bound needs a cpu request")
     explained = concerto("explain", "pod", f"{namespace}/odd", concerto_cluster)
     assert f"WorkloadAware: node(s) don't know the value of label {TYPE}=gpu-bound" in explained
     concerto_cluster.kubectl("delete", "pod", "-n", namespace, "big-0")
@@ -196,8 +196,8 @@ def test_a_silent_agent_keeps_its_own_pod_waiting_and_no_other_and_the_pod_goes_
 
     eventually("its binding waits for the agent", waiting)
     words = f"Node mute-0000 did not prepare CPUs 0-1 within {PREPARE_SECONDS} s"
-    told(concerto_cluster, namespace, "only-there", "FailedScheduling", words)
-    told(concerto_cluster, namespace, "only-there", "FailedScheduling", "did not prepare a pod's CPUs in time")
+    reported(concerto_cluster, namespace, "only-there", "FailedScheduling", words)
+    reported(concerto_cluster, namespace, "only-there", "FailedScheduling", "did not prepare a pod's CPUs in time")
     no_binding(concerto_cluster, namespace, "only-there")
     concerto_cluster.apply(pod(namespace, "anywhere", fleet=""))
     assert bound(concerto_cluster, namespace, "anywhere")["anywhere"].startswith("pins-"), "mute-0000 is avoided now"
@@ -235,7 +235,7 @@ def test_a_binding_whose_pod_can_not_be_bound_is_removed(concerto_cluster, opera
             ),
         )  # fmt: skip
         concerto_cluster.apply(pod(namespace, "barred"))
-        said = told(concerto_cluster, namespace, "barred", "FailedScheduling", "was rejected")
+        said = reported(concerto_cluster, namespace, "barred", "FailedScheduling", "was rejected")
         assert "not this one" in said
         no_binding(concerto_cluster, namespace, "barred")
     finally:
@@ -252,7 +252,7 @@ def test_a_binding_of_somebody_elses_is_not_touched_and_the_pod_waits(concerto_c
         "spec": {"podName": "other", "cpuSet": [{"cpuID": 0}]},
     }
     concerto_cluster.apply(theirs, pod(namespace, "p"))
-    told(
+    reported(
         concerto_cluster,
         namespace,
         "p",

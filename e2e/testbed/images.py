@@ -24,7 +24,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes | None = None, **attributes: object) -> None:
-    """Adds an entry that says nothing of when or by whom it was made."""
+    """Adds an entry without its time of making and without its owner."""
     entry = tarfile.TarInfo(name)
     entry.mode = 0o755
     for key, value in attributes.items():
@@ -56,7 +56,7 @@ def build_image(target: Path, name: str, entrypoint: Sequence[str] = (), *, busy
     Args:
         target: the archive to write.
         name: the image's name and tag; pods ask for it with ``imagePullPolicy: Never``.
-        entrypoint: what the container runs when the pod says nothing else.
+        entrypoint: what the container runs unless the pod says otherwise.
         busybox: a static busybox; the one on PATH by default.
 
     Raises:

@@ -30,7 +30,7 @@ def installed_system(
 
     Args:
         cluster: where; with a kube-scheduler, which places the operator and the agents.
-        say: told what is done.
+        say: called with what is done.
         names: of the nodes.
         overlay: what is applied.
         images: ours; those of this very code if not given.

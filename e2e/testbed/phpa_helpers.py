@@ -36,7 +36,7 @@ def autoscaler_config(cluster: Cluster) -> ClusterConfig:
 
 @dataclass(frozen=True)
 class Shown:
-    """One and the same token to show to agents, whoever's it is."""
+    """One and the same token to show to agents."""
 
     text: str
 

@@ -253,7 +253,7 @@ class Recorder:
                         violations.append(f"{a.name} -> {a.node} in {a.batch}[{a.index}]: {wrong}")
                     on_node[a.node].append(a)
                     continue
-                # Whom another scheduler has bound since may not have been heard of yet when this was decided
+                # A pod that another scheduler has bound since may not have been seen yet when this was decided
                 available += sum(u not in ours and (pods[u].bound or 0) > int(a.capacity_version) for u in in_flight)
                 if available < 1 - TOLERANCE:
                     violations.append(

@@ -32,7 +32,7 @@ class ScriptedLoad:
         self.millicores = millicores
         self._cluster, self._api, self._selector = cluster, api, selector
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -44,7 +44,7 @@ class ScriptedLoad:
         self._over.set()
         self._thread.join(10)
 
-    def _tell(self) -> None:
+    def _run(self) -> None:
         while not self._over.wait(1.0):
             try:
                 pods = self._cluster.get("pods", "-n", "default", "-l", self._selector)["items"]

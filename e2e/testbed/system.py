@@ -151,7 +151,7 @@ def real_system(
 
     Args:
         cluster: where.
-        say: told what is done.
+        say: called with what is done.
         names: of the nodes.
         operator_flags: further ones.
         operator_restarts: see `Process`.

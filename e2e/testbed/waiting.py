@@ -21,8 +21,8 @@ def eventually(what: What, look: Callable[[], Any], seconds: float = PATIENCE_SE
     """The first true value that ``look`` gives.
 
     Args:
-        what: is to be so, for the message; or what tells that when patience has ended.
-        look: tells; what it raises is raised.
+        what: is to be so, for the message; or a function that makes it when patience has ended.
+        look: whether it is so; what it raises is raised.
         seconds: patience.
 
     Raises:

@@ -187,7 +187,7 @@ def test_nothing_is_said_of_a_claim_that_was_not_looked_at_yet(tmp_path):
     assert cpusets.standing(lost) is None
 
 
-def test_what_the_kernel_refuses_is_told_and_nobody_else_suffers(tmp_path):
+def test_what_the_kernel_refuses_is_reported_and_nobody_else_suffers(tmp_path):
     model = node(tmp_path)
     write = model.cgroups.write
     stubborn = model.pods["b"]
@@ -241,7 +241,7 @@ def test_a_cgroup_that_its_owner_has_locked_keeps_nobody_elses_cpus_from_them(tm
     file.mkdir()  # root of these tests may read whatever has a mode: this it can't
     cpusets = agent(model, rule)
     cpusets.enforce([claim("a", 1)])
-    # Where only containers are written, and this can't be, its pod stays in the way, which is told
+    # Where only containers are written, and this can't be, its pod stays in the way, which is reported
     in_the_way = rule.containers_only
     assert cpusets.outcomes["a"].intruder == ("pod b" if in_the_way else "")
     assert (frozenset({1}) in sets(model, "a")) is not in_the_way
@@ -304,25 +304,25 @@ def test_pins_are_counted_by_state_and_so_are_the_changes_of_others(tmp_path):
     assert count_pins(cpusets, [], frozenset()).cpus == {}
 
 
-def test_what_somebody_else_writes_and_who_enters_is_heard_of_at_once(tmp_path):
+def test_what_somebody_else_writes_and_who_enters_is_seen_at_once(tmp_path):
     model = node(tmp_path, pods="a")
-    heard: list[str] = []
-    watcher = ContainerWatcher(model.cgroups.root, heard.append, Inotify)
+    received: list[str] = []
+    watcher = ContainerWatcher(model.cgroups.root, received.append, Inotify)
     watcher.follow("a", model.pods["a"])
-    # event, whether it is heard of
+    # event, whether it is reported
     container = model.start_container("a", "new")
     watcher.drain()
-    assert heard == ["a"]
+    assert received == ["a"]
     for file in ("cgroup.procs", "cpuset.cpus"):
         (model.cgroups.root / container / file).write_text("1\n")
         watcher.drain()
-    assert heard == ["a"] * 3
+    assert received == ["a"] * 3
     watcher.drain()
-    assert heard == ["a"] * 3
+    assert received == ["a"] * 3
     model.stop("a")
     watcher.forget("a")
     watcher.drain()
-    assert heard == ["a"] * 3
+    assert received == ["a"] * 3
     watcher.close()
 
 
@@ -423,15 +423,15 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("grant", "said", "prepared", "applied", "conflict", "told"), SAID.values(), ids=SAID)
-def test_an_agents_part_of_the_status_fits_the_crd(grant, said, prepared, applied, conflict, told):
+@pytest.mark.parametrize(("grant", "said", "prepared", "applied", "conflict", "reported"), SAID.values(), ids=SAID)
+def test_an_agents_part_of_the_status_fits_the_crd(grant, said, prepared, applied, conflict, reported):
     now = "2026-01-01T00:00:02Z"
     status = build_agent_status(OBJECT, claim("a", 1), grant, said, "2026-01-01T00:00:01Z", now)
     conditions = {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
     assert (conditions["Prepared"], conditions["Applied"]) == (prepared, applied)
     assert conditions["KubeletConflict"][0] == conflict
     assert {c["observedGeneration"] for c in status["conditions"]} == {1}
-    assert status["applied"] == told
+    assert status["applied"] == reported
     whole = OBJECT["status"] | status | {"conditions": OBJECT["status"]["conditions"] + status["conditions"]}
     assert problems(OBJECT | {"status": whole}) == []
     assert own_part(whole) == status
@@ -447,15 +447,15 @@ def test_what_was_seen_of_a_pods_use_stays_with_it_and_goes_with_it():
     def built(obj, made_for, **said):
         return build_agent_status(obj, made_for, Grant(made_for, ONE), Outcome(ONE, **said), None, "now")
 
-    def told(status) -> list[str]:
+    def reported(status) -> list[str]:
         return [c["reason"] for c in status["conditions"] if c["type"] == "WorkloadTypeFits"]
 
     status = built(OBJECT, typed, fit=fits)
-    assert told(status) == ["MostlyIdle"]
+    assert reported(status) == ["MostlyIdle"]
     seen = OBJECT | {"status": status}
-    assert told(built(seen, typed)) == ["MostlyIdle"], "an agent that has started again has seen nothing yet"
-    assert told(built(seen, one)) == [], "the binding has no type any more"
-    assert told(built(seen, Claim(**vars(typed) | {"pod_uid": "b"}))) == [], "another pod has its name"
+    assert reported(built(seen, typed)) == ["MostlyIdle"], "an agent that has started again has seen nothing yet"
+    assert reported(built(seen, one)) == [], "the binding has no type any more"
+    assert reported(built(seen, Claim(**vars(typed) | {"pod_uid": "b"}))) == [], "another pod has its name"
 
 
 def test_a_plan_for_pods_that_have_what_they_shall_have_is_empty(tmp_path):

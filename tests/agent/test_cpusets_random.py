@@ -54,7 +54,7 @@ class World:
         self.cgroups = CgroupfsModel(root, version, topology.cpus, frozenset(topology.numa_nodes))
         self.node = NodeModel(self.cgroups, driver)
         self.bindings: dict[BindingKey, PodCPUBinding] = {}
-        self.claims: dict[BindingKey, Claim] = {}  # what the agent has been told
+        self.claims: dict[BindingKey, Claim] = {}  # what the agent has been given
         self.sequence = 0
         self.clock = 0.0
         self.dies_in = -1
@@ -141,7 +141,7 @@ class World:
                 )  # fmt: skip
 
     def deliver(self) -> None:
-        """The operator writes its verdicts, and the agent hears of them one after the other, acting now and then."""
+        """The operator writes its verdicts, and the agent receives them one after the other, acting now and then."""
         wanted = dict(self.all_claims())
         keys = sorted(wanted.keys() | self.claims.keys())
         self.chance.shuffle(keys)

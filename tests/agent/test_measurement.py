@@ -69,7 +69,7 @@ def test_a_batch_is_ten_samples_and_three_make_it_warm(run):
 def test_pods_that_count_are_those_listed(run):
     census = run.measurement.census
     for uid in (A, B):
-        census.heard(None, pod(uid), run.now, WALL)
+        census.on_pod_change(None, pod(uid), run.now, WALL)
         census.appeared(uid, run.now)
         census.working(uid, run.now)
     assert run.measurement.pods_changed
@@ -88,7 +88,7 @@ def test_a_batch_can_be_folded_early_for_a_pod(run):
     for _ in range(3):
         run.second()
     run.sample()
-    run.measurement.census.heard(None, pod(A), run.now, WALL)
+    run.measurement.census.on_pod_change(None, pod(A), run.now, WALL)
     run.measurement.census.appeared(A, run.now)
     run.measurement.census.working(A, run.now)
     run.sample()
@@ -98,7 +98,7 @@ def test_a_batch_can_be_folded_early_for_a_pod(run):
     assert measured.report.samples[0].tolist() == [2, 2]
 
 
-def test_a_resource_lost_is_told_and_the_other_goes_on(run):
+def test_a_resource_lost_is_reported_and_the_other_goes_on(run):
     run.second()
     (run.machine.proc / "meminfo").unlink()
     run.measurement.apply(CapacitySettings(cpu_formula="Mean"), 2, run.now)  # and its descriptors are closed
@@ -124,7 +124,7 @@ def test_what_only_some_samples_lacked_is_no_news(run):
     assert "NoPressure" not in reasons(measured)
 
 
-def test_a_reading_that_never_comes_is_told_even_without_a_problem(run):
+def test_a_reading_that_never_comes_is_reported_even_without_a_problem(run):
     run.second()
     measured = run.second(busy=None)  # the counters stand still: no time, as far as they are concerned
     assert measured.report.samples[0, 0] == 0
@@ -164,7 +164,7 @@ def test_other_settings_keep_what_was_learned(run):
 
 
 def test_other_resources_begin_anew_with_the_pods_that_are_there(run):
-    run.measurement.census.heard(None, pod(A), run.now, WALL)
+    run.measurement.census.on_pod_change(None, pod(A), run.now, WALL)
     run.measurement.census.appeared(A, run.now)
     run.measurement.census.working(A, run.now)
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_the_same_settings_under_another_generation_disturb_nothing(run):
 
 def test_time_in_fractions_of_other_cpus_is_not_time_that_pods_have_had_since(run):
     for uid in (A, B):
-        run.measurement.census.heard(None, pod(uid), run.now, WALL)
+        run.measurement.census.on_pod_change(None, pod(uid), run.now, WALL)
         run.measurement.census.appeared(uid, run.now)
         run.measurement.census.working(uid, run.now)
     for seconds in range(8):
@@ -205,7 +205,7 @@ def test_time_in_fractions_of_other_cpus_is_not_time_that_pods_have_had_since(ru
         assert not run.second().report.large[0]
 
 
-def test_what_each_pod_waits_for_tells_the_demand_beyond_two(run):
+def test_what_each_pod_waits_for_shows_the_demand_beyond_two(run):
     """On four CPUs that are in use, three pods whose tasks wait all the time."""
     waited = dict.fromkeys((A, B, "c"), 0.0)
     for _ in range(4):

@@ -39,8 +39,8 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
     for uid in ("a", "b", "c"):
         model.start(uid, "burstable")
     (tmp_path / "cpu_manager_state").write_text(json.dumps({"policyName": "none"}))
-    told: dict[str, str] = {}
-    all_told = asyncio.Event()
+    reported: dict[str, str] = {}
+    all_reported = asyncio.Event()
 
     async def server(request: web.Request) -> web.StreamResponse:
         if request.method == "PATCH":
@@ -48,9 +48,9 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
             if name == "a":
                 return await answer(request)
             body = json.loads(await request.read())
-            told[name] = next(c["status"] for c in body["status"]["conditions"] if c["type"] == "Prepared")
-            if len(told) == 2:
-                all_told.set()
+            reported[name] = next(c["status"] for c in body["status"]["conditions"] if c["type"] == "Prepared")
+            if len(reported) == 2:
+                all_reported.set()
             return web.json_response(binding(name) | {"status": body["status"]})
         if "watch" in request.query:
             return await hangs_up(request)
@@ -63,13 +63,13 @@ async def test_a_status_that_is_refused_or_is_none_keeps_no_other_binding_waitin
         pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict)
         running = asyncio.create_task(pinner.run())
         async with asyncio.timeout(20):
-            await all_told.wait()
+            await all_reported.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert told == {"b": "True", "c": "True"}
+    assert reported == {"b": "True", "c": "True"}
 
 
-async def test_a_type_that_does_not_fit_what_the_pod_uses_is_told(tmp_path):
+async def test_a_type_that_does_not_fit_what_the_pod_uses_is_reported(tmp_path):
     sys = build(tmp_path / "sys", smt(1, 2, 2))
     model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
     model.start("a", "burstable")
@@ -104,7 +104,7 @@ async def test_a_type_that_does_not_fit_what_the_pod_uses_is_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "afterwards", "told"),
+    ("unreadable", "afterwards", "reported"),
     [
         ("sys/devices/system/cpu/online", "0-3", "releasing every pin"),
         ("cpu_manager_state", "1", "pins stay: "),
@@ -112,7 +112,7 @@ async def test_a_type_that_does_not_fit_what_the_pod_uses_is_told(tmp_path):
     ids=["the topology: pods get what the cgroup above them has", "kubelet's state: a set could be kubelet's"],
 )
 async def test_an_agent_that_is_removed_releases_what_it_can_though_a_file_can_not_be_read(
-    tmp_path, caplog, unreadable, afterwards, told
+    tmp_path, caplog, unreadable, afterwards, reported
 ):
     sys = build(tmp_path / "sys", smt(1, 2, 2))
     model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
@@ -129,4 +129,4 @@ async def test_an_agent_that_is_removed_releases_what_it_can_though_a_file_can_n
             await Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict).release_on_uninstall()
     found = {(model.cgroups.root / path / "cpuset.cpus").read_text().strip() for path in model.below("a")}
     assert found == {afterwards}
-    assert told in caplog.text
+    assert reported in caplog.text

@@ -68,7 +68,7 @@ def test_the_share_of_a_kind_is_the_same_on_an_idle_and_on_an_overloaded_node(po
 
 
 @pytest.mark.parametrize("tasks_per_cpu", [1.0, 2.0, 8.0])
-def test_where_pods_have_no_pressure_the_nodes_demand_tells_what_they_lost(tasks_per_cpu):
+def test_where_pods_have_no_pressure_the_nodes_demand_shows_what_they_lost(tasks_per_cpu):
     costs = PodCosts()
     for i in range(20):
         life = 2.0 + 1.0 * tasks_per_cpu
@@ -196,7 +196,7 @@ def test_pods_that_run_are_in_it_and_each_pod_is_counted_once():
     assert (ended.ended, ended.work, ended.running) == (1.0, 3.0, 0.0)
 
 
-def test_pods_of_different_kinds_are_told_apart_and_a_new_image_is_another_kind():
+def test_pods_of_different_kinds_are_distinguished_and_a_new_image_is_another_kind():
     costs = PodCosts()
     for i in range(10):
         run(costs, f"pi{i}", work=1.0, life=2.0, lost=0.0)

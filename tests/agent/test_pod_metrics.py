@@ -154,7 +154,7 @@ def test_cgroups_are_read_once_a_second_however_often_somebody_asks(tmp_path: Pa
         (f"pod{UIDS[0]}", None),
     ],
 )
-def test_a_container_is_told_by_its_directory(directory, found):
+def test_a_container_is_reported_by_its_directory(directory, found):
     assert container_id(directory) == found
 
 
@@ -236,7 +236,7 @@ async def test_strangers_do_not_push_out_who_may_read():
 
 HEAD = b"GET /metrics/resource HTTP/1.1\r\nHost: n1\r\n"
 STRANGERS: dict[str, tuple[bool, bytes]] = {
-    "connects and says nothing": (False, b""),
+    "connects and sends nothing": (False, b""),
     "does not end its handshake": (False, b"\x16\x03\x01\x02\x00"),
     "does not end its request": (True, HEAD),
     "has no token": (True, HEAD + b"\r\n"),
@@ -274,7 +274,7 @@ async def test_few_strangers_are_let_in_at_a_time_and_those_who_may_read_get_thr
             await runner.cleanup()
 
 
-async def test_it_is_served_over_tls_by_the_certificate_that_is_told(tmp_path: Path):
+async def test_it_is_served_over_tls_by_the_certificate_that_it_is_given(tmp_path: Path):
     certificate = make_certificate()
     async with faulty([KNOWN, MAY]) as api:
         metrics = metrics_of(Machine(tmp_path, "v2"), {}, [])

@@ -122,7 +122,7 @@ def watch(tmp_path):
 @pytest.mark.parametrize("below", ["", "n1"])
 @pytest.mark.parametrize("qos", ["guaranteed", "burstable", "besteffort"])
 @pytest.mark.parametrize("driver", ["cgroupfs", "systemd", "kind"])
-def test_a_pod_that_comes_and_goes_is_told_by_the_kernel(watch, tmp_path, driver, qos, below):
+def test_a_pod_that_comes_and_goes_is_reported_by_the_kernel(watch, tmp_path, driver, qos, below):
     path = pod_paths(driver, {A: qos}, below)[A]
     (tmp_path / path).parent.mkdir(parents=True)
     w = watch(below)
@@ -161,7 +161,7 @@ def test_a_pod_works_once_a_container_is_there_and_not_only_its_sandbox(watch, t
     w.take()
     assert w.working == ([A] if expected else [])
     w.watcher.refresh()
-    assert w.working == ([A] if expected else []), "it is told once"
+    assert w.working == ([A] if expected else []), "it is reported once"
 
 
 SANDBOX, FIRST, SECOND = ("a" * 64, "b" * 64, "c" * 64)
@@ -239,7 +239,7 @@ def test_a_pod_that_came_and_went_between_two_looks_is_not_missed(watch, tmp_pat
     assert w.take() == [(A, True), (A, False)]
 
 
-def test_a_pod_is_told_once_even_if_both_a_scan_and_an_event_show_it(watch, tmp_path):
+def test_a_pod_is_reported_once_even_if_both_a_scan_and_an_event_show_it(watch, tmp_path):
     (tmp_path / "kubepods").mkdir()
     w = watch()
     w.make(f"kubepods/pod{A}")
@@ -345,7 +345,7 @@ def test_without_inotify_the_tree_is_scanned_and_that_is_said_once(watch, tmp_pa
         w = watch(open_inotify=opener)
         assert w.watcher.events == "Scan"
         w.make(f"kubepods/burstable/pod{A}")
-        assert w.take() == [], "nobody tells"
+        assert w.take() == [], "nothing reports it"
         w.watcher.refresh()
         assert w.take() == [(A, True)]
         w.remove(f"kubepods/burstable/pod{A}")
@@ -365,7 +365,7 @@ def test_inotify_that_becomes_available_is_used(watch, tmp_path):
     assert w.take() == [(A, True)]
 
 
-def test_the_kernel_speaks_as_the_constants_say(tmp_path):
+def test_the_constants_are_the_kernels(tmp_path):
     inotify = Inotify()
     inner = tmp_path / "inner"
     inner.mkdir()

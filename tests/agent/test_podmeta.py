@@ -106,31 +106,31 @@ def starts(census: PodCensus, uid: str, at: float, *, found: bool = False) -> No
 
 
 def test_a_pod_whose_containers_have_not_started_is_no_load_yet_however_long_that_takes(census, listener):
-    census.heard(None, pod(), 9.0, WALL)
+    census.on_pod_change(None, pod(), 9.0, WALL)
     census.appeared(A, 10.0)
     assert census.counted == {}, "its image is pulled, or kubelet is busy"
     census.working(A, 700.0)
     assert census.counted == {A: 700.0}
 
 
-def test_where_sandboxes_have_no_cgroup_the_status_tells_of_the_first_container(census, listener):
-    census.heard(None, pod(), 9.0, WALL)
+def test_where_sandboxes_have_no_cgroup_the_status_reports_the_first_container(census, listener):
+    census.on_pod_change(None, pod(), 9.0, WALL)
     census.appeared(A, 10.0)
-    census.heard(pod(), pod(started=STARTED), 12.0, WALL)
+    census.on_pod_change(pod(), pod(started=STARTED), 12.0, WALL)
     assert census.counted == {A: 12.0}
     census.working(A, 13.0)
     assert listener.said == [("started", 12.0)], "it has started once"
 
 
-def test_a_status_that_speaks_of_a_pod_without_a_cgroup_counts_for_nothing(census, listener):
-    census.heard(None, pod(started=STARTED), 12.0, WALL)
+def test_a_status_that_names_a_pod_without_a_cgroup_counts_for_nothing(census, listener):
+    census.on_pod_change(None, pod(started=STARTED), 12.0, WALL)
     assert census.counted == {}
     census.appeared(A, 13.0)
     assert census.counted == {A: 13.0}, "its container had started before its cgroup was seen"
 
 
 def test_a_pod_counts_from_its_first_container_to_its_cgroups_end(census, listener):
-    census.heard(None, pod(), 9.0, WALL)
+    census.on_pod_change(None, pod(), 9.0, WALL)
     assert census.counted == {}, "bound to the node, but nothing of it is there"
     starts(census, A, 10.0)
     assert census.counted == {A: 10.0}
@@ -158,7 +158,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("facts", "left", "over"), ENDS.values(), ids=ENDS)
 def test_a_pod_stops_counting_with_its_last_container_and_not_with_its_cgroup(census, listener, facts, left, over):
-    census.heard(None, pod(**facts), 9.0, WALL)
+    census.on_pod_change(None, pod(**facts), 9.0, WALL)
     starts(census, A, 10.0)
     census.containers_gone(A, left, 15.0)
     assert census.counted == ({} if over else {A: 10.0})
@@ -168,7 +168,7 @@ def test_a_pod_stops_counting_with_its_last_container_and_not_with_its_cgroup(ce
 
 
 def test_a_container_that_starts_again_counts_again(census, listener):
-    census.heard(None, pod(restart="OnFailure"), 9.0, WALL)
+    census.on_pod_change(None, pod(restart="OnFailure"), 9.0, WALL)
     starts(census, A, 10.0)
     census.containers_gone(A, Containers(1), 15.0)
     census.working(A, 25.0)
@@ -177,17 +177,17 @@ def test_a_container_that_starts_again_counts_again(census, listener):
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_does_not_count_though_its_cgroup_is_still_there(census, listener, phase):
-    census.heard(None, pod(**JOB), 9.0, WALL)
+    census.on_pod_change(None, pod(**JOB), 9.0, WALL)
     starts(census, A, 10.0)
-    census.heard(pod(**JOB), pod(**JOB, started=STARTED, phase=phase), 15.0, WALL)
+    census.on_pod_change(pod(**JOB), pod(**JOB, started=STARTED, phase=phase), 15.0, WALL)
     assert census.counted == {}
     assert listener.said[-1] == ("ended", A, 10.0, 15.0)
 
 
 def test_a_pod_that_was_deleted_and_whose_containers_are_gone_does_not_count(census, listener):
-    census.heard(None, pod(), 9.0, WALL)
+    census.on_pod_change(None, pod(), 9.0, WALL)
     starts(census, A, 10.0)
-    census.heard(pod(), None, 12.0, WALL)
+    census.on_pod_change(pod(), None, 12.0, WALL)
     census.containers_gone(A, Containers(1), 13.0)
     assert listener.said[-1] == ("ended", A, 10.0, 13.0)
 
@@ -195,7 +195,7 @@ def test_a_pod_that_was_deleted_and_whose_containers_are_gone_does_not_count(cen
 def test_a_cgroup_whose_pod_is_heard_of_later_is_as_old_as_its_cgroup(census, listener):
     starts(census, A, 10.0)
     assert census.counted == {}
-    census.heard(None, pod(), 10.2, WALL)
+    census.on_pod_change(None, pod(), 10.2, WALL)
     assert listener.said == [("started", 10.0)]
 
 
@@ -207,26 +207,26 @@ def test_a_cgroup_whose_pod_nobody_knows_does_not_count(census, listener):
 
 def test_a_pod_found_running_is_as_old_as_the_api_says(census, listener):
     starts(census, A, 100.0, found=True)
-    census.heard(None, pod(started=STARTED), 101.0, WALL)
+    census.on_pod_change(None, pod(started=STARTED), 101.0, WALL)
     assert listener.said == [("started", 41.0)]
 
 
 def test_a_wall_clock_behind_the_api_makes_no_pod_younger_than_its_cgroup(census, listener):
     starts(census, A, 100.0, found=True)
-    census.heard(None, pod(started=STARTED), 101.0, WALL - 86400)
+    census.on_pod_change(None, pod(started=STARTED), 101.0, WALL - 86400)
     assert listener.said == [("started", 100.0)]
 
 
 def test_the_api_does_not_age_a_pod_whose_beginning_was_seen(census, listener):
     starts(census, A, 100.0)
-    census.heard(None, pod(started=STARTED), 101.0, WALL)
+    census.on_pod_change(None, pod(started=STARTED), 101.0, WALL)
     assert listener.said == [("started", 100.0)]
 
 
 def test_a_pod_deleted_from_the_api_counts_until_its_cgroup_is_gone(census, listener):
-    census.heard(None, pod(), 9.0, WALL)
+    census.on_pod_change(None, pod(), 9.0, WALL)
     starts(census, A, 10.0)
-    census.heard(pod(), None, 12.0, WALL)
+    census.on_pod_change(pod(), None, 12.0, WALL)
     assert census.counted == {A: 10.0}, "its load is still there"
     census.vanished(A, 13.0)
     assert listener.said[-1] == ("ended", A, 10.0, 13.0)
@@ -235,7 +235,7 @@ def test_a_pod_deleted_from_the_api_counts_until_its_cgroup_is_gone(census, list
 
 
 def test_daemonset_and_static_pods_belong_to_the_node(census, listener):
-    census.heard(None, pod(A, owner="DaemonSet"), 9.0, WALL)
+    census.on_pod_change(None, pod(A, owner="DaemonSet"), 9.0, WALL)
     starts(census, A, 10.0)
     starts(census, STATIC_UID, 10.0)
     assert listener.said == []
@@ -245,7 +245,7 @@ def test_daemonset_and_static_pods_belong_to_the_node(census, listener):
 
 
 def test_a_static_pod_with_another_kind_of_uid_is_known_by_its_mirror(census, listener):
-    census.heard(None, pod(A, owner="Node", mirror_of="custom-uid"), 9.0, WALL)
+    census.on_pod_change(None, pod(A, owner="Node", mirror_of="custom-uid"), 9.0, WALL)
     starts(census, "custom-uid", 10.0)
     assert listener.said == []
     assert census.uncounted() == ["custom-uid"]
@@ -254,7 +254,7 @@ def test_a_static_pod_with_another_kind_of_uid_is_known_by_its_mirror(census, li
 def test_more_pods_than_the_status_may_list_stay_in_flight(listener):
     census = PodCensus(listener, max_pods=1)
     for uid, at in ((A, 10.0), (B, 11.0)):
-        census.heard(None, pod(uid), 9.0, WALL)
+        census.on_pod_change(None, pod(uid), 9.0, WALL)
         starts(census, uid, at)
     assert census.counted == {A: 10.0}
     census.vanished(A, 12.0)
@@ -272,7 +272,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.integers(1, 8))
-def test_the_listener_can_always_tell_who_counts(events, max_pods):
+def test_the_listener_can_always_know_who_counts(events, max_pods):
     listener = Listener()
     census = PodCensus(listener, max_pods=max_pods)
     present, working, in_api, at = set(), set(), {}, 0.0
@@ -290,9 +290,9 @@ def test_the_listener_can_always_tell_who_counts(events, max_pods):
             census.vanished(uid, at)
         elif what == "known" and uid not in in_api:
             in_api[uid] = pod(uid, owner="DaemonSet" if i == 7 else "Job")
-            census.heard(None, in_api[uid], at, WALL)
+            census.on_pod_change(None, in_api[uid], at, WALL)
         elif what == "deleted" and uid in in_api:
-            census.heard(in_api.pop(uid), None, at, WALL)
+            census.on_pod_change(in_api.pop(uid), None, at, WALL)
         started = [said for said in listener.said if said[0] == "started"]
         ended = [said for said in listener.said if said[0] == "ended"]
         assert len(started) - len(ended) == len(census.counted) <= max_pods

@@ -57,7 +57,7 @@ PARSERS = {
         b"some avg10=0.00 total=9\nfull avg10=0 avg60=0 avg300=0 total=2500000\n",
         2.5,
     ),
-    "a kernel that tells no full pressure of cpu": (parse_pressure_full, b"some avg10=0.00 total=9\n", None),
+    "a kernel without full pressure of cpu": (parse_pressure_full, b"some avg10=0.00 total=9\n", None),
     "pressure disabled at boot": (parse_pressure, b"", None),
     "cpu times without guest": (parse_cpu_times, b"cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 0\n", (1, 2, 3, 4, 5, 6, 7, 8)),
     "cpu times of a kernel without steal": (parse_cpu_times, b"cpu 1 2 3 4 5 6 7\n", (1, 2, 3, 4, 5, 6, 7, 0)),
@@ -142,7 +142,7 @@ def test_machine_scope_measures_cpu_and_memory(tmp_path):
 def test_running_and_waiting_tasks_are_counted_without_the_one_that_counts(tmp_path):
     machine = Machine(tmp_path)
     meters = sampler(machine)
-    assert math.isnan(meters.sample(10.0).readings["cpu"].runnable), "a kernel that does not tell"
+    assert math.isnan(meters.sample(10.0).readings["cpu"].runnable), "a kernel that does not report it"
     for tasks, expected in ((1, 0.0), (9, 2.0)):
         machine.stat("130 0 110 860 0 0 0 0", running=tasks)
         assert meters.sample(10.1).readings["cpu"].runnable == pytest.approx(expected), "of four CPUs"
@@ -420,7 +420,7 @@ SHARED = {
 
 @pytest.mark.parametrize(("sibling", "cpus", "kubepods", "said"), SHARED.values(), ids=SHARED.keys())
 @pytest.mark.parametrize("layout", ["hybrid", "v2"])
-def test_cpus_shared_with_another_node_are_told(tmp_path, layout, sibling, cpus, kubepods, said):
+def test_cpus_shared_with_another_node_are_reported(tmp_path, layout, sibling, cpus, kubepods, said):
     machine = Machine(tmp_path, layout)
     for name, own in (("n1", "0-1"), (sibling, cpus)):
         machine.cpuset(name, own)
@@ -509,7 +509,7 @@ def test_a_gauge_that_was_replaced_as_a_whole_is_read_anew(tmp_path):
     assert meters.sample(10.1).readings["gpu"].usage == 0.75
 
 
-def test_a_resource_that_nothing_measures_is_told(tmp_path):
+def test_a_resource_that_nothing_measures_is_reported(tmp_path):
     spec = CapacitySettings(resources=("gpu",), gauges=(Gauge("disk", "/x"),))
     machine = Machine(tmp_path)
     sample = Sampler(NodeFiles(proc=machine.proc, sys=machine.sys), spec).sample(1.0)

@@ -444,7 +444,7 @@ DISRUPTED = {
 
 
 @pytest.mark.parametrize(("metadata", "condition", "preempted"), DISRUPTED.values(), ids=DISRUPTED)
-def test_a_pod_that_makes_room_is_told_from_one_that_ends(metadata, condition, preempted):
+def test_a_pod_that_makes_room_is_distinguished_from_one_that_ends(metadata, condition, preempted):
     conditions = [
         {"type": "Ready", "status": "True"},
         *([{"type": "DisruptionTarget", **condition}] if condition else []),

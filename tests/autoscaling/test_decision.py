@@ -27,7 +27,7 @@ def test_metrics_together(outcomes, current, want):
     assert (got.replicas, got.metric, got.active.reason) == want
 
 
-def test_a_broken_metric_is_told_even_where_the_others_decided():
+def test_a_broken_metric_is_reported_even_where_the_others_decided():
     got = combine([BROKEN, Proposal(5, "b")], 4)
     assert got.error == (
         "invalid metrics (1 invalid out of 2), first error is: failed to get cpu resource metric value: gone"

@@ -62,7 +62,7 @@ HISTORIES = {
     "days that once in a while rose by as much keep it": (days(np.tile([4.0] * 17 + [8.5], 48)), 1.0),
     "days that rose by less keep what they needed": (days(np.tile([4.0] * 17 + [6.5], 48)), 2.5 / ROOM),
     "as much of a small load is more of it": (days(np.tile([1.0] * 17 + [2.9], 48)), 1.9 / ROOM * 4.0**0.25),
-    "an empty history tells nothing": (days(np.full(864, np.nan)), 1.0),
+    "an empty history changes nothing": (days(np.full(864, np.nan)), 1.0),
     "and so is one that is shorter than the horizon": (days([4.0]), 1.0),
 }
 

@@ -248,7 +248,7 @@ def test_pods_without_a_reading_count_for_the_load_that_they_can_have_taken(with
     assert got.demand == pytest.approx(demand)
 
 
-def test_a_total_without_any_ready_pod_tells_no_load_and_not_none():
+def test_a_total_without_any_ready_pod_gives_no_load_and_not_zero():
     starting = pods(3, "Pending", ready="False")
     assert value_replicas(3, starting, 9000, metric="m", target=1000, tolerances=TEN_PERCENT).demand is None
     assert value_replicas(0, [], 9000, metric="m", target=1000, tolerances=TEN_PERCENT).demand == 9

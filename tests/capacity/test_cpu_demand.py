@@ -19,8 +19,8 @@ DEMAND = {
     "just full": (0.5, 1.0, 1.0),
     "twice as many threads as CPUs": (1.0, 1.0, 2.0),
     "a quota's pressure on an idle node does not count": (0.11 * 1.79 / 2, 0.11, 0.11 * 1.79),
-    "no pressure told, half used": (0.5, 0.5, 0.5),
-    "no pressure told, full: the worst is believed": (1.0, 1.0, 2.0),
+    "no pressure reported, half used": (0.5, 0.5, 0.5),
+    "no pressure reported, full: the worst is believed": (1.0, 1.0, 2.0),
 }
 
 
@@ -42,7 +42,7 @@ SOURCES = {
     "tasks are counted, and the CPUs idle": ({"y": 0.25, "used": 0.5, "runnable": 0.5}, (0.5, "RunnableTasks")),
     "what pods wait for is added to what runs": ({"y": 1.0, "used": 1.0, "waiting": 6.0}, (7.0, "PodPressure")),
     "waiting on a CPU that idles is by quota": ({"y": 0.1, "used": 0.1, "waiting": 4.0}, (0.5, "PodPressure")),
-    "the node's pressure, where pods tell less": ({"y": 1.0, "used": 1.0, "waiting": 0.0}, (2.0, "PodPressure")),
+    "the node's pressure, where pods report less": ({"y": 1.0, "used": 1.0, "waiting": 0.0}, (2.0, "PodPressure")),
     "the node's pressure alone": ({"y": 1.0, "used": 1.0}, (2.0, "Pressure")),
     "no pressure at all": ({"y": 0.5, "used": 0.5, "tells_pressure": False}, (0.5, "Utilisation")),
     "both: tasks are exact": ({"y": 1.0, "used": 1.0, "runnable": 3.0, "waiting": 6.0}, (3.0, "RunnableTasks")),
@@ -50,7 +50,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize(("reading", "expected"), SOURCES.values(), ids=SOURCES)
-def test_the_best_reading_there_is_tells_the_demand(reading, expected):
+def test_the_best_reading_there_is_shows_the_demand(reading, expected):
     demand, source = of(**reading)
     assert (pytest.approx(demand), source) == expected
 
@@ -87,7 +87,7 @@ def test_an_overloaded_node_does_not_believe_in_more_pods_the_more_it_runs():
     assert window[16] <= window[4] + 1.5
     assert many.capacity[0] < -8, "it says by how many it runs too many"
     capped = learned_window(16, runnable=False)
-    assert capped.capacity[0] + 16 > 2 * window[16], "which two tasks per CPU at most could not tell"
+    assert capped.capacity[0] + 16 > 2 * window[16], "which two tasks per CPU at most could not show"
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 1e300])

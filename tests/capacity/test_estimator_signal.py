@@ -15,7 +15,7 @@ INITIAL = 0.5  # initialPerPodCost in signal units
 def run(batches, settings=SETTINGS):
     """Baseline and cost after batches of (signal, pods, churn)."""
     estimator = SignalEstimator(1)
-    told = []
+    reported = []
     for signal, pods, churn in batches:
         estimator.update(
             settings,
@@ -26,15 +26,15 @@ def run(batches, settings=SETTINGS):
             initial_cost=np.array([INITIAL]),
             elapsed_seconds=1.0,
         )
-        told.append((float(estimator.baseline[0]), float(estimator.cost[0])))
-    return told
+        reported.append((float(estimator.baseline[0]), float(estimator.cost[0])))
+    return reported
 
 
 def literal(batches, q=SETTINGS.process_noise, r=SETTINGS.measurement_noise):
     """The two filters as the source writes them, one number at a time."""
     b = c = None
     pb = pc = 1.0
-    told = []
+    reported = []
     for signal, n, churn in batches:
         if b is None:
             c, b = INITIAL, signal + INITIAL * n
@@ -48,8 +48,8 @@ def literal(batches, q=SETTINGS.process_noise, r=SETTINGS.measurement_noise):
             pb = (1 - k) * pb + q
             if n == 0 and c < INITIAL:
                 c = min(INITIAL, c + SETTINGS.idle_cost_growth * INITIAL / SETTINGS.initial_per_pod_cost)
-        told.append((b, c))
-    return told
+        reported.append((b, c))
+    return reported
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 2.0, 5.0, 9.0]), st.integers(0, 20), st.booleans()), min_size=1))
@@ -66,8 +66,8 @@ def test_it_learns_both_when_the_number_of_pods_varies():
 
 @pytest.mark.parametrize(("case", "batch"), [("saturated", (0.0, 5, False)), ("in a churn window", (3.0, 5, True))])
 def test_it_halts_when(case, batch):
-    told = run([(5.0, 4, False)] * 5 + [batch] * 5)
-    assert told[4] == told[-1], case
+    reported = run([(5.0, 4, False)] * 5 + [batch] * 5)
+    assert reported[4] == reported[-1], case
 
 
 def test_without_pods_cost_creeps_up_to_the_first_guess_and_not_beyond():
@@ -78,7 +78,7 @@ def test_without_pods_cost_creeps_up_to_the_first_guess_and_not_beyond():
     assert costs[-1] == pytest.approx(INITIAL)
 
 
-def test_at_a_constant_number_of_pods_it_cannot_tell_baseline_from_cost():
+def test_at_a_constant_number_of_pods_it_cannot_separate_baseline_from_cost():
     """Its fault: true b = 1, c = 0.1, started at b = 0.6; a steady n = 5."""
     estimator = SignalEstimator(1)
     estimator.baseline[:], estimator.cost[:] = 0.6, 0.1

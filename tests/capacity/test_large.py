@@ -124,7 +124,7 @@ def test_pods_found_at_the_start_with_hours_of_time_are_large_only_if_they_are_b
 
 
 @given(st.data())
-def test_whatever_is_told_shares_are_shares(data):
+def test_whatever_is_reported_shares_are_shares(data):
     pods, now = LargePods(1), 0.0
     for _ in range(data.draw(st.integers(1, 8))):
         now += data.draw(st.sampled_from([0.0, 0.3, 1.0, 100.0]))

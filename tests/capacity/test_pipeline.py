@@ -178,17 +178,17 @@ def test_one_node_alone_is_a_row_of_many(spec):
             y, non_pod = rng.random((n, 2)), rng.random((n, 2)) * 0.1
             many.sample(now, y, non_pod=non_pod)
             one.sample(now, y[watched : watched + 1], non_pod=non_pod[watched : watched + 1])
-        all_told, told = many.fold(now, cluster), one.fold(now, cluster)
-        for (name, values), of_one in zip(arrays_of(all_told).items(), arrays_of(told).values()):
+        all_reported, reported = many.fold(now, cluster), one.fold(now, cluster)
+        for (name, values), of_one in zip(arrays_of(all_reported).items(), arrays_of(reported).values()):
             assert of_one[0] == pytest.approx(values[watched], rel=1e-9, abs=1e-12), name
 
 
 def test_what_is_published_is_the_local_model_and_never_the_view():
     heavy = Subspace(*decompose(batch_moment(np.full((10, 2), 0.9))), nodes=50)
-    alone, told = start().batches(5, [[0.2, 0.1]]), start().batches(5, [[0.2, 0.1]], heavy)
-    assert told.local_moments.tolist() == alone.local_moments.tolist()
-    assert told.local_models()[1].tolist() == alone.local_models()[1].tolist()
-    assert told.signal[0] < alone.signal[0]
+    alone, reported = start().batches(5, [[0.2, 0.1]]), start().batches(5, [[0.2, 0.1]], heavy)
+    assert reported.local_moments.tolist() == alone.local_moments.tolist()
+    assert reported.local_models()[1].tolist() == alone.local_models()[1].tolist()
+    assert reported.signal[0] < alone.signal[0]
 
 
 def test_the_local_model_is_the_weighted_svd_of_its_batches():

@@ -10,7 +10,7 @@ AGES = (0.0, 0.5, 1.0, 3.0)
 
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("start"), st.integers(0, 2), st.integers(0, 40)),  # node, age in slots when told
+        st.tuples(st.just("start"), st.integers(0, 2), st.integers(0, 40)),  # node, age in slots when reported
         st.tuples(st.just("end"), st.integers(0, 10_000), st.just(0)),  # which of the living
         st.tuples(st.just("wait"), st.integers(1, 12), st.just(0)),  # slots
         st.tuples(st.just("wait"), st.just(500), st.just(0)),

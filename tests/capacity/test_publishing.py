@@ -170,7 +170,7 @@ def test_noise_within_a_tenth_of_the_capacity_is_never_published(capacity, noise
 
 
 @given(POSITIVE, POSITIVE)
-def test_whether_one_more_pod_fits_is_told_unless_it_is_a_hair(old, new):
+def test_whether_one_more_pod_fits_is_reported_unless_it_is_a_hair(old, new):
     if (old < 1) != (new < 1) and abs(old - new) > 0.11 * max(old, 1):
         assert capacity_moved(old, new, SETTINGS)
 
@@ -254,7 +254,7 @@ CASES = {
     "busy": ([[0.9, 0.5]] * 4, 3, 0.1),
     "full": ([[1.0, 1.0]] * 4, 10, 0.3),
     "the first batch": ([[0.5, 0.5]], 0, 0.5),
-    "non-pod usage that can't be told": ([[0.5, 0.5]] * 4, 1, math.nan),
+    "non-pod usage that is unknown": ([[0.5, 0.5]] * 4, 1, math.nan),
     "one resource lost": ([[0.5, 0.5], [0.5, math.nan]], 1, 0.1),
     "one resource never measured": ([[0.5, math.nan]] * 4, 1, 0.1),
     "readings that are no fractions": ([[0.5, 0.5], [-1.0, 7.0], [0.5, 0.5]], 1, 0.1),
@@ -361,6 +361,6 @@ def test_what_the_conditions_say(facts, expected):
     assert set(found) == {"Ready", "TelemetryComplete", "Reconciling", "Stalled"}
 
 
-def test_a_message_tells_every_problem_once():
-    told = build_conditions(Health(**{**FACTS, "problems": [NO_PRESSURE, NO_GAUGE, NO_PRESSURE]}))
-    assert Condition("TelemetryComplete", "False", "InvalidGauge", "No gauge. No pressure.") in told
+def test_a_message_shows_every_problem_once():
+    reported = build_conditions(Health(**{**FACTS, "problems": [NO_PRESSURE, NO_GAUGE, NO_PRESSURE]}))
+    assert Condition("TelemetryComplete", "False", "InvalidGauge", "No gauge. No pressure.") in reported

@@ -130,7 +130,7 @@ def dense(batches_by_node):
     return by_svd(np.hstack([weight * scaled(batch) for batch in batches_by_node]))
 
 
-def told(model):
+def reported(model):
     subspace = model.subspace()
     return subspace.directions, subspace.sigma
 
@@ -142,13 +142,13 @@ def test_the_cluster_model_is_the_dense_svd_and_the_sequential_merge(drawn):
     for k, model in enumerate(models):
         exact.update(f"node-{k}", *model)
         streaming.update(f"node-{k}", *model)
-    same_model(told(exact), dense(drawn))
+    same_model(reported(exact), dense(drawn))
     # Carico's rule with γ = √((N-1)/N), √(1/N) is exact as long as each node is merged once
     sequential = models[0]
     for k, model in enumerate(models[1:], start=2):
         sequential = merge(sequential, model, 1 / k)
-    same_model(told(exact), sequential)
-    same_model(told(streaming), sequential)
+    same_model(reported(exact), sequential)
+    same_model(reported(streaming), sequential)
 
 
 @settings(max_examples=50)
@@ -168,10 +168,10 @@ def test_adding_and_removing_leaves_just_what_the_live_nodes_say_last(seed, step
     if not last:
         assert model.subspace() is None
         return
-    same_model(told(model), dense(list(last.values())))
-    before = told(model)
+    same_model(reported(model), dense(list(last.values())))
+    before = reported(model)
     model.rebuild()
-    same_model(told(model), before)
+    same_model(reported(model), before)
 
 
 @given(st.permutations(range(6)))
@@ -183,7 +183,7 @@ def test_order_does_not_matter_to_the_exact_model(order):
         sorted_model.update(str(k), *decompose(batch_moment(drawn[k])))
     for k in order:
         other.update(str(k), *decompose(batch_moment(drawn[k])))
-    same_model(told(other), told(sorted_model))
+    same_model(reported(other), reported(sorted_model))
 
 
 def test_rounding_does_not_drift_over_many_updates():
@@ -193,7 +193,7 @@ def test_rounding_does_not_drift_over_many_updates():
     for _ in range(500):
         last = batch_moment(rng.random((50, 10, 2)))
         model.update_moments(names, last)
-    assert second_moment(*told(model)) == pytest.approx(last.mean(axis=0), abs=1e-12)
+    assert second_moment(*reported(model)) == pytest.approx(last.mean(axis=0), abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["Exact", "Streaming"])
@@ -210,11 +210,11 @@ def test_rounding_does_not_drift_over_many_updates():
 def test_a_bad_model_is_refused_and_leaves_no_trace(kind, case, directions, sigma):
     model = cluster_model(kind, 2)
     model.update("good", np.eye(2), np.array([0.5, 0.1]))
-    before = told(model)
+    before = reported(model)
     with pytest.raises(ValueError, match=r"model"):
         model.update("bad", np.array(directions, dtype=float), np.array(sigma, dtype=float))
     assert len(model) == 1, case
-    same_model(told(model), before)
+    same_model(reported(model), before)
 
 
 def test_the_streaming_model_forgets_a_lost_node_only_slowly():

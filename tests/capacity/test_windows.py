@@ -10,19 +10,19 @@ from concerto.capacity.windows import WINDOW_SECONDS, Windows
 
 def reference(seconds, now):
     """Per window from all 1-second means (NaN: none), newest last; the second of ``now`` is not complete."""
-    told = {}
+    reported = {}
     done = np.array(seconds[: int(now)])
     for name, length in WINDOW_SECONDS.items():
         inside = done[-length:] if len(done) else done
         inside = inside[~np.isnan(inside)]
         if len(inside):
-            told[name] = (inside.mean(), inside.std(), inside[-1], len(inside))
+            reported[name] = (inside.mean(), inside.std(), inside[-1], len(inside))
         else:
-            told[name] = (np.nan, np.nan, np.nan, 0)
-    return told
+            reported[name] = (np.nan, np.nan, np.nan, 0)
+    return reported
 
 
-def told(windows, now, node=0, resource=0):
+def reported(windows, now, node=0, resource=0):
     return {
         name: tuple(array[node, resource] for array in (w.average, w.standard_deviation, w.latest, w.covered_seconds))
         for name, w in windows.statistics(now).items()
@@ -46,14 +46,14 @@ def test_streams_with_gaps_agree_with_numpy(seed, length, gap_rate, base):
         for k, value in enumerate(values[second]):
             windows.add(second + k / 10, np.full((1, 1), value))
     means = np.where(present, values.mean(axis=1), np.nan)
-    agree(told(windows, float(length)), reference(means, length))
+    agree(reported(windows, float(length)), reference(means, length))
 
 
 def test_a_small_deviation_of_a_large_mean_survives():
     windows = Windows(1, 1)
     for second in range(900):
         windows.add(float(second), np.full((1, 1), 0.9 + 1e-9 * (second % 2)))
-    assert told(windows, 900.0)["15m"][1] == pytest.approx(0.5e-9, rel=1e-3)
+    assert reported(windows, 900.0)["15m"][1] == pytest.approx(0.5e-9, rel=1e-3)
 
 
 def test_nothing_measured_is_not_zero():
@@ -66,16 +66,16 @@ def test_nothing_measured_is_not_zero():
 def test_the_present_second_does_not_count_until_it_is_over():
     windows = Windows(1, 1)
     windows.add(0.0, np.full((1, 1), 0.5))
-    assert told(windows, 0.95)["5m"][3] == 0
-    assert told(windows, 1.0)["5m"] == pytest.approx((0.5, 0.0, 0.5, 1))
+    assert reported(windows, 0.95)["5m"][3] == 0
+    assert reported(windows, 1.0)["5m"] == pytest.approx((0.5, 0.0, 0.5, 1))
 
 
 def test_a_resource_that_was_not_measured_is_a_gap_in_that_resource_alone():
     windows = Windows(1, 2)
     for second in range(3):
         windows.add(float(second), np.array([[0.2, 0.9]]), np.array([[True, second != 1]]))
-    assert told(windows, 3.0, resource=0)["5m"][3] == 3
-    assert told(windows, 3.0, resource=1)["5m"] == pytest.approx((0.9, 0.0, 0.9, 2))
+    assert reported(windows, 3.0, resource=0)["5m"][3] == 3
+    assert reported(windows, 3.0, resource=1)["5m"] == pytest.approx((0.9, 0.0, 0.9, 2))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_clocks_that_jump(case, times, covered):
     windows = Windows(1, 1)
     for at in times:
         windows.add(at, np.full((1, 1), 0.5))
-    ours = told(windows, times[-1])["15m"]
+    ours = reported(windows, times[-1])["15m"]
     assert ours[3] == covered, case
     assert ours[0] == pytest.approx(0.5), case
 

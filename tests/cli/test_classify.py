@@ -6,7 +6,7 @@ from concerto.cli.main import main
 CSV = "workload,vanilla,packed,spread\ncanneal-2,100,78,159\nstream-4,1,1.44,0.94\nfreqmine-4,1,0.96,0.95\n"
 
 
-def told(tmp_path, capsys, text, *flags):
+def reported(tmp_path, capsys, text, *flags):
     path = tmp_path / "times.csv"
     path.write_text(text, encoding="utf-8", newline="")
     status = main(["classify", str(path), *flags])
@@ -15,7 +15,7 @@ def told(tmp_path, capsys, text, *flags):
 
 
 def test_each_workload_gets_its_slowdowns_class_and_label(tmp_path, capsys):
-    status, lines, _ = told(tmp_path, capsys, CSV)
+    status, lines, _ = reported(tmp_path, capsys, CSV)
     assert status == 0
     assert [line.split() for line in lines] == [
         ["canneal-2", "packed", "0.78", "spread", "1.59", "PackedFriendly", "concerto.dev/workload-type=cpu-bound"],
@@ -26,9 +26,9 @@ def test_each_workload_gets_its_slowdowns_class_and_label(tmp_path, capsys):
 
 def test_repetitions_are_averaged_without_the_warm_up(tmp_path, capsys):
     text = "workload,vanilla,packed,spread\na,100,900,100\na,10,8,10\na,10,10,11\n"
-    assert "packed 0.90  spread 1.05" in told(tmp_path, capsys, text, "--warm-up", "1")[1][0]
-    assert "IsolationFriendly" in told(tmp_path, capsys, "workload,vanilla,packed,spread\na,10,9,9\n")[1][0]
-    status, _, error = told(tmp_path, capsys, text, "--warm-up", "3")
+    assert "packed 0.90  spread 1.05" in reported(tmp_path, capsys, text, "--warm-up", "1")[1][0]
+    assert "IsolationFriendly" in reported(tmp_path, capsys, "workload,vanilla,packed,spread\na,10,9,9\n")[1][0]
+    status, _, error = reported(tmp_path, capsys, text, "--warm-up", "3")
     assert (status, "a: no repetition is left" in error) == (2, True)
 
 
@@ -45,19 +45,19 @@ def test_repetitions_are_averaged_without_the_warm_up(tmp_path, capsys):
     ],
 )
 def test_what_is_wrong_with_the_file_is_said_with_its_line(tmp_path, capsys, text, says):
-    status, _, error = told(tmp_path, capsys, text)
+    status, _, error = reported(tmp_path, capsys, text)
     assert status == 2
     assert says in error
 
 
 def test_a_file_that_a_spreadsheet_saved_is_read(tmp_path, capsys):
-    assert told(tmp_path, capsys, "\ufeff" + CSV.replace("\n", "\r\n")) == told(tmp_path, capsys, CSV)
+    assert reported(tmp_path, capsys, "\ufeff" + CSV.replace("\n", "\r\n")) == reported(tmp_path, capsys, CSV)
 
 
-def test_repetitions_that_lie_too_far_apart_are_told(tmp_path, capsys):
+def test_repetitions_that_lie_too_far_apart_are_reported(tmp_path, capsys):
     text = "workload,vanilla,packed,spread\na,10,8,10\na,10,{},10\n"
-    assert len(told(tmp_path, capsys, text.format("8.4"))[1]) == 1
-    assert "lie 20% apart" in told(tmp_path, capsys, text.format("9.8"))[1][1]
+    assert len(reported(tmp_path, capsys, text.format("8.4"))[1]) == 1
+    assert "lie 20% apart" in reported(tmp_path, capsys, text.format("9.8"))[1][1]
 
 
 @pytest.mark.parametrize(

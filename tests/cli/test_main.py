@@ -24,12 +24,12 @@ def test_simulate_itself_runs_scenarios(capsys):
 
 
 def test_who_reads_only_the_first_lines_sees_no_traceback():
-    told = subprocess.run(
+    reported = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m concerto.cli.main simulate --list | head -1"],
         capture_output=True,
         text=True,
     )
-    assert (told.stdout.count("\n"), told.stderr) == (1, "")
+    assert (reported.stdout.count("\n"), reported.stderr) == (1, "")
 
 
 def test_a_simulation_that_could_not_show_its_results_is_not_begun(monkeypatch, capsys):

@@ -152,7 +152,7 @@ def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expe
     assert (condition.status, condition.reason) == expected
 
 
-def test_a_score_that_its_provider_tells_nothing_has_a_condition_once_all_else_is_well():
+def test_a_score_that_its_provider_has_no_answer_for_has_a_condition_once_all_else_is_well():
     lacking = (("LoadVariationRiskBalancing", ("memory.standardDeviation",)),)
     condition = metrics_condition(Coverage("Prometheus", fresh=3, lacking=lacking))
     assert (condition.status, condition.reason) == ("False", "ScoresLackMetrics")
@@ -172,7 +172,7 @@ NEWS = {
 
 
 @pytest.mark.parametrize(("state", "news"), NEWS.values(), ids=NEWS)
-def test_what_changes_a_condition_is_not_kept_until_counters_are_told(state, news):
+def test_what_changes_a_condition_is_not_kept_until_counters_are_reported(state, news):
     assert is_news(state, TOLD) is news
 
 

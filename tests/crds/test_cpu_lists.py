@@ -75,7 +75,7 @@ HUGE = CPUTopology(
 METADATA = {"name": "b", "namespace": "ns", "uid": "u", "generation": 1, "creationTimestamp": "2026-03-01T12:00:00Z"}
 
 
-def test_a_binding_of_as_many_odd_cpus_as_it_may_name_is_told_how_it_stands():
+def test_a_binding_of_as_many_odd_cpus_as_it_may_name_gets_a_status():
     spec = {"podName": "p", "cpuSet": [{"cpuID": cpu} for cpu in odd(BOUND)], "exclusivenessLevel": "CPU"}
     obj = {"apiVersion": "concerto.dev/v1alpha1", "kind": "PodCPUBinding", "metadata": METADATA, "spec": spec}
     view, pod = PodCPUBinding.from_raw(obj), BoundPod("p", "n")

@@ -55,7 +55,7 @@ def test_every_kind_is_found_and_shown_in_the_same_way(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_a_pattern_refuses_a_sentence_explains(kind):
-    # assignments are the operator's own, and of what has no type (a number or a string) rules can't speak
+    # assignments are the operator's own, and of what has no type (a number or a string) there can be no rules
     mute = [
         path
         for path, schema in fields(structural_schema(kind))

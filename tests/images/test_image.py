@@ -31,7 +31,7 @@ def test_every_wheel_of_an_image_is_pinned_with_its_hash(target):
     assert pins.count("--hash=sha256:") >= len(names)
 
 
-def test_a_name_that_the_lock_does_not_pin_is_told():
+def test_a_name_that_the_lock_does_not_pin_is_reported():
     with pytest.raises(KeyError, match="missing"):
         locked({"missing"}, "numpy==2.0 \\\n    --hash=sha256:00\n")
 

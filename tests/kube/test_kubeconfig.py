@@ -172,7 +172,7 @@ async def test_a_plugins_token_that_is_refused_is_fetched_again_once_for_all_req
             assert runs(tmp_path) == 2
 
 
-async def test_a_plugin_gives_a_certificate_and_hears_of_its_cluster(tmp_path: Path) -> None:
+async def test_a_plugin_gives_a_certificate_and_is_given_its_cluster(tmp_path: Path) -> None:
     status = '{"clientCertificateData": info["spec"]["cluster"]["server"], "clientKeyData": os.environ["EXTRA"]}'
     user = executes("./plugin", provideClusterInfo=True, env=[{"name": "EXTRA", "value": "KEY"}])
     plugin_that_prints(tmp_path, status)
@@ -188,7 +188,7 @@ FAULTY_PLUGINS = {
     "fails": (lambda p: executes(plugin(p, "exit('not logged in')")), "not logged in"),
     "prints no JSON": (lambda p: executes(plugin(p, "print('hello')")), "failed to decode"),
     "prints nothing to authenticate with": (lambda p: executes(plugin_that_prints(p, "{}")), "neither token nor"),
-    "speaks another version": (
+    "has another version": (
         lambda p: executes(plugin(p, 'print(\'{"apiVersion": "x/v1", "kind": "k", "status": {"token": "t"}}\')')),
         "does not match",
     ),
@@ -227,7 +227,7 @@ async def test_a_context_is_chosen_by_name(tmp_path: Path, monkeypatch: pytest.M
     add_cluster_arguments(parser)
     args = parser.parse_args(["--kubeconfig", str(path), "--context", "there"])
     assert load_config(args.kubeconfig, args.context).server == "https://far"
-    # also by whoever sits in a pod; without one the pod's own account counts
+    # also in a pod; without one the pod's own account counts
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -48,13 +48,13 @@ async def breaks(request: web.Request) -> None:
 
 
 async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tuple[Reflector, list[str], list[str]]:
-    """What a reflector told, and what it asked for, until ``until`` holds."""
-    told: list[str] = []
+    """What a reflector reported, and what it asked for, until ``until`` holds."""
+    reported: list[str] = []
 
-    def tell(old: Object | None, new: Object | None) -> None:
+    def report(old: Object | None, new: Object | None) -> None:
         item = new or old
         assert item is not None
-        told.append(
+        reported.append(
             f"{'+' if old is None else '-' if new is None else '~'}{item['metadata']['uid'].removeprefix('uid-')}"
         )
         if until(reflector):
@@ -62,7 +62,7 @@ async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tupl
 
     done = asyncio.Event()
     async with faulty(answers) as server:
-        reflector = Reflector(server.session, THINGS, on_change=tell, settings=QUICK)
+        reflector = Reflector(server.session, THINGS, on_change=report, settings=QUICK)
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(20):
@@ -75,7 +75,7 @@ async def follow(answers: list[Any], until: Callable[[Reflector], bool]) -> tupl
         asked = [request.split("?")[1].split("&") for request in server.seen]
         return (
             reflector,
-            told,
+            reported,
             [next((p for p in params if p.startswith("resourceVersion")), kind_of_list(params)) for params in asked],
         )
 
@@ -148,7 +148,7 @@ async def test_a_storage_that_was_restored_is_seen_and_ends_all_that_was_conclud
 
 
 async def test_a_collection_in_which_nothing_happens_is_watched_without_a_pause() -> None:
-    """Else what happens first after a long quiet would be heard of half a minute late."""
+    """Else what happens first after a long quiet would be seen half a minute late."""
     settings = ReflectorSettings(inactivity_seconds=0.1, first_backoff_seconds=3600, max_backoff_seconds=3600)
     quiet = [streams(b" ", then=for_ever)] * 6
     async with faulty([page(5), *quiet, streams(event("ADDED", thing("a", 6)), then=for_ever)]) as server:
@@ -171,19 +171,19 @@ async def test_a_list_that_breaks_off_is_begun_again_and_nothing_of_it_is_believ
         page(7, thing("c", 7)),
         streams(then=for_ever),
     ]
-    _, told, _ = await follow(answers, has("b", "c"))
-    assert told == ["+b", "+c"]
+    _, reported, _ = await follow(answers, has("b", "c"))
+    assert reported == ["+b", "+c"]
 
 
-async def test_differences_between_two_lists_are_told_ends_first() -> None:
+async def test_differences_between_two_lists_are_reported_ends_first() -> None:
     answers = [
         page(5, thing("same", 1), thing("new", 1), thing("old", 1), thing("again", 1, uid="uid-1")),
         streams(error(410, "Expired")),
         page(9, thing("same", 1), thing("new", 8), thing("again", 9, uid="uid-2"), thing("last", 9)),
         streams(then=for_ever),
     ]
-    _, told, _ = await follow(answers, lambda r: ("ns", "last") in r.store)
-    assert told == ["+same", "+new", "+old", "+1", "-old", "~new", "-1", "+2", "+last"]
+    _, reported, _ = await follow(answers, lambda r: ("ns", "last") in r.store)
+    assert reported == ["+same", "+new", "+old", "+1", "-old", "~new", "-1", "+2", "+last"]
 
 
 async def test_an_object_that_took_anothers_name_ends_the_other() -> None:
@@ -191,8 +191,8 @@ async def test_an_object_that_took_anothers_name_ends_the_other() -> None:
         page(5, thing("a", 1, uid="uid-1")),
         streams(event("MODIFIED", thing("a", 6, uid="uid-2")), event("DELETED", thing("unknown", 7)), then=for_ever),
     ]
-    _, told, _ = await follow(answers, lambda r: [i["metadata"]["uid"] for i in r.store.values()] == ["uid-2"])
-    assert told == ["+1", "-1", "+2"]
+    _, reported, _ = await follow(answers, lambda r: [i["metadata"]["uid"] for i in r.store.values()] == ["uid-2"])
+    assert reported == ["+1", "-1", "+2"]
 
 
 async def test_who_wants_a_fresh_view_does_not_wait_out_a_back_off() -> None:

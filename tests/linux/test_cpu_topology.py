@@ -25,7 +25,7 @@ SHAPES = {
     "fast and frugal cores": (trees.HYBRID, (1, 12, 16, 1), "0-1", [(2, "8-11"), (2, "12-15"), (3, "0-15")]),
     "siblings offline": (trees.OFFLINE, (1, 4, 6, 1), "0,4", [(3, "0-4,6")]),
     "core numbers that start again in each die": (trees.DIES, (1, 4, 4, 1), "0", []),
-    "Arm, which tells no package": (trees.ARM, (1, 4, 4, 1), "0", []),
+    "Arm, which reports no package": (trees.ARM, (1, 4, 4, 1), "0", []),
 }  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_offline_cpus_are_those_present_and_not_those_that_could_be_plugged_in(t
     assert read_topology(trees.build(tmp_path, trees.OFFLINE)).topology.offline == {5, 7}
 
 
-def test_kinds_of_cores_are_told_only_where_there_are_several(tmp_path):
+def test_kinds_of_cores_are_reported_only_where_there_are_several(tmp_path):
     def kinds(name: str, shape: trees.Shape) -> dict[str, str]:
         found = read_topology(trees.build(tmp_path / name, shape)).topology.core_kinds
         return {kind: format_cpu_list(cpus) for kind, cpus in found.items()}
@@ -65,7 +65,7 @@ def test_kinds_of_cores_are_told_only_where_there_are_several(tmp_path):
     assert kinds("arm", trees.ARM) == {"capacity-446": "0-1", "capacity-1024": "2-3"}
 
 
-def test_a_cpu_whose_topology_is_hidden_is_a_core_of_its_own_and_told(tmp_path):
+def test_a_cpu_whose_topology_is_hidden_is_a_core_of_its_own_and_reported(tmp_path):
     write(tmp_path / "devices/system/cpu/online", "0-1\n")
     reading = read_topology(tmp_path)
     assert [format_cpu_list(c.cpus) for c in reading.topology.cores] == ["0", "1"]
@@ -116,7 +116,7 @@ def test_what_kubelet_keeps_is_read_from_its_files(tmp_path, state, config, expe
     assert all(word in problem for word, problem in zip(words, found.problems, strict=True))
 
 
-def test_files_of_kubelet_that_are_not_shown_to_the_agent_are_told_and_not_taken_for_none(tmp_path):
+def test_files_of_kubelet_that_are_not_shown_to_the_agent_are_reported_and_not_taken_for_none(tmp_path):
     found = read_kubelet(Path("/nowhere/cpu_manager_state"), Path("/nowhere/config.yaml"))
     assert len(found.problems) == 1
     status = build_topology_status({}, read_topology(trees.build(tmp_path, trees.SINGLE)), found, 1e9)

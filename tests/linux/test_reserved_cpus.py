@@ -1,4 +1,4 @@
-"""CPUs that kubelet reserves, however it is told to."""
+"""CPUs that kubelet reserves, however it is configured."""
 
 from __future__ import annotations
 

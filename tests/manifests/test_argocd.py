@@ -141,8 +141,8 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
         said("NodeCPUTopology", *topology_conditions((), (), ())), "Healthy", "All CPUs",
     ),
     "a topology has gaps": (
-        said("NodeCPUTopology", *topology_conditions(("CPU 3 tells no core.",), (), ())), "Degraded",
-        "CPU 3 tells no core.",
+        said("NodeCPUTopology", *topology_conditions(("CPU 3 has no core.",), (), ())), "Degraded",
+        "CPU 3 has no core.",
     ),
     "the cluster's model is there": (
         said("SubspaceSnapshot", Condition("Ready", "True", "Merged", "Merged from the models of 3 nodes.")),
@@ -154,7 +154,7 @@ STATES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a binding's pod is not there": (binding(V["no pod"]), "Progressing", "There is no pod default/a"),
     "a binding's pod is on no node": (binding(V["no node"]), "Progressing", "has no node yet"),
-    "a binding's node tells no CPUs": (binding(V["no topology"]), "Degraded", "is the agent of the node running?"),
+    "a binding's node publishes no CPUs": (binding(V["no topology"]), "Degraded", "is the agent of the node running?"),
     "a binding asks for CPUs that don't exist": (
         binding(V["c"]), "Degraded", "CPUs [9] do not exist in node n.",
     ),

@@ -186,7 +186,7 @@ def test_each_workload_runs_under_the_account_that_its_role_is_bound_to(kind, na
         ("concerto-binding-status", "concerto-agent"),
     ],
 )
-def test_a_policy_denies_and_speaks_of_the_account_there_is(policy, account):
+def test_a_policy_denies_and_names_the_account_there_is(policy, account):
     spec = objects()["ValidatingAdmissionPolicy", policy]["spec"]
     assert spec["failurePolicy"] == "Fail"
     assert f"'system:serviceaccount:concerto-system:{account}'" in yaml.safe_dump(spec, width=1000).replace("''", "'")
@@ -275,7 +275,7 @@ def test_an_operator_leaves_no_gap_when_a_node_is_drained_or_a_version_rolled_ou
 
 
 def controllers(component):
-    """What a component's patches tell the operator to run."""
+    """What a component's patches have the operator run."""
     (kustomization,) = documents(component / "kustomization.yaml")
     patches = [yaml.safe_load(p["patch"]) for p in kustomization.get("patches", ())]
     steps = [step for patch in patches if isinstance(patch, list) for step in patch]
@@ -283,27 +283,27 @@ def controllers(component):
 
 
 def flags(deployment):
-    """What a Deployment's container is told."""
+    """The arguments of a Deployment's container."""
     return objects()["Deployment", deployment]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_each_component_that_brings_rights_for_the_operator_has_it_use_them_and_no_other_does():
     assert {a for a in flags("concerto-operator") if a.startswith("--controllers")} == {"--controllers=scheduling"}
-    told = {path.name: controllers(path) for path in (MANIFESTS / "components").iterdir()}
-    assert told["watcher"] == set()
-    assert set().union(*told.values()) == set(CONTROLLERS) - {"scheduling", "autoscaling"}
-    for name, wanted in told.items():
+    given = {path.name: controllers(path) for path in (MANIFESTS / "components").iterdir()}
+    assert given["watcher"] == set()
+    assert set().union(*given.values()) == set(CONTROLLERS) - {"scheduling", "autoscaling"}
+    for name, wanted in given.items():
         brings_rights = any(role == f"concerto-operator-{name}" for _, role in OPERATOR)
         assert wanted == ({name} if brings_rights else set())
 
 
 def test_autoscaling_has_a_deployment_a_lease_and_an_account_of_its_own():
-    told = flags("concerto-autoscaler")
-    assert {a for a in told if a.startswith("--controllers")} == {"--controllers=autoscaling"}
+    given = flags("concerto-autoscaler")
+    assert {a for a in given if a.startswith("--controllers")} == {"--controllers=autoscaling"}
     settings = OperatorSettings(
         "concerto-system", frozenset({"autoscaling"}), None, LeaseSettings(), PredictiveHPASettings(), True
     )
-    assert f"--service-account={settings.account}" in told
+    assert f"--service-account={settings.account}" in given
     leases = {names for _, resource, names, verb in rights(*AUTOSCALER) if (resource, verb) == ("leases", "update")}
     assert leases == {(settings.lease_name,)}
 

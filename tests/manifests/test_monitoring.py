@@ -132,7 +132,7 @@ def test_rules_and_dashboard_ask_for_metrics_that_there_are():
     assert {name for query in queries for name in re.findall(r"concerto_\w+", query)} <= known
 
 
-def test_panels_are_told_apart():
+def test_panels_are_distinguished():
     panels = DASHBOARD["panels"]
     assert len({p["id"] for p in panels}) == len({p["title"] for p in panels}) == len(panels)
     assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}) == len(panels)

@@ -54,7 +54,7 @@ def test_the_patched_agent_is_root_without_capabilities_and_writes_cgroups_only(
     assert writable == {"/sys/fs/cgroup"}
 
 
-def test_the_flags_it_adds_are_the_agents_and_speak_of_what_is_mounted():
+def test_the_flags_it_adds_are_the_agents_and_name_what_is_mounted():
     merge = next(p for p in patches() if isinstance(p, dict))
     added = [operation["value"] for p in patches() if isinstance(p, list) for operation in p]
     parser = ArgumentParser()

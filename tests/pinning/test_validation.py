@@ -81,7 +81,7 @@ def test_a_static_pod_can_not_be_bound_and_holds_nothing():
     }
 
 
-def test_cpus_that_are_switched_off_are_told_from_those_that_never_were():
+def test_cpus_that_are_switched_off_are_distinguished_from_those_that_never_were():
     topology = CPUTopology(SEED.cores, SEED.numa_nodes, offline=frozenset({20}))
     message = judged(binding("a", "20,26"), topology=topology)["a"].message
     assert message == "CPUs [20 26] do not exist in node node-4 (switched off: 20)."

@@ -26,7 +26,7 @@ def placed(result):
     return {d.pod.name: d.assignment.node for d in result.decisions}
 
 
-def told(result):
+def reported(result):
     return {u.pod.name: u.diagnosis.message for u in result.unschedulable}
 
 
@@ -38,7 +38,7 @@ def test_each_pod_sees_what_those_before_it_took():
     cluster = measured(a=3.0, b=2.0)
     result = decide(cluster, [pod(f"p{i}") for i in range(6)])
     assert placed(result) == {"p0": "a", "p1": "a", "p2": "b", "p3": "a", "p4": "b"}
-    assert told(result) == {"p5": "0/2 nodes are available: 2 Insufficient measured capacity."}
+    assert reported(result) == {"p5": "0/2 nodes are available: 2 Insufficient measured capacity."}
 
 
 def test_a_decision_records_what_it_was_made_on():
@@ -99,7 +99,7 @@ def test_the_message_counts_nodes_by_reason_as_kube_scheduler_does():
         [capacity("e", 0.2)],
     )
     result = decide(cluster, [pod("p", requests={"cpu": "1", "memory": "1Gi"})])
-    assert told(result) == {
+    assert reported(result) == {
         "p": "0/5 nodes are available: 1 Insufficient measured capacity, 1 Insufficient memory, "
         "1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were unschedulable, 2 Insufficient cpu."
     }
@@ -107,7 +107,7 @@ def test_the_message_counts_nodes_by_reason_as_kube_scheduler_does():
 
 
 def test_without_nodes_the_message_is_short():
-    assert told(decide(cluster_state([]), [pod("p")])) == {"p": "0/0 nodes are available."}
+    assert reported(decide(cluster_state([]), [pod("p")])) == {"p": "0/0 nodes are available."}
 
 
 def test_siblings_share_one_diagnosis():
@@ -122,7 +122,7 @@ def test_profiles_decide_side_by_side_each_by_its_own_rules():
     heads = [pod("one", schedulerName="concerto"), *(pod(f"two{i}", schedulerName="careful") for i in range(2))]
     result = decide(cluster, heads, profile(), careful)
     assert placed(result) == {"one": "b", "two0": "a"}
-    assert told(result) == {
+    assert reported(result) == {
         "two1": "0/2 nodes are available: 1 Insufficient measured capacity, 1 node(s) had no measured capacity."
     }
 
@@ -295,8 +295,8 @@ class TestLoadAwareScores:
         "TargetLoadPacking packs": ("TargetLoadPacking", "ByScore", "a"),
         "LoadVariationRiskBalancing spreads": ("LoadVariationRiskBalancing", "ByScore", "b"),
         "LowRiskOverCommitment spreads": ("LowRiskOverCommitment", "ByScore", "b"),
-        "it is told to spread": ("TargetLoadPacking", "LeastAllocated", "b"),
-        "it is told to pack": ("LoadVariationRiskBalancing", "MostAllocated", "a"),
+        "it is set to spread": ("TargetLoadPacking", "LeastAllocated", "b"),
+        "it is set to pack": ("LoadVariationRiskBalancing", "MostAllocated", "a"),
     }
 
     @pytest.mark.parametrize(("name", "strategy", "taken"), STRATEGIES.values(), ids=STRATEGIES)
@@ -308,8 +308,8 @@ class TestLoadAwareScores:
         assert decision.score == {"a": 40, "b": 83}[taken]  # (cpu 77 + memory 4) / 2, (cpu 71 + memory 95) / 2
 
     OTHERS: ClassVar = {
-        "that tell nothing apart": ((ScoreSettings("TaintToleration"),), "a", True),
-        "that speak of some pods only": ((ScoreSettings("NodeAffinity"),), "a", True),
+        "that are the same everywhere": ((ScoreSettings("TaintToleration"),), "a", True),
+        "that concern some pods only": ((ScoreSettings("NodeAffinity"),), "a", True),
         "that weigh more": ((ScoreSettings("TaintToleration", 100),), "a", True),
         "of requests, in a way of their own": (
             (ScoreSettings("NodeResourcesFit", node_resources_fit=NodeResourcesFitArgs("LeastAllocated")),),

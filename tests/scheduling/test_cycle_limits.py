@@ -122,7 +122,7 @@ def test_tolerations_and_taints_by_the_thousand_cost_little():
     assert len(result.unschedulable) == 1
 
 
-def test_a_pod_that_asks_for_what_no_node_offers_is_told_so_in_kube_scheduler_s_words(full):
+def test_a_pod_that_asks_for_what_no_node_offers_gets_an_event_in_kube_scheduler_s_words(full):
     (failure,) = cycle(full, [pod("p", requests={"e.vl/r": "1"})]).unschedulable
     assert failure.diagnosis.message == "0/5000 nodes are available: 5000 Insufficient e.vl/r."
     began = time.process_time()
@@ -183,7 +183,7 @@ def test_an_absurd_capacity_draws_no_more_than_its_node_allows_and_keeps_nobody_
     assert on["hostile"] <= 30
     written = [d.assignment.to_raw()["available"] for d in result.decisions]
     assert all(re.fullmatch(r"-?[0-9]{1,7}(\.[0-9]+)?", text) and len(text) <= 64 for text in written)
-    assert max(on[name] for name in honest) - min(on[name] for name in honest) <= 10, "the others are still told apart"
+    assert max(on[name] for name in honest) - min(on[name] for name in honest) <= 10, "the others still differ"
 
 
 def test_one_outlier_does_not_make_all_others_alike():

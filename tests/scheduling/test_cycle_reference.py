@@ -327,8 +327,8 @@ class CycleMachine(RuleBasedStateMachine):
         self.versions += 1
         at = self.now - age - self.versions / 1000
         published = capacity(name, quarters / 4, tuple(seen), version=self.versions, at=at)
-        heard = at if name not in self.naive.capacities else self.now
-        self.naive.capacities[name] = (published, heard)
+        received = at if name not in self.naive.capacities else self.now
+        self.naive.capacities[name] = (published, received)
         self.cluster.set_capacity(published, self.now)
 
     @precondition(lambda self: self.naive.capacities)
@@ -412,7 +412,7 @@ class CycleMachine(RuleBasedStateMachine):
         result = schedule(self.cluster, heads, PROFILES, now=self.now, generator=np.random.default_rng(0), limit=10_000)
         got = {d.pod.uid: d for d in result.decisions}
         failed = {u.pod.uid: u.diagnosis for u in result.unschedulable}
-        told = set()
+        reported = set()
         for p in heads:
             waits = not p.node_name and not p.terminal and p.uid not in self.naive.assumed and not p.gates
             if not waits or p.scheduler_name not in PROFILES:
@@ -421,10 +421,10 @@ class CycleMachine(RuleBasedStateMachine):
                 continue
             want = self.naive.decide(p, PROFILES[p.scheduler_name], self.now)
             if isinstance(want, str):
-                # Siblings share what the first of them was told, though the cycle has gone on since
+                # Siblings share the diagnosis of the first of them, though the cycle has gone on since
                 diagnosis = failed.pop(p.uid)
-                assert id(diagnosis) in told or diagnosis.message == want
-                told.add(id(diagnosis))
+                assert id(diagnosis) in reported or diagnosis.message == want
+                reported.add(id(diagnosis))
                 continue
             made = got.pop(p.uid)
             reservation = made.assignment.reservation[1] if made.assignment.reservation else None

@@ -27,7 +27,7 @@ def cluster():
     return cluster_state(nodes, (), [capacity("a", windows=load((0.0, 0.0))), capacity("b"), capacity("full", 0.0)])
 
 
-def test_every_node_is_told_of_best_first():
+def test_every_node_is_listed_best_first():
     waiting = pod("p", requests={"cpu": "400m", "memory": "0"})
     verdicts = explain(cluster(), waiting, profile(scores=SCORES), NOW)
     assert [(v.node, v.refused_by, v.reason) for v in verdicts] == [
@@ -99,14 +99,14 @@ def event(reason, note, second, **more):
 
 def test_what_was_said_comes_in_order_and_of_a_placed_pod_no_attempt_before():
     again = {"series": {"count": 2, "lastObservedTime": "2026-03-01T12:00:30.000000Z"}}
-    told = [
+    reported = [
         event("FailedScheduling", "full", 1, **again),
         event("Scheduled", "to a", 40),
         event("FailedScheduling", "tainted", 20),
         event("Pulled", "image", 41),
     ]
-    assert events_of(pod("p", nodeName="a"), told) == ["to a"]
-    assert events_of(pod("p"), told) == ["tainted", "full", "to a"]
+    assert events_of(pod("p", nodeName="a"), reported) == ["to a"]
+    assert events_of(pod("p"), reported) == ["tainted", "full", "to a"]
 
 
 def test_what_an_event_says_stays_a_line_and_moves_no_cursor():

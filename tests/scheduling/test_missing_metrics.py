@@ -1,4 +1,4 @@
-"""Nodes whose metrics are missing: one rule for each score and node, whoever measures, as docs/load-aware.md has it."""
+"""Nodes whose metrics are missing: one rule for each score and node, as docs/load-aware.md has it."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_when_a_cycle_runs_out_of_time_the_next_begins_with_what_it_did_not_look
     assert heads(q) == ["p0", "p1", "p2", "p3", "behind"], "a cycle that had time for all begins with the first"
 
 
-def test_a_selector_that_tells_pods_apart_parts_them():
+def test_a_selector_that_distinguishes_pods_parts_them():
     signatures = PodSignatures()
     q = queue(pod("a", labels={"app": "a"}), pod("b", labels={"app": "b"}), signatures=signatures)
     q.mark_unschedulable("uid-a", Change.CAPACITY, NOW)

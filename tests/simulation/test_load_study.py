@@ -37,7 +37,7 @@ def test_a_trace_is_read_by_column_and_scaled_to_a_mean_of_one(tmp_path):
     assert demand[0].tolist() == demand[1].tolist() == [0.5] * 5 + [1.5] * 5
 
 
-def test_the_command_tells_of_each_policy(tmp_path, capsys):
+def test_the_command_reports_each_policy(tmp_path, capsys):
     out = tmp_path / "out" / "figures.json"
     assert main(["--seeds", "1", "--wrong-by", "2", "--minutes", "70", "--json", str(out)]) == 0
     printed = capsys.readouterr().out

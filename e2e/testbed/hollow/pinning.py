@@ -85,8 +85,8 @@ class Pinning:
         if valid is None or valid["status"] != "True" or status.get("observedGeneration") != generation:
             return
         prepared = find_condition(conditions, "Prepared")
-        told = (status.get("applied") or {}).get("podUID") == status["podUID"]
-        if told and prepared is not None and prepared.get("observedGeneration") == generation:
+        reported = (status.get("applied") or {}).get("podUID") == status["podUID"]
+        if reported and prepared is not None and prepared.get("observedGeneration") == generation:
             return
         self._writes.put(("binding", new["metadata"]["uid"]), lambda: self._prepare(new))
 

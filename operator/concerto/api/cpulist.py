@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 HIGHEST = 65_535
-"""No CPU has a greater number (the CRDs' bound too): a list is not to fill the memory of whoever reads it."""
+"""No CPU has a greater number (the CRDs' bound too): a list must not fill its reader's memory."""
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:

@@ -21,7 +21,7 @@ class ResourceStatus:
     Attributes:
         name: the resource.
         usage: smoothed usage y, pods and all else.
-        non_pod: measured usage outside the pods' cgroup; None where it can't be told apart.
+        non_pod: measured usage outside the pods' cgroup; None where it is unknown.
         base: estimated usage without any pod.
         cost: estimated usage that one pod adds.
     """

@@ -38,7 +38,7 @@ class Cache:
     Attributes:
         level: 2 for an L2 cache, 3 for an L3 cache.
         cpus: online CPUs that share it.
-        size_bytes: its size; None where the kernel does not tell.
+        size_bytes: its size; None where the kernel does not report it.
     """
 
     level: int

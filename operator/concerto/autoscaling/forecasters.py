@@ -112,7 +112,7 @@ def line(series: Floats, window: int) -> Line:
 
 
 def noise(series: Floats, window: int, least: int = 8) -> Floats:
-    """Standard deviation of a single sample at each moment; NaN before ``least`` samples could tell.
+    """Standard deviation of a single sample at each moment; NaN before there are ``least`` samples.
 
     It shows in how samples leave the line between their neighbours, which no trend explains, and grows with the root
     of the load, as the number of requests does.

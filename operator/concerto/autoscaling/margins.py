@@ -90,7 +90,7 @@ def margins(
 ) -> tuple[Floats, Floats]:
     """The weighted fractile of the errors made while the model pointed the way it points now; never below zero.
 
-    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors tell
+    Errors on the way up are of another kind than those on the way down, where a peak cannot be missed. Few errors show
     little about rare ones: ``prior``, an error of each object, counts beside them until there are many.
 
     Returns the margin without and with ``prior``.

@@ -169,7 +169,7 @@ def _share(pod: Gone, begin: float, end: float) -> float:
 
 
 def _limit_of(pod: PodView, resource: str | None, container: str | None) -> int:
-    """Zero when any container in question has no limit: then nothing tells how far it could go."""
+    """Zero when any container in question has no limit: then its maximum is unknown."""
     chosen = [c for c in pod.shape.containers if container is None or c.name == container]
     if resource is None or any(resource not in c.limits for c in chosen):
         return 0

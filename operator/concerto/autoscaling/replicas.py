@@ -34,7 +34,7 @@ class Proposal:
         replicas: whole replicas after tolerance and missing pods.
         metric: what it is called in messages, e.g. ``cpu resource utilization (percentage of request)``.
         demand: replicas (fractional) whose load would be exactly at the target, from settled pods' readings; None when
-            there are none. Forecasts are made of it, as it does not change with the number of replicas.
+            there is no such pod. Forecasts are made of it, as it does not change with the number of replicas.
         average_value: current average per pod in thousandths, where the target is one.
         average_utilization: current percent, where the target is one.
         value: current total in thousandths, where the target is one.

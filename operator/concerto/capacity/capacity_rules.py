@@ -1,7 +1,7 @@
 """How many pods fit, from usage and costs: small pure rules over N nodes, which the pipeline puts together.
 
 Arrays are (N,) or (N, m). Usage, base and cost are fractions of the node; capacity is in pods.
-Source: docs/references.md, "Capacity signal"; docs/capacity-control.md tells where we differ.
+Source: docs/references.md, "Capacity signal"; docs/capacity-control.md lists where we differ.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Demand:
         )
 
     def by_usage(self, resources: Bools) -> Floats:
-        """(N,) pods that fit on top of the measured usage of ``resources`` (N, m); infinite where there are none.
+        """(N,) pods that fit on top of the measured usage of ``resources`` (N, m); infinite without any resource.
 
         Young pods may not have all of their memory yet: the larger of guess and estimate is held back for each.
         """

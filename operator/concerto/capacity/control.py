@@ -25,7 +25,7 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class PodsSeen:
-    """What a batch is told of the nodes' pods.
+    """What a batch is given of the nodes' pods.
 
     Attributes:
         count: (N,) pods counted now.
@@ -67,7 +67,7 @@ class CapacityControl:
         self.demand_mean: Floats = np.zeros(n)
         self.demand_source: Ints = np.zeros(n, dtype=np.intp)
         self.system = cpu_demand.SystemCpu(n)
-        self._tells_pressure: Bools = np.zeros(n, dtype=np.bool_)
+        self._has_pressure: Bools = np.zeros(n, dtype=np.bool_)
         self._ages = ages
         self._n_nodes = n
         self._per_resource = PerResourceEstimator(n, m, first_cost, settings.estimator)
@@ -102,8 +102,8 @@ class CapacityControl:
         pods = seen.count
         y = np.where(batch.ok[:, :, cpu], batch.raw[:, :, cpu], np.nan)
         demand, used, pressure = cpu_demand.from_pressure(y, batch.cpu_used)
-        self._tells_pressure |= pressure.any(axis=1)
-        demand, source = cpu_demand.best(demand, used, batch.runnable, seen.waiting, self._tells_pressure)
+        self._has_pressure |= pressure.any(axis=1)
+        demand, source = cpu_demand.best(demand, used, batch.runnable, seen.waiting, self._has_pressure)
         known = ~np.isnan(y)
         samples = np.maximum(known.sum(axis=1), 1)
         fresh: Bools = np.any(known, axis=1)

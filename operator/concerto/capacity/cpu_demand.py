@@ -1,8 +1,8 @@
-"""How many tasks want a CPU, from what the kernel tells, and what the node's own work for its pods takes. Pure.
+"""How many tasks want a CPU, from what the kernel reports, and what the node's own work for its pods takes. Pure.
 
 The law needs D, the tasks that run or wait for a CPU, per CPU. PSI knows it up to 2 only: with R tasks on C CPUs,
-``some`` is clip((R - C)/C, 0, 1). Beyond, an overloaded node could not tell 3 tasks per CPU from 10, and would believe
-in more pods the more it runs. The number of running and waiting tasks has no such limit, nor has the time that each
+``some`` is clip((R - C)/C, 0, 1). Beyond, an overloaded node could not distinguish 3 tasks per CPU from 10, and would
+allow more pods the more it runs. The number of running and waiting tasks has no such limit, nor has the time that each
 pod's tasks wait.
 """
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.intp]
 DemandSource = Literal["RunnableTasks", "PodPressure", "Pressure", "Utilisation"]
 DEMAND_SOURCES: tuple[DemandSource, ...] = ("RunnableTasks", "PodPressure", "Pressure", "Utilisation")
 """How D was measured, best first. RunnableTasks: procs_running of /proc/stat. PodPressure: utilisation and each pod's
-own cpu.pressure. Pressure: the node's cpu.pressure, up to 2. Utilisation: the kernel tells no pressure."""
+own cpu.pressure. Pressure: the node's cpu.pressure, up to 2. Utilisation: the kernel reports no pressure."""
 _RUNNABLE, _POD_PRESSURE, _PRESSURE, _UTILISATION = range(4)
 
 MAX_RUNNABLE = 1000.0
@@ -38,10 +38,10 @@ _MAX_GAP_SECONDS = 5.0
 
 
 def from_pressure(y: Floats, utilisation: Floats) -> tuple[Floats, Floats, Bools]:
-    """D up to 2, utilisation, and whether the kernel tells pressure, from the cpu entry of y.
+    """D up to 2, utilisation, and whether the kernel reports pressure, from the cpu entry of y.
 
     Both formulas of y make 2y the mean of clip(R/C, 0, 2), and discount pressure on a CPU that idles, as tasks held
-    back by their own quota make it. Where y is the utilisation itself, the kernel tells no pressure: from 95 % of
+    back by their own quota make it. Where y is the utilisation itself, the kernel reports no pressure: from 95 % of
     utilisation on the worst is believed.
 
     Args:
@@ -78,7 +78,7 @@ def best(demand: Floats, used: Floats, runnable: Floats, waiting: Floats, tells_
 
 
 class SystemCpu:
-    """The CPU time that N nodes take for themselves, told from what they take for their pods' starts and ends.
+    """The CPU time that N nodes take for themselves, estimated from what they take for their pods' starts and ends.
 
     kubelet, the container runtime and runc take a large part of a small node's CPUs while pods start and end. That is a
     cost of the pods. What the node takes for itself is the least of the last 30 seconds; while pods come or go, what is

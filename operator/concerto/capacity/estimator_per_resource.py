@@ -3,7 +3,7 @@
 For every resource, usage = base + cost * (pods old enough to show their load). The parts of the law, each there because
 the source's rules run away without it:
 
-- *base* is measured (non-pod usage), not estimated: at a constant number of pods nothing else could tell it from cost.
+- *base* is measured (non-pod usage), not estimated: at a constant number of pods nothing else separates it from cost.
 - *young pods*: how long a new pod takes to show its load is learned. One regression runs for each of a few candidate
   ages; the age whose regression explains the usage best is the settle time. A younger pod is no evidence about cost.
 - *censoring*: a full resource says only that its pods want at least what there is. Such a sample takes part where the
@@ -88,7 +88,7 @@ class PerResourceEstimator:
             quiet: (N, b) outside of churn windows.
             pods: (N, b) pods running, n.
             younger: (N, b, K) of which younger than each of SETTLE_AGES.
-            non_pod: (N, m) mean usage outside of pods over the batch; NaN where it can't be told apart.
+            non_pod: (N, m) mean usage outside of pods over the batch; NaN where it is unknown.
             full_above: usage from which a resource counts as full.
             least_cost: (N,) cost below which no estimate goes.
             elapsed_seconds: time since the batch before.

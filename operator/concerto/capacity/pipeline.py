@@ -37,7 +37,7 @@ Ints = NDArray[np.intp]
 class NodePipeline:
     """The measured state of N nodes that share a clock, resources and settings.
 
-    Pods are told by their start and end; times may lie in the past (an agent that starts finds pods running).
+    Pods are reported by their start and end; times may lie in the past (an agent that starts finds pods running).
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class NodePipeline:
     def pod_ended(self, node: int, started_at: float, at: float, uid: str = "") -> None:
         """The pod of the node that had started at ``started_at`` ended at ``at``; opens a churn window.
 
-        Its UID is asked for where ``pods_used`` is told.
+        Its UID is needed where ``pods_used`` is given.
         """
         self.ages.advance(at)
         self.ages.ended(node, started_at)
         self._open_churn(node, at)
         if self._control.large.ended(node, uid):
-            return  # its life says nothing about the others'
+            return  # its life is no measure of the others'
         self._control.slots.ended(node, max(0.0, at - started_at))
         if self.settings.over_provision.enabled:
             self._over.completed(node, max(0.0, at - started_at))
@@ -205,7 +205,7 @@ class NodePipeline:
 
         Args:
             now: monotonic seconds.
-            nodes: indices of the nodes to tell of, and the order of the result's rows; None: all of them.
+            nodes: indices of the nodes, and the order of the result's rows; None: all of them.
         """
         return self._windows.statistics(now, nodes)
 

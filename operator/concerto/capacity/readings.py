@@ -1,6 +1,6 @@
 """From counters to y in [0, 1]: how full each resource of a node is (docs/references.md, "Telemetry").
 
-Pure: whoever calls reads the files and measures the time between two readings with a monotonic clock. Where a counter
+Pure: the caller reads the files and measures the time between two readings with a monotonic clock. Where a counter
 makes no sense (it went back, no time has passed) the answer is None: unknown is never zero. The formulas that combine
 fractions take floats and arrays alike.
 """
@@ -71,7 +71,7 @@ class Meminfo:
 
 
 def memory_available(info: Meminfo) -> float | None:
-    """The memory entry of y: 1 - MemAvailable / MemTotal; None if the kernel does not tell."""
+    """The memory entry of y: 1 - MemAvailable / MemTotal; None if the kernel does not report it."""
     if info.available is None or info.total <= 0:
         return None
     return min(1.0, max(0.0, 1.0 - info.available / info.total))

@@ -109,7 +109,7 @@ class SlotLaw:
 
         Args:
             settings: of the law.
-            demand: (N, b) runnable threads per CPU, D; what no sample tells is NaN.
+            demand: (N, b) runnable threads per CPU, D; NaN where no sample shows it.
             used: (N, b) CPU utilisation, u; NaN with ``demand``.
             own_share: (N,) share of ``used`` that pods cause.
             shown: (N, b) pods at least ``shown_age`` old.
@@ -117,7 +117,7 @@ class SlotLaw:
             certain: (N,) pods now that are surely older than ``show_seconds``.
             settled: (N,) pods now that have been there for long.
             present: (N,) pods now.
-            measured: (N,) whether the batch tells anything.
+            measured: (N,) whether the batch has a usable sample.
             initial_cost: (N,) first guess of a pod's cost, fraction of a node.
             idle_cost_growth: by how much a second without pods lets the guess of the cost rise, fraction of a node.
             large: the node's large pods: only the CPU they use counts here.
@@ -180,7 +180,7 @@ class SlotLaw:
         slower = np.maximum(1.0, self.load_now / np.maximum(1.0, self._load))
         pace = np.maximum(np.where(proven, settings.pace * ends / slower, 0.0), settings.blind_per_second)
         tokens = np.where(np.isnan(self.tokens), first, self.tokens + pace * elapsed_seconds)
-        # Pods on their way are not seen here, but are taken off what is told: leave room for them
+        # Pods on their way are not seen here, but are taken off what is published: leave room for them
         most = np.where(present > 0.0, 1.0, first) + np.where(proven, pace * settings.turnaround_seconds, 0.0)
         tokens = np.minimum(tokens, most)
         self.tokens = np.maximum(tokens, np.where(proven, settings.burst * window - present, least))

@@ -35,7 +35,7 @@ class Subspace:
         directions: (m, m), column k is u_k.
         sigma: (m,) root-mean-square usage along each, descending.
         nodes: how many nodes' models are merged in it.
-        resources: names of the rows; empty means those of whoever asks.
+        resources: names of the rows; empty means those of the caller.
     """
 
     directions: Floats

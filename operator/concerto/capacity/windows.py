@@ -71,7 +71,7 @@ class Windows:
 
         Args:
             now: monotonic seconds.
-            nodes: indices of the nodes to tell of, and the order of the result's rows; None: all of them.
+            nodes: indices of the nodes, and the order of the result's rows; None: all of them.
         """
         self._advance(now)
         ring = self._ring if nodes is None else self._ring[:, nodes]

@@ -186,7 +186,7 @@ def _changed(action: ActionSettings) -> str:
 
 
 def described(windows: Sequence[Traffic]) -> str:
-    """A trace as it was understood, in a line: whoever sees it can tell whether that is right."""
+    """A trace as it was understood, in a line, so that a reader can see whether that is right."""
     first, last = windows[0], windows[-1]
     step, span = float(first.times[1] - first.times[0]), float(first.times[-1]) / 3600
     before = " to ".join(dict.fromkeys(f"{w.start / 3600:.1f}" for w in (first, last)))

@@ -1,4 +1,4 @@
-"""The only package that speaks HTTP to the API server."""
+"""The only package that sends HTTP requests to the API server."""
 
 from concerto.kube.apply import apply_status
 from concerto.kube.config import ClusterConfig

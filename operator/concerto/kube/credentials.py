@@ -38,7 +38,7 @@ class CredentialSource(Protocol):
         """Credentials to send now.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: there is no credential.
         """
         ...
 

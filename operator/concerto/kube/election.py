@@ -174,14 +174,14 @@ class _Renewal:
             error = raised
         finally:
             self._started.set()
-        self._tell(self._end, error)
+        self._call_in_loop(self._end, error)
 
     async def _main(self) -> None:
         self._own_loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._started.set()
-        await self._hold(lambda: self._tell(self._acquired.set))
+        await self._hold(lambda: self._call_in_loop(self._acquired.set))
 
-    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
+    def _call_in_loop(self, function: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
             self._loop.call_soon_threadsafe(function, *arguments)
 

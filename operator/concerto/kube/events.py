@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 EventType = Literal["Normal", "Warning"]
 _MAX_NOTE_BYTES = 1024
-"""Of UTF-8. The API server refuses more (its message speaks of characters), and the event would be lost."""
+"""Of UTF-8. The API server refuses more (its message says characters), and the event would be lost."""
 
 
 @dataclass(frozen=True)

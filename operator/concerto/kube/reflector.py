@@ -125,7 +125,7 @@ class Reflector:
         self._on_change = on_change
         self._on_synced = on_synced
         self._settings = settings or ReflectorSettings()
-        self._resource_version: str | None = None  # None: only a list can tell
+        self._resource_version: str | None = None  # None: only a list shows it
         self._seen_version = ""  # the store has all that there was then
         self._broke_off = False  # the server may have been stopped, and its storage restored
         self._failures = 0

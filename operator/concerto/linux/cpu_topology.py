@@ -1,7 +1,7 @@
 """The node's CPUs from sysfs, and what kubelet keeps of them from kubelet's own files.
 
 sysfs and not ``lscpu``: its text changes between versions, and it leaves out what no option names. A file that is not
-there has a meaning of its own (a kernel without NUMA, a processor of like cores) or is told as a problem.
+there has a meaning of its own (a kernel without NUMA, a processor of like cores) or is reported as a problem.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_topology(sys: Path) -> TopologyReading:
         # A CPU is in one core, whatever a broken hypervisor says
         core = frozenset((threads or frozenset()) & left) | {cpu}
         left -= core
-        # -1 where the firmware does not tell: one package then, as lscpu has it
+        # -1 where the firmware does not report it: one package then, as lscpu has it
         siblings[core] = (max(_number(directory / "physical_package_id") or 0, 0), _number(directory / "core_id") or 0)
     problems = []
     if untold:

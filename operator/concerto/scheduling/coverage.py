@@ -27,7 +27,7 @@ class Coverage:
 
     Attributes:
         provider: who measures it.
-        fresh: measured lately: heard within the heartbeats that an agent may miss, or a provider's two intervals
+        fresh: measured lately: reported within the heartbeats that an agent may miss, or a provider's two intervals
             or a minute.
         stale: measured before that, and used still.
         missing: not measured, not usably, or too long ago.
@@ -61,9 +61,9 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
         if not set(lacking.get(score.name, ())).issuperset(f"{resource}.average" for resource in score.resources):
             missing |= ~score.knows(asked, rows)
     if settings.load.provider:
-        heard = cluster.load.heard(settings.load.provider, rows)
-        missing |= heard < now - settings.stale_after_seconds
-        late = now - heard > max(2 * settings.metric_provider.interval_seconds, _FRESH_SECONDS)
+        measured_at = cluster.load.measured_at(settings.load.provider, rows)
+        missing |= measured_at < now - settings.stale_after_seconds
+        late = now - measured_at > max(2 * settings.metric_provider.interval_seconds, _FRESH_SECONDS)
     else:
         late = np.zeros_like(missing)
         silent = cluster.ledger.nodes.with_stale_agent(now, settings.heartbeats_missed)
@@ -85,11 +85,11 @@ def _lacks(score: Score, provider: MetricProviderSettings) -> tuple[str, ...]:
     """What a load-aware score reads and the provider is not asked for, as ``queries`` call it."""
     if "load" not in score.needs_telemetry or provider.prometheus is None:
         return ()
-    told = {query.name for query in provider.prometheus.queries}
+    named = {query.name for query in provider.prometheus.queries}
     lacks = []
     for resource in score.resources:
-        if not told & {f"{resource}.average", f"{resource}.latest"}:
+        if not named & {f"{resource}.average", f"{resource}.latest"}:
             lacks.append(f"{resource}.average")
-        if "deviation" in score.needs_telemetry and f"{resource}.standardDeviation" not in told:
+        if "deviation" in score.needs_telemetry and f"{resource}.standardDeviation" not in named:
             lacks.append(f"{resource}.standardDeviation")
     return tuple(lacks)

@@ -229,7 +229,7 @@ class Evaluation:
     def top(self, chosen: int, count: int) -> tuple[Ranked, ...]:
         """The chosen row and the next best ones as `best` saw them, with what each plugin gave them.
 
-        Where one score decides there is nothing to tell apart, and nothing is computed.
+        Where one score decides there is nothing to compare, and nothing is computed.
         """
         if len(self._scores) < 2:
             return ()
@@ -267,7 +267,7 @@ class Evaluation:
     ) -> list[Floats | None]:
         """By row, the scores that look at all rows or need telemetry, with missing ones filled in by these rules.
 
-        None where a score tells no node from another.
+        None where a score is the same for every node.
         """
         given = []
         for (plugin, _, state), raw in zip(self._whole, self._raw):

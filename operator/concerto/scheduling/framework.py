@@ -160,7 +160,7 @@ class Plugin(Protocol):
 
 
 class PluginDefaults:
-    """What holds for most plugins: they read the columns of the cluster, and each row tells everything of itself."""
+    """What holds for most plugins: they read the cluster's columns, and a row's answer depends on that row alone."""
 
     reach: ClassVar[Reach] = Reach.ROW
 
@@ -262,7 +262,7 @@ class Score(Plugin, Protocol):
     def normalise(self, state: Any, scores: Floats) -> Floats | None:
         """From the scores of all rows to 0 to 100; NaN, where it abstains or the pod can't go, stays NaN.
 
-        None if it tells no node from another: it is left out of the weighted mean then.
+        None if it is the same for every node: it is left out of the weighted mean then.
         """
         ...
 

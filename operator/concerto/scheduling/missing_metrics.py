@@ -1,6 +1,6 @@
 """What becomes of a load-aware score on nodes whose metrics are missing. Pure.
 
-One rule for each score and node, whoever measures; docs/load-aware.md has it as a table ("When metrics are missing").
+One rule for each score and node, whatever the source; see the table in docs/load-aware.md, "When metrics are missing".
 Source: Trimaran (docs/references.md), "Bad Metrics".
 """
 

@@ -177,7 +177,7 @@ def test_what_decided_in_a_word(metrics, floor, replaces, word):
     assert why(decision(metrics_replicas=metrics), floor, replaces=replaces) == word
 
 
-def test_targets_are_told_apart_however_much_there_is_to_them():
+def test_targets_are_distinguished_however_much_there_is_to_them():
     def of(last):
         names = [f"{i:02}-{'x' * 240}" for i in range(15)] + [last]
         target = {"type": "AverageValue", "averageValue": "1"}
@@ -255,7 +255,7 @@ def test_pods_are_found_by_any_selector_and_forgotten_when_gone():
     assert [p.name for p in index.select("n", parse_selector("app in (db)"))] == ["b"]
 
 
-def test_selectors_that_claim_the_same_pods_are_told_apart_from_those_that_do_not():
+def test_selectors_that_claim_the_same_pods_are_distinguished_from_those_that_do_not():
     selectors = SelectorIndex(PodsByLabel())
     selectors.put(("n", "one"), parse_selector("app=web"))
     selectors.put(("n", "all"), parse_selector("tier"))

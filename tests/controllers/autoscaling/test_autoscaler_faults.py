@@ -533,7 +533,7 @@ EDITED: dict[str, dict[str, Any]] = {
         recommendations=[{"at": at, "replicas": 2**31 - 1} for at in (LONG_AGO, FAR)],
         scaleEvents=[{"at": FAR, "change": -(2**31)}] * 512,
     ),
-    "times that are none": grown(recommendations=[{"at": "0001-01-01T00:00:00+14:00", "replicas": 1}]),
+    "times that are not valid": grown(recommendations=[{"at": "0001-01-01T00:00:00+14:00", "replicas": 1}]),
     "a decision of nobody": grown(lastDecision={"at": FAR, "message": "", "reactiveReplicas": 0, "replicas": 0}),
 }
 

@@ -1,4 +1,4 @@
-"""Metrics APIs that answer anything: whoever asked hears of it in words, and nothing else happens."""
+"""Metrics APIs that answer anything: the caller gets an error in words, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ GARBAGE: dict[str, tuple[Any, tuple[str, ...]]] = {
     ids=[f"{sentence}-{source}" for sentence, (_, sources) in GARBAGE.items() for source in sources],
 )
 async def test_garbage_is_an_error_in_words(body, source):
-    with pytest.raises(MetricError) as told:
+    with pytest.raises(MetricError) as reported:
         await ask(source, says(200, body if isinstance(body, str) else json.dumps(body)))
-    assert 10 < len(str(told.value)) < 1000
+    assert 10 < len(str(reported.value)) < 1000
 
 
 @pytest.mark.parametrize("source", EVERY)
-async def test_a_refusal_of_any_length_is_told_briefly(source):
-    with pytest.raises(MetricError, match=r"unable to fetch metrics from .* metrics API") as told:
+async def test_a_refusal_of_any_length_is_reported_briefly(source):
+    with pytest.raises(MetricError, match=r"unable to fetch metrics from .* metrics API") as reported:
         await ask(source, refuses(400, "BadRequest", message="m" * 100_000))
-    assert len(str(told.value)) < 1000
+    assert len(str(reported.value)) < 1000
 
 
 @pytest.mark.parametrize("source", EVERY)

@@ -166,7 +166,7 @@ async def test_nothing_can_be_written(serve):
         assert answer.status == 405
 
 
-async def test_a_node_whose_agent_was_not_heard_for_long_is_not_told_of(serve):
+async def test_a_node_whose_agent_has_not_reported_for_long_is_left_out(serve):
     api = await serve(cluster("node-1"), stale_after_seconds=60.0)
     assert (await api.get("/watcher/health"))[0] == 200
     api.time[0] = NOW + 51  # the status came when it was 10 s old
@@ -175,7 +175,7 @@ async def test_a_node_whose_agent_was_not_heard_for_long_is_not_told_of(serve):
     assert (await api.get("/watcher/health"))[0] == 503
 
 
-async def test_a_node_without_windows_or_without_a_node_object_is_not_told_of(serve):
+async def test_a_node_without_windows_or_without_a_node_object_is_left_out(serve):
     made = cluster("node-1")
     made.set_node(node("bare"))
     made.set_capacity(capacity("bare"), NOW)

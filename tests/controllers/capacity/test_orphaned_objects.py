@@ -17,7 +17,7 @@ def named(kind: str, name: str) -> Object:
     return {"apiVersion": "concerto.dev/v1alpha1", "kind": kind, "metadata": {"name": name, "uid": f"{kind}-{name}"}}
 
 
-class Told:
+class EventLog:
     """Events as they arrive at an API server."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Told:
         return web.Response(status=201, text="{}")
 
 
-async def test_what_is_named_after_no_node_is_told_so() -> None:
-    now, told = 0.0, Told()
+async def test_what_is_named_after_no_node_gets_an_event() -> None:
+    now, reported = 0.0, EventLog()
     nodes = {("", "n1"): named("Node", "n1")}
     capacities = {("", name): named("NodeCapacity", name) for name in ("n1", "n2", "going")}
     models = {("", name): named("SubspaceSnapshot", name) for name in ("cluster", "n1", "n3")}
-    async with faulty([told]) as server:
+    async with faulty([reported]) as server:
         recorder = EventRecorder(server.session, component="c", instance="i")
         settings = NodelessSettings(patience_seconds=10.0, again_seconds=100.0)
         looks = NodelessObjects(nodes, [capacities, models], recorder, lambda: now, settings)
@@ -45,10 +45,10 @@ async def test_what_is_named_after_no_node_is_told_so() -> None:
         async def after(seconds: float) -> list[tuple[str, str]]:
             nonlocal now
             now += seconds
-            told.events.clear()
+            reported.events.clear()
             looks.look()
             assert await recorder.drain(10)
-            return sorted(told.events)
+            return sorted(reported.events)
 
         writing = asyncio.create_task(recorder.run())
         assert await after(0) == [], "its node may be about to join"

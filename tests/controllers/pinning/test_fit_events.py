@@ -52,11 +52,11 @@ async def events(*seen: dict[str, object] | None) -> list[tuple[str, str, str]]:
 IDLE = ("WorkloadTypeSuggested", "It is MostlyIdle.", "pod-uid")
 
 
-async def test_a_type_that_does_not_fit_is_told_once():
+async def test_a_type_that_does_not_fit_is_reported_once():
     assert await events(binding(None), binding("AsLabelled"), binding("MostlyIdle"), binding("MostlyIdle")) == [IDLE]
 
 
-async def test_another_reason_or_another_pod_is_told_again():
+async def test_another_reason_or_another_pod_is_reported_again():
     found = await events(binding(None), binding("MostlyIdle"), binding("WaitsForIO"), binding("WaitsForIO", "other"))
     assert [(note, uid) for _, note, uid in found] == [
         ("It is MostlyIdle.", "pod-uid"),
@@ -65,5 +65,5 @@ async def test_another_reason_or_another_pod_is_told_again():
     ]
 
 
-async def test_what_was_so_before_the_operator_started_is_not_told_again():
+async def test_what_was_so_before_the_operator_started_is_not_reported_again():
     assert await events(binding("MostlyIdle"), binding("MostlyIdle"), None, binding("MostlyIdle")) == []

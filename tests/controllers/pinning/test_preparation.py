@@ -190,7 +190,7 @@ async def test_the_deletion_of_an_earlier_attempts_binding_ends_nothing():
         assert await asked is None
 
 
-async def test_where_a_pod_is_to_go_is_told_until_it_is_seen_there_or_given_back():
+async def test_where_a_pod_is_to_go_is_reported_until_it_is_seen_there_or_given_back():
     async with faulty([refuses(404, "NotFound")]) as server:
         made = pins(server)
         assert made.assigned(("team", "p")) == BoundPod("uid-p", "n1")

@@ -57,7 +57,7 @@ DONE = {"Ready": "True", "Validated": "True", "Reconciling": "False", "Stalled":
 LOST = {"Ready": "False", "Validated": "False", "Reconciling": "True", "Stalled": "False"}
 STATUSES = {
     "valid, and the agent has said nothing yet": (OBJECT, VALID, "Validated", "NotApplied", WAITING),
-    "valid, and what holds the agent up is told": (
+    "valid, and what holds the agent up is reported": (
         with_agent({"podUID": "pod-uid"}, PREPARED, said("Applied", "False", "Waiting")),
         VALID,
         "CPUSetAllocationFailed",
@@ -161,7 +161,7 @@ def test_what_an_agent_said_of_another_pod_is_stale_and_what_it_said_of_this_one
     assert not is_stale(OBJECT, VALID)
 
 
-def test_events_tell_of_validation_and_application_once_each_with_the_sets_of_the_listing():
+def test_events_report_validation_and_application_once_each_with_the_sets_of_the_listing():
     validated = build_binding_status(OBJECT, VALID, NOW)
     applied = build_binding_status(with_agent(GRANTED, PREPARED, APPLIED), VALID, NOW)
     first, second = binding_event({}, validated), binding_event(validated, applied)
@@ -252,7 +252,7 @@ async def test_bindings_are_judged_with_those_of_the_node_that_the_pod_is_on_now
 
 
 @pytest.mark.parametrize(
-    ("patience_seconds", "again"), [(1000.0, True), (0.0, False)], ids=["expected to answer", "told that it does not"]
+    ("patience_seconds", "again"), [(1000.0, True), (0.0, False)], ids=["expected to answer", "known not to answer"]
 )
 async def test_an_agent_that_is_silent_is_waited_for_until_that_is_said_and_then_no_more(patience_seconds, again):
     async with faulty([takes({})]) as server:

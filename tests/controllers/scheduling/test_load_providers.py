@@ -134,7 +134,7 @@ FAULTS = {
 @pytest.mark.parametrize(("answer", "reason", "words"), FAULTS.values(), ids=FAULTS)
 async def test_a_fault_has_a_name_a_sentence_a_counter_and_leaves_the_last_answer(answer, reason, words):
     async with faulty([serve(all_queries(says(200, GOOD)))]) as server:
-        # Only whoever stalls must not be waited for: others take what they need on a busy machine
+        # Only a provider that stalls must not be waited for: others take what they need on a busy machine
         wanted = Wanted("packed", "uid", settings(server, timeout="200ms" if answer is stalls else "30s"))
         providers = Providers(server)
         providers.use("packed", wanted)
@@ -175,10 +175,10 @@ async def test_one_query_of_many_fails_and_the_others_are_used():
 
 
 async def test_queries_are_asked_at_once_with_the_headers_that_the_profile_names():
-    heard, all_asked = [], asyncio.Barrier(3)
+    received, all_asked = [], asyncio.Barrier(3)
 
     async def answer(request):
-        heard.append((request.path, request.query["query"], request.headers["X-Scope-OrgID"]))
+        received.append((request.path, request.query["query"], request.headers["X-Scope-OrgID"]))
         await all_asked.wait()
         return await says(200, GOOD)(request)
 
@@ -186,7 +186,7 @@ async def test_queries_are_asked_at_once_with_the_headers_that_the_profile_names
         headers = [{"name": "X-Scope-OrgID", "value": "nodes"}]
         state = await ask(server, Wanted("packed", "uid", settings(server, headers=headers)))
         assert state.condition.status == "True"
-    assert sorted(heard) == [("/api/v1/query", q, "nodes") for q in ("cpu", "deviation", "memory")]
+    assert sorted(received) == [("/api/v1/query", q, "nodes") for q in ("cpu", "deviation", "memory")]
 
 
 def secret(**data: str):
@@ -231,12 +231,12 @@ async def test_a_secret_that_is_no_good_has_a_name_and_nothing_is_asked(uses, an
     ("kind", "sent"), [("Bearer", "Bearer s3cret"), ("Basic", f"Basic {base64.b64encode(b's3cret').decode()}")]
 )
 async def test_what_the_secret_holds_is_sent_and_read_afresh_each_time(kind, sent):
-    heard = []
+    received = []
 
     async def answer(request):
         if request.path.endswith("concerto-prometheus"):
-            return await secret(token="s3cret\n" if not heard else "newer")(request)
-        heard.append(request.headers["Authorization"])
+            return await secret(token="s3cret\n" if not received else "newer")(request)
+        received.append(request.headers["Authorization"])
         return await says(200, GOOD)(request)
 
     async with faulty([answer]) as server:
@@ -244,11 +244,11 @@ async def test_what_the_secret_holds_is_sent_and_read_afresh_each_time(kind, sen
         wanted = Wanted("packed", "uid", settings(server, **more))
         for _ in range(2):
             await ask(server, wanted)
-    assert heard[0] == sent
-    assert heard[1] != sent
+    assert received[0] == sent
+    assert received[1] != sent
 
 
-async def test_an_answer_is_told_once_and_a_recovery_as_well():
+async def test_an_answer_is_reported_once_and_a_recovery_as_well():
     async with faulty([serve(all_queries(stalls))]) as server:
         wanted = Wanted("packed", "uid", settings(server, timeout="100ms"))
         wanted = replace(
@@ -258,8 +258,8 @@ async def test_an_answer_is_told_once_and_a_recovery_as_well():
             ),
         )
         providers = Providers(server)
-        told, changes = [], asyncio.Event()
-        providers.recorder.record = lambda about, **said: told.append((about["metadata"]["name"], said["reason"]))
+        reported, changes = [], asyncio.Event()
+        providers.recorder.record = lambda about, **said: reported.append((about["metadata"]["name"], said["reason"]))
         providers.on_change = changes.set
         providers.use("packed", wanted)
         assert providers.state("packed").condition.reason == "NotAsked"
@@ -271,7 +271,7 @@ async def test_an_answer_is_told_once_and_a_recovery_as_well():
             changes.clear()
             server.script = [serve(all_queries(says(200, GOOD)))]
             await changes.wait()
-        assert told == [("packed", "MetricProviderFailed"), ("packed", "MetricProviderRecovered")]
+        assert reported == [("packed", "MetricProviderFailed"), ("packed", "MetricProviderRecovered")]
         assert providers.value("concerto_metric_provider_polls_total", profile="packed", result="Timeout") >= 3
         providers.use("packed", None)
         assert providers.state("packed").condition.reason == "Agents"
@@ -376,7 +376,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize(("answer", "reason"), SERVERS.values(), ids=SERVERS)
-async def test_metrics_server_is_heard_or_its_fault_has_a_name(answer, reason):
+async def test_metrics_server_is_read_or_its_fault_has_a_name(answer, reason):
     async with faulty([answer]) as server:
         timeout = "200ms" if answer is stalls else "30s"
         raw = {"schedulerName": "packed", "metricProvider": {"type": "KubernetesMetricsServer", "timeout": timeout}}
@@ -431,14 +431,14 @@ def test_ports_are_no_part_of_a_name(label, name):
     assert without_port(label) == name
 
 
-def test_what_is_no_node_of_ours_is_told_but_no_fault():
+def test_what_is_no_node_of_ours_is_reported_but_no_fault():
     answer = Answer((Series("cpu", "average", {"a": (0.5, 1.0), "vm": (0.5, 1.0)}, 300.0),))
     state = answered_state(answer, Joined(("vm",), 1))
     assert (state.condition.status, state.unmatched) == ("True", ("vm",))
     assert "1 names in its answers match no node" in state.condition.message
 
 
-def test_faults_are_told_in_words_that_fit_an_object():
+def test_faults_are_reported_in_words_that_fit_an_object():
     failed = {f"cpu.{i}": SourceError("QueryFailed", "x" * 300) for i in range(6)}
     state = answered_state(Answer((Series("cpu", "latest", {}, 0.0),), failed), Joined())
     assert len(json.dumps(state.condition.message)) < 32768

@@ -89,4 +89,4 @@ async def test_a_load_watcher_that_repeats_itself_grows_old():
         for _ in range(2):
             await ask(server, wanted, providers)
             providers.now += 60
-        assert providers.seen.load.heard("packed", slice(0, 1)).tolist() == [NOW]
+        assert providers.seen.load.measured_at("packed", slice(0, 1)).tolist() == [NOW]

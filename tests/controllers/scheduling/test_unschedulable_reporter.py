@@ -1,4 +1,4 @@
-"""Every pod that finds no node is reported in time, whoever else waits."""
+"""Every pod that finds no node is reported in time, however many wait."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_what_is_held_for_a_pod_is_its_own_as_fast_as_the_node_lets_pods_start()
     assert passes(PodCapacity(), query(cluster, pod("p"), reserved=reserved)) == ["held", "held-and-free"]
 
 
-def test_full_unknown_and_silent_are_told_apart():
+def test_full_unknown_and_silent_are_distinguished():
     assert reasons(PodCapacity(), query(CLUSTER, pod("p"), metrics_policy="Avoid")) == {
         "Insufficient measured capacity": 3,
         "node(s) had no measured capacity": 1,
@@ -55,7 +55,7 @@ def test_full_unknown_and_silent_are_told_apart():
     }
 
 
-def test_room_that_is_held_for_others_is_told_apart_from_no_room():
+def test_room_that_is_held_for_others_is_distinguished_from_no_room():
     cluster = cluster_state([node("held"), node("full")], [], [capacity("held", 1.0), capacity("full", 0.0)])
     selector = LabelSelector.from_raw({"matchLabels": {"app": "others"}})
     cluster.set_reservation(Reservation("default", "res", "r", selector, 1))

@@ -37,7 +37,7 @@ CASES = {
     "two constraints": (
         NODES, running(a1=1, b=1, c=1), by(spread(), spread("kubernetes.io/hostname")), ["a2"],
     ),
-    "fewer domains than wanted: the fewest are none": (
+    "fewer domains than wanted: the fewest count as 0": (
         NODES, running(a1=1, b=1, c=1), by(spread(minDomains=4)), [],
     ),
     "as many as wanted": (NODES, running(a1=1, b=1, c=1), by(spread(minDomains=3)), ["a1", "a2", "b", "c"]),

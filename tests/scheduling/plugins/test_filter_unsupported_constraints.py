@@ -2,7 +2,7 @@ from concerto.scheduling.plugins.unsupported_constraints.filter import Unsupport
 from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
 
-def test_a_pod_with_a_constraint_that_is_not_evaluated_goes_nowhere_and_hears_which():
+def test_a_pod_with_a_constraint_that_is_not_evaluated_goes_nowhere_and_gets_an_event_that_names_it():
     claims = {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]}
     asked = query(cluster_state([node("a"), node("b")]), pod(**claims, resourceClaims=[{"name": "gpu"}]))
     assert passes(UnsupportedConstraints(), asked) == []

@@ -45,7 +45,7 @@ def test_what_is_not_measured_has_no_score():
 PODS = {
     "a limit is taken as it is": ({"requests": {"cpu": "100m"}, "limits": {"cpu": "400m"}}, {}, 400),
     "a request is multiplied": ({"requests": {"cpu": "200m"}}, {}, 300),
-    "a container that says nothing of its cpu": ({"requests": {"memory": "1Mi"}}, {}, 1000),
+    "a container without cpu request and limit": ({"requests": {"memory": "1Mi"}}, {}, 1000),
     "a BestEffort pod": ({}, {}, 1),
     "overhead is added": ({"limits": {"cpu": "400m"}}, {"overhead": {"cpu": "50m"}}, 450),
     "a limit of the whole pod": ({}, {"resources": {"limits": {"cpu": "700m"}, "requests": {"cpu": "1m"}}}, 700),

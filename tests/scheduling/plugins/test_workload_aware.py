@@ -67,7 +67,7 @@ def given_cpus(result):
     return {d.pod.name: (d.assignment.node, d.assignment.pin.cpus) for d in result.decisions}
 
 
-def told(result):
+def reported(result):
     return {u.pod.name: u.diagnosis.message for u in result.unschedulable}
 
 
@@ -100,7 +100,7 @@ def test_pods_of_one_cycle_see_what_those_before_them_hold_and_those_after_it_wh
     first = decide(made, [pinned("p0", cpu="4"), pinned("p1", cpu="4"), pinned("q", "io-bound")])
     assert given_cpus(first) == {"p0": ("a", "0-3"), "p1": ("a", "5-8"), "q": ("a", "4,14")}
     assert given_cpus(decide(made, [pinned("p2", cpu="4")])) == {"p2": ("a", "9-11,19")}
-    assert told(decide(made, [pinned("p3", cpu="6")])) == {
+    assert reported(decide(made, [pinned("p3", cpu="6")])) == {
         "p3": "0/1 nodes are available: 1 node(s) had too few free CPUs for 6 cpu-bound threads."
     }
 
@@ -136,7 +136,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("asking", "problem"), WRONG.values(), ids=WRONG)
 def test_what_can_not_be_meant_is_said_and_the_pod_waits(asking, problem):
-    assert told(decide(cluster("a", "b"), [asking])) == {"p": f"0/2 nodes are available: 2 {problem}."}
+    assert reported(decide(cluster("a", "b"), [asking])) == {"p": f"0/2 nodes are available: 2 {problem}."}
 
 
 def test_why_nodes_are_refused_and_what_helps():
@@ -161,7 +161,7 @@ def test_an_operator_without_the_pinning_component_says_so():
     made = cluster("a")
     made.remove_topology("a")
     made.cpus.followed = False
-    (message,) = told(decide(made, [pinned("p")])).values()
+    (message,) = reported(decide(made, [pinned("p")])).values()
     assert "without --controllers=pinning (install manifests/components/pinning, or" in message
     assert "NodeCPUTopology" not in message
 
@@ -300,7 +300,7 @@ def test_exclusive_cpus_count_even_where_they_are_more_than_the_request():
     assert len(nine.decisions) == 9, "nine cores of two CPUs each"
     eleven = decide(made, [pod(f"y{n}", requests={"cpu": "1"}) for n in range(11)])
     assert len(eleven.decisions) == 2
-    assert set(told(eleven).values()) == {
+    assert set(reported(eleven).values()) == {
         "0/1 nodes are available: 1 Insufficient cpu beside exclusive CPUs of pinned pods."
     }
     assert made.forget("uid-x0") & Change.CPUS
@@ -323,7 +323,7 @@ def test_a_pinned_pod_takes_no_cpus_exclusively_that_others_have_requested():
     decide(made, [pod(f"y{n}", requests={"cpu": "1"}) for n in range(18)])
     physical = by("Balanced", "PhysicalCores")
     assert len(decide(made, [pinned("x0", cpu="1")], physical).decisions) == 1
-    assert told(decide(made, [pinned("x1", cpu="1")], physical)) == {
+    assert reported(decide(made, [pinned("x1", cpu="1")], physical)) == {
         "x1": "0/1 nodes are available: 1 Insufficient cpu beside exclusive CPUs of pinned pods."
     }
 
@@ -381,7 +381,7 @@ def test_a_topology_without_cpus_stops_no_pod_from_finding_another_node(kind):
     found = decide(made, [pinned("p", kind)], by(scores=(ScoreSettings("WorkloadAware"),)))
     assert given_cpus(found)["p"][0] == "good"
     made.set_topology(NodeCPUTopology("good", EMPTY, CPUPools()))
-    assert "no NodeCPUTopology" in told(decide(made, [pinned("q", kind)]))["q"]
+    assert "no NodeCPUTopology" in reported(decide(made, [pinned("q", kind)]))["q"]
 
 
 def test_a_policy_without_its_score_is_refused_with_what_to_do():

@@ -152,7 +152,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("act", "change"), CHANGES.values(), ids=CHANGES)
-def test_what_may_help_waiting_pods_is_told(act, change):
+def test_what_may_help_waiting_pods_is_reported(act, change):
     there = [pod("p", nodeName="n"), pod("d", nodeName="n", owner="DaemonSet"), pod("f", nodeName="full")]
     cluster = cluster_state([node("n"), node("full")], there, [capacity("n", 5.0), capacity("full", 0.5)])
     assert act(cluster) == change

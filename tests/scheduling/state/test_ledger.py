@@ -208,7 +208,7 @@ class TestBatches:
         ledger.set_pod(bound("p", phase="Failed"), NOW)
         assert ledger.closable_records() == ["cycle-2"]
 
-    def test_overdue_tells_bound_from_unbound(self):
+    def test_overdue_distinguishes_bound_from_unbound(self):
         ledger = self.open("slow", "stuck")
         ledger.confirm("uid-slow")
         assert ledger.overdue(NOW + 60, 60) == []

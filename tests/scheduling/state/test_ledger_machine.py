@@ -7,7 +7,7 @@ publishes the free ones among the pods it has seen, so two promises hold whateve
 - no node ever has more pods bound or promised than slots: nothing is given twice;
 - once all pods have ended and all agents have spoken, every slot is free and every batch can be deleted.
 
-In between, every number is compared with a naive recomputation of the identity from what the operator was told.
+In between, every number is compared with a naive recomputation of the identity from what the operator has seen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LedgerMachine(RuleBasedStateMachine):
         # On the way to the operator
         self.pod_events: deque[tuple[str, PodView | None]] = deque()
         self.capacity_events: deque[NodeCapacity] = deque()
-        # The operator, and what it has been told or has decided
+        # The operator, and what it has seen or has decided
         self.ledger = Ledger()
         self.cycles = 0
         self.seen: dict[str, PodView] = {}
@@ -100,7 +100,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.standing[key] = Reservation(*key, f"uid-{key[1]}", selector, count, expires_at=expires)
         self.ledger.reservations.set(self.standing[key])
 
-    # --- the operator is told
+    # --- what the operator sees
 
     @precondition(lambda self: self.pod_events)
     @rule(again=st.booleans())

@@ -158,7 +158,7 @@ def test_old_pods_leave_nothing_behind():
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from("nm"), st.sampled_from(["place", "end", "see"])), max_size=40)
 )
 def test_what_was_built_up_event_by_event_is_what_a_restart_finds(events):
-    """The rebuilt sums differ only for pods that were seen to begin late, of which there are none here."""
+    """The rebuilt sums differ only for pods that were seen to begin late, and there is no such pod here."""
     cluster = cluster_state([node("n"), node("m")], (), [capacity(n, windows=FULL) for n in "nm"])
     alive: dict[str, str] = {}
     seen: dict[str, set[str]] = {"n": set(), "m": set()}

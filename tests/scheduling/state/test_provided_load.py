@@ -25,8 +25,8 @@ def nodes(*names):
 
 def series(values, statistic="average", resource="cpu", *, at=500.0, covered=300.0, **more):
     """By node: a value, or a value and its time by the provider's clock, which is far from ours."""
-    told = {name: value if isinstance(value, tuple) else (value, at) for name, value in values.items()}
-    return Series(resource, statistic, told, covered, **more)
+    reported = {name: value if isinstance(value, tuple) else (value, at) for name, value in values.items()}
+    return Series(resource, statistic, reported, covered, **more)
 
 
 def measured(cluster, statistic="average", resource="cpu", oldest=-np.inf):
@@ -48,13 +48,13 @@ def test_by_an_address_that_two_nodes_say_they_have_goes_neither():
     assert joined.unmatched == ("10.0.0.2",)
 
 
-def test_however_many_match_nothing_few_are_told():
+def test_however_many_match_nothing_few_are_reported():
     joined = cluster_state(nodes("a")).provide(NAME, [series({f"x{i:04d}": 0.1 for i in range(1000)})], NOW)
     assert joined.unmatched == tuple(f"x{i:04d}" for i in range(10))
     assert joined.unmatched_count == 1000
 
 
-def test_of_a_long_name_that_is_no_nodes_the_beginning_is_told():
+def test_of_a_long_name_that_is_no_nodes_the_beginning_is_reported():
     joined = cluster_state(nodes("a")).provide(NAME, [series({"x" * 100_000: 0.1})], NOW)
     assert joined.unmatched == ("x" * 256,)
 
@@ -109,7 +109,7 @@ def test_amounts_are_taken_as_parts_of_the_machine():
     assert joined.rejected["NotANumber"] == 1
 
 
-def test_what_an_answer_does_not_speak_of_grows_old():
+def test_what_an_answer_does_not_mention_grows_old():
     cluster = cluster_state(nodes("a", "b"))
     cluster.provide(NAME, [series({"a": 0.1, "b": 0.2}), series({"a": 0.3}, "deviation")], NOW)
     cluster.provide(NAME, [series({"a": 0.5}, at=560.0)], NOW + 60)  # b, and the other query, are gone
@@ -134,7 +134,7 @@ def test_a_clock_that_is_wrong_or_jumps_makes_nothing_fresh_or_stale(said, behin
     cluster = cluster_state(nodes("a", "b"))
     for (at, _), asked in zip(said, (0, 15)):
         cluster.provide(NAME, [series({"a": (0.5, at), "b": (0.5, at - behind)})], NOW + asked)
-    assert cluster.load.heard(NAME, slice(0, cluster.size)).tolist()[:2] == [NOW + said[-1][1]] * 2
+    assert cluster.load.measured_at(NAME, slice(0, cluster.size)).tolist()[:2] == [NOW + said[-1][1]] * 2
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf")])
@@ -233,7 +233,7 @@ def test_whatever_a_provider_says_loads_are_fractions_or_missing(said):
         cluster.provide(NAME, [series({name: (value, at)})], NOW + step)
     found = cluster.load.measured("cpu", "average", SETTINGS, slice(0, 2))
     assert all(np.isnan(v) or 0.0 <= v <= 1.0 for v in found)
-    assert (cluster.load.heard(NAME, slice(0, 2)) <= NOW + len(said)).all()
+    assert (cluster.load.measured_at(NAME, slice(0, 2)) <= NOW + len(said)).all()
     assert 0.0 <= cluster.load.recent("cpu", SETTINGS, np.array([0]))[0] <= 300.0
 
 
@@ -308,8 +308,8 @@ def asks(**queries):
 
 BOTH = ["average", "standardDeviation"]
 LACKING = {
-    "agents tell everything": (MetricProviderSettings(), {}),
-    "windows are made of what metrics-server tells": (MetricProviderSettings("KubernetesMetricsServer"), {}),
+    "agents report everything": (MetricProviderSettings(), {}),
+    "windows are made of what metrics-server reports": (MetricProviderSettings("KubernetesMetricsServer"), {}),
     "all is asked for": (asks(cpu=BOTH, memory=BOTH), {}),
     "the latest stands for the mean": (asks(cpu=["latest", "standardDeviation"], memory=BOTH), {}),
     "no deviation of the memory": (
@@ -327,7 +327,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize(("provider", "lacking"), LACKING.values(), ids=LACKING)
-def test_scores_that_go_without_something_are_told_with_what_they_lack(provider, lacking):
+def test_scores_that_go_without_something_are_reported_with_what_they_lack(provider, lacking):
     names = ("Capacity", "TaintToleration", "TargetLoadPacking", "LoadVariationRiskBalancing")
     asked = profile(NAME, scores=tuple(map(ScoreSettings, names)), metric_provider=provider)
     assert dict(coverage(cluster_state(nodes("a")), asked, NOW).lacking) == lacking

@@ -31,7 +31,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("selectors", "one", "other", "namespace", "alike"), NAMED.values(), ids=NAMED)
-def test_pods_are_alike_unless_a_selector_tells_them_apart(selectors, one, other, namespace, alike):
+def test_pods_are_alike_unless_a_selector_distinguishes_them(selectors, one, other, namespace, alike):
     signatures = PodSignatures()
     for each in selectors:
         signatures.add_selector(each)

@@ -44,7 +44,7 @@ def test_what_one_pod_takes_holds_for_its_siblings_and_for_nobody_else():
     assert made.millicores(big("next", namespace="other")) == 0.0
 
 
-def test_an_agent_speaks_for_the_pods_on_its_node_only():
+def test_an_agent_reports_on_the_pods_on_its_node_only():
     made = sizes()
     made.report("other", {"uid-b0": 3900.0})
     assert made.millicores(big("next")) == 0.0
@@ -83,7 +83,7 @@ def test_a_pod_that_moved_or_was_taken_back_is_no_witness():
     assert made.millicores(big("next")) == 3900.0
 
 
-def test_a_pod_that_is_named_before_it_is_heard_of_counts_when_it_is():
+def test_a_pod_that_is_named_before_it_is_seen_counts_when_it_is():
     made = LearnedSizes()
     made.report("n", {"uid-b0": 3000.0})
     assert made.millicores(big("next")) == 0.0
@@ -128,7 +128,7 @@ def test_a_large_pod_goes_where_its_cpu_is_left_and_not_where_there_is_room_for_
     assert decide(made, big("next"))[0] == {"next": "free"}
 
 
-def test_where_it_is_left_nowhere_the_pod_waits_and_is_told_why_and_others_go_on():
+def test_where_it_is_left_nowhere_the_pod_waits_and_gets_an_event_that_says_why_and_others_go_on():
     made = cluster(*BUSY, busy={"value": 6.0, "observed": SEEN})
     placed, result = decide(made, big("next"), small("other"))
     assert placed == {"other": "busy"}
@@ -225,7 +225,7 @@ def test_of_a_few_nodes_that_would_do_a_quarter_is_kept_however_many_others_ther
     assert len(placed) == 3
 
 
-def test_whom_nodes_are_kept_for_is_told():
+def test_whom_nodes_are_kept_for_is_reported():
     made = cluster(*BUSY, busy={"value": 6.0, "observed": SEEN})
     assert [u.always_considered for u in decide(made, big("next"), waited=0.9 * WAIT)[1].unschedulable] == [False]
     assert [u.always_considered for u in decide(made, big("next"), waited=WAIT)[1].unschedulable] == [True]
@@ -235,8 +235,10 @@ def test_what_an_agent_does_not_name_in_a_minute_is_kept_no_longer():
     made = cluster(free={"value": 10.0})
     decide(made, big("next"))
     for seconds, available in ((0.0, 9.0 - 8.75), (59.0, 9.0 - 8.75), (60.0, 9.0)):
-        told = capacity("free", 9.0, observed=("uid-next",), version=int(seconds) + 2, at=NOW + seconds, pod_share=0.1)
-        made.set_capacity(told, NOW + seconds)
+        reported = capacity(
+            "free", 9.0, observed=("uid-next",), version=int(seconds) + 2, at=NOW + seconds, pod_share=0.1
+        )
+        made.set_capacity(reported, NOW + seconds)
         assert made.measured.available[made.row_of["free"]] == pytest.approx(available)
 
 
@@ -268,7 +270,7 @@ def test_large_ones_are_looked_at_again_when_a_node_s_cpus_come_free_and_its_roo
     assert not made.set_capacity(dataclasses.replace(status, resource_version="4"), NOW) & Change.CAPACITY
 
 
-def test_shares_that_are_told_before_the_node_is_known_are_of_its_cpus_when_it_is():
+def test_shares_that_are_reported_before_the_node_is_known_are_of_its_cpus_when_it_is():
     made = cluster_state(
         [], [big("b0", nodeName="n")], [capacity("n", 1.0, observed=("uid-b0",), large={"uid-b0": 0.5})]
     )

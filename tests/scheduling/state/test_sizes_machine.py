@@ -32,7 +32,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.version = 0
         self.now = NOW
         self.nodes: set[str] = set()
-        self.told: dict[str, NodeCapacity] = {}
+        self.reported: dict[str, NodeCapacity] = {}
         self.placed: dict[str, str] = {}  # node by pod that has not ended
         self.bound: set[str] = set()
         self.ended: set[str] = set()
@@ -66,7 +66,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             spare_share=spare,
         )  # fmt: skip
         self.cluster.set_capacity(status, self.now)
-        self.told[name] = status
+        self.reported[name] = status
         for uid in [uid for uid in self.claims if self.placed[uid] == name and uid in observed | large.keys()]:
             kept, since = self.claims[uid]
             since = self.now if since is None else since
@@ -78,7 +78,7 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def capacity_goes(self, name):
         self.cluster.remove_capacity(name)
-        self.told.pop(name, None)
+        self.reported.pop(name, None)
 
     # --- pods
 
@@ -156,7 +156,7 @@ class SnapshotMachine(RuleBasedStateMachine):
             here = {uid for uid, on in self.placed.items() if on == name}
             claims = here & self.claims.keys()
             claimed = sum(self.claims[uid][0] for uid in claims)
-            status = self.told[name].status if name in self.told else None
+            status = self.reported[name].status if name in self.reported else None
             named = set() if status is None else status.large_pods.keys()
             units = len(here - claims - named)
             assert made.large_pods._live[row] == len(here)
@@ -179,7 +179,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         sizes = self.cluster.large_pods.sizes
         assert sizes._placed.keys() == self.placed.keys()
         assert sizes._max_millicores.keys() <= self.placed.keys()
-        assert sizes._reported.keys() <= self.told.keys()
+        assert sizes._reported.keys() <= self.reported.keys()
         assert all(kind.large >= 0.0 and kind.ordinary >= 0.0 for kind in sizes._kinds.values())
         assert not self.cluster.large_pods.draining.any()
 

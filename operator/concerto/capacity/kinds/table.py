@@ -99,7 +99,7 @@ class ClusterKinds:
         self._keys[node] = frozenset(table)
 
     def remove_node(self, node: str) -> None:
-        """The node is gone, or has not been heard from for too long."""
+        """The node is gone, or has not reported for too long."""
         for key in self._keys.pop(node, ()):
             self._take_off(node, key)
 

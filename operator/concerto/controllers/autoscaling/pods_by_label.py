@@ -174,7 +174,7 @@ def _first_ready(before: PodView, now: PodView) -> float | None:
     """When it became Ready for the first time, if that was observed."""
     if before.first_ready is not None or not now.is_ready or before.is_ready:
         return before.first_ready
-    # Not Ready since its very start, as far as its condition tells
+    # Not Ready since its very start, as far as its condition shows
     age = before.ready_since - (before.started or before.created)
     never = before.ready is None or age < ControllerSettings.initial_readiness_delay_seconds
     return now.ready_since if never else None

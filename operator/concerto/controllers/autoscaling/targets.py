@@ -44,7 +44,7 @@ class Scale:
 
     @property
     def uid(self) -> str:
-        """The target's; empty where its kind does not tell."""
+        """The target's; empty where its kind has none."""
         return str((self.raw.get("metadata") or {}).get("uid", ""))
 
 

@@ -40,7 +40,7 @@ class ClusterModelSettings:
         sigma_share: change of σ₁ worth a write, as a share of the published one.
         angle_degrees: turn of u₁ worth a write.
         least_interval_seconds: no two writes are closer together.
-        stale_after_seconds: a node whose own model has not been heard of for so long is dropped (agents republish at
+        stale_after_seconds: a node whose own model has not been received for so long is dropped (agents republish at
             least every 5 minutes).
         merge: the exact mean of all nodes' models, or the seed's streaming merge.
     """
@@ -80,7 +80,7 @@ class ClusterModelPublisher:
         self._clock = clock
         self._settings = settings or ClusterModelSettings()
         self._snapshots: dict[str, SubspaceStatus] = {}
-        self._heard_at: dict[str, float] = {}
+        self._received_at: dict[str, float] = {}
         self._resources: tuple[str, ...] = ()
         self._model = cluster_model(self._settings.merge, 0)
         self._batches = 0
@@ -96,14 +96,14 @@ class ClusterModelPublisher:
         status = self._parsed(name, new) if new is not None else None
         if status is None:
             self._snapshots.pop(name, None)
-            self._heard_at.pop(name, None)
+            self._received_at.pop(name, None)
         else:
             known = self._snapshots.get(name)
             if known is None:
                 # It may have existed for long before this process started: it is as old as its status has it
-                self._heard_at[name] = min(self._clock(), status.observed_at)
+                self._received_at[name] = min(self._clock(), status.observed_at)
             elif known.observed_at != status.observed_at:
-                self._heard_at[name] = self._clock()
+                self._received_at[name] = self._clock()
             self._snapshots[name] = status
         self._unfolded.add(name)
         self._dirty.set()
@@ -144,7 +144,7 @@ class ClusterModelPublisher:
         return (*(r for r in first if r in chosen), *sorted(set(chosen).difference(first)))
 
     def _take(self, name: str, status: SubspaceStatus) -> None:
-        if self._clock() - self._heard_at[name] > self._settings.stale_after_seconds:
+        if self._clock() - self._received_at[name] > self._settings.stale_after_seconds:
             self._model.remove(name)
             return
         known = {r: i for i, r in enumerate(status.resources) if r in self._resources}
@@ -187,8 +187,8 @@ class ClusterModelPublisher:
 
     def _drop_stale(self) -> None:
         horizon = self._clock() - self._settings.stale_after_seconds
-        for name, heard in self._heard_at.items():
-            if heard < horizon and name in self._model:
+        for name, received_at in self._received_at.items():
+            if received_at < horizon and name in self._model:
                 self._model.remove(name)
                 self._kinds.remove_node(name)
 

@@ -102,11 +102,11 @@ class Watcher:
     def _answer(self, request: web.Request, host: str) -> web.Response:
         form, window = self._asked(request)
         now = self._clock()
-        status, heard = self._status(host, now) or (None, 0.0)
+        status, reported_at = self._status(host, now) or (None, 0.0)
         metrics = build_metrics(status, form, window) if status is not None else []
         if not metrics:
             raise web.HTTPNotFound(text=f"no metrics of {host}: its agent has not reported recently")
-        head = build_head(window, timestamp=now, end=heard)
+        head = build_head(window, timestamp=now, end=reported_at)
         return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(build_node(metrics))}"]))
 
     def _asked(self, request: web.Request) -> tuple[Form, str]:
@@ -132,10 +132,10 @@ class Watcher:
     async def _render(self, form: Form, window: str, now: float) -> bytes:
         nodes: list[str] = []
         end = 0.0
-        for count, (name, status, heard) in enumerate(list(self._fresh(now)), 1):
+        for count, (name, status, reported_at) in enumerate(list(self._fresh(now)), 1):
             if metrics := build_metrics(status, form, window):
                 nodes.append(f"{json.dumps(name)}:{json.dumps(build_node(metrics))}")
-                end = max(end, heard)
+                end = max(end, reported_at)
             if count % _NODES_BETWEEN_BREATHS == 0:
                 await asyncio.sleep(0)
         if not nodes:
@@ -150,11 +150,15 @@ class Watcher:
     def _status(self, host: str, now: float) -> tuple[NodeCapacityStatus, float] | None:
         """With when it came, by our own clock: a node's that is ahead would have Trimaran forget what it has placed."""
         row = self._cluster.row_of.get(host)
-        heard = self._cluster.ledger.nodes.last_status_at(host)
-        if row is None or heard is None or not self._cluster.nodes.exists[row]:
+        reported_at = self._cluster.ledger.nodes.last_status_at(host)
+        if row is None or reported_at is None or not self._cluster.nodes.exists[row]:
             return None
         status = self._cluster.ledger.nodes.status(host)
-        return (status, heard) if status is not None and now - heard <= self._settings.stale_after_seconds else None
+        return (
+            (status, reported_at)
+            if status is not None and now - reported_at <= self._settings.stale_after_seconds
+            else None
+        )
 
 
 def build_metrics(status: NodeCapacityStatus, form: Form, window: str) -> list[dict[str, Any]]:

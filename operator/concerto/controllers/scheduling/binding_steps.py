@@ -56,7 +56,7 @@ class PinningStep:
         """Nothing is prepared yet.
 
         Args:
-            cluster: is told to avoid nodes whose agents are late.
+            cluster: where nodes whose agents are late are avoided.
             pins: writes PodCPUBindings.
             profiles: in use, by scheduler name.
             clock: seconds since the epoch.

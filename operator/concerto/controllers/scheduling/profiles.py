@@ -71,7 +71,7 @@ class ProfileController:
         self._parts = parts
         self._providers = providers
         self._known: dict[str, _Known] = {}
-        self._told: dict[str, ProfileState] = {}
+        self._reported: dict[str, ProfileState] = {}
         self._soon = asyncio.Event()
         providers.on_change = self._soon.set
         # A profile may keep pods off nodes that are not measured
@@ -114,9 +114,9 @@ class ProfileController:
             if due := clock() - counted >= _COUNTS_EVERY_SECONDS:
                 counted = clock()
             for known in list(self._known.values()):
-                state, told = self._state(known), self._told.get(known.name)
+                state, reported = self._state(known), self._reported.get(known.name)
                 self._count_nodes(known, state)
-                if known.settings and (told is None or (state != told if due else is_news(state, told))):
+                if known.settings and (reported is None or (state != reported if due else is_news(state, reported))):
                     try:
                         await self._write(known)
                     except KubeError as error:
@@ -163,14 +163,14 @@ class ProfileController:
             before = find_condition((obj.get("status") or {}).get("conditions"), "Ready") or {}
             if ready.status == "False" and ready.message != before.get("message"):
                 self._recorder.record(obj, type="Warning", reason=ready.reason, action="Reading", note=ready.message)
-            self._told[known.name] = state
+            self._reported[known.name] = state
         except NotFound:
-            self._told.pop(known.name, None)
+            self._reported.pop(known.name, None)
 
 
-def is_news(state: ProfileState, told: ProfileState) -> bool:
+def is_news(state: ProfileState, reported: ProfileState) -> bool:
     """Whether a condition would say something else than it does."""
-    numbers = [(s.coverage.missing, metrics_condition(s.coverage).reason, s.provider) for s in (state, told)]
+    numbers = [(s.coverage.missing, metrics_condition(s.coverage).reason, s.provider) for s in (state, reported)]
     return numbers[0] != numbers[1]
 
 

@@ -9,7 +9,7 @@ from concerto.api.pod import PodView
 from concerto.scheduling.preemption.candidates import Candidate, cost, number_of_candidates
 
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
-"""Of nodes that refuse the pod whoever runs there. Source: kube-scheduler's words."""
+"""Of nodes that refuse the pod whatever runs there. Source: kube-scheduler's words."""
 
 Look = Callable[[PodView, str], Candidate | tuple[str, ...]]
 """Which pods would have to go for a pod on a node; or why it would not fit though all that it may preempt went."""

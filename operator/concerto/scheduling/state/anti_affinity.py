@@ -14,7 +14,7 @@ class AntiAffinityIndex(PodIndex):
     """Anti-affinity terms of the pods that run, and on how many pods of each row.
 
     Args:
-        signatures: told which labels of pods the terms select by.
+        signatures: given the labels of pods that the terms select by.
     """
 
     def __init__(self, signatures: PodSignatures) -> None:

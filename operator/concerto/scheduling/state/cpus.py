@@ -204,7 +204,7 @@ class CPUs:
         return True
 
     def remove_topology(self, name: str) -> bool:
-        """The NodeCPUTopology is gone, or says nothing."""
+        """The NodeCPUTopology is gone, or is empty."""
         node = self._nodes.get(name)
         if node is None or node.index is None:
             return False

@@ -26,7 +26,7 @@ _ORDINALS = frozenset(
 """Labels that number siblings."""
 _MAX_KINDS = 4096
 _MAX_VOTES = 64.0
-"""Pods of a kind that its size is told from; older ones count for half of it, and so on."""
+"""Pods of a kind that its size is learned from; older ones count for half of it, and so on."""
 _TOWARDS_LATEST = 0.25
 
 
@@ -104,13 +104,13 @@ class LearnedSizes:
     def report(self, node: str, large: Mapping[str, float], counted: Iterable[str] = ()) -> None:
         """A node's agent has named its large pods, with the millicores that each takes.
 
-        It speaks for the pods on its node: what it says of others changes nothing.
+        It reports on the pods of its node: an entry about any other pod changes nothing.
 
         Args:
             node: the node.
             large: by UID.
             counted: UIDs of all pods that it counts. Named once, counted still and not named any more, a pod was busy
-                for a while, and says nothing of its kind.
+                for a while, and is no measure of its kind.
         """
         before = self._reported.pop(node, None)
         if large:

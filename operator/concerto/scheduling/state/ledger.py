@@ -68,7 +68,7 @@ class Ledger:
     """Units in flight by node, and the assignments and reservations they belong to. Pure: `now` is passed in.
 
     Args:
-        signatures: learns which labels of pods the reservations select by.
+        signatures: given the labels of pods that the reservations select by.
         max_ended_remembered: how many ended pods to remember, for agents that report one as observed after its end
             has been seen. Forgetting one costs capacity until the agent's next status, and promises nothing twice.
 

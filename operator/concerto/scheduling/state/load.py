@@ -29,7 +29,7 @@ _WINDOWS = {"5m": 0, "10m": 1, "15m": 2}
 _COVERED = 3
 _LONGEST_SECONDS = 900.0
 _AGENT_LIVES_SECONDS = 90.0
-"""An agent heard so shortly before a provider's window ended would have counted a pod that the window contains."""
+"""An agent that reported so shortly before a provider's window ended would have counted any pod in the window."""
 _TERMS = 5  # of a prediction: known, requested, unspecified and best effort of the cpu; bytes of memory
 
 
@@ -79,11 +79,11 @@ class Load(PodIndex):
         recent: Floats = self._recent[settings][RESOURCES.index(resource)][rows]
         return recent
 
-    def heard(self, provider: str, rows: Rows) -> Floats:
+    def measured_at(self, provider: str, rows: Rows) -> Floats:
         """When a provider's usable metrics of nodes were measured, seconds; -inf without any."""
-        return self._of(provider).heard(rows)
+        return self._of(provider).measured_at(rows)
 
-    # --- what the cluster tells
+    # --- what is observed
 
     def provide(
         self, provider: str, answer: Sequence[Series], row_of: Mapping[str, int], machine: Ints, now: float
@@ -215,8 +215,8 @@ class Load(PodIndex):
         rows, since = self._row[slots], self._since[slots]
         if settings.provider:
             ends, covered = self._of(settings.provider).span(rows)
-            would_tell = self._ends[rows] >= ends - _AGENT_LIVES_SECONDS
-            since = np.where(np.isinf(since) & ~would_tell, self._taken[slots], since)
+            would_show = self._ends[rows] >= ends - _AGENT_LIVES_SECONDS
+            since = np.where(np.isinf(since) & ~would_show, self._taken[slots], since)
         else:
             ends, covered = self._ends[rows], self._windows[0, _WINDOWS[settings.window], _COVERED][rows]
         with np.errstate(invalid="ignore", divide="ignore"):

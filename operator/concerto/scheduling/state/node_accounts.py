@@ -23,7 +23,7 @@ class NodeAccounts:
         return None if startable is None or holdable is None else min(startable, holdable)
 
     def startable(self, node: str) -> float | None:
-        """Pods that may still start on the node by its last status, whoever they are; None without a status."""
+        """Pods that may still start on the node by its last status; None without a status."""
         account = self._by_name.get(node)
         return None if account is None else account.startable
 

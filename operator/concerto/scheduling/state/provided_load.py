@@ -2,8 +2,8 @@
 
 Ages are by the operator's steady clock, from the arrival of a number whose time is another than before. Times are never
 compared with each other: metrics-server passes on those of each node's own clock, and one that is an hour ahead must
-not make all the others old. So a clock that is wrong or jumps makes nothing fresh or stale, and a provider that says
-the same for ever ages as one that says nothing.
+not make all the others old. So a clock that is wrong or jumps makes nothing fresh or stale, and a provider that repeats
+one answer for ever ages as one that gives no answer.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ INDEX: dict[Statistic, int] = {"average": AVERAGE, "deviation": DEVIATION, "late
 MAX_OVERSHOOT = 1.1
 """A rate over a short time can come out somewhat above what there is, as when both ends of the time are rounded: up to
 here it is taken for all of the machine, and beyond for a mistake."""
-_MAX_TOLD = 10
-_LONGEST_TOLD = 256
+_MAX_SHOWN = 10
+_MAX_SHOWN_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Joined:
     """What became of an answer.
 
     Attributes:
-        unmatched: what the provider calls nodes that are none, the first few by name, and of long ones the beginning.
+        unmatched: names in the answer that belong to no node, the first few by name, and of long ones the beginning.
         unmatched_count: how many there are.
         rejected: values that cannot be, by what is wrong with them: NotANumber, Negative, AboveOne, Ambiguous.
     """
@@ -86,7 +86,7 @@ class Provided:
         """Nothing was said yet."""
         self._values: Floats = np.full((len(RESOURCES), len(INDEX), width), np.nan)
         self._ends: Floats = np.full((len(RESOURCES), len(INDEX), width), -np.inf)
-        self._times: Floats = np.full_like(self._ends, np.nan)  # by the clocks of whoever measured
+        self._times: Floats = np.full_like(self._ends, np.nan)  # by the clocks of those that measured
         self._covered: Floats = np.zeros_like(self._ends)
 
     def grow(self, width: int) -> None:
@@ -103,7 +103,7 @@ class Provided:
         self._ends[..., row] = -np.inf
 
     def take(self, answer: Sequence[Series], row_of: Mapping[str, int], machine: Ints, now: float) -> Joined:
-        """An answer. What it does not speak of stays as it was, and grows old.
+        """An answer. What it does not mention stays as it was, and grows old.
 
         Args:
             answer: any part of what was asked for.
@@ -115,8 +115,8 @@ class Provided:
         rejected: Counter[str] = Counter()
         for series in answer:
             unmatched |= self._take_one(series, row_of, machine, rejected, now)
-        told = tuple(name[:_LONGEST_TOLD] for name in nsmallest(_MAX_TOLD, unmatched))
-        return Joined(told, len(unmatched), rejected)
+        shown = tuple(name[:_MAX_SHOWN_LENGTH] for name in nsmallest(_MAX_SHOWN, unmatched))
+        return Joined(shown, len(unmatched), rejected)
 
     def _take_one(
         self, series: Series, row_of: Mapping[str, int], machine: Ints, rejected: Counter[str], now: float
@@ -161,8 +161,8 @@ class Provided:
         covered = np.where(latest, self._covered[:, LATEST][:, rows], self._covered[:, AVERAGE][:, rows])
         return ends, covered
 
-    def heard(self, rows: Rows) -> Floats:
+    def measured_at(self, rows: Rows) -> Floats:
         """When a usable mean or latest value of the cpu, else of the memory, was measured; -inf without one."""
-        told = np.where(np.isnan(self._values[:, (AVERAGE, LATEST)]), -np.inf, self._ends[:, (AVERAGE, LATEST)])
-        heard: Floats = told.max(axis=(0, 1))[rows]
-        return heard
+        shown = np.where(np.isnan(self._values[:, (AVERAGE, LATEST)]), -np.inf, self._ends[:, (AVERAGE, LATEST)])
+        measured_at: Floats = shown.max(axis=(0, 1))[rows]
+        return measured_at

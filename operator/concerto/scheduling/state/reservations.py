@@ -47,7 +47,7 @@ class Reservations:
 
     Args:
         on_held: called with a node and by how many units what is held there has changed.
-        signatures: told which labels of pods the reservations select by.
+        signatures: given the labels of pods that the reservations select by.
     """
 
     def __init__(self, on_held: Callable[[str, int], None], signatures: PodSignatures) -> None:

@@ -1,9 +1,9 @@
-"""Which pods placement cannot tell apart: pods of one signature share an evaluation, and wait together.
+"""Which pods are alike to placement: pods of one signature share an evaluation, and wait together.
 
-Two pods are alike when they have the same shape and no selector in the cluster tells their labels apart. A label counts
-only where a selector names it, and its value only where a selector names the value: ten thousand Jobs with a job name
-each are alike, whatever anti-affinity there is, unless some term names those jobs. Source: kube-scheduler's SignPod
-(KEP-5598).
+Two pods are alike when they have the same shape and no selector in the cluster distinguishes their labels. A label
+counts only where a selector names it, and its value only where a selector names the value: ten thousand Jobs with a job
+name each are alike, whatever anti-affinity there is, unless some term names those jobs. Source: kube-scheduler's
+SignPod (KEP-5598).
 """
 
 from __future__ import annotations

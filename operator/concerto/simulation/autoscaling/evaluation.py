@@ -34,7 +34,7 @@ class Plan:
         startups: seconds.
         traces: CSV files.
         trace_hours: length of a window of a trace.
-        trace_windows: windows of a trace; they are its replicates (one window twice would not tell twice as much).
+        trace_windows: windows of a trace; they are its replicates (one window twice would not count twice).
         trace_history_days: of a trace before its first window, where it is long enough.
         patterns: names in `PHASES` and `STEADY`.
         target_percent: CPU utilisation target.
@@ -98,7 +98,7 @@ def _traffics(plan: Plan, traces: Sequence[tuple[Traffic, ...]]) -> Iterable[tup
 
 
 def read_traces(plan: Plan) -> list[tuple[Traffic, ...]]:
-    """The windows of each trace; traces of the same name are told apart by a number.
+    """The windows of each trace; traces of the same name are distinguished by a number.
 
     Raises:
         ValueError: one cannot be understood.
@@ -193,7 +193,7 @@ def verdict(done: Sequence[Cell], policy: str, reference: str = "HPA v2") -> Ver
         for index, each in enumerate((ours, base)):
             totals[index::2] += [each.violations.mean(), each.pod_minutes.mean(), each.rescales.mean()]
         violations, pods, rescales = _ratios(ours, base)
-        # Where there are none at all, none are left to halve
+        # Without any, nothing is left to halve
         missed = ours.violations.mean() > VIOLATIONS_GOAL * base.violations.mean() or pods > POD_MINUTES_GOAL
         if (missed and not cell.steady) or rescales > RESCALES_GOAL:
             bounds = {n: _ratios(cell.results[n], base)[:2] for n in BOUNDS if n in cell.results}

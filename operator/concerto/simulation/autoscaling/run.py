@@ -67,7 +67,7 @@ class Sync:
     Attributes:
         now: seconds.
         current: replicas asked for.
-        demand: the load now, in replicas; NaN where the metrics tell nothing.
+        demand: the load now, in replicas; NaN where the metrics do not show it.
         saturated: where it is only a lower bound.
         observed_at: the middle of the window of those readings.
         initialisation: learned time from creation to Ready, seconds.

@@ -19,7 +19,7 @@ PEAK_RATE = 20.0
 MAX_RATE = 10 * PEAK_RATE
 """More than 40 pods, the most that an experiment has, can serve; what a trace has above it is cut off."""
 MIN_SECONDS = 300.0
-"""A trace that is shorter says nothing of pods that take minutes to start."""
+"""A shorter trace is no test of pods that take minutes to start."""
 
 Phase = tuple[float, float, float]
 

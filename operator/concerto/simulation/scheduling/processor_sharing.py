@@ -1,6 +1,6 @@
 """Processor sharing on one node, exact between events.
 
-Runnable threads share the cores equally. One number for each CPU limit (service attained by a thread) therefore tells
+Runnable threads share the cores equally. One number for each CPU limit (service attained by a thread) therefore shows
 when each pod finishes, and an event costs O(log pods on the node).
 """
 

@@ -2,7 +2,7 @@
 
 Run ``python -m concerto.simulation.studies.load_study``. Pods come and go; what each uses follows a column of a trace
 of CPU use (``--trace``: a CSV with one column for each machine, percent, a row for each 5 minutes), or bursts. Each
-minute nodes tell their windows and waiting pods are placed by the production cycle, under profiles that differ in
+minute nodes publish their windows and waiting pods are placed by the production cycle, under profiles that differ in
 their scores alone. A node is hot while its pods want more than 80 % of its CPU.
 """
 
@@ -149,7 +149,7 @@ def run(settings: StudySettings, demand: Floats, scores: tuple[ScoreSettings, ..
         waited += len(waiting)
         for uid, (row, since) in where.items():
             history[minute, row] += uses[uid][(minute - since) % len(uses[uid])] / 4.0
-        _tell(cluster, history[max(0, minute - 4) : minute + 1], where, now + 60.0, minute)
+        _publish(cluster, history[max(0, minute - 4) : minute + 1], where, now + 60.0, minute)
     counted = history[60:]
     return Figures(
         hot_percent=100.0 * float((counted > settings.hot).mean()),
@@ -170,7 +170,7 @@ def _pod(uid: str, millicores: int, now: float) -> PodView:
     return replace(PodView.from_raw(raw), created=now)
 
 
-def _tell(cluster: ClusterState, past: Floats, where: dict[str, tuple[int, int]], now: float, version: int) -> None:
+def _publish(cluster: ClusterState, past: Floats, where: dict[str, tuple[int, int]], now: float, version: int) -> None:
     """Every node says what it measured over the last five minutes, and which pods it has seen."""
     observed: list[list[str]] = [[] for _ in range(past.shape[1])]
     for uid, (row, _) in where.items():

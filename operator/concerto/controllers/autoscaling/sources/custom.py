@@ -21,7 +21,7 @@ _DEFAULT_WINDOW_SECONDS = 60.0
 
 
 class CustomMetrics:
-    """Reads single metrics; which version the API speaks is asked once."""
+    """Reads single metrics; the API's version is asked for once."""
 
     def __init__(self, session: Session, kinds: Kinds, *, timeout_seconds: float) -> None:
         self._session = session

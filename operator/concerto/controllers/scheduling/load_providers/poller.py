@@ -69,7 +69,7 @@ class LoadProviders:
         Args:
             session: the way to the API server.
             namespace: the operator's own, where Secrets are.
-            cluster: what is told of the answers.
+            cluster: where the answers go.
             recorder: where events go.
             metrics: where outcomes are counted.
             clock: seconds since the epoch, never jumping.
@@ -136,7 +136,7 @@ class LoadProviders:
                 asked = self._clock()
                 state = await self.ask(scheduler_name, wanted, source)
                 if self._wanted.get(scheduler_name) == wanted:
-                    self._tell(scheduler_name, wanted, state)
+                    self._report(scheduler_name, wanted, state)
                 await asyncio.sleep(max(0.0, interval - (self._clock() - asked)))
         finally:
             await source.close()
@@ -162,7 +162,7 @@ class LoadProviders:
         self._metrics.provider_unmatched.labels(wanted.profile).set(joined.unmatched_count)
         return answered_state(answer, joined)
 
-    def _tell(self, scheduler_name: str, wanted: Wanted, state: ProviderState) -> None:
+    def _report(self, scheduler_name: str, wanted: Wanted, state: ProviderState) -> None:
         before, now = self.state(scheduler_name), state.condition
         self._metrics.provider_polls.labels(wanted.profile, now.reason).inc()
         self._states[scheduler_name] = state

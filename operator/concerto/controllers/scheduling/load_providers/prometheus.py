@@ -1,4 +1,4 @@
-"""The load of nodes from Prometheus, or whatever speaks its HTTP API, by a profile's own queries."""
+"""The load of nodes from Prometheus, or a server with the same HTTP API, by a profile's own queries."""
 
 from __future__ import annotations
 
@@ -222,8 +222,8 @@ def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered
             values[name] = float(value), float(at)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise SourceError("BadAnswer", f"is not an answer of Prometheus: {error!r}") from error
-    told = {name: value for name, value in values.items() if name not in ambiguous}
-    return Series(query.resource, query.statistic, told, covered_seconds, ambiguous=frozenset(ambiguous))
+    unique = {name: value for name, value in values.items() if name not in ambiguous}
+    return Series(query.resource, query.statistic, unique, covered_seconds, ambiguous=frozenset(ambiguous))
 
 
 def without_port(name: str) -> str:

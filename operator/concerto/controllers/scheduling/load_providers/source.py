@@ -21,8 +21,8 @@ class SourceError(Exception):
     """
 
     def __init__(self, reason: str, message: str) -> None:
-        told = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 1]}…"
-        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in told))
+        text = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 1]}…"
+        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
         self.reason = reason
 
 

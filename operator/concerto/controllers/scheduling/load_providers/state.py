@@ -57,11 +57,11 @@ def _answered(answer: Answer, joined: Joined, rejected: Mapping[str, int]) -> Co
     if not names:
         return _not_ready("NoSeries", f"The {asked} queries returned no series.")
     if joined.unmatched_count == len(names):
-        told = ", ".join(repr(name) for name in joined.unmatched)
+        unmatched = ", ".join(repr(name) for name in joined.unmatched)
         return _not_ready(
             "NothingMatched",
             "No series matches a node by name or internal IP address. With Prometheus, set "
-            f"spec.metricProvider.prometheus.nodeLabel to the label that has it. The series are of {told}.",
+            f"spec.metricProvider.prometheus.nodeLabel to the label that has it. The series are of {unmatched}.",
         )
     if rejected:
         words = ", ".join(f"{count} {reason}" for reason, count in sorted(rejected.items()))

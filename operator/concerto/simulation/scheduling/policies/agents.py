@@ -41,7 +41,7 @@ class Agents:
     Args:
         settings: NodeCapacity.spec of every node.
         deadband: change from which a status is written; None publishes every batch, as Carico does.
-        windows: tell means and deviations over minutes, too, for scores that read them.
+        windows: publish means and deviations over minutes, too, for scores that read them.
         kinds: measure what pods cost by kind.
         learned: what the cluster knows of kinds from before.
     """
