@@ -105,7 +105,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     cluster.make_namespace(name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
+    cluster.remove_namespace(name)
 
 
 @pytest.fixture(scope="session")

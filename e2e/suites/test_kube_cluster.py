@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from e2e.testbed import REPOSITORY
-from e2e.testbed.clusters import Cluster, LocalControlPlane, Unusable, binaries
+from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane, Unusable, binaries
 from e2e.testbed.clusters.binaries import find_installed, find_or_build
 from e2e.testbed.clusters.local import stop_left
 from e2e.testbed.waiting import eventually, eventually_async
@@ -193,6 +193,32 @@ def test_a_cluster_has_all_that_tests_build_on(cluster: Cluster, namespace: str)
     }
     cluster.apply(pod)
     assert cluster.get("pod", "-n", namespace, "one")["spec"]["volumes"][0]["name"].startswith("kube-api-access")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pods", "-A"),
+        ("ns", "default"),
+        ("namespaces", "--field-selector=metadata.name=default"),
+        ("clusterrole", "-l", "kubernetes.io/bootstrapping=rbac-defaults"),
+        ("serviceaccounts", "-n", "kube-system"),
+        ("sa", "default"),
+        ("apiservices", "v1.apps"),
+        ("serviceaccounts,configmaps", "-n", "default"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_read_without_kubectl_is_what_kubectl_prints(
+    control_plane: LocalControlPlane, arguments: tuple[str, ...]
+) -> None:
+    read, printed = control_plane.get(*arguments), Cluster.get(control_plane, *arguments)
+    assert read.get("items", read) == printed.get("items", printed)
+
+
+def test_what_is_not_there_is_an_error_whoever_reads_it(control_plane: LocalControlPlane) -> None:
+    with pytest.raises(ClusterError, match="NotFound"):
+        control_plane.get("pod", "nobody")
 
 
 def test_a_token_can_be_bound_to_a_node(cluster: Cluster, namespace: str) -> None:

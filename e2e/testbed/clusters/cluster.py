@@ -78,6 +78,10 @@ class Cluster:
         self.kubectl("create", "namespace", name)
         self.wait("--for=create", "-n", name, "serviceaccount/default")
 
+    def remove_namespace(self, name: str) -> None:
+        """Have a namespace deleted, with all that is in it, in the background."""
+        self.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
     def service_account_token(
         self,
         namespace: str,

@@ -22,6 +22,7 @@ from e2e.testbed.clusters.binaries import Binaries
 from e2e.testbed.clusters.cluster import Cluster, ClusterError, write_private
 from e2e.testbed.clusters.pki import Authority, certificate_user, kubeconfig
 from e2e.testbed.clusters.process import Child, stop_all, stop_pid
+from e2e.testbed.clusters.reading import Reader
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 # Below the range that the kernel hands out to outgoing connections: a port must still be free after an outage
@@ -86,6 +87,7 @@ class LocalControlPlane(Cluster):
         self._ssl.load_cert_chain(*self._authority.client("admin", "admin", "system:masters"))
         self.children: dict[str, Child] = {}
         self.port = self.etcd_port = self._etcd_peer_port = 0
+        self._reader = Reader(lambda path: self.request("GET", path))
 
     @property
     def server(self) -> str:
@@ -264,6 +266,21 @@ class LocalControlPlane(Cluster):
 
     def _endpoint(self) -> tuple[str, bytes]:
         return self.server, self.ca_file.read_bytes()
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """``kubectl get ... -o json``, parsed; without kubectl, where the arguments are simple."""
+        found = self._reader.get(arguments)
+        return super().get(*arguments) if found is None else found
+
+    def make_namespace(self, name: str) -> None:
+        """Make a namespace in which pods can be made: it has its service account."""
+        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        self._wait("kube-controller-manager", f"/api/v1/namespaces/{name}/serviceaccounts/default", "service account")
+
+    def remove_namespace(self, name: str) -> None:
+        """Have a namespace deleted, with all that is in it, in the background."""
+        with contextlib.suppress(ClusterError):  # a test has deleted it, or stopped the API server
+            self.request("DELETE", f"/api/v1/namespaces/{name}")
 
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request as the administrator, by the standard library alone, whatever the answer's kind.
