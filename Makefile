@@ -4,13 +4,15 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 KEEP ?=
 SOAK ?= 60
+# of `make chaos`, at each point
+TURNS ?= 20
 COMPARE ?=
 OVERLAY ?= manifests/overlays/default
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup compare demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
+.PHONY: help setup chaos compare demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -42,6 +44,11 @@ e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (b
 
 e2e-cluster: setup image-packages ## install from images on real nodes, restart everything during a Job, remove it (3 min)
 	@E2E_CLUSTER=1 $(PY) -m pytest e2e/suites/test_cluster_install.py
+
+chaos: setup ## end operator and agent at every named point TURNS times, and cut the leader off for 17 s in every way (1 h)
+	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \
+	  e2e/suites/test_partition.py e2e/suites/test_late_requests.py e2e/suites/test_failpoints.py e2e/suites/test_survival.py \
+	  e2e/suites/test_pinning_random.py
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
+from concerto.kube.failpoints import point
 from concerto_agent.bindings import HeldCPUs, Outcome
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import CpusetFiles, read_rule
@@ -247,7 +248,9 @@ class NodeCpusets:
             if self._settled.get(uid, frozenset()) & {write.path for write in writes}:
                 del self._settled[uid]  # once a look
                 self.repairs += 1
+            point("before-cpuset")
             error = self._files.apply(writes)
+            point("after-cpuset")
             if error is not None:
                 errors[uid] = f"{error.strerror} ({error.filename})"
             if uid in self.grants:

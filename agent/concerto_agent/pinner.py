@@ -20,6 +20,7 @@ from concerto.api.timestamps import format_timestamp
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
 from concerto.kube.apply import Target
 from concerto.kube.errors import Forbidden, Unauthorized
+from concerto.kube.failpoints import point
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.bindings import HeldCPUs, Object, build_agent_status, own_part, read_claim
@@ -250,7 +251,9 @@ class Pinner:
 
     async def _write_status(self, key: BindingKey, obj: Object, status: Object) -> None:
         target = Target(POD_CPU_BINDINGS, key[1], key[0], obj["metadata"]["uid"])
+        point("before-pin-status")
         written = await apply_status(self._session, target, status, field_manager=_FIELD_MANAGER, force=True)
+        point("after-pin-status")
         if self._objects.get(key) is obj:
             self._objects[key] = written
 

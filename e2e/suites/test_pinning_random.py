@@ -1,20 +1,27 @@
-"""Random bindings of random pods on a real kubelet, agent and operator killed at random: it ends as the objects say."""
+"""Random bindings of random pods on a real kubelet, agent and operator killed at random: it ends as the objects say.
+
+The agent also dies at each of its named points; ``CONCERTO_PINNING_FULL=1`` (`make chaos`) at each some twenty times.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
+from concerto.kube.failpoints import VARIABLE
 from concerto.pinning.validation import BoundPod, judge_node
 from e2e.testbed.agent_helpers import Object, condition
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
@@ -27,17 +34,30 @@ from e2e.testbed.waiting import eventually
 pytestmark = pytest.mark.realnode
 
 NODE = "pin-random"
-STEPS = 200 if os.environ.get("CONCERTO_PINNING_FULL") == "1" else 15
+FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
+STEPS = 200 if FULL else 15
+POINTS = ("before-cpuset", "after-cpuset", "before-pin-status", "after-pin-status")
 PODS = 5
 
 
 @pytest.fixture(scope="module")
-def system(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
+def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file by which the agent is told where to end."""
+    return tmp_path_factory.mktemp("failpoint") / "failpoint"
+
+
+@pytest.fixture(scope="module")
+def system(
+    concerto_cluster: Cluster, failpoint: Path
+) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
     """A node, its agent, and an operator."""
     plane = require_real_nodes(concerto_cluster, cpus=2)
     operator = operator_process(plane, plane.logs, "operator-pinning", QUICK_LEASE, restarts=True).start()
     try:
         with pinning_node(plane, NODE) as (node, agent):
+            agent.kill()
+            agent.command, agent.restarts = ["env", f"{VARIABLE}={failpoint}", *agent.command], True
+            agent.start()
             operator.wait_ready()
             yield plane, node, agent, operator
     finally:
@@ -81,7 +101,10 @@ class Sampler(threading.Thread):
 
 @pytest.mark.timeout(900)
 def test_random_steps_end_as_the_objects_say(
-    system: tuple[LocalControlPlane, RealNode, Process, Process], namespace: str, say: Callable[[str], None]
+    system: tuple[LocalControlPlane, RealNode, Process, Process],
+    failpoint: Path,
+    namespace: str,
+    say: Callable[[str], None],
 ):
     plane, node, agent, operator = system
     chance = random.Random(11)
@@ -101,7 +124,12 @@ def test_random_steps_end_as_the_objects_say(
         make(f"p{i}")
     sampler.start()
     killed = 0
+    reached = Counter[str]()
+    turns = itertools.cycle(POINTS)
     for _ in range(STEPS):
+        if not failpoint.exists() and chance.random() < 0.5:
+            failpoint.write_text(f"{(at := next(turns))} kill")
+            reached[at] += 1
         name, pod_name = f"b{chance.randrange(PODS + 2)}", f"p{chance.randrange(PODS)}"
         path = f"{GROUP}/namespaces/{namespace}/podcpubindings"
         what = chance.random()
@@ -128,6 +156,7 @@ def test_random_steps_end_as_the_objects_say(
                 process.start()
                 killed += 1
         time.sleep(chance.choice([0, 0, 0.05, 0.3]))
+    failpoint.unlink(missing_ok=True)
     operator.wait_ready()
 
     def settled() -> bool:
@@ -176,7 +205,7 @@ def test_random_steps_end_as_the_objects_say(
     sampler.join()
     say(
         f"pinning: {STEPS} random steps, {killed} kills, {sampler.samples} samples of API and kernel, "
-        f"{sampler.owners_seen} of them with an exclusive owner"
+        f"{sampler.owners_seen} of them with an exclusive owner; the agent ended at {dict(reached)}"
     )
     assert sampler.samples > STEPS
     assert sampler.shared_by_owners == []

@@ -2,11 +2,14 @@
 
 An independent recorder watches: no pod is lost, none is bound twice, none was placed without measured room for it, and
 no reservation is left behind. Where real nodes can't run, simulated ones take their place, and the output says so.
+
+By default few kills, as test_failpoints.py has one at each point that matters; ``CONCERTO_KILLS=20`` (`make chaos`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -20,8 +23,8 @@ from e2e.testbed.requirements import require_local_plane
 from e2e.testbed.system import System, busybox_job, can_run_real_nodes, hollow_system, real_system
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
 
-PODS = 60
-KILLS = 20
+KILLS = int(os.environ.get("CONCERTO_KILLS", "6"))
+PODS = 3 * KILLS
 LONG_SECONDS = 5 * PATIENCE_SECONDS
 
 
@@ -97,6 +100,7 @@ def judge(system: System, recorder: Recorder, say: Callable[[str], None], what: 
     )
     assert not left, f"reservations are left behind: {left}"
     assert not verdict.rebound
+    assert not verdict.late, "\n".join(verdict.late)
     assert not verdict.violations, "\n".join(verdict.violations)
     if recorder.gaps:
         # A restarted API server has forgotten what happened before; the recorder lists again, as everyone has to
@@ -105,7 +109,7 @@ def judge(system: System, recorder: Recorder, say: Callable[[str], None], what: 
 
 
 @pytest.mark.timeout(1200)
-def test_the_operator_is_killed_twenty_times_during_a_job(system, namespace, say):
+def test_the_operator_is_killed_again_and_again_during_a_job(system, namespace, say):
     def kill_operator(chance: random.Random) -> None:
         system.operator.kill()
         system.operator.start()
@@ -113,7 +117,7 @@ def test_the_operator_is_killed_twenty_times_during_a_job(system, namespace, say
         system.operator.wait_ready()
 
     with Recorder(str(system.cluster.kubeconfig)) as recorder:
-        with Chaos(kill_operator, KILLS, (0.2, 6.0)) as chaos:
+        with Chaos(kill_operator, KILLS, (0.2, 4.0)) as chaos:
             system.cluster.apply(job("killed-operator", namespace, 700_000))
             wait_complete(system, "killed-operator", namespace, chaos)
         judge(system, recorder, say, f"operator killed {chaos.done} times")
@@ -133,7 +137,7 @@ def test_agents_are_killed_and_the_api_server_restarts_during_a_job(system, name
             system.cluster.restart_apiserver()
 
     with Recorder(str(system.cluster.kubeconfig)) as recorder:
-        with Chaos(disturb, 8, (3.0, 8.0)) as chaos:
+        with Chaos(disturb, max(KILLS // 2, 4), (2.0, 6.0)) as chaos:
             system.cluster.apply(job("disturbed", namespace, 700_000))
             wait_complete(system, "disturbed", namespace, chaos)
         judge(system, recorder, say, f"agents and API server disturbed {chaos.done} times")

@@ -79,7 +79,18 @@ class PodHistory:
 
 @dataclass
 class Verdict:
-    """What the recorder found."""
+    """What the recorder found.
+
+    Attributes:
+        assignments: how many there were.
+        by_capacity: of these, decided by measured capacity.
+        by_kind: of these, with a cost of the pod's kind.
+        pods_bound: whoever has bound them.
+        violations: assignments that the node had no capacity for.
+        rebound: pods that were seen on two nodes.
+        late: what a leader wrote after the first placement record of its successor.
+        max_in_flight: by node.
+    """
 
     assignments: int
     by_capacity: int
@@ -87,6 +98,7 @@ class Verdict:
     pods_bound: int
     violations: list[str]
     rebound: list[str]
+    late: list[str]
     max_in_flight: dict[str, int]
 
 
@@ -184,6 +196,12 @@ class Recorder:
         found = {obj["metadata"]["uid"]: (change, obj) for _, _, change, obj in events}
         return [obj for change, obj in found.values() if change != "DELETED"]
 
+    def writers(self) -> set[str]:
+        """The instances of the operator that have written placement records so far."""
+        with self._lock:
+            records = [obj["metadata"] for _, kind, _, obj in self._events if kind == "podreservations"]
+        return {_writer(m["name"]) for m in records if IN_FLIGHT in m.get("labels", {})}
+
     def verify(self) -> Verdict:
         """Recompute every assignment; see the module's docstring."""
         with self._lock:
@@ -206,7 +224,8 @@ class Recorder:
                 if change == "DELETED":
                     for assignment in batches[uid]:
                         assignment.deleted = revision
-        return self._judge(pods, nodes, capacities, [a for batch in batches.values() for a in batch])
+        assignments = [a for batch in batches.values() for a in batch]
+        return self._judge(pods, nodes, capacities, assignments, late_writes(pods, assignments))
 
     @staticmethod
     def _note_pod(pods: dict[str, PodHistory], revision: int, change: str, obj: dict[str, Any]) -> None:
@@ -227,6 +246,7 @@ class Recorder:
         nodes: dict[str, dict[str, Any]],
         capacities: dict[tuple[str, str], dict[str, Any]],
         assignments: list[Assignment],
+        late: list[str],
     ) -> Verdict:
         violations: list[str] = []
         in_flight_peak: dict[str, int] = defaultdict(int)
@@ -269,6 +289,7 @@ class Recorder:
             by_kind=sum(a.cost is not None for a in assignments),
             pods_bound=sum(p.bound is not None for p in pods.values()),
             violations=violations,
+            late=late,
             rebound=[p.name for p in pods.values() if len(p.nodes_seen) > 1],
             max_in_flight=dict(in_flight_peak),
         )
@@ -280,6 +301,51 @@ def _costs(assignments: list[Assignment], pods: dict[str, PodHistory]) -> Costs:
         if a.cost is not None and a.uid in pods:
             costs.add(pods[a.uid].kind, order, a.cost)
     return costs
+
+
+def late_writes(pods: dict[str, PodHistory], assignments: list[Assignment]) -> list[str]:
+    """Placement records and bindings of a leader that came after the first record of its successor.
+
+    Args:
+        pods: by UID.
+        assignments: of all leaders, whose records bear the instance that wrote them in their names.
+    """
+    first: dict[str, int] = {}
+    for a in sorted(assignments, key=lambda a: a.created):
+        first.setdefault(_leader(a), a.created)
+
+    def leader_at(revision: int) -> str | None:
+        """Whose first record was the last to come by then."""
+        return max((i for i in first if first[i] <= revision), key=lambda i: first[i], default=None)
+
+    late = [
+        f"{a.batch} came after the first record of {now}"
+        for a in assignments
+        if (now := leader_at(a.created)) != _leader(a)
+    ]
+    of_pod: dict[str, list[Assignment]] = defaultdict(list)
+    for a in assignments:
+        of_pod[a.uid].append(a)
+    for uid, decided in of_pod.items():
+        pod = pods.get(uid)
+        if pod is None or pod.bound is None:
+            continue
+        now = leader_at(pod.bound)
+        # Whom its successor places anew has a record of the successor's by then
+        if not any(_leader(a) == now and a.node == pod.node and a.created < pod.bound for a in decided):
+            late.append(
+                f"{pod.name} was bound to {pod.node} after the first record of {now}, which had not placed it there"
+            )
+    return late
+
+
+def _leader(assignment: Assignment) -> str:
+    return _writer(assignment.batch)
+
+
+def _writer(record: str) -> str:
+    """The instance that wrote a placement record, from its name: cycle-INSTANCE-NUMBER."""
+    return record.split("-")[1]
 
 
 def _holds(pod: PodHistory, at: Assignment) -> bool:
