@@ -199,22 +199,6 @@ UNSUPPORTED = {
     ),
     "devices": ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, ("resource claims",)),
     "all of a gang at once": ({"workloadRef": {"name": "w", "podGroup": "g"}}, ("workload reference",)),
-    "affinity to pods of namespaces by their labels": (
-        {
-            "affinity": {
-                "podAffinity": {
-                    REQUIRED: [
-                        {
-                            "topologyKey": "zone",
-                            "labelSelector": {},
-                            "namespaceSelector": {"matchLabels": {"team": "a"}},
-                        },
-                    ]
-                }
-            }
-        },
-        ("required pod affinity that selects namespaces by labels",),
-    ),
 }
 
 
@@ -274,21 +258,23 @@ ANTI = {
     "another namespace": (term(), "other", {"app": "a"}, False),
     "a namespace it names": (term(namespaces=["other"]), "other", {"app": "a"}, True),
     "its own, when it names others": (term(namespaces=["other"]), "default", {"app": "a"}, False),
-    "any namespace, when a selector would have to be evaluated": (
-        term(namespaceSelector={"matchLabels": {"team": "x"}}),
-        "other",
-        {"app": "a"},
-        True,
+    "a namespace with a label": (term(namespaceSelector={"matchLabels": {"team": "x"}}), "team-x", {"app": "a"}, True),
+    "a namespace without it, its own": (
+        term(namespaceSelector={"matchLabels": {"team": "x"}}), "default", {"app": "a"}, False,
+    ),
+    "every namespace": (term(namespaceSelector={}), "other", {"app": "a"}, True),
+    "a namespace with a label, or one it names": (
+        term(namespaceSelector={"matchLabels": {"team": "x"}}, namespaces=["default"]), "default", {"app": "a"}, True,
     ),
     "nobody without a selector": ({"topologyKey": "zone"}, "default", {"app": "a"}, False),
     "everybody with an empty one": ({"topologyKey": "zone", "labelSelector": {}}, "default", {}, True),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("raw_term", "namespace", "labels", "refused"), ANTI.values(), ids=ANTI)
 def test_a_running_pod_refuses(raw_term, namespace, labels, refused):
     (anti,) = view({"affinity": {"podAntiAffinity": {REQUIRED: [raw_term]}}}).shape.anti_affinity
-    assert anti.selects("default", namespace, labels) is refused
+    assert anti.selects("default", namespace, labels, {"team": "x"} if namespace == "team-x" else {}) is refused
 
 
 def test_identity_and_state():

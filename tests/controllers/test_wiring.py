@@ -14,7 +14,9 @@ from concerto.kube.lease import LeaseSettings
 from concerto.scheduling.state.cluster import ClusterState
 from support.faulty_server import faulty, refuses
 
-SCHEDULING = {"nodes", "pods", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots"}
+SCHEDULING = {
+    "nodes", "pods", "namespaces", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots",
+}  # fmt: skip
 PINNING = {"nodecputopologies", "podcpubindings"}
 
 

@@ -34,6 +34,7 @@ PROFILES = {
     ),
 }
 NAMES = [f"n{i}" for i in range(6)]
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -57,9 +58,15 @@ def wanting(app, key="zone"):
     return {"affinity": {"podAffinity": {REQUIRED: [term]}}}
 
 
-def spreading(app, key="zone", skew=1):
+def spreading(app, key="zone", skew=1, unsatisfiable="DoNotSchedule"):
     constraint = {"topologyKey": key, "maxSkew": skew, "labelSelector": {"matchLabels": {"app": app}}}
-    return {"topologySpreadConstraints": [constraint | {"whenUnsatisfiable": "DoNotSchedule"}]}
+    return {"topologySpreadConstraints": [constraint | {"whenUnsatisfiable": unsatisfiable}]}
+
+
+def preferring(app, weight, key="zone"):
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    kind = "podAffinity" if weight > 0 else "podAntiAffinity"
+    return {"affinity": {kind: {PREFERRED: [{"weight": abs(weight), "podAffinityTerm": term}]}}}
 
 
 def port(number, ip=None):
@@ -88,6 +95,9 @@ TEMPLATES = [
     refusing("y", "kubernetes.io/hostname"),
     spreading("x"),
     spreading("y", "kubernetes.io/hostname", 2),
+    spreading("y", skew=2, unsatisfiable="ScheduleAnyway"),
+    preferring("x", 5),
+    preferring("y", -7),
     {"schedulingGates": [{"name": "g"}]},
     {"owner": "DaemonSet"},
 ]
@@ -195,20 +205,22 @@ class Naive:
     def of_pods(self, p, n):
         for term in p.shape.affinity:
             everywhere = [o for other in self.nodes.values() for o in self.in_domain(other, term.topology_key)]
-            some = any(term.selects(p.namespace, o.namespace, o.labels) for o in everywhere)
-            first = not some and term.selects(p.namespace, p.namespace, p.labels)
-            here = any(term.selects(p.namespace, o.namespace, o.labels) for o in self.in_domain(n, term.topology_key))
+            some = any(term.selects(p.namespace, o.namespace, o.labels, {}) for o in everywhere)
+            first = not some and term.selects(p.namespace, p.namespace, p.labels, {})
+            here = any(
+                term.selects(p.namespace, o.namespace, o.labels, {}) for o in self.in_domain(n, term.topology_key)
+            )
             if term.topology_key not in n.labels or not (here or first):
                 return ["node(s) didn't match pod affinity rules"]
         for term in p.shape.anti_affinity:
-            if any(term.selects(p.namespace, o.namespace, o.labels) for o in self.in_domain(n, term.topology_key)):
+            if any(term.selects(p.namespace, o.namespace, o.labels, {}) for o in self.in_domain(n, term.topology_key)):
                 return ["node(s) didn't match pod anti-affinity rules"]
         for other in self.nodes.values():
             for o in self.on(other.name):
                 for term in o.shape.anti_affinity:
                     place = other.labels.get(term.topology_key)
                     same = place is not None and n.labels.get(term.topology_key) == place
-                    if same and term.selects(o.namespace, p.namespace, p.labels):
+                    if same and term.selects(o.namespace, p.namespace, p.labels, {}):
                         return ["node(s) didn't satisfy existing pods anti-affinity rules"]
         return []
 
@@ -232,6 +244,57 @@ class Naive:
             case "Avoid":
                 return ["node(s) had no measured capacity"]
         return []
+
+    def with_wishes(self, p, capacities):
+        """Weighted means with the scores for soft taints, constraints and terms, where nodes differ by them."""
+        given = [(2, capacities)]
+        taints = {
+            n: sum(t.effect == "PreferNoSchedule" and not p.shape.tolerates(t) for t in self.nodes[n].taints)
+            for n in self.nodes
+        }
+        if any(taints.values()):
+            most = max(taints[n] for n in capacities)
+            given.append((3, {n: 100 - 100 * taints[n] // most if most else 100 for n in capacities}))
+        if p.shape.soft_spread and (spread := self.soft_spread(p, capacities)):
+            given.append((2, spread))
+        sums = {n: sum(self.weights(p, self.nodes[n])) for n in capacities}
+        least, most = min(sums.values()), max(sums.values())
+        if least < most:
+            given.append((2, {n: math.floor(100 * ((s - least) / (most - least))) for n, s in sums.items()}))
+        weights = sum(w for w, _ in given)
+        return {n: sum(w * s[n] for w, s in given) / weights for n in capacities}
+
+    def soft_spread(self, p, names):
+        (c,) = p.shape.soft_spread
+        candidates = [n for n in names if c.topology_key in self.nodes[n].labels]
+        counts = Counter()
+        for other in self.nodes.values():
+            if c.topology_key in other.labels and p.shape.node_selector.matches(other.name, other.labels):
+                counts[other.labels[c.topology_key]] += sum(
+                    o.namespace == p.namespace and not o.deleting and c.selector.matches(o.labels)
+                    for o in self.on(other.name)
+                )
+        domain = {n: self.nodes[n].labels[c.topology_key] for n in candidates}
+        weight = math.log(len(set(domain.values())) + 2)
+        sums = {n: math.floor(counts[domain[n]] * weight + c.max_skew - 1 + 0.5) for n in candidates}
+        if not sums:
+            return {}
+        least, most = min(sums.values()), max(sums.values())
+        return {n: (100 * (most + least - sums[n]) // most if most else 100) if n in sums else 0 for n in names}
+
+    def weights(self, p, n):
+        """Of each preferred term that is met on the node: the pod's, and those of pods there, required ones as 1."""
+        for weight, term in p.shape.soft_affinity:
+            for o in self.in_domain(n, term.topology_key):
+                if term.selects(p.namespace, o.namespace, o.labels, {}):
+                    yield weight
+        for other in self.nodes.values():
+            for o in self.on(other.name):
+                for weight, term in (*o.shape.soft_affinity, *((1, term) for term in o.shape.affinity)):
+                    place = other.labels.get(term.topology_key)
+                    same = place is not None and n.labels.get(term.topology_key) == place
+                    if same and term.selects(o.namespace, p.namespace, p.labels, {}):
+                        yield weight
 
     def by_requests(self, p, n):
         there = self.on(n.name)
@@ -285,8 +348,9 @@ class Naive:
         if second > 0:
             greatest = min(greatest, 10 * second)
         scores = {
-            n: min(100, math.floor(100 * room / greatest + 0.5)) if greatest > 0 else 0.0 for n, room in rooms.items()
+            n: min(100.0, math.floor(100 * room / greatest + 0.5)) if greatest > 0 else 0.0 for n, room in rooms.items()
         }
+        scores = self.with_wishes(p, scores)
         if any(held.get(n, 0) for n in scores):
             scores = {n: s for n, s in scores.items() if held.get(n, 0)}
         best = min(scores, key=lambda n: (-scores[n], n))
@@ -346,6 +410,8 @@ class CycleMachine(RuleBasedStateMachine):
         count=st.integers(1, 3),
     )
     def create(self, template, app, namespace, scheduler, count):
+        if "owner" in template and scheduler == "careful":
+            scheduler = "concerto"  # its pods may go to nodes that are avoided, where Capacity has no score
         for _ in range(count):
             self.created += 1
             over = {"labels": {"app": app}, "namespace": namespace, "schedulerName": scheduler, **template}

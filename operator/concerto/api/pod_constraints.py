@@ -75,28 +75,44 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class PodAffinityTerm:
-    """Which pods a pod requires or refuses in its domain (required pod affinity or anti-affinity).
+    """Which pods a pod wants or refuses in its domain (pod affinity or anti-affinity).
+
+    The API server has put ``matchLabelKeys`` and ``mismatchLabelKeys`` into the selector when it took the pod.
 
     Attributes:
         topology_key: node label; nodes with the same value are one domain.
         selector: the other pods' labels.
-        namespaces: the other pods' namespaces; empty means the pod's own.
-        any_namespace: whether a namespace selector widens that. Namespaces' labels are not read, so a selector counts
-            as selecting every namespace: too many pods may be refused, never too few.
-        reads_namespaces: whether it selects namespaces by their labels, so that the set of them is not known.
+        namespaces: the other pods' namespaces.
+        namespace_selector: labels of further namespaces; None for no selector. Without selector and namespaces, the
+            pod's own namespace is meant.
     """
 
     topology_key: str
     selector: LabelSelector
     namespaces: tuple[str, ...]
-    any_namespace: bool
-    reads_namespaces: bool = False
+    namespace_selector: LabelSelector | None = None
 
-    def selects(self, own_namespace: str, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether the term of a pod in ``own_namespace`` selects a pod in ``namespace`` with these labels."""
-        if not self.any_namespace and namespace not in (self.namespaces or (own_namespace,)):
+    @property
+    def any_namespace(self) -> bool:
+        """Whether it selects pods of every namespace."""
+        return self.namespace_selector is not None and self.namespace_selector.requirements == ()
+
+    def selects(
+        self, own_namespace: str, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
+    ) -> bool:
+        """Whether the term of a pod in ``own_namespace`` selects a pod with these labels.
+
+        Args:
+            own_namespace: namespace of the pod that has the term.
+            namespace: the other pod's.
+            labels: the other pod's.
+            namespace_labels: of the other pod's namespace.
+        """
+        if not self.selector.matches(labels):
             return False
-        return self.selector.matches(labels)
+        if self.namespace_selector is None:
+            return namespace in (self.namespaces or (own_namespace,))
+        return namespace in self.namespaces or self.namespace_selector.matches(namespace_labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +169,19 @@ def parse_host_ports(ports: Iterable[Sequence[Raw] | None]) -> tuple[HostPort, .
 
 
 def parse_pod_affinity(term: Raw) -> PodAffinityTerm:
-    """A required term of ``podAffinity`` or ``podAntiAffinity``."""
+    """A required term of ``podAffinity`` or ``podAntiAffinity``, or what a preferred term weighs."""
+    selector = term.get("namespaceSelector")
     return PodAffinityTerm(
         topology_key=term["topologyKey"],
         selector=LabelSelector.from_raw(term.get("labelSelector")),
         namespaces=tuple(term.get("namespaces") or ()),
-        any_namespace=term.get("namespaceSelector") is not None,
-        reads_namespaces=bool(term.get("namespaceSelector")),
+        namespace_selector=None if selector is None else LabelSelector.from_raw(selector),
     )
+
+
+def parse_preferred(terms: Iterable[Raw] | None, sign: int) -> tuple[tuple[int, PodAffinityTerm], ...]:
+    """(weight, term) of preferred terms, the weight times the sign."""
+    return tuple((sign * t["weight"], parse_pod_affinity(t["podAffinityTerm"])) for t in terms or ())
 
 
 def claims_of(volume: Raw) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from concerto.api.pod_constraints import (
     claims_of,
     parse_host_ports,
     parse_pod_affinity,
+    parse_preferred,
 )
 from concerto.api.pod_requests import ContainerResources, CpuPrediction, PodResources, QoS, pod_level_requests
 from concerto.api.selectors import NodeSelector, NodeSelectorTerm
@@ -59,7 +60,9 @@ class PodShape:
         host_ports: ports of the node that it needs.
         affinity: pods that it requires in its domain.
         anti_affinity: pods that it refuses in its domain.
-        hard_spread: topology spread constraints that must hold.
+        soft_affinity: (weight, term) of pods that it prefers in its domain, with weights below 0 to be away from them.
+        hard_spread: topology spread constraints that must hold (``DoNotSchedule``).
+        soft_spread: those that need not (``ScheduleAnyway``).
         unsupported: the names of its hard constraints that Concerto does not evaluate.
         containers: its containers, init containers that restart among them; at most 100.
         pod_level_requests: where the pod has requests of its own, those over its containers', with overhead, in
@@ -79,7 +82,9 @@ class PodShape:
     host_ports: tuple[HostPort, ...] = field(compare=False)
     affinity: tuple[PodAffinityTerm, ...] = field(compare=False)
     anti_affinity: tuple[PodAffinityTerm, ...] = field(compare=False)
+    soft_affinity: tuple[tuple[int, PodAffinityTerm], ...] = field(compare=False)
     hard_spread: tuple[SpreadConstraint, ...] = field(compare=False)
+    soft_spread: tuple[SpreadConstraint, ...] = field(compare=False)
     unsupported: tuple[str, ...] = field(compare=False)
     containers: tuple[ContainerResources, ...] = field(compare=False, default=())
     pod_level_requests: Mapping[str, int] | None = field(compare=False, default=None)
@@ -87,7 +92,7 @@ class PodShape:
     @property
     def selects_pods(self) -> bool:
         """Whether it has constraints on other pods."""
-        return bool(self.affinity or self.anti_affinity or self.hard_spread)
+        return bool(self.affinity or self.anti_affinity or self.soft_affinity or self.hard_spread or self.soft_spread)
 
     @property
     def selects_nodes(self) -> bool:
@@ -172,12 +177,10 @@ def _decode(key: bytes) -> PodShape:
     own = tuple(
         ContainerResources.from_raw(name or "", resources or {}) for name, resources, _ in running[:_MAX_CONTAINERS]
     )
-    anti = ((affinity or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
-    required = tuple(parse_pod_affinity(t) for t in ((affinity or {}).get("podAffinity") or {}).get(REQUIRED) or ())
-    hard = [c for c in spread or () if c.get("whenUnsatisfiable") == "DoNotSchedule"]
+    together, apart = ((affinity or {}).get(kind) or {} for kind in ("podAffinity", "podAntiAffinity"))
+    constraints = [(c.get("whenUnsatisfiable"), SpreadConstraint.from_raw(c)) for c in spread or ()]
     unsupported = (
         (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
-        ("required pod affinity that selects namespaces by labels", any(t.reads_namespaces for t in required)),
         ("volume claims", claims),
         ("resource claims", devices),
         ("workload reference", gang),
@@ -196,9 +199,11 @@ def _decode(key: bytes) -> PodShape:
             (t["weight"], NodeSelectorTerm.from_raw(t["preference"])) for t in nodes.get(PREFERRED) or ()
         ),
         host_ports=parse_host_ports([ports for _, _, ports in running]),
-        affinity=required,
-        anti_affinity=tuple(parse_pod_affinity(t) for t in anti),
-        hard_spread=tuple(SpreadConstraint.from_raw(c) for c in hard),
+        affinity=tuple(parse_pod_affinity(t) for t in together.get(REQUIRED) or ()),
+        anti_affinity=tuple(parse_pod_affinity(t) for t in apart.get(REQUIRED) or ()),
+        soft_affinity=parse_preferred(together.get(PREFERRED), 1) + parse_preferred(apart.get(PREFERRED), -1),
+        hard_spread=tuple(c for unsatisfiable, c in constraints if unsatisfiable == "DoNotSchedule"),
+        soft_spread=tuple(c for unsatisfiable, c in constraints if unsatisfiable == "ScheduleAnyway"),
         unsupported=tuple(name for name, present in unsupported if present),
         containers=own,
         pod_level_requests=pod_level_requests(own, pod or {}, overhead or {}),

@@ -25,6 +25,15 @@ DEFAULT_FILTERS = (
     "UnsupportedConstraints", "PodCapacity", "WorkloadAware",
 )  # fmt: skip
 
+DEFAULT_SCORES = (
+    ScoreSettings("Capacity", 2),
+    ScoreSettings("TaintToleration", 3),
+    ScoreSettings("NodeAffinity", 2),
+    ScoreSettings("PodTopologySpread", 2),
+    ScoreSettings("InterPodAffinity", 2),
+)
+"""kube-scheduler's weights; Capacity has those of NodeResourcesFit and NodeResourcesBalancedAllocation together."""
+
 
 @dataclass(frozen=True)
 class LoadSettings:
@@ -117,7 +126,7 @@ class ProfileSettings:
 
     scheduler_name: str
     filters: tuple[str, ...] = DEFAULT_FILTERS
-    scores: tuple[ScoreSettings, ...] = (ScoreSettings("Capacity"),)
+    scores: tuple[ScoreSettings, ...] = DEFAULT_SCORES
     metrics_policy: MetricsPolicy = "FallbackToRequests"
     stale_after_seconds: float = 300.0
     large_pod_wait_seconds: float = 120.0

@@ -30,7 +30,7 @@ from concerto.controllers.runtime.watched_kinds import NOT_ENDED, FollowedKind, 
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
-from concerto.controllers.scheduling.informers import Informers
+from concerto.controllers.scheduling.informers import Informers, trim_namespace
 from concerto.controllers.scheduling.load_providers import LoadProviders
 from concerto.controllers.scheduling.parts import SchedulerParts, build_parts
 from concerto.controllers.scheduling.profiles import ProfileController
@@ -41,6 +41,7 @@ from concerto.kube.election import LeaderElection
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import LeaseSettings
 from concerto.kube.resources import (
+    NAMESPACES,
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
     NODES,
@@ -268,6 +269,7 @@ def _add_scheduling(
 
     plan.follow(NODES, informers.nodes.on_change, trim=trim_node)
     plan.follow(PODS, informers.pods.on_change, trim=trim_pod, field_selector=NOT_ENDED)
+    plan.follow(NAMESPACES, informers.namespaces.on_change, trim=trim_namespace)
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)

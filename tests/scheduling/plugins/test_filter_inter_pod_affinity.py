@@ -44,6 +44,16 @@ CASES = {
     "or selects every namespace": (
         wants(term("x", namespaceSelector={})), [running("p", "b", namespace="o", **X)], ["b"],
     ),
+    "or the namespaces with a label": (
+        wants(term("x", namespaceSelector={"matchLabels": {"team": "t"}})),
+        [running("p", "a1", namespace="o", **X), running("q", "b", namespace="of-t", **X)],
+        ["b"],
+    ),
+    "a running pod refuses pods of the namespaces with a label": (
+        X | {"namespace": "of-t"},
+        [running("p", "a1", **refuses(term("x", namespaceSelector={"matchLabels": {"team": "t"}})))],
+        ["b", "c"],
+    ),
     "two terms: one pod must match both": (
         wants(term("x"), term("y")), [running("p", "a1", **X), running("q", "a1", **Y)], [],
     ),
@@ -69,7 +79,9 @@ CASES = {
 
 @pytest.mark.parametrize(("over", "there", "names"), CASES.values(), ids=CASES)
 def test_pods_go_to(over, there, names):
-    assert passes(InterPodAffinity(), query(cluster_state(NODES, there), pod("new", **over))) == names
+    cluster = cluster_state(NODES, there)
+    cluster.namespaces.set("of-t", {"team": "t"})
+    assert passes(InterPodAffinity(), query(cluster, pod("new", **over))) == names
 
 
 def test_why_nodes_are_refused_in_kube_scheduler_s_words():
@@ -106,4 +118,4 @@ def test_until_the_last_of_those_that_refuse_has_ended():
     assert passes(InterPodAffinity(), asked) == ["b", "c"]
     cluster.remove_pod("uid-two")
     assert passes(InterPodAffinity(), asked) == ["a1", "a2", "b", "c"]
-    assert not cluster.anti_affinity
+    assert not cluster.terms.refusing

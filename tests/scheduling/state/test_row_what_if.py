@@ -99,7 +99,7 @@ def state_of(cluster):
     }
     counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),))).tolist()
     accounts = [dataclasses.asdict(account) for name in cluster.names if (account := cluster.ledger.nodes.get(name))]
-    indexes = (accounts, cluster.ports._ports, cluster.anti_affinity._terms)
+    indexes = (accounts, cluster.ports._ports, cluster.terms.refusing._rows)
     return repr((columns, counts, *map(without_order, indexes), cluster.signatures.version))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord, read_record
 from concerto.kube import Object
 from concerto.scheduling.state.changes import Change
+
+_NAMESPACE = ("name", "uid", "resourceVersion", "labels")
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,11 @@ class Informer:
         self.metrics.unreadable.labels(self.kind).inc()
 
 
+def trim_namespace(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a raw Namespace that is read: its name and labels."""
+    return {"metadata": {k: obj["metadata"][k] for k in _NAMESPACE if k in obj["metadata"]}}
+
+
 class Informers:
     """The informer of each kind.
 
@@ -78,6 +85,7 @@ class Informers:
         topologies: NodeCPUTopologies.
         cpu_bindings: PodCPUBindings.
         placement_records: the operator's own PodReservations.
+        namespaces: Namespaces, whose labels pod affinity may select by.
         capacity_uids: UIDs of NodeCapacities by node: ``kubectl describe`` finds events by UID alone.
     """
 
@@ -121,6 +129,12 @@ class Informers:
             lambda obj: obj,
             cluster.set_cpu_binding,
             lambda obj: cluster.remove_cpu_binding((obj["metadata"]["namespace"], obj["metadata"]["name"])),
+        )
+        self.namespaces = informer(
+            "Namespace",
+            lambda obj: obj["metadata"],
+            lambda metadata: cluster.namespaces.set(metadata["name"], metadata.get("labels") or {}),
+            by_name(lambda name: cluster.namespaces.set(name, None)),
         )
         self.placement_records = informer(
             "PodReservation", read_record, self._put_record, self._remove_record, lambda _: Change.NOTHING

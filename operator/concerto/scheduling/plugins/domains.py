@@ -33,12 +33,9 @@ class DomainCounts:
         self._counted = cluster.nodes.exists[:size] if counted is None else counted
         domains = int(self._codes.max(initial=-1)) + 1
         # Slot 0 is for rows without the label, and stays 0
-        if by_row is None:
-            self._totals: Ints = np.zeros(domains + 1, dtype=np.int64)
-        else:
-            weights = np.where(self._counted, by_row[:size], 0)
-            self._totals = np.bincount(self._codes + 1, weights, minlength=domains + 1).astype(np.int64)
-            self._totals[0] = 0
+        self._totals: Ints = np.zeros(domains + 1, dtype=np.int64)
+        if by_row is not None:
+            self.add_column(by_row)
 
     def by_row(self, rows: Rows) -> Ints:
         """The number of each row's domain; 0 for a row in no domain."""
@@ -59,6 +56,10 @@ class DomainCounts:
         domains = np.unique(self._codes[self._counted & self.labelled]) + 1
         return (int(self._totals[domains].min()) if len(domains) else 0), len(domains)
 
+    def domains(self, rows: Bools) -> int:
+        """How many domains these rows are in; rows without the label count as one."""
+        return len(np.unique(self._codes[rows]))
+
     def add(self, row: int, count: int) -> bool:
         """Add to the number of the row's domain; False if the row is in none, or does not count."""
         if not (self.labelled[row] and self._counted[row]):
@@ -66,10 +67,16 @@ class DomainCounts:
         self._totals[self._codes[row] + 1] += count
         return True
 
-    def add_rows(self, by_row: Mapping[int, int]) -> None:
-        """Add to the numbers of many rows' domains."""
+    def add_column(self, by_row: Ints, factor: int = 1) -> None:
+        """Add to the numbers of all rows' domains: the factor times what is counted on each row."""
+        weights = np.where(self._counted & self.labelled, by_row[: len(self._codes)], 0)
+        added = np.bincount(self._codes + 1, weights, minlength=len(self._totals)).astype(np.int64)
+        self._totals += factor * added
+
+    def add_rows(self, by_row: Mapping[int, int], factor: int = 1) -> None:
+        """Add to the numbers of some rows' domains, likewise."""
         for row, count in by_row.items():
-            self.add(row, count)
+            self.add(row, factor * count)
 
     def rows_beside(self, row: int) -> Ints:
         """The rows of the row's domain."""

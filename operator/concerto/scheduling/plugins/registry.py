@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.framework import Filter, Score
 from concerto.scheduling.plugins.inter_pod_affinity.filter import InterPodAffinity
+from concerto.scheduling.plugins.inter_pod_affinity.score import InterPodAffinity as PreferredInterPodAffinity
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
 from concerto.scheduling.plugins.load.low_risk_over_commitment import LowRiskOverCommitment
 from concerto.scheduling.plugins.load.target_load_packing import TargetLoadPacking
@@ -22,6 +23,7 @@ from concerto.scheduling.plugins.node_resources.filter import NodeResources
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from concerto.scheduling.plugins.node_unschedulable.filter import NodeUnschedulable
 from concerto.scheduling.plugins.pod_topology_spread.filter import PodTopologySpread
+from concerto.scheduling.plugins.pod_topology_spread.score import PodTopologySpread as SoftTopologySpread
 from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
 from concerto.scheduling.plugins.taint_toleration.score import TaintToleration as PreferredTaintToleration
 from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
@@ -58,5 +60,7 @@ SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     NodeResourcesBalancedAllocation.name: lambda _: NodeResourcesBalancedAllocation(),
     PreferredNodeAffinity.name: lambda _: PreferredNodeAffinity(),
     PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
+    PreferredInterPodAffinity.name: lambda _: PreferredInterPodAffinity(),
+    SoftTopologySpread.name: lambda _: SoftTopologySpread(),
     WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
 }

@@ -17,7 +17,6 @@ from concerto.api.pod import PodView
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.podreservation import Assignment, Reservation, ReservationKey
 from concerto.pinning.classification import LABEL
-from concerto.scheduling.state.anti_affinity import AntiAffinityIndex
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cpus import CPUs
 from concerto.scheduling.state.disruption_budgets import DisruptionBudgets
@@ -29,12 +28,14 @@ from concerto.scheduling.state.learned_sizes import LearnedSizes
 from concerto.scheduling.state.ledger import Ledger
 from concerto.scheduling.state.load import Load
 from concerto.scheduling.state.measured_capacity import MeasuredCapacity
+from concerto.scheduling.state.namespaces import Namespaces
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.nodes import Nodes
 from concerto.scheduling.state.nominations import Nominations
 from concerto.scheduling.state.placed_pods import PlacedPods, is_accounted_alike
 from concerto.scheduling.state.pod_counts import PodCounts
 from concerto.scheduling.state.pod_index import PodIndex
+from concerto.scheduling.state.pod_terms import TermsOnRows
 from concerto.scheduling.state.pods_on_rows import PodsOnRows
 from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
@@ -53,7 +54,8 @@ class ClusterState:
         resources: allocatable and requests.
         usage: sums over pods that scores read.
         ports: host ports in use.
-        anti_affinity: pods that refuse others in their domain.
+        namespaces: labels of namespaces.
+        terms: what the pods on nodes want of other pods.
         pod_counts: pods by row that match what pending pods ask about.
         measured: measured capacity.
         large_pods: pods that are no single unit of capacity.
@@ -76,16 +78,15 @@ class ClusterState:
         self.ledger = Ledger(self.signatures)
         self.nodes = Nodes(self.rows)
         self.resources, self.usage, self.ports = ResourceTable(), PodUsage(), HostPortIndex(self.rows)
-        self.anti_affinity = AntiAffinityIndex(self.signatures)
-        self.pod_counts, self.load, self.kinds = PodCounts(), Load(), KindLoads()
+        self.namespaces, self.terms = Namespaces(), TermsOnRows(self.signatures)
+        self.pod_counts, self.load, self.kinds, self.cpus = PodCounts(), Load(), KindLoads(), CPUs()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
         self.pods_on, self.budgets, self.nominations = PodsOnRows(), DisruptionBudgets(), Nominations(self.is_placed)
-        self.filtered_by: tuple[PodIndex, ...] = (
-            *(self.resources, self.usage, self.ports, self.anti_affinity, self.pod_counts, self.kinds),
-        )
-        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.large_pods, self.load, self.pods_on)
+        self.filtered_by: tuple[PodIndex, ...] = (self.resources, self.usage, self.ports, self.terms.refusing)
+        self.filtered_by += (self.pod_counts, self.kinds)
+        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.terms.preferring, self.large_pods)
+        self._indexes += (self.load, self.pods_on)
         self._placed = PlacedPods(self._indexes)
-        self.cpus = CPUs()
         self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
         self.rows.indexes = (*self._indexes, self.exclusive, self.measured)

@@ -92,11 +92,13 @@ class PodSignatures:
 
 
 def _selects_itself(pod: PodView) -> Hashable:
-    """Of its own terms and constraints, which select the pod itself, and by which of its labels they select."""
+    """Of its own terms and constraints, which select its labels, and by which of them."""
     shape, labels = pod.shape, pod.labels
+    soft = (term for _, term in shape.soft_affinity)
+    spread = (*shape.hard_spread, *shape.soft_spread)
     return (
-        tuple(t.selects(pod.namespace, pod.namespace, labels) for t in (*shape.affinity, *shape.anti_affinity)),
-        tuple((c.selector.matches(labels), *(labels.get(k) for k in c.match_label_keys)) for c in shape.hard_spread),
+        tuple(term.selector.matches(labels) for term in (*shape.affinity, *shape.anti_affinity, *soft)),
+        tuple((c.selector.matches(labels), *(labels.get(k) for k in c.match_label_keys)) for c in spread),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ class RequiredTerms:
     Attributes:
         pod: the pod.
         cluster: the cluster.
+        namespace: labels of the pod's namespace.
         required: selection of the pods that match all affinity terms; None without any.
         present: for each affinity term, those pods by domain of its topology key.
         refused: each anti-affinity term, and the pods that it selects by domain.
@@ -35,6 +37,7 @@ class RequiredTerms:
 
     pod: PodView
     cluster: ClusterState
+    namespace: Mapping[str, str]
     required: PodSelection | None = None
     present: list[DomainCounts] = field(default_factory=list)
     refused: list[tuple[PodSelection, DomainCounts]] = field(default_factory=list)
@@ -65,16 +68,16 @@ class InterPodAffinity(FilterDefaults):
     def prepare(self, query: Query) -> RequiredTerms:
         """Counts by domain. Any pod may be refused by one that is placed later in the cycle."""
         pod, cluster = query.pod, query.cluster
-        state = RequiredTerms(pod, cluster)
+        state = RequiredTerms(pod, cluster, cluster.namespaces.labels(pod.namespace))
         counts = cluster.pod_counts
         if terms := pod.shape.affinity:
-            state.required = _selection(pod, terms)
+            state.required = selection_of(cluster, pod, *terms)
             by_row = counts.by_row(state.required)
             state.present = [DomainCounts(cluster, term.topology_key, by_row) for term in terms]
         for term in pod.shape.anti_affinity:
-            selection = _selection(pod, (term,))
+            selection = selection_of(cluster, pod, term)
             state.refused.append((selection, DomainCounts(cluster, term.topology_key, counts.by_row(selection))))
-        for term, by_row_of_term in cluster.anti_affinity.selecting(pod.namespace, pod.labels):
+        for (_, term), by_row_of_term in cluster.terms.refusing.selecting(pod.namespace, pod.labels, state.namespace):
             _refusing(state, term.topology_key).add_rows(by_row_of_term)
         state.refresh()
         return state
@@ -113,7 +116,7 @@ class InterPodAffinity(FilterDefaults):
             if selection.matches(pod) and counts.add(row, sign):
                 rows = union(rows, counts.rows_beside(row))
         for term in pod.shape.anti_affinity:
-            if term.selects(pod.namespace, state.pod.namespace, state.pod.labels):
+            if term.selects(pod.namespace, state.pod.namespace, state.pod.labels, state.namespace):
                 counts = _refusing(state, term.topology_key)
                 if counts.add(row, sign):
                     rows = union(rows, counts.rows_beside(row))
@@ -127,7 +130,7 @@ def _refusing(state: RequiredTerms, topology_key: str) -> DomainCounts:
     return found
 
 
-def _selection(pod: PodView, terms: tuple[PodAffinityTerm, ...]) -> PodSelection:
-    return PodSelection(
-        tuple((None if t.any_namespace else (t.namespaces or (pod.namespace,)), t.selector) for t in terms)
-    )
+def selection_of(cluster: ClusterState, pod: PodView, *terms: PodAffinityTerm) -> PodSelection:
+    """The pods that each of the pod's terms selects."""
+    namespaces = cluster.namespaces
+    return PodSelection(tuple((namespaces.selected(term, pod.namespace), term.selector) for term in terms))

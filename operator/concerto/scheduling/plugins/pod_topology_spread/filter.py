@@ -9,6 +9,7 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach, union
 from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.state.changes import Change
@@ -72,7 +73,9 @@ class PodTopologySpread(FilterDefaults):
         for constraint in pod.shape.hard_spread:
             selection = selection_of(pod, constraint)
             by_row = cluster.pod_counts.by_row(selection)
-            counts = DomainCounts(cluster, constraint.topology_key, by_row, _eligible(query, constraint))
+            counts = DomainCounts(
+                cluster, constraint.topology_key, by_row, eligible(query, constraint, pod.shape.hard_spread)
+            )
             itself = int(constraint.selector_of(pod.labels).matches(pod.labels))
             constraints.append(HardConstraint(constraint, selection, itself, counts))
             constraints[-1].refresh()
@@ -104,23 +107,26 @@ class PodTopologySpread(FilterDefaults):
         return rows
 
 
-def _eligible(query: Query, constraint: SpreadConstraint) -> Bools:
-    """Rows whose pods count: with the labels of all constraints, and as the constraint's policies want."""
+def eligible(query: Query, constraint: SpreadConstraint, constraints: tuple[SpreadConstraint, ...]) -> Bools:
+    """Rows whose pods count: with the labels of all these constraints, and as the policies of this one want."""
     cluster, shape = query.cluster, query.pod.shape
     every = slice(0, cluster.size)
-    eligible: Bools = cluster.nodes.exists[every].copy()
-    for other in shape.hard_spread:
-        eligible &= cluster.nodes.labels.column(other.topology_key).codes[every] >= 0
+    counted: Bools = cluster.nodes.exists[every].copy()
+    for other in constraints:
+        counted &= cluster.nodes.labels.column(other.topology_key).codes[every] >= 0
     if constraint.honors_affinity:
-        eligible &= cluster.nodes.labels.selected(shape.node_selector, every)
+        counted &= cluster.nodes.labels.selected(shape.node_selector, every)
     if constraint.honors_taints:
-        eligible &= cluster.nodes.taints.accepted(
+        counted &= cluster.nodes.taints.accepted(
             lambda taints: all(t.effect not in ("NoSchedule", "NoExecute") or shape.tolerates(t) for t in taints),
             every,
         )
-    return eligible
+    return counted
 
 
 def selection_of(pod: PodView, constraint: SpreadConstraint) -> PodSelection:
     """The pods that the constraint of this pod counts: those of its namespace that are not being deleted."""
-    return PodSelection((((pod.namespace,), constraint.selector_of(pod.labels)),), terminating=False)
+    selector = constraint.selector_of(pod.labels)
+    # kube-scheduler counts no pods for a selector that is empty
+    counted = selector if selector.requirements else LabelSelector(None)
+    return PodSelection((((pod.namespace,), counted),), terminating=False)

@@ -17,6 +17,11 @@ class TaintToleration(ScoreDefaults):
     reach: ClassVar[Reach] = Reach.NOWHERE
     needs_normalising: ClassVar[bool] = True
 
+    def prepare(self, query: Query) -> Query | None:
+        """Pods that tolerate every such taint of the cluster are not concerned."""
+        counts = self.score(query, slice(0, query.cluster.size))
+        return query if counts.any() else None
+
     def score(self, state: Query, rows: Rows) -> Floats:
         """Counts of untolerated taints."""
         tolerates = state.pod.shape.tolerates
