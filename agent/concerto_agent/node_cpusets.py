@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,51 +109,86 @@ class NodeCpusets:
         self._quotas = quotas
         self._claims: dict[BindingKey, Claim] = {}  # that the last look at every pod was for
         self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
+        self._looked_at: set[str] = set()  # since the last look at every pod began
         self.repairs = 0
         self._settled: dict[str, frozenset[str]] = {}  # by UID, cgroups that the last look left as these claims say
 
     def enforce(self, claims: Iterable[Claim]) -> None:
-        """Look at every pod, and write what is not as the claims say.
+        """Look at every pod, and write what is not as the claims say; see `steps`."""
+        for _ in self.steps(claims):
+            continue
 
-        Without claims every pod gets what the cgroup above it has, for which nobody has to know the topology.
+    def steps(self, claims: Iterable[Claim]) -> Iterator[None]:
+        """The same, one pod a step, so that a caller can see to containers that start meanwhile (`look_at`).
+
+        Between two steps no bound pod enters CPUs that others may still have, and nothing is said of claims that have
+        changed. Without claims every pod gets what the cgroup above it has, for which nobody has to know the topology.
 
         Raises:
             OSError, ValueError: there are claims, and the topology can't be read.
         """
         self._refresh_rule()
-        claims = tuple(claims)
-        paths = self._pods()
-        pods = self._read(paths or {})
-        if (obstacle := self._obstacle(paths, pods)) is not None:
-            self.grants, self.refusals = {}, {claim.key: obstacle for claim in claims}
-        else:
-            self.grants, self.refusals = resolve(claims, self._topology(), self._rule) if claims else ({}, {})
-        self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
         now = {claim.key: claim for claim in claims}
+        before = self.grants
+        self._looked_at.clear()
+        pods: dict[str, PodCgroups] = {}
+        for uid, path in dict(self._pods() or {}).items():
+            pods |= self._read({uid: path})
+            yield
+        # What came meanwhile was looked at under the grants before
+        paths = self._pods()
+        changed = {u: p for u, p in (paths or {}).items() if u not in pods or u in self._looked_at}
+        pods = {uid: pod for uid, pod in pods.items() if uid not in changed} | self._read(changed)
+        if (obstacle := self._obstacle(paths, pods)) is not None:
+            self.grants, self.refusals = {}, dict.fromkeys(now, obstacle)
+        else:
+            claimed = tuple(now.values())
+            self.grants, self.refusals = resolve(claimed, self._topology(), self._rule) if claimed else ({}, {})
+        same = {uid for uid, grant in self.grants.items() if before.get(uid) == grant}
+        self.outcomes = {uid: outcome for uid, outcome in self.outcomes.items() if uid in same}
+        self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
+        still = {uid: who for uid, who in self._blocked.items() if uid in same}
+        self._blocked = dict.fromkeys(self.grants.keys() - same, "other pods") | still
         if now != self._claims:
             self._settled = {}
+        errors: dict[str, str] = {}
+        yield from self._carry_out(pods, errors)
+        for uid in list(pods):
+            errors |= self._set_quotas({uid: pods[uid]}, errors)
+            yield
+        # Containers of bound pods may have come since these were read, and could not enter then
+        for uid in self.grants.keys() & self._looked_at:
+            self.look_at(uid)
+        bound = self._read({uid: path for uid in self.grants if (path := (self._pods() or {}).get(uid))})
+        self.outcomes = {uid: self._outcome(uid, bound.get(uid), errors.get(uid, "")) for uid in self.grants}
         self._claims = now
-        errors = self._carry_out(pods)
-        errors |= self._set_quotas(pods, errors)
-        self.outcomes = {uid: self._outcome(uid, pods.get(uid), errors.get(uid, "")) for uid in self.grants}
-        self._settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
+        there = self._pods() or {}
+        settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
+        self._settled = {uid: paths for uid, paths in (settled | self._settled).items() if uid in there}
         for uid in errors.keys() - self.grants.keys():
             log.warning("the cpusets of pod %s could not be written: %s", uid, errors[uid])
 
-    def _carry_out(self, pods: dict[str, PodCgroups]) -> dict[str, str]:
-        """Write until every pod has what it is to have; what the kernel refused, by UID."""
-        errors: dict[str, str] = {}
-        self._blocked = {}
+    def _carry_out(self, pods: dict[str, PodCgroups], errors: dict[str, str]) -> Iterator[None]:
+        """Write until every pod has what it is to have; what the kernel refused goes into ``errors``, by UID."""
+        blocked: Mapping[str, str] = {}
         for _ in range(self._settings.attempts):
-            plan = make_plan(self._files.version, pods, self.grants, self._rule, self._blocked)
-            if not plan.leave and not plan.enter:
-                self._blocked = self._in_the_way(pods)
+            errors.clear()
+            entering: dict[str, Sequence[Write]] = {}
+            written = False
+            for uid in list(pods):
+                plan = make_plan(self._files.version, {uid: pods[uid]}, self.grants, self._rule, blocked)
+                entering |= plan.enter
+                written |= bool(plan.leave)
+                errors |= self._write(pods, plan.leave)
+                yield
+            if not written and not entering:
                 break
-            errors = self._write(pods, plan.leave)
-            self._blocked = self._in_the_way(pods)
-            ready = {u: w for u, w in plan.enter.items() if u not in self._blocked and u not in errors}
-            errors |= self._write(pods, ready)
-        return errors
+            blocked = yield from self._in_the_way(pods)
+            for uid, writes in entering.items():
+                if uid not in blocked and uid not in errors:
+                    errors |= self._write(pods, {uid: writes})
+                    yield
+        self._blocked = yield from self._in_the_way(pods)
 
     def look_at(self, uid: str) -> bool:
         """Look at one pod, of which something has changed; True if what is to be said of it has changed.
@@ -162,6 +197,7 @@ class NodeCpusets:
         """
         if self._rule.containers_only:
             self._refresh_rule()
+        self._looked_at.add(uid)
         path = (self._pods() or {}).get(uid)
         if path is None:
             return False
@@ -278,9 +314,14 @@ class NodeCpusets:
         mine = {uid: pod for uid, pod in pods.items() if uid not in self._rule.exclusive}
         return self._quotas.enforce({uid: (pod.path, pod.containers) for uid, pod in mine.items()}, unlimited)
 
-    def _in_the_way(self, pods: dict[str, PodCgroups]) -> dict[str, str]:
-        found = {uid: intruders(pods, grant, self._rule) for uid, grant in self.grants.items() if grant.kept}
-        return {uid: f"pod {' and '.join(others[:3])}" for uid, others in found.items() if others}
+    def _in_the_way(self, pods: Mapping[str, PodCgroups]) -> Generator[None, None, dict[str, str]]:
+        """Who still has CPUs of each grant, by UID of its pod; one grant a step."""
+        found = {}
+        for uid, grant in list(self.grants.items()):
+            if grant.kept and (others := intruders(pods, grant, self._rule)):
+                found[uid] = f"pod {' and '.join(others[:3])}"
+            yield
+        return found
 
     def _outcome(self, uid: str, pod: PodCgroups | None, error: str) -> Outcome:
         blocked = self._blocked.get(uid, "")

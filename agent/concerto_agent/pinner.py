@@ -93,6 +93,7 @@ class Pinner:
         self._use = UseMeter(hierarchies, settings.fit)
         self._fits: dict[str, tuple[Claim, Condition]] = {}  # by UID of the pod
         self._enforced = False
+        self._missed: set[str] = set()  # pods that changed before the first look at all of them was over
         self._wake = asyncio.Event()
         self._status_changed = asyncio.Event()
 
@@ -189,7 +190,9 @@ class Pinner:
 
     def _look_at(self, uid: str) -> None:
         # No await between the event and the write: the container's program starts some 20 ms after its first process
-        if self._enforced and self._cpusets.look_at(uid):
+        if not self._enforced:
+            self._missed.add(uid)
+        elif self._cpusets.look_at(uid):
             self._status_changed.set()
 
     # Writing
@@ -200,8 +203,12 @@ class Pinner:
         while True:
             self._wake.clear()
             try:
-                self._cpusets.enforce(self._claims.values())
+                for _ in self._cpusets.steps(list(self._claims.values())):
+                    await asyncio.sleep(0)  # containers that have just started come first
                 self._enforced, complaint = True, ""
+                for uid in self._missed:
+                    self._cpusets.look_at(uid)
+                self._missed.clear()
             except (OSError, ValueError) as error:
                 if str(error) != complaint:
                     log.error("CPUs can't be given to pods: %s", error)
