@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import sys
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from concerto.kube import ClusterConfig
+from concerto.kube import ClusterConfig, Session
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
+from e2e.testbed.clusters.proxy import Wire
 from e2e.testbed.requirements import (
     add_to_summary,
     require_binaries,
@@ -97,6 +99,27 @@ def control_plane(cluster: Cluster) -> LocalControlPlane:
 def admin(cluster: Cluster) -> ClusterConfig:
     """How our own client reaches the cluster as its administrator."""
     return ClusterConfig.from_kubeconfig(cluster.kubeconfig)
+
+
+@pytest.fixture
+async def session(admin: ClusterConfig) -> AsyncIterator[Session]:
+    """Our own client, as the administrator."""
+    async with await Session.open(admin) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def wire(control_plane: LocalControlPlane) -> AsyncIterator[Wire]:
+    """A way to the API server that can be broken."""
+    async with Wire(control_plane.port) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def wired(admin: ClusterConfig, wire: Wire) -> AsyncIterator[Session]:
+    """Our own client, by the way that can be broken."""
+    async with await Session.open(dataclasses.replace(admin, server=f"https://127.0.0.1:{wire.port}")) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ by the next publication.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from concerto.kube import Conflict, NotFound, Resource, Session, apply_status
@@ -43,11 +44,7 @@ class Writer:
             KubeError: it was refused, or the server can't be reached.
             NodeMissing: it would have to be created, and there is no Node.
         """
-        try:
-            return await self._patch(resource, status)
-        except NotFound:
-            await self._create(resource)
-            return await self._patch(resource, status)
+        return await self._create_if_missing(resource, lambda: self._patch(resource, status))
 
     async def apply_status(self, resource: Resource, status: Object) -> Object:
         """The same by server-side apply: keys of maps that ``status`` no longer has go away (a merge keeps them).
@@ -56,11 +53,14 @@ class Writer:
             KubeError: it was refused, or the server can't be reached.
             NodeMissing: it would have to be created, and there is no Node.
         """
+        return await self._create_if_missing(resource, lambda: self._apply(resource, status))
+
+    async def _create_if_missing(self, resource: Resource, write: Callable[[], Awaitable[Object]]) -> Object:
         try:
-            return await self._apply(resource, status)
+            return await write()
         except NotFound:
             await self._create(resource)
-            return await self._apply(resource, status)
+            return await write()
 
     async def _apply(self, resource: Resource, status: Object) -> Object:
         target = Target(resource, self._node_name)

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-import pytest
-
-from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
+from concerto.kube import EventRecorder, EventSettings, Object, Session
 from concerto.kube.resources import PODS
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.waiting import PATIENCE_SECONDS
-
-
-@pytest.fixture
-async def session(admin: ClusterConfig) -> AsyncIterator[Session]:
-    async with await Session.open(admin) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def running(recorder: EventRecorder) -> AsyncIterator[EventRecorder]:
-    task = asyncio.create_task(recorder.run())
-    try:
-        yield recorder
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+from support.event_recorders import running
 
 
 async def make_pod(session: Session, namespace: str, name: str = "one") -> Object:

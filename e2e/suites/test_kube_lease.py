@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-from collections.abc import AsyncIterator
 
 import pytest
 
-from concerto.kube import ClusterConfig, LeaderElection, LeaseSettings, NotFound, Session
+from concerto.kube import LeaderElection, LeaseSettings, NotFound, Session
+from concerto.kube.lease import Candidate
 from concerto.kube.resources import LEASES
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.clusters.proxy import Wire
@@ -18,7 +17,7 @@ from e2e.testbed.waiting import PATIENCE_SECONDS, eventually_async
 QUICK = LeaseSettings(lease_duration_seconds=8, renew_deadline_seconds=5, retry_period_seconds=0.5)
 
 
-class Candidate:
+class Contender:
     """One candidate that writes down what becomes of it, in a journal that all of them share."""
 
     def __init__(
@@ -28,9 +27,8 @@ class Candidate:
         self.journal = journal
         self.leads, self.finished = asyncio.Event(), asyncio.Event()
         self.election = LeaderElection(
-            session, namespace=namespace, name="it", identity=name, settings=settings,
-            on_lost=lambda: journal.append(f"{name} lost"),
-        )  # fmt: skip
+            session, Candidate(namespace, "it", name), settings, on_lost=lambda: journal.append(f"{name} lost")
+        )
         self.task = asyncio.create_task(self.election.run(self._lead))
 
     async def _lead(self) -> None:
@@ -49,24 +47,6 @@ class Candidate:
             await self.task
 
 
-@pytest.fixture
-async def session(admin: ClusterConfig) -> AsyncIterator[Session]:
-    async with await Session.open(admin) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def wire(control_plane: LocalControlPlane) -> AsyncIterator[Wire]:
-    async with Wire(control_plane.port) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def wired(admin: ClusterConfig, wire: Wire) -> AsyncIterator[Session]:
-    async with await Session.open(dataclasses.replace(admin, server=f"https://127.0.0.1:{wire.port}")) as opened:
-        yield opened
-
-
 async def holder(session: Session, namespace: str) -> tuple[str, int]:
     spec = (await session.get(LEASES.path(namespace, "it")))["spec"]
     return spec["holderIdentity"], spec["leaseTransitions"]
@@ -76,7 +56,7 @@ async def test_one_of_many_leads_and_hands_over_when_it_is_done(session: Session
     journal: list[str] = []
     # a lease so long that only one given back can be taken over within this test
     slow = LeaseSettings(lease_duration_seconds=3600, renew_deadline_seconds=1800, retry_period_seconds=0.2)
-    candidates = [Candidate(session, namespace, f"c{i}", journal, slow) for i in range(5)]
+    candidates = [Contender(session, namespace, f"c{i}", journal, slow) for i in range(5)]
     for number in range(5):
         waits = [asyncio.create_task(c.leads.wait()) for c in candidates]
         await asyncio.wait_for(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), PATIENCE_SECONDS)
@@ -101,9 +81,9 @@ async def test_a_leader_that_cannot_renew_stops_before_another_starts(
     session: Session, wired: Session, wire: Wire, namespace: str, fault: str
 ) -> None:
     journal: list[str] = []
-    first = Candidate(wired, namespace, "first", journal)
+    first = Contender(wired, namespace, "first", journal)
     await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
-    second = Candidate(session, namespace, "second", journal)
+    second = Contender(session, namespace, "second", journal)
     if fault == "hangs":
         wire.freeze()
     else:
@@ -125,7 +105,7 @@ async def test_a_leader_keeps_its_lease_through_a_short_outage(
 ) -> None:
     journal: list[str] = []
     patient = LeaseSettings(lease_duration_seconds=90, renew_deadline_seconds=60, retry_period_seconds=0.5)
-    first, second = (Candidate(session, namespace, name, journal, patient) for name in ("first", "second"))
+    first, second = (Contender(session, namespace, name, journal, patient) for name in ("first", "second"))
     waits = {asyncio.create_task(c.leads.wait()) for c in (first, second)}
     await asyncio.wait_for(asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED), PATIENCE_SECONDS)
     leader = first if first.leads.is_set() else second
@@ -146,7 +126,7 @@ async def test_a_leader_keeps_its_lease_through_a_short_outage(
 
 async def test_a_lease_that_was_taken_away_ends_leadership(session: Session, namespace: str) -> None:
     journal: list[str] = []
-    first = Candidate(session, namespace, "first", journal)
+    first = Contender(session, namespace, "first", journal)
     await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
     while True:  # its own renewals come in between
         lease = await session.get(LEASES.path(namespace, "it"))
@@ -162,9 +142,9 @@ async def test_a_lease_that_was_taken_away_ends_leadership(session: Session, nam
 
 async def test_a_lease_that_is_deleted_is_made_again_by_its_holder(session: Session, namespace: str) -> None:
     journal: list[str] = []
-    first = Candidate(session, namespace, "first", journal)
+    first = Contender(session, namespace, "first", journal)
     await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
-    second = Candidate(session, namespace, "second", journal)
+    second = Contender(session, namespace, "second", journal)
     await eventually_async("the second has seen the first", lambda: second.election.holder == "first")
     deleted = await session.delete(LEASES.path(namespace, "it"))
 
@@ -185,9 +165,9 @@ async def test_nobody_leads_after_a_deletion_before_the_holders_right_has_ended(
 ) -> None:
     """The holder cannot hear of the deletion: it may act until its deadline."""
     journal: list[str] = []
-    first = Candidate(wired, namespace, "first", journal)
+    first = Contender(wired, namespace, "first", journal)
     await asyncio.wait_for(first.leads.wait(), PATIENCE_SECONDS)
-    second = Candidate(session, namespace, "second", journal)
+    second = Contender(session, namespace, "second", journal)
     await eventually_async("the second has seen the first", lambda: second.election.holder == "first")
     wire.freeze()
     await session.delete(LEASES.path(namespace, "it"))
@@ -200,7 +180,7 @@ async def test_what_leads_may_fail(session: Session, namespace: str) -> None:
     async def fail() -> None:
         raise ZeroDivisionError
 
-    election = LeaderElection(session, namespace=namespace, name="it", identity="a", settings=QUICK)
+    election = LeaderElection(session, Candidate(namespace, "it", "a"), QUICK)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(election.run(fail), PATIENCE_SECONDS)
     assert await holder(session, namespace) == ("", 0)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from concerto.kube import ClusterConfig, KubeError, NotFound, Object, Reflector, ReflectorSettings, Resource, Session
+from concerto.kube import KubeError, NotFound, Object, Reflector, ReflectorSettings, Resource, Session
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.clusters.proxy import Wire
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually_async
@@ -73,12 +73,6 @@ def state_of(reflector: Reflector) -> dict[str, str]:
 async def state_on_server(session: Session, namespace: str, resource: Resource = CONFIG_MAPS) -> dict[str, str]:
     found = await session.list(resource.path(namespace), label_selector=OURS)
     return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in found["items"]}
-
-
-@pytest.fixture
-async def session(admin: ClusterConfig) -> AsyncIterator[Session]:
-    async with await Session.open(admin) as opened:
-        yield opened
 
 
 async def test_the_store_follows_a_collection(session: Session, namespace: str) -> None:
@@ -186,18 +180,6 @@ def compact_etcd(control_plane: LocalControlPlane) -> None:
 
     key = base64.b64encode(b"/").decode()
     ask("compaction", {"revision": ask("range", {"key": key})["header"]["revision"], "physical": True})
-
-
-@pytest.fixture
-async def wire(control_plane: LocalControlPlane) -> AsyncIterator[Wire]:
-    async with Wire(control_plane.port) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def wired(admin: ClusterConfig, wire: Wire) -> AsyncIterator[Session]:
-    async with await Session.open(dataclasses.replace(admin, server=f"https://127.0.0.1:{wire.port}")) as opened:
-        yield opened
 
 
 async def test_ends_that_no_watch_shows_any_more_are_found_by_listing_again(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -27,12 +26,6 @@ from e2e.testbed.clusters import Cluster, LocalControlPlane
 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
-
-
-@pytest.fixture
-async def session(admin: ClusterConfig) -> AsyncIterator[Session]:
-    async with await Session.open(admin) as opened:
-        yield opened
 
 
 def config_map(name: str, **data: str) -> dict:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from concerto.kube import ConfigError, LeaderElection, LeaseSettings
+from concerto.kube.lease import Candidate
 from support.lease_server import LeaseServer
 
 QUICK = LeaseSettings(lease_duration_seconds=3, renew_deadline_seconds=1.5, retry_period_seconds=0.2)
@@ -52,7 +53,7 @@ async def candidate(
     async with await server.session(name) as session:
         leader = Leader(
             LeaderElection(
-                session, namespace="ns", name="it", identity=name, settings=QUICK, clock=clock,
+                session, Candidate("ns", "it", name), QUICK, clock=clock,
                 on_lost=lambda: leader.lost.append((time.monotonic(), threading.current_thread().name)),
             )
         )  # fmt: skip
@@ -193,6 +194,6 @@ async def test_a_candidate_that_waits_can_be_cancelled(server: LeaseServer) -> N
 async def test_what_keeps_a_candidate_from_asking_is_raised(server: LeaseServer) -> None:
     async with await server.session("a") as session:
         session.config = type(session.config)("https://a", certificate_authority_data="no certificate")
-        election = LeaderElection(session, namespace="ns", name="it", identity="a", settings=QUICK)
+        election = LeaderElection(session, Candidate("ns", "it", "a"), QUICK)
         with pytest.raises(ConfigError, match="TLS material"):
             await asyncio.wait_for(election.run(asyncio.Event().wait), 20)

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
 
 from concerto.kube import ClusterConfig, EventRecorder, EventSettings, Object, Session
 from concerto.kube.events import Occurrence, Reporter, build_event, build_reference
+from support.event_recorders import running
 from support.faulty_server import faulty, hangs_up, refuses, says
 
 
@@ -47,17 +45,6 @@ def test_an_event_lives_beside_its_object_under_a_name_of_its_own(name: str) -> 
 
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "uid": "u"}}
     assert build(build_reference(node), "x")["metadata"]["namespace"] == "default"
-
-
-@asynccontextmanager
-async def running(recorder: EventRecorder) -> AsyncIterator[EventRecorder]:
-    task = asyncio.create_task(recorder.run())
-    try:
-        yield recorder
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def scheduled(recorder: EventRecorder, name: str, note: str = "done") -> None:

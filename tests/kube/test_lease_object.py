@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from concerto.kube import LeaseSettings, Object
-from concerto.kube.lease import build_lease
+from concerto.kube.lease import Candidate, build_lease
 
 NOON = 1_700_000_000.5
 MICRO = "2023-11-14T22:13:20.500000Z"
 
 
 def build(lease: Object | None, identity: str) -> Object:
-    return build_lease(lease, namespace="ns", name="it", identity=identity, lease_duration_seconds=15, now=NOON)
+    return build_lease(lease, Candidate("ns", "it", identity), lease_duration_seconds=15, now=NOON)
 
 
 def test_a_first_lease_is_taken_from_nobody() -> None:
@@ -24,10 +24,11 @@ def test_a_first_lease_is_taken_from_nobody() -> None:
 
 def test_a_lease_is_owned_by_the_owners_of_its_maker_and_by_nobody_elses() -> None:
     owners = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "u"}]
-    made = {"namespace": "ns", "name": "it", "identity": "a", "lease_duration_seconds": 15, "now": NOON}
-    first = build_lease(None, **made, owners=owners)
+    candidate = Candidate("ns", "it", "a", owners)
+    first = build_lease(None, candidate, lease_duration_seconds=15, now=NOON)
     assert first["metadata"]["ownerReferences"] == owners
-    assert build_lease(build(None, "b"), **made, owners=owners)["metadata"] == {"namespace": "ns", "name": "it"}
+    taken = build_lease(build(None, "b"), candidate, lease_duration_seconds=15, now=NOON)
+    assert taken["metadata"] == {"namespace": "ns", "name": "it"}
 
 
 def test_a_renewal_moves_only_the_time() -> None:

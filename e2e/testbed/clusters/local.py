@@ -15,14 +15,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from e2e.testbed.clusters.binaries import Binaries
 from e2e.testbed.clusters.cluster import Cluster, ClusterError, write_private
 from e2e.testbed.clusters.pki import Authority, certificate_user, kubeconfig
 from e2e.testbed.clusters.process import Child, stop_all, stop_pid
 from e2e.testbed.clusters.reading import Reader
+from e2e.testbed.started import Started
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 # Below the range that the kernel hands out to outgoing connections: a port must still be free after an outage
@@ -31,7 +31,7 @@ _STATE = "control-plane.json"
 _PREFIX = "concerto-cluster-"
 
 
-class LocalControlPlane(Cluster):
+class LocalControlPlane(Started, Cluster):
     """One control plane on this machine, in a folder of its own.
 
     Attributes:
@@ -132,15 +132,6 @@ class LocalControlPlane(Cluster):
         self._stop_children()
         if self._own_work_dir and not keep_files:
             shutil.rmtree(self.work_dir, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # --- its parts, for outages ---
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters.local import LocalControlPlane
@@ -20,6 +19,7 @@ from e2e.testbed.nodes.cgroups import Machine
 from e2e.testbed.nodes.cleanup import cleanup_stale
 from e2e.testbed.nodes.config import NodeSpec, Slot, parse_cpus, share_cpus
 from e2e.testbed.nodes.requirements import real_nodes_available
+from e2e.testbed.started import Started
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 # Left to the machine: the control plane, the operator, the tests.
@@ -159,7 +159,7 @@ class RealNode:
             self.exec("ctr", "-n", "k8s.io", "images", "import", "-", stdin=data)
 
 
-class RealNodes:
+class RealNodes(Started):
     """A run of real nodes; a context manager that leaves nothing behind, even when its process is killed.
 
     Args:
@@ -207,15 +207,6 @@ class RealNodes:
 
     def __getitem__(self, name: str) -> RealNode:
         return self.nodes[name]
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Removes what killed runs have left, then starts every node; returns before they are Ready."""

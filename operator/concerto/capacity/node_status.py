@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -93,15 +93,7 @@ class Health:
     refused_spec: str | None
 
 
-_BY_GRAVITY: tuple[ProblemReason, ...] = (
-    "Unreadable",
-    "InvalidGauge",
-    "NetworkSpeedUnknown",
-    "NoPodCgroups",
-    "NoPressure",
-    "NoMemAvailable",
-    "SharedCPUs",
-)
+_BY_GRAVITY: tuple[ProblemReason, ...] = get_args(ProblemReason)
 """The first reason that applies is the condition's reason; the message holds all of them."""
 
 

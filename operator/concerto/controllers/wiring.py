@@ -39,7 +39,7 @@ from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.kube import Object, Resource, Session
 from concerto.kube.election import LeaderElection
 from concerto.kube.events import EventRecorder
-from concerto.kube.lease import LeaseSettings
+from concerto.kube.lease import Candidate, LeaseSettings
 from concerto.kube.resources import (
     NAMESPACES,
     NODE_CAPACITIES,
@@ -195,15 +195,8 @@ class _Plan:
 def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str, Run]], list[EventRecorder]]:
     """What is to run in this replica, by name, and the writers of events, to be drained at the end."""
     plan = _Plan(replica)
-    election = LeaderElection(
-        replica.session,
-        namespace=settings.namespace,
-        name=settings.lease_name,
-        identity=replica.identity,
-        settings=settings.lease,
-        owners=replica.owners,
-        on_lost=replica.on_lost,
-    )
+    candidate = Candidate(settings.namespace, settings.lease_name, replica.identity, replica.owners)
+    election = LeaderElection(replica.session, candidate, settings.lease, on_lost=replica.on_lost)
     load = BindingLoad(pipeline := PipelineSettings(binding_timeout_seconds=binding_timeout_seconds(settings.lease)))
     context = Context(
         session=replica.session,

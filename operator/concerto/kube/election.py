@@ -12,11 +12,11 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from concerto.kube.lease import LeaseLock, LeaseSettings, time_since_boot
-from concerto.kube.session import Object, Session
+from concerto.kube.lease import Candidate, LeaseLock, LeaseSettings, time_since_boot
+from concerto.kube.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,9 @@ class LeaderElection:
     def __init__(
         self,
         session: Session,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
+        candidate: Candidate,
         settings: LeaseSettings | None = None,
-        owners: Sequence[Object] = (),
+        *,
         on_lost: Callable[[], None] | None = None,
         clock: Callable[[], float] = time_since_boot,
     ) -> None:
@@ -40,28 +37,16 @@ class LeaderElection:
 
         Args:
             session: says which API server; the election opens a session of its own.
-            namespace: of the Lease.
-            name: of the Lease.
-            identity: of this candidate; must be new at each start of a process, as a lease that bears it is taken for
-                one's own.
+            candidate: who wants to lead, and by which Lease.
             settings: durations.
-            owners: owner references of a Lease that is created here, in its namespace; it goes when they have gone.
             on_lost: called at once, in the election's thread, when leadership is lost; where nothing may happen
                 afterwards it ends the process.
             clock: seconds; must not be set, and run while the machine is suspended.
         """
-        self.identity = identity
+        self.identity = candidate.identity
         self._session = session
         self._on_lost = on_lost
-        self._new_lock = lambda own: LeaseLock(
-            own,
-            namespace=namespace,
-            name=name,
-            identity=identity,
-            settings=settings or LeaseSettings(),
-            owners=owners,
-            clock=clock,
-        )
+        self._new_lock = lambda own: LeaseLock(own, candidate, settings or LeaseSettings(), clock)
         self._lock: LeaseLock | None = None
 
     @property

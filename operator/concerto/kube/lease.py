@@ -73,40 +73,48 @@ class LeaseSettings:
             raise ValueError(f"retry period < renew deadline < lease duration must hold: {self}")
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """One candidate for one Lease.
+
+    Attributes:
+        namespace: of the Lease.
+        name: of the Lease.
+        identity: of this candidate; must be new at each start of a process, as a lease that bears it is taken for one's
+            own.
+        owners: owner references of a Lease that the candidate creates, in its namespace; it goes when they have gone.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+    owners: Sequence[Object] = ()
+
+
 class LeaseLock:
     """One candidate's hold on one Lease. Used by one event loop; `remaining_seconds` and `holder` by any thread."""
 
     def __init__(
         self,
         session: Session,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
+        candidate: Candidate,
         settings: LeaseSettings,
-        owners: Sequence[Object] = (),
         clock: Callable[[], float] = time_since_boot,
     ) -> None:
         """Nothing is asked for yet.
 
         Args:
             session: the way to the API server.
-            namespace: of the Lease.
-            name: of the Lease.
-            identity: of this candidate; must be new at each start of a process, as a lease that bears it is taken for
-                one's own.
+            candidate: whose hold it is, and on which Lease.
             settings: durations.
-            owners: owner references of a Lease that is created here, in its namespace; it goes when they have gone.
             clock: seconds; must not be set, and run while the machine is suspended.
         """
-        self.identity = identity
+        self.identity = candidate.identity
         self._session = session
-        self._namespace = namespace
-        self._name = name
+        self._candidate = candidate
         self._settings = settings
-        self._owners = owners
         self._clock = clock
-        self._path = LEASES.path(namespace, name)
+        self._path = LEASES.path(candidate.namespace, candidate.name)
         self._number = 0
         self._renewed_at: float | None = None  # sending time of the last confirmed renewal, while leading
         self._lease: Object | None = None  # as last read or written
@@ -116,7 +124,7 @@ class LeaseLock:
 
     def __str__(self) -> str:
         """Its name, for logs."""
-        return f"lease {self._namespace}/{self._name}"
+        return f"lease {self._candidate.namespace}/{self._candidate.name}"
 
     @property
     def holder(self) -> str | None:
@@ -194,15 +202,13 @@ class LeaseLock:
             # One attempt: a repeated write might be confirmed long after it was sent first
             body = build_lease(
                 self._lease,
-                namespace=self._namespace,
-                name=self._name,
-                identity=self.identity,
+                self._candidate,
                 lease_duration_seconds=self._settings.lease_duration_seconds,
                 now=time.time(),
-                owners=self._owners,
                 last_spec=self._last_spec,
             )
-            method, path = ("POST", LEASES.path(self._namespace)) if self._lease is None else ("PUT", self._path)
+            collection = LEASES.path(self._candidate.namespace)
+            method, path = ("POST", collection) if self._lease is None else ("PUT", self._path)
             written = await self._session.request(
                 method, path, body=body, attempts=1, timeout_seconds=self._settings.request_timeout_seconds
             )
@@ -240,38 +246,34 @@ class LeaseLock:
 
 def build_lease(
     lease: Object | None,
+    candidate: Candidate,
     *,
-    namespace: str,
-    name: str,
-    identity: str,
     lease_duration_seconds: int,
     now: float,
-    owners: Sequence[Object] = (),
     last_spec: Object | None = None,
 ) -> Object:
-    """The lease as ``identity`` takes or renews it.
+    """The lease as the candidate takes or renews it.
 
     Args:
         lease: as it was read, or None; its resourceVersion is kept, so that a change since is a conflict.
-        namespace: of a new one.
-        name: of a new one.
-        identity: the holder to be.
+        candidate: the holder to be.
         lease_duration_seconds: how long others are to leave it alone.
         now: seconds since the epoch.
-        owners: owner references of a new one.
         last_spec: spec of a lease that was deleted, whose count of transitions a new one continues.
     """
     before = (lease or {}).get("spec") or last_spec or {}
-    renewal = before.get("holderIdentity") == identity
+    renewal = before.get("holderIdentity") == candidate.identity
     moment = format_micro_timestamp(now)
     transitions = before.get("leaseTransitions") or 0
-    new = {"namespace": namespace, "name": name, **({"ownerReferences": list(owners)} if owners else {})}
+    new: Object = {"namespace": candidate.namespace, "name": candidate.name}
+    if candidate.owners:
+        new["ownerReferences"] = list(candidate.owners)
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
         "metadata": (lease or {}).get("metadata") or new,
         "spec": {
-            "holderIdentity": identity,
+            "holderIdentity": candidate.identity,
             "leaseDurationSeconds": lease_duration_seconds,
             "acquireTime": before.get("acquireTime") if renewal else moment,
             "renewTime": moment,
