@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from concerto.controllers.autoscaling.series import ForecastMetrics
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector
 

@@ -32,10 +32,10 @@ from concerto_agent.metrics import Gauges
 from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
+from concerto_agent.pod_census import Containers, limits_of, trim_pod
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_reader import PodReader, PodReading
-from concerto_agent.podmeta import Containers, limits_of, trim_pod
-from concerto_agent.pods import PodWatcher
+from concerto_agent.pod_watcher import PodWatcher
 from concerto_agent.quotas import PodLimits
 from concerto_agent.status_publisher import PublisherSettings, Sources, StatusPublisher, Timing
 from concerto_agent.topology_publisher import TopologyPublisher, TopologySettings

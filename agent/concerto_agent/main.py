@@ -25,7 +25,7 @@ from concerto_agent.agent import Agent, AgentSettings
 from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_release import release
-from concerto_agent.podmeta import limits_of, trim_pod
+from concerto_agent.pod_census import limits_of, trim_pod
 from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
 from concerto_agent.topology_publisher import TopologySettings
 

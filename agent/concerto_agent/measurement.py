@@ -19,9 +19,9 @@ from concerto.capacity.subspace import Subspace
 from concerto.capacity.windows import WindowStatistics
 from concerto_agent.metrics import Counters
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pod_census import Object, PodCensus
 from concerto_agent.pod_costs import PodCosts
 from concerto_agent.pod_reader import PodReading
-from concerto_agent.podmeta import Object, PodCensus
 from concerto_agent.sampler import Sample, Sampler
 
 _NODE = 0  # the one row of the pipeline

@@ -31,7 +31,7 @@ from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import PinningSettings, kubelet_unknown, open_cpusets
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pin_counts import PinCounts, count_pins
-from concerto_agent.pods import PodWatcher
+from concerto_agent.pod_watcher import PodWatcher
 from concerto_agent.quotas import PodLimits
 from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.workload_fit import UseMeter, judge_fit

@@ -17,8 +17,8 @@ from concerto.api.timestamps import parse_timestamp
 from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import SHOWN_CORE_SECONDS, PodMeasurement, recent_share
 from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, to_entries
+from concerto_agent.pod_census import uids_of
 from concerto_agent.pod_reader import PodReading
-from concerto_agent.podmeta import uids_of
 
 Object = dict[str, Any]
 
@@ -85,7 +85,7 @@ class PodCosts:
         self._published: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
 
     def on_pod(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
-        """The API server shows, or no longer shows, a pod (`podmeta.trim_pod`).
+        """The API server shows, or no longer shows, a pod (`pod_census.trim_pod`).
 
         Args:
             old: the pod as it was; None if it is new.

@@ -14,7 +14,7 @@ from typing import Any
 
 from concerto.api.timestamps import parse_timestamp
 from concerto_agent.cgroups import Cgroup, Hierarchies, container_id
-from concerto_agent.podmeta import uids_of
+from concerto_agent.pod_census import uids_of
 
 FRESH_SECONDS = 1.0
 """Readings serve for so long: callers may come as often as they like, the node pays once a second."""
@@ -58,7 +58,7 @@ class PodMetrics:
         Args:
             hierarchies: where the cgroups are.
             cgroups: path of each pod's, by UID (``PodWatcher.pods``).
-            pods: the node's pods as ``podmeta.trim_pod`` leaves them.
+            pods: the node's pods as ``pod_census.trim_pod`` leaves them.
             clock: monotonic time, seconds.
             wall: seconds since the epoch, for the readings' timestamps.
         """

@@ -8,8 +8,8 @@ from concerto.capacity.cpu_demand import DEMAND_SOURCES
 from concerto.capacity.subspace import Subspace, second_moment
 from concerto_agent.measurement import Measured, Measurement, align
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pod_census import trim_pod
 from concerto_agent.pod_reader import PodReading
-from concerto_agent.podmeta import trim_pod
 from support.node_trees import UIDS, Machine, write
 
 A, B = UIDS

@@ -13,9 +13,9 @@ from concerto.api.timestamps import format_timestamp
 from concerto.capacity.kinds.cost import estimate
 from concerto.capacity.kinds.sums import KindSums
 from concerto.capacity.kinds.table import from_entries
+from concerto_agent.pod_census import trim_pod
 from concerto_agent.pod_costs import PodCosts
 from concerto_agent.pod_reader import PodReading
-from concerto_agent.podmeta import trim_pod
 
 WALL, NOW = 1_800_000_000.0, 1000.0
 

@@ -15,9 +15,9 @@ from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
 from concerto.serving.connection_limiter import ConnectionLimits
 from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
+from concerto_agent.pod_census import trim_pod
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_metrics_server import PATH, Callers, Verdict, serve
-from concerto_agent.podmeta import trim_pod
 from support.faulty_server import Answer, faulty, says
 from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
 

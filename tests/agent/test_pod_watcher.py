@@ -10,8 +10,8 @@ import pytest
 
 from concerto_agent.cgroups import Hierarchies, is_qos_directory, pod_uid
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_ISDIR, IN_Q_OVERFLOW, Event, Inotify
-from concerto_agent.podmeta import Containers
-from concerto_agent.pods import PodWatcher
+from concerto_agent.pod_census import Containers
+from concerto_agent.pod_watcher import PodWatcher
 from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
 
 A, B = UIDS

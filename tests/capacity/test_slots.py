@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concerto.api.capacity_settings import SlotSettings
-from concerto.capacity.large import LargePods
+from concerto.capacity.large_pods import LargePods
 from concerto.capacity.slots import SlotLaw
 
 STEADY = SlotSettings(head_room=1.0, adaptation=0.0, turnaround_seconds=0.0, extra_pods=0.0)

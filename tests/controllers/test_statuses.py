@@ -11,8 +11,8 @@ from concerto.api.podreservation import Assignment, Reservation, build_placement
 from concerto.capacity.subspace import Subspace
 from concerto.controllers.capacity.cluster_model import build_cluster_status
 from concerto.controllers.scheduling.binder import build_binding
+from concerto.controllers.scheduling.event_notes import scheduled_note
 from concerto.controllers.scheduling.load_providers.state import NOT_ASKED, ProviderState
-from concerto.controllers.scheduling.notes import scheduled_note
 from concerto.controllers.scheduling.outcome_counts import ProfileCounts
 from concerto.controllers.scheduling.profiles import (
     ProfileState,

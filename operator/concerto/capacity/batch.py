@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from concerto.capacity.podages import PodAges
+from concerto.capacity.pod_ages import PodAges
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -14,8 +14,8 @@ from concerto.capacity.batch import Batch, or_zero
 from concerto.capacity.capacity_rules import Demand, Estimate, first_signal_cost, signal_units
 from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
 from concerto.capacity.estimator_signal import SignalEstimator
-from concerto.capacity.large import LargePods
-from concerto.capacity.podages import PodAges
+from concerto.capacity.large_pods import LargePods
+from concerto.capacity.pod_ages import PodAges
 from concerto.capacity.slots import SlotLaw
 
 Floats = NDArray[np.float64]

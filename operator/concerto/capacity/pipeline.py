@@ -21,7 +21,7 @@ from concerto.capacity.cpu_demand import MAX_RUNNABLE, START_SECONDS
 from concerto.capacity.estimator_per_resource import SETTLE_AGES
 from concerto.capacity.local_model import LocalModel
 from concerto.capacity.overprovision import OverProvision
-from concerto.capacity.podages import PodAges
+from concerto.capacity.pod_ages import PodAges
 from concerto.capacity.reject import RejectSignal
 from concerto.capacity.report import QUIET, SLOTS, WARMUP, WARMUP_BATCHES, CapacityReport
 from concerto.capacity.signal import capacity_signal, expected_load

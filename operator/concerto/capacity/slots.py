@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.api.capacity_settings import SlotSettings
-from concerto.capacity.large import LargePods
+from concerto.capacity.large_pods import LargePods
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

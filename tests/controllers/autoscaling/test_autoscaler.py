@@ -21,9 +21,9 @@ from concerto.autoscaling.prediction import ForecastResult
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
 from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.autoscaling.measurements import load_of
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
-from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.autoscaling.spec import bounds_of, models_of
 from concerto.controllers.autoscaling.state import State, read_state, write_state
 from concerto.controllers.autoscaling.status import (

@@ -16,8 +16,8 @@ from concerto.autoscaling.decision import Decision, Floor, carried_out, decide, 
 from concerto.autoscaling.prediction import ForecastResult, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.autoscaling.observation import Observation
-from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.state import write_events, write_state
 from concerto.controllers.autoscaling.status import (

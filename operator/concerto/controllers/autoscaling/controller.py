@@ -19,13 +19,13 @@ from concerto.api.pod_trimming import trim_pod
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.autoscaling.prediction import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
-from concerto.controllers.autoscaling.fairness import SyncBudget
+from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.autoscaling.learning import Forecaster
 from concerto.controllers.autoscaling.measurements import Measurements
 from concerto.controllers.autoscaling.observation import Observation, Observer
-from concerto.controllers.autoscaling.series import ForecastMetrics
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics
+from concerto.controllers.autoscaling.sync_budget import SyncBudget
 from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, trim_hpa
 from concerto.controllers.autoscaling.targets import Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, Key, ObjectEvents, TrackedObject

@@ -11,7 +11,7 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binder import BinderSettings, BindOutcome, BindResult, bind
 from concerto.controllers.scheduling.binding_load import PipelineSettings
 from concerto.controllers.scheduling.binding_steps import BindingStep
-from concerto.controllers.scheduling.notes import pod_subject, scheduled_note
+from concerto.controllers.scheduling.event_notes import pod_subject, scheduled_note
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord
 from concerto.kube.confirmed_writes import failure_reason, wait_unless_leading

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.controllers.scheduling.notes import pod_subject
+from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS

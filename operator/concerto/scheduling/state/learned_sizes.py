@@ -1,9 +1,9 @@
 """How much CPU kinds of large pods use. Pure.
 
 Agents name the pods that take half a node or more by themselves, far above what their node's other pods take
-(``capacity.large``). What comes of one pod holds for the others of its kind, those that still wait among them: they go
-to a node only where the CPU that they take is left, and not wherever there is room for one more pod. A kind is what its
-pods have in common: namespace, labels but for those that number siblings, and shape.
+(``capacity.large_pods``). What is learned from one pod holds for all pods of its kind, waiting ones too: they go to a
+node only where the CPU that they take is left, and not wherever there is room for one more pod. A kind is what its pods
+have in common: namespace, labels but for those that number siblings, and shape.
 
 A kind of which most pods were never named has units like all others: long ones among them are chance.
 """

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from concerto.capacity.podages import SLOT_SECONDS, PodAges
+from concerto.capacity.pod_ages import SLOT_SECONDS, PodAges
 
 AGES = (0.0, 0.5, 1.0, 3.0)
 

@@ -25,7 +25,7 @@ from concerto_agent.inotify import (
     IN_Q_OVERFLOW,
     Inotify,
 )
-from concerto_agent.podmeta import Containers
+from concerto_agent.pod_census import Containers
 
 log = logging.getLogger(__name__)
 

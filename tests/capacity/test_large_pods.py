@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.capacity.large import LargePods
+from concerto.capacity.large_pods import LargePods
 
 
 class Node:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto_agent.podmeta import Containers, PodCensus, trim_pod
+from concerto_agent.pod_census import Containers, PodCensus, trim_pod
 from support.daemon_sets import daemon_affinity
 from support.daemon_sets import owner as owned_by
 from support.node_trees import STATIC_UID, UIDS
