@@ -23,6 +23,7 @@ import pytest
 
 from e2e.suites.test_scheduling import condition, events, node_of, pod
 from e2e.testbed.clusters import Cluster
+from e2e.testbed.clusters.binaries import Unusable, find_or_build_watcher_client
 from e2e.testbed.processes import Process, concerto_command, operator_process
 from e2e.testbed.prometheus import Prometheus, Target
 from e2e.testbed.requirements import require_prometheus
@@ -44,7 +45,7 @@ SCORES = [
 ]
 WINDOWS = [
     {"resource": r, "window": w, "average": 0.2, "standardDeviation": 0.05, "latest": 0.25, "coveredSeconds": 300}
-    for r in ("cpu", "memory")
+    for r in ("cpu", "memory", "network", "io")
     for w in ("5m", "10m", "15m")
 ]
 RESOURCES = {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}}
@@ -118,12 +119,48 @@ def test_a_client_written_from_the_published_form_reads_every_node(operator, nod
     assert metrics.end - metrics.start == 900
     assert abs(metrics.end - time.time()) < 60
     for load in metrics.loads.values():
-        assert set(load) == {"CPU", "Memory"}
+        assert set(load) == {"CPU", "Memory", "Bandwidth", "Storage"}
         assert load["CPU"] == Load(20.0, 5.0, 25.0)
     name = sorted(metrics.loads)[0]
     one = client.host(name)
     assert one is not None and set(one.loads) == {name}
     assert client.host("nobody") is None
+
+
+def test_a_client_in_go_with_load_watchers_json_library_reads_every_node(operator, nodes, say):
+    try:
+        client = find_or_build_watcher_client(say)
+    except Unusable as error:
+        pytest.skip(str(error))
+    address = f"http://{operator.health}"
+    done = subprocess.run([client, address], capture_output=True, text=True, check=True, timeout=60)
+    head, *lines = done.stdout.splitlines()
+    assert head == "Concerto 15m 900"
+    read = {tuple(line.split()[:4]) for line in lines}
+    values = {"AVG": "20", "STD": "5", "Latest": "25"}
+    types = ("CPU", "Memory", "Bandwidth", "Storage")
+    assert read == {
+        (name, kind, operator_, value)
+        for name in WatcherClient(address).all().loads
+        for kind in types
+        for operator_, value in values.items()
+    }
+
+
+def test_the_watcher_api_is_a_metric_provider_itself(concerto_cluster, operator, nodes, namespace):
+    """Concerto reads Concerto, in the place of upstream's load watcher."""
+    wanted = profile("by-watcher", SCORES[1:2])
+    watcher = {"type": "LoadWatcher", "interval": "1s", "timeout": "1s"}
+    wanted["spec"]["metricProvider"] = watcher | {"loadWatcher": {"address": f"http://{operator.health}"}}
+    concerto_cluster.apply(wanted)
+
+    def known() -> bool:
+        metrics = concerto_cluster.get("sprof", "by-watcher").get("status", {}).get("metrics", {})
+        return metrics.get("fresh") == NODES and metrics["provider"] == "LoadWatcher"
+
+    eventually("the load of every node is known", known)
+    assert "metrics of too few nodes" not in place(concerto_cluster, namespace, "by-watcher", "by-watcher")
+    concerto_cluster.kubectl("delete", "sprof", "by-watcher")
 
 
 def healthy(operator: Process) -> bool:

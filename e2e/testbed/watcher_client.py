@@ -1,7 +1,7 @@
 """A client of the load-watcher API, written from its published JSON alone, as Trimaran's plugins read it.
 
 It shares no code with the server: ``data.NodeMetricsMap[node].metrics[{name, type, operator, rollup, value}]``, where
-type is CPU or Memory, operator AVG, STD or Latest, and value a percentage.
+type is CPU, Memory, Bandwidth or Storage, operator AVG, STD or Latest, and value a percentage.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -236,6 +237,19 @@ def find_or_build_argocd(say: Say, environment: Mapping[str, str] = os.environ) 
         unfinished.chmod(0o755)
         unfinished.replace(manifests)
     return cache
+
+
+def find_or_build_watcher_client(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """The client of the load-watcher API in Go, built by the go command unless the cache has it.
+
+    Raises:
+        Unusable: there is no go command, or the build fails.
+    """
+    source = _SOURCES / "watcher-client"
+    content = b"".join((source / name).read_bytes() for name in ("main.go", "go.mod"))
+    cache = _cache_root(environment) / f"watcher-client-{hashlib.sha256(content).hexdigest()[:12]}"
+    _build_missing([_Build("watcher-client", "watcher-client", ".")], cache, "watcher-client, 10 s", say, environment)
+    return cache / "watcher-client"
 
 
 def _build_missing(builds: Sequence[_Build], cache: Path, what: str, say: Say, environment: Mapping[str, str]) -> None:

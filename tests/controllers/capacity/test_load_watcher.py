@@ -20,7 +20,7 @@ WINDOWS = tuple(
     for resource, average in (("cpu", 0.2004), ("memory", 0.3))
     for window in ("5m", "15m")
 )
-# Seed 001, appendix; its patternProperties match only names that are digits, so the shape of a node is used as well
+# Trimaran, appendix; its patternProperties match only names that are digits, so the shape of a node is used as well
 NODE_SCHEMA = {
     "type": "object",
     "properties": {
@@ -221,3 +221,38 @@ async def test_an_answer_is_given_again_for_a_few_seconds(serve):
     assert (await api.get("/watcher"))[1] == first
     api.time[0] += 0.1
     assert set((await api.get("/watcher"))[1]["data"]["NodeMetricsMap"]) == {"late", "node-1"}
+
+
+async def test_network_and_io_are_told_by_upstreams_types_and_other_resources_are_not(serve):
+    windows = tuple(Window(r, "15m", 0.25, 0.0, 0.5, 900) for r in ("cpu", "network", "io", "gpu"))
+    api = await serve(cluster_state([node("a")], (), [capacity("a", windows=windows)]))
+    for form, types in (("", ["CPU", "Bandwidth", "Storage"]), ("?format=kep", ["cpu", "network", "io"])):
+        body = (await api.get(f"/watcher{form}"))[1]["data"]
+        metrics = body.get("NodeMetricsMap", body)["a"]["metrics"]
+        assert list(dict.fromkeys(metric["type"] for metric in metrics)) == types
+
+
+LABELS = {
+    "topology.kubernetes.io/zone": "zone-1",
+    "topology.kubernetes.io/region": "region-1",
+    "node.kubernetes.io/instance-type": "large",
+    "kubernetes.io/arch": "amd64",
+    "kubernetes.io/os": "linux",
+    "cloud.google.com/gke-nodepool": "critical-apps",
+}
+TAGS = {"region": "region-1", "instanceType": "large", "architecture": "amd64", "operatingSystem": "linux"}
+
+
+@pytest.mark.parametrize("path", ["/watcher", "/watcher/a", "/watcher?format=kep"])
+async def test_metadata_and_tags_are_the_labels_of_the_node(serve, path):
+    api = await serve(cluster_state([node("a", labels=LABELS)], (), [capacity("a", windows=WINDOWS)]))
+    body = (await api.get(path))[1]["data"]
+    entry = body.get("NodeMetricsMap", body)["a"]
+    assert entry["metadata"] == {"dataCenter": "zone-1", "pool": "critical-apps"}
+    assert entry["tags"] == TAGS
+
+
+async def test_a_node_without_such_labels_has_none(serve):
+    api = await serve(cluster("node-1"))
+    entry = (await api.get("/watcher"))[1]["data"]["NodeMetricsMap"]["node-1"]
+    assert (entry["metadata"], entry["tags"]) == ({}, {})

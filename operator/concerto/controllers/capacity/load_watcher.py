@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +23,20 @@ from concerto.scheduling.state.cluster import ClusterState
 
 Form = Literal["today", "kep"]
 
-_TYPES = {"cpu": "CPU", "memory": "Memory"}
+_TYPES = {"cpu": "CPU", "memory": "Memory", "network": "Bandwidth", "io": "Storage"}
+"""Upstream's types by resource."""
+_DATA_CENTER = "topology.kubernetes.io/zone"
+_POOLS = (
+    "karpenter.sh/nodepool", "cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+)  # fmt: skip
+"""Labels with the name of a node's pool; the first that the node has counts."""
+_TAGS = {
+    "region": "topology.kubernetes.io/region",
+    "instanceType": "node.kubernetes.io/instance-type",
+    "architecture": "kubernetes.io/arch",
+    "operatingSystem": "kubernetes.io/os",
+}
 _SOURCE = "Concerto"
 _NODES_BETWEEN_BREATHS = 200
 """Nodes written down before whatever else waits on the event loop gets its turn."""
@@ -107,7 +120,8 @@ class Watcher:
         if not metrics:
             raise web.HTTPNotFound(text=f"no metrics of {host}: its agent has not reported recently")
         head = build_head(window, timestamp=now, end=reported_at)
-        return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(build_node(metrics))}"]))
+        node = build_node(metrics, self._labels(host))
+        return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(node)}"]))
 
     def _asked(self, request: web.Request) -> tuple[Form, str]:
         """What is asked for; every answer but health's costs a token."""
@@ -134,7 +148,7 @@ class Watcher:
         end = 0.0
         for count, (name, status, reported_at) in enumerate(list(self._fresh(now)), 1):
             if metrics := build_metrics(status, form, window):
-                nodes.append(f"{json.dumps(name)}:{json.dumps(build_node(metrics))}")
+                nodes.append(f"{json.dumps(name)}:{json.dumps(build_node(metrics, self._labels(name)))}")
                 end = max(end, reported_at)
             if count % _NODES_BETWEEN_BREATHS == 0:
                 await asyncio.sleep(0)
@@ -146,6 +160,10 @@ class Watcher:
         for name in sorted(self._cluster.row_of):
             if (found := self._status(name, now)) is not None:
                 yield name, *found
+
+    def _labels(self, host: str) -> Mapping[str, str]:
+        view = self._cluster.nodes.views.get(self._cluster.row_of.get(host, -1))
+        return view.labels if view is not None else {}
 
     def _status(self, host: str, now: float) -> tuple[NodeCapacityStatus, float] | None:
         """With when it came, by our own clock: a node's that is ahead would have Trimaran forget what it has placed."""
@@ -190,9 +208,15 @@ def _metrics(measured: Window, form: Form) -> Iterator[dict[str, Any]]:
             yield {"name": name, "type": measured.resource, "rollup": operator, "value": round(100.0 * value)}
 
 
-def build_node(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """One node's entry."""
-    return {"metrics": metrics, "tags": {}, "metadata": {}}
+def build_node(metrics: list[dict[str, Any]], labels: Mapping[str, str]) -> dict[str, Any]:
+    """One node's entry; metadata and tags are those of the node's labels that it has."""
+    metadata = {"dataCenter": labels.get(_DATA_CENTER), "pool": next(filter(None, map(labels.get, _POOLS)), None)}
+    tags = {name: labels.get(label) for name, label in _TAGS.items()}
+    return {"metrics": metrics, "tags": _given(tags), "metadata": _given(metadata)}
+
+
+def _given(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
 
 
 def build_head(window: str, *, timestamp: float, end: float) -> dict[str, Any]:
