@@ -23,7 +23,7 @@ from concerto.controllers.scheduling.reservation_status import build_reservation
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
 from concerto.scheduling.state.reservations import ReservationState
 from concerto_agent.topology_publisher import _conditions as topology_conditions
-from support.crd_schemas import CRDS, REPOSITORY, documents
+from support.crd_schemas import CRDS, REPOSITORY, documents, fields, stored_spec, structural_schema
 from support.programs import program
 from support.topologies import machine
 
@@ -240,3 +240,37 @@ def test_every_object_has_a_wave_and_may_be_applied_by_the_project():
             assert obj["metadata"]["namespace"] == application["spec"]["destination"]["namespace"]
     assert application["spec"]["source"]["repoURL"] in project["spec"]["sourceRepos"]
     assert (REPOSITORY / application["spec"]["source"]["path"] / "kustomization.yaml").exists()
+
+
+PROFILES = {
+    obj["metadata"]["name"]: obj["spec"]
+    for path in sorted((REPOSITORY / "e2e" / "argocd" / "apps").rglob("*.yaml"))
+    for obj in documents(path)
+    if obj["kind"] == "SchedulingProfile"
+}
+
+
+def lists(value: Any, path: str = "") -> dict[str, list[Any]]:
+    """Every list in an object, by its path."""
+    found: dict[str, list[Any]] = {}
+    if isinstance(value, dict):
+        for name, member in value.items():
+            found |= lists(member, f"{path}.{name}" if path else name)
+    if isinstance(value, list):
+        found[path] = value
+        for item in value:
+            found |= lists(item, f"{path}[]")
+    return found
+
+
+def test_the_applications_of_the_end_to_end_test_fill_every_list_of_a_profile():
+    schema = structural_schema("SchedulingProfile")["properties"]["spec"]
+    named = {path for path, member in fields(schema) if member.get("type") == "array"}
+    filled = {path for spec in PROFILES.values() for path in lists(spec)}
+    assert named - filled == set()
+
+
+def test_of_the_filled_profile_the_api_server_sets_nothing_in_a_list():
+    """Argo CD compares lists as a whole: a field that is set in an item would be a difference."""
+    given, stored = lists(PROFILES["filled"]), lists(stored_spec("SchedulingProfile", PROFILES["filled"]))
+    assert {path: stored[path] for path in given} == given
