@@ -6,8 +6,10 @@ import json
 
 import pytest
 
-from concerto.cli.top import plot, read_dump, table
-from support.scheduling_builders import NOW, capacity, load
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
+from concerto.cli.top import commitments_of, plot, read_dump, table
+from support.scheduling_builders import GI, NOW, capacity, cluster_state, load, node, pod
 
 CAPACITIES = [
     capacity("b", 2.25, observed=("x", "y"), windows=load((0.5, 0.125), (0.25, 0.0))),
@@ -19,13 +21,24 @@ CAPACITIES = [
 
 def test_the_table_has_a_line_for_each_node():
     assert table(CAPACITIES, "5m", NOW + 5).splitlines() == [
-        "NODE  CAN TAKE  OVER BY  PODS  CPU       MEMORY   LAST STATUS",
-        "a     -         -        -     -         -        never",
-        "b     2.2       -        2     50% ± 12  25% ± 0  5s ago",
-        "c     0.0       -        0     -         -        95s ago",
-        "d     0.0       3.2      1     -         -        5s ago",
+        "NODE  CAN TAKE  OVER BY  PODS  CPU       MEMORY   COMMITTED  REQUESTED  LAST STATUS",
+        "a     -         -        -     -         -        -          -          never",
+        "b     2.2       -        2     50% ± 12  25% ± 0  -          -          5s ago",
+        "c     0.0       -        0     -         -        -          -          95s ago",
+        "d     0.0       3.2      1     -         -        -          -          5s ago",
     ]
     assert "50%" not in table(CAPACITIES, "15m", NOW)
+
+
+def test_what_pods_take_by_their_kinds_stands_beside_what_they_request():
+    there = [pod("p-1", nodeName="b", requests={"cpu": "1", "memory": "2Gi"}), pod("p-2", nodeName="b")]
+    cluster = cluster_state([node("a"), node("b")], there, [capacity("b", 2.0)])
+    assert commitments_of(cluster)["b"].committed is None, "no agent has measured a kind"
+    kinds = NodeKinds()
+    kinds.pod_ended(pod("p-3").kind, PodMeasurement(2.0, 4.0, 4.0, 2.0 * GI, True), 0.0)
+    cluster.kinds.set_table(kinds.table((), 0.0))
+    lines = table(CAPACITIES[:2], "5m", NOW + 5, commitments_of(cluster)).splitlines()
+    assert [("25%, 50%" in line, "25%, 25%" in line) for line in lines[1:]] == [(False, False), (True, True)]
 
 
 @pytest.mark.parametrize("before", [[], CAPACITIES], ids=["now", "before and now"])

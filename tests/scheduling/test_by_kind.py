@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from concerto.capacity.kinds.cost import cpu_in_words, memory_in_words
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
+from concerto.cli.explain import render
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.explanation import cost_in_words, explain
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, profile
 
 MI = 2**20
@@ -61,3 +64,73 @@ def test_while_nothing_is_known_of_any_kind_a_decision_carries_no_cost():
     (decision,) = run(cluster, pod("p")).decisions
     assert decision.assignment.cost is None
     assert decision.assignment.available == 5.0
+
+
+def refused(cluster, *pods, now=NOW):
+    return {u.pod.name: u.diagnosis.message for u in run(cluster, *pods, now=now).unschedulable}
+
+
+def test_a_pod_is_told_what_its_kind_takes_and_that_no_node_has_it_left():
+    cluster = cluster_state([node("n")], [pod(f"p-{i}", nodeName="n") for i in range(10)], [measured("n")])
+    knows(cluster, p=(2.0, 4.03, 64 * MI))
+    message = "0/1 nodes are available: 1 node(s) had less CPU left than the 500m that pods of this kind take."
+    assert refused(cluster, pod("p-x")) == {"p-x": message}
+
+
+def test_a_pod_is_told_that_memory_is_what_runs_out():
+    cluster = cluster_state([node("n")], [pod(f"p-{i}", nodeName="n") for i in range(5)], [measured("n")])
+    knows(cluster, p=(0.2, 4.0, 1.5 * GI))
+    message = "0/1 nodes are available: 1 node(s) had less memory left than the 1.5Gi that pods of this kind take."
+    assert refused(cluster, pod("p-x")) == {"p-x": message}
+
+
+def test_a_pod_waits_until_the_work_of_those_before_it_is_done_and_says_so():
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    result = run(cluster, *(pod(f"p-{i}") for i in range(20)))
+    assert 0 < len(result.decisions) < 20
+    assert "1 node(s) first do the work of pods that were just placed" in result.unschedulable[0].diagnosis.message
+    assert NOW < result.look_again_at < NOW + 60.0
+
+
+def test_pods_of_a_kind_that_nobody_knows_start_one_by_one():
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(2.0, 4.0, 64 * MI))
+    cluster.kinds.set_table({"elsewhere/Job/x@y": next(iter(cluster.kinds._table.values()))})
+    result = run(cluster, *(pod(f"p-{i}") for i in range(3)))
+    assert [d.assignment.cost.known_from for d in result.decisions] == ["Guess"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"), [(0.336, "340m"), (0.0051, "5.1m"), (0.999, "1"), (1.52, "1.5"), (12.3, "12")]
+)
+def test_cpu_is_written_to_two_digits(cores, text):
+    assert cpu_in_words(cores) == text
+
+
+@pytest.mark.parametrize(("amount", "text"), [(3.2 * MI, "3.2Mi"), (400 * MI, "400Mi"), (1.52 * GI, "1.5Gi")])
+def test_memory_is_written_to_two_digits(amount, text):
+    assert memory_in_words(amount) == text
+
+
+def test_an_explanation_says_what_the_kind_takes_and_what_each_node_has_left():
+    there = [pod(f"p-{i}", nodeName="a") for i in range(8)]
+    cluster = knows(cluster_state([node("a"), node("b")], there, [measured("a"), measured("b")]), p=(2.0, 4.0, 64 * MI))
+    assert cost_in_words(cluster, pod("p")) == (
+        "Takes 500m CPU, 2 core-seconds and 64Mi of memory, by 9 pods of its kind that have ended"
+    )
+    verdicts = explain(cluster, pod("p"), profile(), NOW)
+    assert [(v.node, v.left) for v in verdicts] == [("b", "4.6 CPU, 7.6Gi"), ("a", "600m CPU, 7.1Gi")]
+    assert "LEFT" in render(pod("p"), [], verdicts)
+
+
+def test_an_explanation_admits_that_nothing_is_known():
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(2.0, 4.0, 64 * MI))
+    cluster.kinds.set_table({"elsewhere/Job/x@y": next(iter(cluster.kinds._table.values()))})
+    assert cost_in_words(cluster, pod("p")).startswith("Nothing is known of pods of its kind")
+    assert cost_in_words(cluster_state([]), pod("p")) == "", "nothing is measured of any kind: pods count as units"
+
+
+def test_a_node_that_is_over_shows_it():
+    there = [pod(f"p-{i}", nodeName="n") for i in range(12)]
+    cluster = knows(cluster_state([node("n")], there, [measured("n")]), p=(2.0, 4.0, 64 * MI))
+    (verdict,) = explain(cluster, pod("p"), profile(), NOW)
+    assert verdict.left.startswith("-1.4 CPU")

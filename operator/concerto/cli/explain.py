@@ -22,7 +22,9 @@ from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import parse_timestamp
+from concerto.capacity.kinds.table import Table, from_entries
 from concerto.controllers.scheduling.load_providers import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
@@ -35,8 +37,9 @@ from concerto.kube.resources import (
     POD_RESERVATIONS,
     PODS,
     SCHEDULING_PROFILES,
+    SUBSPACE_SNAPSHOTS,
 )
-from concerto.scheduling.explanation import NodeVerdict, explain
+from concerto.scheduling.explanation import NodeVerdict, cost_in_words, explain
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -80,6 +83,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES, NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS,
         )  # fmt: skip
         lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
+        table = await read_kinds(session)
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
         nodes, pods, capacities, reservations, profiles, topologies, bindings = ([*listed["items"]] for listed in lists)
         pod = PodView.from_raw(raw)
@@ -93,13 +97,25 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             now,
             topologies=topologies,
             bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
+            kinds=table,
         )
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
     verdicts = explain(cluster, replace(pod, node_name=""), profile, now)
     if any(verdict.by_allocation for verdict in verdicts):
         problem.append("Metrics of too few nodes are known now, so requests are used instead of load")
-    return render(pod, [*events_of(pod, events["items"]), *problem], verdicts)
+    known = [text] if (text := cost_in_words(cluster, pod)) else []
+    return render(pod, [*events_of(pod, events["items"]), *known, *problem], verdicts)
+
+
+async def read_kinds(session: Session) -> Table:
+    """What the cluster knows of kinds of pods; nothing while agents have measured none."""
+    try:
+        raw = await session.get(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME))
+    except NotFound:
+        return {}
+    status = SubspaceSnapshot.from_raw(raw).status
+    return {} if status is None else from_entries(status.kinds)
 
 
 def events_of(pod: PodView, events: Sequence[Object]) -> list[str]:
@@ -143,9 +159,12 @@ def build_snapshot(
     *,
     topologies: Sequence[Object] = (),
     bindings: Sequence[Object] = (),
+    kinds: Table | None = None,
 ) -> ClusterState:
     """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not."""
     cluster = ClusterState()
+    if kinds:
+        cluster.kinds.set_table(kinds)
     for raw in nodes:
         cluster.set_node(NodeView.from_raw(raw))
     for raw in pods:
@@ -187,14 +206,16 @@ def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict])
     if pod.node_name:
         lines.append("Were it placed now (*: where it is):")
     plugins = list(next((v.scores for v in verdicts if v.scores), {}))
-    rows = [["NODE", "BASIS", "TOTAL", *plugins, ""]]
+    with_left = any(v.left for v in verdicts)
+    rows = [["NODE", "BASIS", *(["LEFT"] if with_left else []), "TOTAL", *plugins, ""]]
     for v in verdicts:
         mark = "*" if v.node == pod.node_name else ""
+        node = [v.node + mark, v.basis, *([v.left or "-"] if with_left else [])]
         if v.refused_by:
-            rows.append([v.node + mark, v.basis, "-", *("" for _ in plugins), f"{v.refused_by}: {v.reason}"])
+            rows.append([*node, "-", *("" for _ in plugins), f"{v.refused_by}: {v.reason}"])
         else:
             scores = ["-" if (score := v.scores[p]) is None else f"{score:.0f}" for p in plugins]
-            rows.append([v.node + mark, v.basis, f"{v.total:.1f}", *scores, ""])
+            rows.append([*node, f"{v.total:.1f}", *scores, ""])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     return "\n".join(lines)

@@ -11,15 +11,20 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
+from concerto.cli.explain import build_snapshot, read_kinds
 from concerto.cli.top_cpus import draw, fetch
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
-from concerto.kube.resources import NODE_CAPACITIES
+from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS
+from concerto.scheduling.state.cluster import ClusterState
 
 _RESOURCES = ("cpu", "memory")
 
@@ -50,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
         return _run_cpus(args)
     try:
         before = read_dump(args.before) if args.before else []
-        capacities = asyncio.run(_fetch(load_config(args.kubeconfig, args.context)))
+        capacities, commitments = asyncio.run(_fetch(load_config(args.kubeconfig, args.context)))
     except (ConfigError, KubeError, OSError, ValueError) as error:
         print(f"concerto top: {error}", file=sys.stderr)
         return 1
-    print(table(capacities, args.window, time.time()))
+    print(table(capacities, args.window, time.time(), commitments))
     if args.plot:
         try:
             plot(args.plot, args.window, capacities, before)
@@ -91,10 +96,39 @@ async def _fetch_cpus(config: ClusterConfig, node: str) -> tuple[NodeCPUTopology
         return await fetch(session, node)
 
 
-async def _fetch(config: ClusterConfig) -> list[NodeCapacity]:
+async def _fetch(config: ClusterConfig) -> tuple[list[NodeCapacity], dict[str, Commitment]]:
     async with await Session.open(config) as session:
-        listed = await session.list(NODE_CAPACITIES.path())
-    return [NodeCapacity.from_raw(obj) for obj in listed["items"]]
+        capacities, nodes, pods, kinds = await asyncio.gather(
+            *(session.list(kind.path()) for kind in (NODE_CAPACITIES, NODES, PODS)), read_kinds(session)
+        )
+    cluster = build_snapshot(nodes["items"], pods["items"], capacities["items"], (), time.time(), kinds=kinds)
+    return [NodeCapacity.from_raw(obj) for obj in capacities["items"]], commitments_of(cluster)
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What the pods of a node take by their kinds, and what they request, as fractions of the node by resource.
+
+    Attributes:
+        committed: by what pods of their kinds were measured to cost; None while agents have measured no kind.
+        requested: by requests.
+    """
+
+    committed: Mapping[str, float] | None
+    requested: Mapping[str, float]
+
+
+def commitments_of(cluster: ClusterState) -> dict[str, Commitment]:
+    """By node, what its pods take and request of it."""
+    found, loads = {}, cluster.kinds.loads
+    for name, row in cluster.row_of.items():
+        if not cluster.nodes.exists[row] or not (machine := cluster.nodes.machine[:, row]).all():
+            continue
+        rows = np.array([row])
+        requested = {r: float(cluster.resources.used(r, rows)[0] / machine[i]) for i, r in enumerate(_RESOURCES)}
+        committed = {"cpu": float(1000 * loads.cpu[row] / machine[0]), "memory": float(loads.memory[row] / machine[1])}
+        found[name] = Commitment(committed if cluster.kinds else None, requested)
+    return found
 
 
 def read_dump(path: Path) -> list[NodeCapacity]:
@@ -118,22 +152,32 @@ def loads(capacity: NodeCapacity, window: str) -> dict[str, Window]:
     return {w.resource: w for w in windows if w.window == window and w.resource in _RESOURCES and w.covered_seconds > 0}
 
 
-def table(capacities: Sequence[NodeCapacity], window: str, now: float) -> str:
-    """One line for each node; load as mean and standard deviation, in percent of the node."""
-    rows = [["NODE", "CAN TAKE", "OVER BY", "PODS", "CPU", "MEMORY", "LAST STATUS"]]
+def table(
+    capacities: Sequence[NodeCapacity], window: str, now: float, commitments: Mapping[str, Commitment] | None = None
+) -> str:
+    """One line for each node, in percent of the node: load as mean and standard deviation, and CPU and memory that its
+    pods are taken to cost, and that they request."""
+    rows = [["NODE", "CAN TAKE", "OVER BY", "PODS", "CPU", "MEMORY", "COMMITTED", "REQUESTED", "LAST STATUS"]]
     for capacity in sorted(capacities, key=lambda c: c.name):
         status = capacity.status
         if status is None:
-            rows.append([capacity.name, "-", "-", "-", "-", "-", "never"])
+            rows.append([capacity.name, *"-----", *_committed(capacity.name, commitments or {}), "never"])
             continue
         found = loads(capacity, window)
         cells = [_cell(found.get(resource)) for resource in _RESOURCES]
         age = f"{max(0.0, now - status.observed_at):.0f}s ago"
         free = f"{max(status.capacity, 0.0):.1f}"
         excess = f"{-status.capacity:.1f}" if status.capacity < 0 else "-"
-        rows.append([capacity.name, free, excess, str(status.pod_count), *cells, age])
+        rest = [*cells, *_committed(capacity.name, commitments or {}), age]
+        rows.append([capacity.name, free, excess, str(status.pod_count), *rest])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _committed(node: str, commitments: Mapping[str, Commitment]) -> list[str]:
+    if (of := commitments.get(node)) is None:
+        return ["-", "-"]
+    return ["-" if each is None else f"{each['cpu']:.0%}, {each['memory']:.0%}" for each in (of.committed, of.requested)]
 
 
 def _cell(window: Window | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from concerto.api.pod import PodView
+from concerto.capacity.kinds.cost import cpu_in_words, memory_in_words, significant
 from concerto.scheduling.cycle import query_for
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.framework import Filter
@@ -29,6 +30,7 @@ class NodeVerdict:
         total: its weighted score, 0 to 100; None if it is not feasible.
         scores: by plugin; None where it abstains, and where requests decide in its place.
         by_allocation: whether metrics of so few nodes are known that requests decide in the place of load.
+        left: CPU and memory that are not committed by what pods cost; empty where pods are counted as units.
     """
 
     node: str
@@ -38,6 +40,7 @@ class NodeVerdict:
     total: float | None
     scores: dict[str, float | None]
     by_allocation: bool = False
+    left: str = ""
 
 
 def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> list[NodeVerdict]:
@@ -71,9 +74,29 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
                 None if refused_by else float(totals[row]),
                 {} if refused_by else {n: None if np.isnan(s[i]) else float(s[i]) for n, s in by_plugin.items()},
                 template.by_allocation,
+                _left(cluster, int(row)) if query.cost is not None and query.basis[row] == MEASURED else "",
             )
         )
     return sorted(verdicts, key=lambda v: (v.total is None, -(v.total or 0.0), v.node))
+
+
+def cost_in_words(cluster: ClusterState, pod: PodView) -> str:
+    """What the pod is taken to cost, and from how many pods that is known; empty where pods are counted as units."""
+    if not (cluster.kinds and pod.counted):
+        return ""
+    cost = cluster.kinds.cost_of(pod)
+    cpu, memory = cpu_in_words(cost.share), memory_in_words(cluster.kinds.loads.memory_of(cost))
+    if not cost.known:
+        return f"Nothing is known of pods of its kind, so it is taken to use {cpu} CPU and {memory} of memory"
+    work = "" if cost.work is None else f", {significant(cost.work):g} core-seconds"
+    pods = f"{max(1.0, cost.pods):.0f} pods of its kind that {'have ended' if cost.basis == 'Ended' else 'run'}"
+    return f"Takes {cpu} CPU{work} and {memory} of memory, by {pods}"
+
+
+def _left(cluster: ClusterState, row: int) -> str:
+    cpu, memory = cluster.kinds.left(row)
+    signs = ["-" if amount < 0 else "" for amount in (cpu, memory)]
+    return f"{signs[0]}{cpu_in_words(abs(cpu))} CPU, {signs[1]}{memory_in_words(abs(memory))}"
 
 
 def _refusal(filters: Iterable[tuple[Filter, Any]], row: np.int64) -> tuple[str, str]:

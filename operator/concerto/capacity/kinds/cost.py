@@ -54,6 +54,22 @@ class Cost:
         return self.basis != "Guess"
 
 
+def significant(value: float, digits: int = 2) -> float:
+    """The number as people want it, so that a text with it does not change with every pod that is measured."""
+    return float(f"{value:.{digits}g}")
+
+
+def cpu_in_words(cores: float) -> str:
+    """Such as ``340m`` or ``1.5``, to two digits."""
+    rounded = significant(cores)
+    return f"{rounded:g}" if rounded >= 1.0 else f"{significant(1000.0 * cores):g}m"
+
+
+def memory_in_words(amount: float) -> str:
+    """Such as ``20Mi`` or ``1.5Gi``, to two digits."""
+    return f"{significant(amount / 2**20):g}Mi" if amount < 2**30 else f"{significant(amount / 2**30):g}Gi"
+
+
 UNKNOWN = Cost(PRIOR_SHARE, None, None, None, 0.0, "Guess")
 
 

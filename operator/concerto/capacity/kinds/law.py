@@ -167,9 +167,17 @@ class NodeLoads:
             rows: the nodes.
             held_back: for each, pods like it that room is held for.
         """
-        for_cpu = (self.settings.overhang + held_back) * cost.share <= self.cpu_left(rows)
-        for_memory = (1.0 + held_back) * self.memory_of(cost) <= self.memory_left(rows)
-        fits: Bools = (for_cpu | (self.pods[rows] == 0.0)) & for_memory
+        return self.fits_cpu(cost, rows, held_back) & self.fits_memory(cost, rows, held_back)
+
+    def fits_cpu(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
+        """``fits`` by CPU alone: an empty node takes any pod, however large."""
+        part = (self.settings.overhang + held_back) * cost.share
+        fits: Bools = (part <= self.cpu_left(rows)) | (self.pods[rows] == 0.0)
+        return fits
+
+    def fits_memory(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
+        """``fits`` by memory alone."""
+        fits: Bools = (1.0 + held_back) * self.memory_of(cost) <= self.memory_left(rows)
         return fits
 
     def paced(self, cost: Cost, rows: Rows, now: float) -> Bools:

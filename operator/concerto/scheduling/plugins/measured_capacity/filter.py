@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.capacity.kinds.cost import Cost
+from concerto.capacity.kinds.cost import Cost, cpu_in_words, memory_in_words
 from concerto.scheduling.framework import FilterDefaults, Query, refused_unless
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
@@ -84,9 +84,13 @@ class PodCapacity(FilterDefaults):
         held = fits & ~loads.fits(cost, rows, query.held_by_others(rows))
         drained = fits & ~held & query.cluster.large_pods.draining[rows]
         rest = fits & ~held & ~drained
+        has_cpu, has_memory = loads.fits_cpu(cost, rows), loads.fits_memory(cost, rows)
+        whose = "pods of this kind take" if cost.known else "a pod is taken to use of whose kind nothing is known"
+        cpu, memory = cpu_in_words(cost.share), memory_in_words(loads.memory_of(cost))
         return _counts(
             {
-                "Insufficient measured capacity": ~fits,
+                f"node(s) had less CPU left than the {cpu} that {whose}": ~has_cpu,
+                f"node(s) had less memory left than the {memory} that {whose}": has_cpu & ~has_memory,
                 "node(s) had their measured capacity held by PodReservations": held,
                 "node(s) were being drained for a larger pod": drained,
                 "node(s) first do the work of pods that were just placed": rest & ~paced,
