@@ -177,7 +177,9 @@ def table(
 def _committed(node: str, commitments: Mapping[str, Commitment]) -> list[str]:
     if (of := commitments.get(node)) is None:
         return ["-", "-"]
-    return ["-" if each is None else f"{each['cpu']:.0%}, {each['memory']:.0%}" for each in (of.committed, of.requested)]
+    return [
+        "-" if each is None else f"{each['cpu']:.0%}, {each['memory']:.0%}" for each in (of.committed, of.requested)
+    ]
 
 
 def _cell(window: Window | None) -> str:

@@ -33,7 +33,7 @@ class Cost:
     """What a pod of a kind takes.
 
     Attributes:
-        share: cores, while it holds its place; stalls left out.
+        share: cores, while it holds its place; stalls left out, what the node does to start and end it included.
         work: CPU time over its life, core-seconds; None if it runs without end, or nobody knows.
         held: seconds for which it holds a place on a node that does not stall it; None as for ``work``.
         memory: bytes; None where unknown.
@@ -90,7 +90,7 @@ def _from_ended(groups: list[tuple[KindSums, float]], kind: Kind) -> Cost:
         mean_work, mean_held, mean_memory = sums.work / sums.ended, sums.held / sums.ended, sums.memory / sums.ended
         spread = math.sqrt(max(0.0, sums.memory_squared / sums.ended - mean_memory**2))
         part = 1.0 if not pods else sums.ended / (sums.ended + weight)
-        share += part * (sums.work / sums.held - share)
+        share += part * ((sums.work + sums.started) / sums.held - share)
         work += part * (mean_work - work)
         held += part * (mean_held - held)
         memory += part * (mean_memory - memory)

@@ -45,4 +45,4 @@ class StartCost:
 
     def added_to(self, pod: PodMeasurement) -> PodMeasurement:
         """The pod with its part of it."""
-        return replace(pod, work=pod.work + self.core_seconds)
+        return replace(pod, started=self.core_seconds)

@@ -35,6 +35,7 @@ class PodMeasurement:
         memory: most memory it has held, bytes.
         ended: whether it is over; else it still runs.
         recent: cores that it has used of late, stalls left out (``recent_share``).
+        started: CPU time that its start and end cost its node beside that, core-seconds.
     """
 
     work: float
@@ -43,6 +44,7 @@ class PodMeasurement:
     memory: float
     ended: bool
     recent: float = 0.0
+    started: float = 0.0
 
     @property
     def shown(self) -> bool:
@@ -52,7 +54,7 @@ class PodMeasurement:
     @property
     def plausible(self) -> bool:
         """Whether a pod can have been measured so: finite, not negative, not held for longer than it lived."""
-        numbers = (self.work, self.held, self.life, self.memory, self.recent)
+        numbers = (self.work, self.held, self.life, self.memory, self.recent, self.started)
         return all(map(math.isfinite, numbers)) and min(numbers) >= 0.0 and self.held <= self.life * 1.001 + 1e-3
 
 
@@ -78,6 +80,7 @@ class KindSums(NamedTuple):
         life: seconds for which they lived.
         memory: the sum of the most memory that each held, bytes.
         memory_squared: the sum of its squares.
+        started: CPU time that their starts and ends cost their nodes beside ``work``.
         running: pods that run and whose load shows.
         running_work: their CPU time so far.
         running_held: seconds for which they have held a place so far, stalls left out.
@@ -95,6 +98,7 @@ class KindSums(NamedTuple):
     life: float = 0.0
     memory: float = 0.0
     memory_squared: float = 0.0
+    started: float = 0.0
     running: float = 0.0
     running_work: float = 0.0
     running_held: float = 0.0
@@ -115,6 +119,7 @@ class KindSums(NamedTuple):
             life=pod.life,
             memory=pod.memory,
             memory_squared=pod.memory**2,
+            started=pod.started,
             max_memory=pod.memory,
         )
 

@@ -127,10 +127,13 @@ class ClusterKinds:
 
 def _possible(sums: KindSums, cores: float) -> KindSums:
     """The sums with no more CPU time than the node's CPUs give in the time that the pods held their places."""
-    over = sums.work / max(cores * sums.held, 1e-9)
-    if over <= 1.0:
+    over = max(1.0, sums.work / max(cores * sums.held, 1e-9))
+    over_started = max(1.0, sums.started / max(cores * sums.held, 1e-9))
+    if over == over_started == 1.0:
         return sums
-    return sums._replace(work=sums.work / over, work_squared=sums.work_squared / over**2)
+    return sums._replace(
+        work=sums.work / over, work_squared=sums.work_squared / over**2, started=sums.started / over_started
+    )
 
 
 def _evened(found: list[KindSums]) -> list[KindSums]:
@@ -197,4 +200,11 @@ def _differs(before: KindSums, after: KindSums, share: float) -> bool:
 def _costs(sums: KindSums) -> tuple[float, ...]:
     ended, held, running = max(sums.ended, 1e-9), max(sums.held, 1e-9), max(sums.running_held, 1e-9)
     now = () if sums.ended else (sums.running_work / running, *sums[-3:])
-    return (float(sums.ended > 0.0), sums.work / held, sums.work / ended, sums.memory / ended, sums.max_memory, *now)
+    return (
+        float(sums.ended > 0.0),
+        (sums.work + sums.started) / held,
+        sums.work / ended,
+        sums.memory / ended,
+        sums.max_memory,
+        *now,
+    )
