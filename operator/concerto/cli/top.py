@@ -155,8 +155,11 @@ def loads(capacity: NodeCapacity, window: str) -> dict[str, Window]:
 def table(
     capacities: Sequence[NodeCapacity], window: str, now: float, commitments: Mapping[str, Commitment] | None = None
 ) -> str:
-    """One line for each node, in percent of the node: load as mean and standard deviation, and CPU and memory that its
-    pods are taken to cost, and that they request."""
+    """One line for each node, in percent of the node.
+
+    Load is given as mean and standard deviation. Committed is what the pods there are taken to cost of CPU and of
+    memory, and requested is what they request of each.
+    """
     rows = [["NODE", "CAN TAKE", "OVER BY", "PODS", "CPU", "MEMORY", "COMMITTED", "REQUESTED", "LAST STATUS"]]
     for capacity in sorted(capacities, key=lambda c: c.name):
         status = capacity.status
