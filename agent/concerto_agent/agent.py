@@ -116,6 +116,7 @@ class Agent:
                 pod_events=self._pod_events,
                 kinds=lambda: self.measurement.kinds(clock()),
                 kinds_news=lambda: self.measurement.costs.has_news,
+                recall_kinds=lambda kinds, age: self.measurement.costs.recall(kinds, age, clock()),
             ),
             Timing(clock, wall, rng),
         )

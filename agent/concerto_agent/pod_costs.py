@@ -7,7 +7,7 @@ an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from concerto.api.subspacesnapshot import KindEntry
 from concerto.api.timestamps import parse_timestamp
 from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import SHOWN_CORE_SECONDS, PodMeasurement, recent_share
-from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, to_entries
+from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_entries, to_entries
 from concerto_agent.pod_census import uids_of
 from concerto_agent.pod_reader import PodReading
 
@@ -83,6 +83,16 @@ class PodCosts:
         self._ending: dict[str, _Ending] = {}
         self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
         self._published: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
+
+    def recall(self, published: Sequence[KindEntry], age_seconds: float, now: float) -> None:
+        """What this node's agent had published before it was started again.
+
+        Args:
+            published: of each kind.
+            age_seconds: how long ago.
+            now: monotonic seconds.
+        """
+        self._kinds.recall(from_entries(published), age_seconds, now)
 
     def on_pod(self, old: Object | None, new: Object | None, at: float, wall: float) -> None:
         """The API server shows, or no longer shows, a pod (`pod_census.trim_pod`).

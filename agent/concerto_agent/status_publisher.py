@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import merge_conditions
 from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, NodeCapacityStatus, PodEvents
-from concerto.api.subspacesnapshot import KindEntry
+from concerto.api.subspacesnapshot import KindEntry, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
 from concerto.capacity.publishing import (
@@ -60,6 +60,7 @@ class Sources:
         pods_known: whether the API server has listed the node's pods.
         pod_events: how pods are seen to come and go.
         kinds: what was measured of each kind of pods.
+        recall_kinds: takes what was published of each kind before this agent was started, and how many seconds ago.
         kinds_news: whether something is known of a kind for the first time since ``kinds`` was called.
     """
 
@@ -67,6 +68,7 @@ class Sources:
     pod_events: Callable[[], PodEvents]
     kinds: Callable[[], tuple[KindEntry, ...]]
     kinds_news: Callable[[], bool]
+    recall_kinds: Callable[[tuple[KindEntry, ...], float], None]
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class StatusPublisher:
         self._written_states: set[tuple[str, str, str]] = set()  # conditions written before anything was measured
         self._conditions: list[Object] = []  # of our NodeCapacity, as the API server has them
         self._subspace_conditions: list[Object] = []
+        self._recalled = False
         self._subspace_at = -math.inf  # the last look at the model
         self._subspace_due = -math.inf  # the next one, if there are no news
         self._seen_ours = False  # the watch has shown our instance's name in our object
@@ -266,6 +269,17 @@ class StatusPublisher:
         else:
             self._written_states = condition_states(status)
 
+    async def _recall(self) -> None:
+        found = await self._writer.read(SUBSPACE_SNAPSHOTS)
+        self._recalled = True
+        try:
+            status = None if found is None else SubspaceSnapshot.from_raw(found).status
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("SubspaceSnapshot %s is not usable, and is made anew: %s", (found or {})["metadata"], error)
+            return
+        if status is not None:
+            self._sources.recall_kinds(status.kinds, max(0.0, self._timing.wall() - status.observed_at))
+
     async def _publish_subspace(self, measured: Measured) -> None:
         now, publish = self._timing.clock(), self._settings.publish
         if not measured.fresh or measured.wall is None:
@@ -274,6 +288,9 @@ class StatusPublisher:
         due = self._subspace_at + publish.minimum_interval_seconds if self._sources.kinds_news() else self._subspace_due
         if now < due:
             return
+        if not self._recalled:
+            # What is written replaces what is there: read it first, or a restart would forget what pods cost
+            await self._recall()
         # Whether or not it is written: to look costs as much as the rest of a batch
         self._subspace_at, self._subspace_due = now, now + publish.subspace_interval_seconds
         context = StatusContext(self._info, (), measured.wall, 1, self._timing.wall(), before=self._subspace_conditions)

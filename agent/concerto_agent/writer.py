@@ -34,6 +34,17 @@ class Writer:
         self._session = session
         self._node_name = node_name
 
+    async def read(self, resource: Resource) -> Object | None:
+        """The object as the API server has it; None if it is not there.
+
+        Raises:
+            KubeError: it was refused, or the server can't be reached.
+        """
+        try:
+            return await self._session.get(resource.path(name=self._node_name))
+        except NotFound:
+            return None
+
     async def write_status(self, resource: Resource, status: Object) -> Object:
         """Publish a status; the object is created first if it is not there.
 

@@ -173,6 +173,27 @@ def test_the_first_load_and_the_first_end_of_a_kind_are_news():
     assert not costs.has_news
 
 
+def test_an_agent_that_is_started_again_remembers_what_pods_cost_and_measures_anew_what_runs():
+    before, after = PodCosts(), PodCosts()
+    for i in range(20):
+        run(before, f"p{i}", work=1.0, life=2.0, lost=0.0)
+    before.on_pod(None, trim_pod(raw("q")), NOW, WALL)
+    before.read({"uid-q": PodReading(50.0, 0.0, 0.0, 5e9)}, 1.0)
+    after.recall(before.entries({"uid-q": NOW}, NOW + 20.0), 3600.0, NOW)
+    one, other = cost_of(after), cost_of(before)
+    assert (one.share, one.work) == pytest.approx((other.share, other.work), rel=1e-3)
+    sums = from_entries(after.entries({}, NOW))[CLUSTER]
+    assert (sums.running, sums.max_running_work) == (0.0, 0.0)
+
+
+def test_what_is_recalled_late_is_added_to_what_was_measured_since():
+    costs = PodCosts()
+    run(costs, "p", work=1.0, life=2.0, lost=0.0)
+    published = costs.entries({}, NOW + 2.0)
+    costs.recall(published, 0.0, NOW + 2.0)
+    assert from_entries(costs.entries({}, NOW + 2.0))[CLUSTER].ended == pytest.approx(2.0, rel=0.01)
+
+
 def test_what_a_pod_uses_of_late_shows_between_two_looks():
     costs, counted = PodCosts(), {"uid-p": NOW}
     costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)

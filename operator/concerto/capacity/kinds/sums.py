@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-_MIN_HELD_SECONDS = 0.05
+_MIN_HELD_SECONDS = 0.2
 SHOWN_CORE_SECONDS = 0.1
 """CPU time from which a running pod's load shows: less may be its start alone."""
 SHOWN_SECONDS = 10.0
@@ -151,6 +151,12 @@ class KindSums(NamedTuple):
     def scaled(self, factor: float) -> KindSums:
         """The same evidence at another weight; what is a maximum stays, and so does what runs now."""
         return KindSums(*(v * factor if i < _FADING else v for i, v in enumerate(self)))
+
+    def only_ended(self) -> Self:
+        """Without the pods that run."""
+        ended = self._asdict()
+        kept = {name: value for name, value in ended.items() if name in FIELDS[:_FADING]}
+        return type(self)(**kept, max_memory=self.max_memory if self.ended else 0.0)
 
     def after(self, seconds: float) -> KindSums:
         """As it counts that many seconds later."""

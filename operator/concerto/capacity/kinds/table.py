@@ -27,6 +27,18 @@ class NodeKinds:
         self._sums: dict[str, KindSums] = {}
         self._at: dict[str, float] = {}  # when each was brought up to date
 
+    def recall(self, table: Table, age_seconds: float, now: float) -> None:
+        """What the node published before its agent was started again; what ran then is measured anew.
+
+        Args:
+            table: as published.
+            age_seconds: how long ago.
+            now: monotonic seconds.
+        """
+        for key, sums in bounded(table, MAX_ENTRIES).items():
+            known = self._sums.get(key, KindSums()).after(now - self._at.get(key, now))
+            self._sums[key], self._at[key] = known.plus(sums.only_ended().after(age_seconds)), now
+
     def pod_ended(self, kind: Kind, pod: PodMeasurement, now: float) -> None:
         """A pod of the kind has ended."""
         if not pod.plausible:
