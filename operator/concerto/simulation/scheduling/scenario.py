@@ -19,7 +19,7 @@ from concerto.simulation.scheduling.setup import ApiSettings, Fault, NodeSpec, S
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
 FAULTS = ("AgentDeath", "NodeLoss", "ApiOutage", "FrozenTelemetry", "IdleTelemetry", "FullTelemetry")
-PROCESSES = ("Burst", "Poisson", "Paced")
+PROCESSES = ("Burst", "Poisson", "Paced", "Daily")
 BUILT_IN = "concerto.simulation.scheduling.scenarios"
 
 
@@ -203,11 +203,13 @@ _JOB: dict[str, tuple[str, _Reader]] = {
     "arrivals": ("arrivals", lambda n: Arrivals(**_take(n, _ARRIVALS))),
     "priority": ("priority", lambda n: n.whole(-(10**9), 10**9)),
     "node": ("node", lambda n: n.whole(0, 10**6)),
+    "workload": ("workload", lambda n: n.text()),
 }
 _ARRIVALS: dict[str, tuple[str, _Reader]] = {
     "process": ("process", lambda n: n.choice(PROCESSES)),
     "startSeconds": ("start_seconds", lambda n: n.number()),
     "perSecond": ("per_second", _positive),
+    "periodSeconds": ("period_seconds", _positive),
 }
 _FAULT: dict[str, tuple[str, _Reader]] = {
     "kind": ("kind", lambda n: n.choice(FAULTS)),

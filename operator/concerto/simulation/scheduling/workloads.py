@@ -15,21 +15,34 @@ class Arrivals:
     """When the pods of a job are created.
 
     Attributes:
-        process: Burst (all at `start_seconds`), Poisson (at `per_second` on average) or Paced (evenly at `per_second`).
+        process: Burst (all at `start_seconds`), Poisson (at `per_second` on average), Paced (evenly at `per_second`) or
+            Daily (at random, at `per_second` on average, from almost none to twice as many and back in a period).
         start_seconds: when the first may come.
-        per_second: pods a second, for Poisson and Paced.
+        per_second: pods a second, for Poisson, Paced and Daily.
+        period_seconds: a day, for Daily.
     """
 
     process: str = "Burst"
     start_seconds: float = 0.0
     per_second: float = 1.0
+    period_seconds: float = 600.0
 
     def times(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """`count` ascending times in seconds."""
         if self.process == "Burst":
             return np.full(count, self.start_seconds)
-        gaps = rng.exponential(1 / self.per_second, count) if self.process == "Poisson" else 1 / self.per_second
-        return self.start_seconds + np.cumsum(np.broadcast_to(gaps, count))
+        gaps = 1 / self.per_second if self.process == "Paced" else rng.exponential(1 / self.per_second, count)
+        times = np.cumsum(np.broadcast_to(gaps, count))
+        if self.process == "Daily":
+            times = self._on_a_day(times)
+        return self.start_seconds + times
+
+    def _on_a_day(self, even: np.ndarray) -> np.ndarray:
+        """Times at a rate of 1 - cos, from times at a rate of 1: where as many have come by then."""
+        at = np.linspace(0.0, even[-1] + self.period_seconds, 20_000)
+        angle = 2 * np.pi * at / self.period_seconds
+        come = at - self.period_seconds / (2 * np.pi) * np.sin(angle)
+        return np.asarray(np.interp(even, come, at))
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,8 @@ class JobSpec:
     """Pods of one kind.
 
     Attributes:
-        name: of the job; figures are given per job as well.
+        name: of the job; figures are given per job as well. Its pods' image is named after it.
+        workload: name of the workload that the pods belong to, where several jobs are releases of one; empty: ``name``.
         count: pods that have to complete; if `load.bursts` is 0 they run for ever and are no part of the job times.
         load: what a pod does.
         jitter: relative standard deviation of the wait and the work of single pods (log-normal, mean kept).
@@ -57,6 +71,7 @@ class JobSpec:
     arrivals: Arrivals = field(default_factory=Arrivals)
     priority: int = 0
     node: int | None = None
+    workload: str = ""
 
     @property
     def endless(self) -> bool:

@@ -44,7 +44,7 @@ def raw_pod(job: JobSpec) -> dict[str, object]:
             "name": job.name,
             "uid": job.name,
             "labels": {"job": job.name},
-            "ownerReferences": [{"kind": workload, "name": job.name, "controller": True}],
+            "ownerReferences": [{"kind": workload, "name": job.workload or job.name, "controller": True}],
         },
         "spec": {
             "schedulerName": SCHEDULER_NAME,

@@ -10,6 +10,7 @@ from concerto.api.quantities import milli
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.simulation.scheduling.cluster import Policy
 from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.policies.fitting_requests import FittingRequests
 from concerto.simulation.scheduling.policies.kube_scheduler import KubeScheduler
 from concerto.simulation.scheduling.policies.measured import Carico, Pronto, spazio
 from concerto.simulation.scheduling.policies.oracle import Oracle
@@ -19,6 +20,9 @@ from concerto.simulation.scheduling.policies.trimaran import load_variation_risk
 REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 """Millicores that `kube-sweep` gives every pod, one run each (evaluation section 1: 100m to 1500m)."""
 
+COST_SWEEP = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
+"""What `kube-costs-sweep` multiplies the cost of each kind by, one run each: the best is the best request per kind."""
+
 _CONCERTO: dict[str, dict[str, bool]] = {
     "concerto": {},
     "concerto-known": {"known": True},
@@ -27,6 +31,7 @@ _CONCERTO: dict[str, dict[str, bool]] = {
 """Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit."""
 _PLAIN: dict[str, Callable[[], Policy]] = {
     "kube-scheduler": KubeScheduler,
+    "kube-vpa": lambda: FittingRequests(None),
     "carico": Carico,
     "spazio": lambda: spazio(False),
     "spazio-over-provision": lambda: spazio(True),
@@ -38,31 +43,38 @@ _PLAIN: dict[str, Callable[[], Policy]] = {
     "oracle-tight": lambda: Oracle(slack=1.0),
 }
 _WITH_REQUEST = re.compile(r"^kube-scheduler@(\d+m)$")
-EXPECTED = f"{', '.join(_CONCERTO)}, kube-sweep, kube-scheduler@<millicores>m, {', '.join(_PLAIN)}"
+_WITH_COSTS = re.compile(r"^kube-costs@(\d+(?:\.\d+)?)$")
+_SWEEPS = {
+    "kube-sweep": [f"kube-scheduler@{m}m" for m in REQUEST_SWEEP],
+    "kube-costs-sweep": [f"kube-costs@{factor:g}" for factor in COST_SWEEP],
+}
+EXPECTED = ", ".join([*_CONCERTO, *_SWEEPS, "kube-scheduler@<millicores>m", "kube-costs@<factor>", *_PLAIN])
 """What a policy may be called, for messages."""
 
 
 def expand(name: str) -> list[str]:
-    """The runs that a name stands for: `kube-sweep` is one for each request."""
-    return [f"kube-scheduler@{m}m" for m in REQUEST_SWEEP] if name == "kube-sweep" else [name]
+    """The runs that a name stands for: a sweep is one for each request."""
+    return _SWEEPS.get(name, [name])
 
 
 def is_policy(name: str) -> bool:
     """Whether there is a policy of that name."""
-    return name in _PLAIN or name in _CONCERTO or name == "kube-sweep" or _WITH_REQUEST.match(name) is not None
+    known = name in _PLAIN or name in _CONCERTO or name in _SWEEPS
+    return known or any(pattern.match(name) for pattern in (_WITH_REQUEST, _WITH_COSTS))
 
 
 def make(name: str, capacity: CapacitySettings | None = None, profile: ProfileSettings | None = None) -> Policy:
     """A fresh policy.
 
     Args:
-        name: one for which `is_policy` holds, and not `kube-sweep`.
+        name: one for which `is_policy` holds, and no sweep.
         capacity: NodeCapacity.spec for `concerto`.
         profile: SchedulingProfile.spec for `concerto`.
     """
     if name in _CONCERTO:
         return Concerto(capacity, profile or ProfileSettings(SCHEDULER_NAME), **_CONCERTO[name])
-    match = _WITH_REQUEST.match(name)
-    if match is not None:
+    if (match := _WITH_REQUEST.match(name)) is not None:
         return KubeScheduler(milli(match.group(1)))
+    if (match := _WITH_COSTS.match(name)) is not None:
+        return FittingRequests(float(match.group(1)))
     return _PLAIN[name]()

@@ -1,0 +1,96 @@
+"""Pods of several kinds: Concerto beside the best requests that somebody who had measured each kind could set.
+
+Two columns say how good Concerto is: job and pod completion over those of the better of two references that know what
+pods cost, the best static request per kind and the VerticalPodAutoscaler's recommendation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from concerto.simulation.scheduling import scenario
+from concerto.simulation.scheduling.experiments import medians, run_all, tasks_of
+from concerto.simulation.scheduling.setup import Setup
+
+SCENARIOS = tuple(name for name in scenario.built_in_names() if name.startswith("kinds-"))
+OURS = ("concerto", "concerto-known", "concerto-without-kinds")
+WITHIN = 1.10
+"""Requests whose job completion is within so many times the best are traded for shorter pods."""
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class KindsResult:
+    """One job of a scenario, or all jobs of one together, in seconds.
+
+    Attributes:
+        scenario: its name.
+        job: the job; ``all`` for all of them.
+        completion: by policy, job completion and mean pod completion; None where it never completed.
+        best: the job completion of the best static request per kind, and the pod mean of its best trade.
+        best_name: that trade's request.
+    """
+
+    scenario: str
+    job: str
+    completion: Mapping[str, tuple[float | None, float]]
+    best: tuple[float, float]
+    best_name: str
+
+    def ratio(self, policy: str) -> tuple[float, float]:
+        """Job and pod completion over the best's; infinity where it never completed."""
+        job, pod = self.completion[policy]
+        return (job or float("inf")) / self.best[0], pod / self.best[1]
+
+
+def run_kinds(
+    names: Sequence[str] = SCENARIOS, seeds: int = 5, policies: Sequence[str] = (), workers: int | None = None
+) -> list[KindsResult]:
+    """Scenarios under these policies (by default each scenario's own), medians over seeds."""
+    found: list[KindsResult] = []
+    for name in names:
+        chosen = scenario.load(name)
+        by_policy: dict[str, list[Figures]] = {}
+        for outcome in run_all(tasks_of(chosen, policies, seeds), workers):
+            by_policy.setdefault(outcome.policy, []).append(outcome.figures)
+        middle = {policy: medians(runs) for policy, runs in by_policy.items()}
+        found += [_result(name, job, middle) for job in _jobs_of(chosen.setup)]
+    return found
+
+
+def _jobs_of(setup: Setup) -> list[str]:
+    """Jobs to tell of one by one, where they are few."""
+    names = [job.name for job in setup.jobs if not job.endless]
+    return names if len(names) <= 3 else ["all"]
+
+
+def _result(name: str, job: str, middle: Mapping[str, Figures]) -> KindsResult:
+    completion = {}
+    for policy, figures in middle.items():
+        of_job = figures if job == "all" else figures["jobs"][job]
+        completion[policy] = (of_job["jct_s"], of_job["pct_s"]["mean"])
+    by_cost = {p: c for p, c in completion.items() if p.startswith("kube-costs@")}
+    complete = {p: (jct, pct) for p, (jct, pct) in by_cost.items() if jct is not None}
+    best_job = min(jct for jct, _ in complete.values())
+    traded = min((pct, p) for p, (jct, pct) in complete.items() if jct <= WITHIN * best_job)
+    ours = {p: c for p, c in completion.items() if not p.startswith("kube-costs@")}
+    return KindsResult(name, job, ours, (best_job, traded[0]), traded[1])
+
+
+def kinds_table(results: Sequence[KindsResult]) -> list[str]:
+    """Seconds, and in how far Concerto's first and later runs fall short of the best request per kind."""
+    lines = [
+        "| scenario | job | best request per kind | VPA | units | first run | later run | first / best | later / best |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for r in results:
+        cells = [r.scenario.removeprefix("kinds-"), r.job, f"{r.best[0]:.1f} / {r.best[1]:.1f}"]
+        for policy in ("kube-vpa", "concerto-without-kinds", "concerto", "concerto-known"):
+            job, pod = r.completion[policy]
+            cells.append(f"{'never' if job is None else f'{job:.1f}'} / {pod:.1f}")
+        cells += ["{:.2f} / {:.2f}".format(*r.ratio(policy)) for policy in ("concerto", "concerto-known")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines

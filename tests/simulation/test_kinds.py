@@ -1,0 +1,73 @@
+"""Mixed kinds in the simulator: arrivals, requests that fit, and a sample of what `make evaluate` compares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from concerto.simulation.scheduling.evaluate_kinds import SCENARIOS, kinds_table, run_kinds
+from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
+from concerto.simulation.scheduling.policies.fitting_requests import natural_share, vpa_cores
+from concerto.simulation.scheduling.policies.raw_pods import kind_of_job
+from concerto.simulation.scheduling.policies.registry import COST_SWEEP, expand, is_policy
+from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
+
+
+def test_pods_come_over_a_day_as_people_do():
+    times = Arrivals("Daily", 10.0, per_second=2.0, period_seconds=300.0).times(1200, np.random.default_rng(1))
+    assert (np.diff(times) >= 0.0).all()
+    per_minute, _ = np.histogram(times, bins=[10, 70, 130, 190, 250, 310])
+    assert per_minute[2] == pytest.approx(2 * 60 * 2, rel=0.25), "noon: nearly twice the mean"
+    assert per_minute[0] < 0.5 * per_minute[2]
+    assert per_minute[4] < 0.5 * per_minute[2]
+
+
+def test_a_release_is_another_kind_of_the_same_workload():
+    load = PodLoad(wait_seconds=1.0, core_seconds=1.0)
+    first, second = (kind_of_job(JobSpec(name, 1, load, workload="report")) for name in ("v1", "v2"))
+    assert first.key != second.key
+    assert first.keys[1] == second.keys[1]
+
+
+def test_a_request_that_fits_is_what_a_pod_takes_while_it_holds_its_place():
+    plant = NodeModelSettings(start_seconds=(1.0, 1.0), end_seconds=(1.0, 1.0))
+    job = JobSpec("j", 1, PodLoad(wait_seconds=2.0, core_seconds=8.0, threads=2))
+    assert natural_share(job, plant) == pytest.approx(8.0 / (2.0 + 2.0 + 4.0))
+
+
+@pytest.mark.parametrize(
+    ("load", "cores"),
+    [
+        (PodLoad(wait_seconds=2.0, core_seconds=2.0, threads=1), 1.15 * 0.5),
+        (PodLoad(wait_seconds=10.0, core_seconds=800.0, threads=4), 1.15 * 4.0),
+        (PodLoad(wait_seconds=0.95, core_seconds=0.05, bursts=0), 1.15 * 0.05),
+    ],
+)
+def test_what_the_vertical_autoscaler_recommends(load, cores):
+    assert vpa_cores(load) == pytest.approx(cores, rel=0.01)
+
+
+def test_the_sweep_of_costs_is_a_run_for_each_factor():
+    runs = expand("kube-costs-sweep")
+    assert len(runs) == len(COST_SWEEP)
+    assert all(map(is_policy, runs))
+    assert not is_policy("kube-costs@x")
+
+
+POLICIES = ("concerto", "concerto-known", "concerto-without-kinds", "kube-costs@0.8", "kube-costs@1", "kube-vpa")
+# By job: completion of a first and of a later run, and pod mean of a later run, over those of the best request per kind
+LIMITS = {"light": (2.5, 1.15, 1.10), "heavy": (1.05, 1.05, 1.10)}
+
+
+def test_a_sample_of_the_comparison_holds():
+    results = run_kinds(["kinds-heavy-after-light"], 1, POLICIES, workers=1)
+    for result in results:
+        first, later, pods = LIMITS[result.job]
+        assert result.ratio("concerto")[0] < first, result
+        assert result.ratio("concerto-known")[0] < later, result
+        assert result.ratio("concerto-known")[1] < pods, result
+    assert len(kinds_table(results)) == 2 + len(results)
+
+
+def test_every_scenario_of_kinds_is_compared():
+    assert len(SCENARIOS) >= 9
