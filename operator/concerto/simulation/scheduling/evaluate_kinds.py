@@ -83,7 +83,8 @@ def _result(name: str, job: str, middle: Mapping[str, Figures]) -> KindsResult:
 def kinds_table(results: Sequence[KindsResult]) -> list[str]:
     """Seconds, and in how far Concerto's first and later runs fall short of the best request per kind."""
     lines = [
-        "| scenario | job | best request per kind | VPA | units | first run | later run | first / best | later / best |",
+        "| scenario | job | best request per kind | VPA | pods as units | first run | later run | first to best "
+        "| later to best |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for r in results:
