@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from concerto.simulation.autoscaling.traffic import PHASES, from_phases
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.concerto import Concerto
+from concerto.simulation.scheduling.policies.raw_pods import kind_of_job
 from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 from concerto.simulation.studies import colocation
@@ -34,16 +35,16 @@ BLUE, ORANGE, GREEN, GREY = "#2563a8", "#d97706", "#2f855a", "#9aa5b1"
 
 
 class Watched(Concerto):
-    """Concerto, and what it knew of its first node ten times a second."""
+    """Concerto that counts pods as units, and what it knew of its first node ten times a second."""
 
     def __init__(self) -> None:
-        super().__init__(CapacitySettings())
+        super().__init__(CapacitySettings(), kinds=False)
         self.seen: list[tuple[float, float, float, float, float, float]] = []
 
     def sample(self, readings: Any, now: float) -> None:
         """See Policy."""
         super().sample(readings, now)
-        report, ledger, node = self.agents.report, self.state.ledger, self.names[0]
+        report, ledger, node = self.agents.report, self.state.ledger.nodes, self.names[0]
         status, available = ledger.status(node), ledger.available(node)
         if report is None or status is None or available is None:
             return
@@ -88,6 +89,46 @@ def reservation() -> Any:
     axis.set_ylabel("pods of one node")
     axis.set_xlabel("seconds; a burst of 40 pods arrives at 15")
     return finish(figure, axis)
+
+
+class Committed(Concerto):
+    """Concerto that places by kind, and what was committed of its first node by each of two jobs."""
+
+    def __init__(self, jobs: Sequence[JobSpec]) -> None:
+        super().__init__(CapacitySettings(), known=True)
+        self._jobs = [kind_of_job(job).key for job in jobs]
+        self.seen: list[tuple[float, ...]] = []
+
+    def sample(self, readings: Any, now: float) -> None:
+        """See Policy."""
+        super().sample(readings, now)
+        loads = self.state.kinds.loads
+        cores = [self.state.kinds.committed(key, 0) for key in self._jobs]
+        usable = float(loads.cores[0] - loads.own_cpu[0])
+        pods = float(loads.pods[0])
+        self.seen.append((now, *cores, usable * float(loads.head_room[0]), 8.0 * float(readings.utilisation[0]), pods))
+
+
+def kinds() -> Any:
+    """What two kinds of pods take of one node: few long ones, then many short ones beside them."""
+    jobs = (
+        JobSpec("batch", 40, PodLoad(4.0, 25.0, 2), arrivals=Arrivals("Paced", 5.0, 0.2)),
+        JobSpec("functions", 600, PodLoad(0.5, 0.4, 1), arrivals=Arrivals("Paced", 60.0, 6.0)),
+    )
+    policy = Committed(jobs)
+    World(Setup(nodes=(NodeSpec(1, 8.0),), jobs=jobs, warmup_seconds=10.0, limit_seconds=150.0), policy, seed=1).run()
+    time, batch, functions, limit, used, pods = np.array(policy.seen).T
+    shown = (time > 12) & (time < 130)
+    figure, (above, below) = plt.subplots(2, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
+    labels = ("cores committed to batch pods", "to functions")
+    above.stackplot(time[shown], batch[shown], functions[shown], labels=labels, colors=(BLUE, ORANGE), step="post")
+    above.plot(time[shown], limit[shown], color="black", linewidth=1, label="filled to")
+    above.plot(time[shown], used[shown], color=GREY, linewidth=1, label="cores in use")
+    above.set_ylabel("cores of one node")
+    below.step(time[shown], pods[shown], where="post", color=BLUE, label="pods on the node")
+    below.set_ylabel("pods")
+    below.set_xlabel("seconds; a batch pod every 5 s from 15 on, six functions a second from 70 on; 8 cores")
+    return finish(figure, above, below)
 
 
 def pinning() -> Any:
@@ -186,7 +227,7 @@ def finish(figure: Any, *axes: Any) -> Any:
     return figure
 
 
-DRAWN: tuple[Callable[[], Any], ...] = (capacity, reservation, pinning, pairs, forecast)
+DRAWN: tuple[Callable[[], Any], ...] = (capacity, reservation, kinds, pinning, pairs, forecast)
 
 
 def main() -> None:

@@ -58,9 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--costs-by-kind",
-        action="store_true",
-        help="place pods by what pods of their kind were measured to cost; by default every pod counts as one unit of "
-        "its node's capacity (experimental)",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="place pods by what pods of their kind were measured to cost (default); --no-costs-by-kind counts every "
+        "pod as one unit of its node's capacity, for comparison",
     )
     parser.add_argument(
         "--service-account",

@@ -77,7 +77,7 @@ class OperatorSettings:
     lease: LeaseSettings
     autoscaling: PredictiveHPASettings
     ask_agents: bool
-    costs_by_kind: bool = False
+    costs_by_kind: bool = True
 
     def __post_init__(self) -> None:
         """Check that the controllers can run together.

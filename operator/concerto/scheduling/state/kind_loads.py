@@ -106,6 +106,11 @@ class KindLoads(PodIndex):
                 known.cost = after
         return Change.CAPACITY if differs else Change.NOTHING
 
+    def committed(self, key: str, row: int) -> float:
+        """Cores of the row's node that are committed to pods of one kind."""
+        known = self._kinds.get(key)
+        return 0.0 if known is None else known.cost.share * known.pods.get(row, 0)
+
     def left(self, row: int) -> tuple[float, float]:
         """Cores and bytes of memory that the row's node has left, signed; none while kinds are not measured."""
         if not self._measured:
