@@ -5,6 +5,9 @@ Run: ``pytest e2e/bench/test_bench_cycle.py --benchmark-columns=min,median,mean 
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +23,8 @@ from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import ScoreSettings
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds, to_entries
 from concerto.scheduling.cycle import CycleResult, schedule
 from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile
@@ -115,6 +120,45 @@ def cycles(
 def test_cycle(benchmark: BenchmarkFixture, nodes: int, count: int, templates: int) -> None:
     cluster = cluster_state(nodes)
     cycles(benchmark, cluster, pods(count, templates), PROFILES)
+
+
+def kind_pods(count: int, kinds: int) -> list[PodView]:
+    """Pods without requests, of so many Jobs."""
+    raws = [raw_pod(i, 0) for i in range(count)]
+    for i, raw in enumerate(raws):
+        raw["metadata"]["ownerReferences"][0]["name"] = f"job-{i % kinds}"
+        raw["spec"]["containers"][0] |= {"image": f"image-{i % kinds}", "resources": {}}
+    return [PodView.from_raw(raw) for raw in raws]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["pods as units", "by kind"])
+@pytest.mark.parametrize("kinds", [1, 20, 2000], ids=["1 kind", "20 kinds", "2000 kinds"])
+def test_kinds(benchmark: BenchmarkFixture, kinds: int, known: bool) -> None:
+    """2,000 pods on 5,000 nodes, of which something is known by kind or nothing."""
+    cluster, waiting = cluster_state(5000), kind_pods(2000, kinds)
+    if known:
+        node = NodeKinds()
+        for i, pod in enumerate(waiting[:kinds]):
+            work = 1.0 + i % 7
+            node.pod_ended(pod.kind, PodMeasurement(work, 4.0 * work, 4.0 * work, 2e7, True), NOW)
+        cluster.kinds.set_table(node.table((), NOW))
+    cycles(benchmark, cluster, waiting, PROFILES)
+
+
+def test_a_table_of_kinds_arrives(benchmark: BenchmarkFixture) -> None:
+    """What a changed table costs the operator: 5,000 nodes run 20,000 pods of 2,000 kinds."""
+    cluster, running = cluster_state(5000), kind_pods(20_000, 2000)
+    for i, pod in enumerate(running):
+        cluster.set_pod(dataclasses.replace(pod, node_name=f"node-{i % 5000}"), NOW)
+    tables = []
+    for scale in (1.0, 1.2):
+        node = NodeKinds()
+        for pod in running[:2000]:
+            node.pod_ended(pod.kind, PodMeasurement(scale, 4.0, 4.0, 2e7, True), NOW)
+        tables.append(node.table((), NOW))
+    turns = itertools.cycle(tables)
+    benchmark.pedantic(lambda: cluster.kinds.set_table(next(turns)), rounds=10)
+    benchmark.extra_info["KiB of a table"] = round(len(json.dumps(to_entries(tables[0]))) / 1024)
 
 
 _TERM = {"labelSelector": {"matchLabels": {"job-name": "job-0"}}}
