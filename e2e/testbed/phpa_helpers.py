@@ -56,7 +56,7 @@ async def autoscaler(
     context = Context(session, "concerto-system", recorder, Metrics(), time.time)
     kinds = AutoscaledKinds.followed_by(partial(FollowedKind, session))
     controller = PredictiveHPAController(context, kinds, settings, agents)
-    runs = (controller.run, recorder.run, *(kind.reflector.run for kind in kinds.all))
+    runs = (controller.run, recorder.run, *(kind.run for kind in kinds.all))
     tasks = [asyncio.ensure_future(run()) for run in runs]
     try:
         yield controller

@@ -1,5 +1,5 @@
 from concerto.api.pod import PodView
-from concerto.api.pod_trimming import trim_pod
+from concerto.api.pod_trimming import trim_pod, trim_target_pod
 from concerto.api.timestamps import parse_timestamp
 
 CREATED, STARTED, READY = "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z", "2026-03-01T12:00:30Z"
@@ -36,6 +36,21 @@ RAW = {
 def test_a_pod_is_read_the_same_before_and_after_trimming():
     view = PodView.from_raw(RAW)
     assert PodView.from_raw(trim_pod(RAW)) == view
+    target = PodView.from_raw(trim_target_pod(RAW))
+    for field in (
+        "name",
+        "uid",
+        "labels",
+        "phase",
+        "ready",
+        "ready_since",
+        "scheduled_at",
+        "started",
+        "created",
+        "host",
+    ):
+        assert getattr(target, field) == getattr(view, field), field
+    assert target.shape.containers == view.shape.containers
     assert (view.name, view.phase, view.ready, view.revision) == ("p", "Running", "True", "abc")
     assert view.scheduler_name == "concerto"
     assert view.ready_since - view.created == 30

@@ -30,7 +30,7 @@ def settings(*controllers: str) -> OperatorSettings:
         (["scheduling"], "concerto-operator", SCHEDULING),
         (["scheduling", "pinning"], "concerto-operator", SCHEDULING | PINNING),
         (["scheduling", "pinning", "autoscaling"], "concerto-operator", SCHEDULING | PINNING),
-        (["autoscaling"], "concerto-autoscaler", {"nodecapacities", "pods"}),
+        (["autoscaling"], "concerto-autoscaler", {"nodecapacities"}),
     ],
 )
 async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease(controllers, lease, kinds):

@@ -24,6 +24,9 @@ _CONDITIONS = ("PodResizePending", "DisruptionTarget")
 _TIMED_CONDITIONS = ("Ready", "PodScheduled")
 _CONDITION = ("type", "status", "lastTransitionTime")
 _CONTAINER = ("name", "image", "resources", "ports", "restartPolicy")
+_TARGET_SPEC = ("nodeName", "schedulerName", "overhead", "resources")
+_TARGET_STATUS = ("phase", "startTime", "hostIP", "conditions")
+_MAX_CONTAINERS, _MAX_RESOURCES = 100, 16
 _CONTAINER_STATUS = ("name", "resources", "allocatedResources")
 _FEW_LABELS = 40  # of at most 317 + 63 bytes each
 
@@ -67,3 +70,32 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
 
 def _has_too_much_text(labels: Mapping[str, str]) -> bool:
     return len(json.dumps(labels, ensure_ascii=False).encode()) > MAX_LABEL_BYTES
+
+
+def trim_target_pod(obj: Raw) -> dict[str, Any]:
+    """The part of a raw Pod that autoscaling reads, bounded in size: for a process that does not place pods."""
+    trimmed = trim_pod(obj)
+    spec = {k: trimmed["spec"][k] for k in _TARGET_SPEC if k in trimmed["spec"]}
+    if "resources" in spec:
+        spec["resources"] = _first_resources(spec["resources"])
+    for containers in ("containers", "initContainers"):
+        if containers in trimmed["spec"]:
+            spec[containers] = [_trim_target_container(c) for c in trimmed["spec"][containers][:_MAX_CONTAINERS]]
+    status = {k: v for k, v in trimmed["status"].items() if k in _TARGET_STATUS}
+    return {"metadata": trimmed["metadata"], "spec": spec, "status": status}
+
+
+def _trim_target_container(container: Raw) -> dict[str, Any]:
+    trimmed = {k: container[k] for k in ("name", "restartPolicy") if k in container}
+    if "resources" in container:
+        trimmed["resources"] = _first_resources(container["resources"])
+    return trimmed
+
+
+def _first_resources(resources: Raw) -> dict[str, Any]:
+    """Requests and limits of the first few resources; cpu and memory are always among them."""
+    return {
+        kind: dict(sorted(amounts.items(), key=lambda item: item[0] not in ("cpu", "memory"))[:_MAX_RESOURCES])
+        for kind in ("requests", "limits")
+        if (amounts := resources.get(kind))
+    }

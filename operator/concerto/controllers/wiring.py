@@ -153,15 +153,15 @@ class _Plan:
         *handlers: OnChange,
         trim: Trim | None = None,
         field_selector: str = "",
-        optional: bool = False,
+        on_demand: bool = False,
     ) -> FollowedKind:
         """Follow a kind, once for everybody: one that is followed already is only given the handlers."""
         kind = self.kinds.get(resource.plural)
         if kind is None:
             kind = self.kinds[resource.plural] = FollowedKind(
-                self.replica.session, resource, trim=trim, field_selector=field_selector, optional=optional
+                self.replica.session, resource, trim=trim, field_selector=field_selector, on_demand=on_demand
             )
-            if not optional:
+            if not on_demand:
                 self.replica.health.ready[resource.plural] = kind.problem
         for handler in handlers:
             kind.add(handler)

@@ -41,17 +41,17 @@ async def test_an_error_of_a_subscriber_costs_it_the_one_object_and_the_others_n
     assert (seen, after) == (["a", "b"], ["a", "b"])
 
 
-async def test_a_new_leader_does_not_wait_for_an_optional_kind():
+async def test_a_new_leader_does_not_wait_for_a_kind_that_is_followed_on_demand():
     async with faulty([refuses(403, "Forbidden")]) as server:
         supervisor = Supervisor(lambda: None)
-        kinds = {
-            "nodes": FollowedKind(server.session, NODES),
-            "pods": FollowedKind(server.session, PODS, optional=True),
-        }
-        reading = asyncio.ensure_future(WatchedKinds(kinds, supervisor).read_afresh())
-        await server.asked(2)
-        kinds["nodes"].reflector.synced.set()
+        nodes, pods = FollowedKind(server.session, NODES), FollowedKind(server.session, PODS, on_demand=True)
+        reading = asyncio.ensure_future(WatchedKinds({"nodes": nodes, "pods": pods}, supervisor).read_afresh())
+        await server.asked(1)
+        nodes.reflector.synced.set()
         async with asyncio.timeout(20):
             await reading
-        assert not kinds["pods"].reflector.synced.is_set()
+        assert not any("pods" in each for each in server.seen)
+        pods.demand()
+        async with asyncio.timeout(20), server.arrival:
+            await server.arrival.wait_for(lambda: any("pods" in each for each in server.seen))
         await supervisor.stop()

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from concerto.api.pod_trimming import trim_pod
+from concerto.api.pod_trimming import trim_target_pod
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.autoscaling.prediction import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
@@ -60,9 +60,9 @@ class AutoscaledKinds:
     def followed_by(cls, follow: Callable[..., FollowedKind]) -> Self:
         """All of them; ``follow`` takes the arguments of `FollowedKind` but for the session."""
         return cls(
-            objects=follow(PREDICTIVE_HPAS, optional=True),
-            pods=follow(PODS, trim=trim_pod, field_selector=NOT_ENDED),
-            hpas=follow(HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, optional=True),
+            objects=follow(PREDICTIVE_HPAS, on_demand=True),
+            pods=follow(PODS, trim=trim_target_pod, field_selector=NOT_ENDED, on_demand=True),
+            hpas=follow(HORIZONTAL_POD_AUTOSCALERS, trim=trim_hpa, on_demand=True),
         )
 
     @property
@@ -136,10 +136,13 @@ class PredictiveHPAController:
         if not self._subscribed:
             self._subscribed = True
             # What a predecessor wrote last is in the statuses: only a list begun after the election has all of it
+            kinds.objects.demand()
             await kinds.objects.reflector.refresh()
             kinds.objects.subscribe(self.on_object)
-            # Without any PredictiveHPA, no index of all pods is held
+            # Without any PredictiveHPA, neither pods nor an index of them are held
             await self._has_objects.wait()
+            kinds.pods.demand()
+            kinds.hpas.demand()
             await kinds.pods.reflector.synced.wait()
             kinds.pods.subscribe(self.observer.pods.on_change)
             kinds.hpas.subscribe(self.observer.conflicts.on_hpa)

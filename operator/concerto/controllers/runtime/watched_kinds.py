@@ -29,11 +29,11 @@ class FollowedKind:
         handlers: what is given each change. An error in one of them ends the process.
         trim: makes an object smaller before it is held.
         field_selector: only these objects; empty for all.
-        optional: whether a replica can lead before the kind is known, as one without the right to list it.
+        on_demand: whether the kind is followed only once `demand` is called. A new leader does not wait for it then.
 
     Attributes:
         reflector: lists and watches the kind.
-        optional: as above.
+        on_demand: as above.
     """
 
     def __init__(
@@ -43,10 +43,11 @@ class FollowedKind:
         *handlers: OnChange,
         trim: Trim | None = None,
         field_selector: str = "",
-        optional: bool = False,
+        on_demand: bool = False,
     ) -> None:
         self._handlers = list(handlers)
-        self.optional = optional
+        self._demanded = asyncio.Event()
+        self.on_demand = on_demand
         self.reflector = Reflector(
             session, resource, on_change=self._on_change, trim=trim, field_selector=field_selector or None
         )
@@ -55,6 +56,16 @@ class FollowedKind:
     def store(self) -> Mapping[tuple[str, str], Object]:
         """What is known now, by (namespace, name)."""
         return self.reflector.store
+
+    async def run(self) -> None:
+        """Follow the kind until cancelled, from the first demand on if it is followed on demand."""
+        if self.on_demand:
+            await self._demanded.wait()
+        await self.reflector.run()
+
+    def demand(self) -> None:
+        """Begin to follow the kind, if that has not begun."""
+        self._demanded.set()
 
     def add(self, handler: OnChange) -> None:
         """Give each change to this handler, too, after the others. An error in it ends the process."""
@@ -110,12 +121,12 @@ class WatchedKinds:
         A new leader must know what its predecessor did to the last: only lists begun after the election count.
         """
         if self._following:
-            await asyncio.gather(*(kind.reflector.refresh() for kind in self._kinds.values() if not kind.optional))
+            await asyncio.gather(*(kind.reflector.refresh() for kind in self._kinds.values() if not kind.on_demand))
         else:
             self._follow()
-            await asyncio.gather(*(k.reflector.synced.wait() for k in self._kinds.values() if not k.optional))
+            await asyncio.gather(*(k.reflector.synced.wait() for k in self._kinds.values() if not k.on_demand))
 
     def _follow(self) -> None:
         self._following = True
         for name, kind in self._kinds.items():
-            self._supervisor.spawn(f"reflector {name}", kind.reflector.run)
+            self._supervisor.spawn(f"reflector {name}", kind.run)
