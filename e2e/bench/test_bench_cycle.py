@@ -21,7 +21,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import AgentInfo, NodeCapacity, NodeCapacityStatus, Window
 from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
 from concerto.api.pod import PodView
-from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.schedulingprofile import DEFAULT_SCORES, ProfileSettings
 from concerto.api.score_arguments import ScoreSettings
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
@@ -40,7 +40,8 @@ PROFILES = {"concerto": Profile.build(ProfileSettings("concerto"))}
 WINDOWS = tuple(Window(r, w, 0.3, 0.1, 0.3, 300) for r in ("cpu", "memory") for w in ("5m", "10m", "15m"))
 SCORES = {
     "no score": (),
-    "the default": (ScoreSettings("Capacity"),),
+    "capacity alone": (ScoreSettings("Capacity"),),
+    "the default": DEFAULT_SCORES,
     "every score": tuple(ScoreSettings(name) for name in REGISTRY),
 }
 DEFAULT_TOLERATIONS = [
@@ -187,6 +188,20 @@ def test_constraints_on_other_pods(benchmark: BenchmarkFixture, spec: dict[str, 
         raw["spec"] |= spec
         waiting.append(PodView.from_raw(raw))
     cycles(benchmark, cluster_state(5000), waiting, PROFILES)
+
+
+def test_unique_labels_beside_one_anti_affinity(benchmark: BenchmarkFixture) -> None:
+    """1,500 pods, each with a label of its own as Spark's executors, on 5,000 nodes with one required anti-affinity."""
+    cluster = cluster_state(5000)
+    refusing = raw_pod(1_000_000, 0)
+    refusing["spec"] |= CONSTRAINTS["anti-affinity by node"] | {"nodeName": "node-0"}
+    cluster.set_pod(PodView.from_raw(refusing), NOW)
+    waiting = []
+    for i in range(1500):
+        raw = raw_pod(i, 1)
+        raw["metadata"]["labels"] |= {"spark-exec-id": str(i), "spark-app-name": "job"}
+        waiting.append(PodView.from_raw(raw))
+    cycles(benchmark, cluster, waiting, PROFILES)
 
 
 @pytest.mark.parametrize("scores", SCORES.values(), ids=SCORES)

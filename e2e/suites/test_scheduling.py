@@ -86,10 +86,7 @@ def test_a_pod_of_another_scheduler_is_left_alone(concerto_cluster, operator, na
 
 
 HARD = {
-    "namespaces by label": {
-        "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}},
-             "namespaceSelector": {"matchLabels": {"a": "b"}}}]}}},
+    "resource": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
     "claim": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]},
 }  # fmt: skip
 

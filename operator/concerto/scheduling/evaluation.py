@@ -129,13 +129,13 @@ class Evaluation:
         self._seen = len(placements)
         self._filters = Feasibility(query, profile.filters)
         scores = [(s, float(w), state) for s, w in profile.scores if (state := s.prepare(query)) is not None]
-        self._scores = scores
         self._local = [each for each in scores if not (each[0].needs_normalising or each[0].needs_telemetry)]
         self._whole = [each for each in scores if each[0].needs_normalising or each[0].needs_telemetry]
         size = query.cluster.size
         self.abstentions: dict[str, int] = {}
         self.by_allocation = False
         self._totals: Floats = np.zeros(0)
+        self._deciding = 0  # how many scores gave numbers at the last look
         self._abstained = not scores
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
@@ -167,7 +167,10 @@ class Evaluation:
         if not placements:
             return
         self._seen += len(placements)
-        rows = np.array(sorted({row for _, row in placements}), dtype=np.int64)
+        if len(placements) == 1:
+            rows = np.array([placements[0][1]])
+        else:
+            rows = np.array(sorted({row for _, row in placements}), dtype=np.int64)
         if self.query.reservation is not None:
             self.query.reserved[rows] = reserved(self.query.cluster, self.query.reservation)[rows]
         changed = self._filters.update(placements, rows)
@@ -186,11 +189,11 @@ class Evaluation:
         candidates = self._candidates()
         failed = self._without_metrics(candidates)
         self.by_allocation = bool(failed) and all(s.name in failed for s, _, _ in self._whole if s.needs_telemetry)
-        scored = bool(self._local)
-        for (_, weight, _), given in zip(self._whole, self._given(candidates, failed)):
+        all_given = self._given(candidates, failed)
+        self._deciding = len(self._local) + len(all_given) - sum(given is None for given in all_given)
+        for (_, weight, _), given in zip(self._whole, all_given):
             if given is not None:
                 weighted, weights = self._add(weighted, weights, given, weight)
-                scored = True
         # A profile that compares nodes by requests in a way of its own needs no other
         if self.by_allocation and not any(s.by_requests for s, _ in self._profile.scores):
             strategy = self._profile.settings.load.requests_strategy
@@ -198,7 +201,7 @@ class Evaluation:
                 if plugin.name in failed and plugin.missing_metrics != "Requests":
                     by_requests = stand_in(plugin, strategy).score(self.query, slice(0, len(weights)))
                     weighted, weights = self._add(weighted, weights, by_requests, weight)
-        if self._abstained or not scored:
+        if self._abstained or not self._deciding:
             means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
         else:
             means = weighted / weights
@@ -231,7 +234,7 @@ class Evaluation:
 
         Where one score decides there is nothing to compare, and nothing is computed.
         """
-        if len(self._scores) < 2:
+        if self._deciding < 2:
             return ()
         totals = self._totals.copy()
         totals[chosen] = np.inf

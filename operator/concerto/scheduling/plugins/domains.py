@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -53,8 +54,12 @@ class DomainCounts:
 
     def fewest(self) -> tuple[int, int]:
         """The least number of a domain with a row that counts, and how many such domains there are."""
-        domains = np.unique(self._codes[self._counted & self.labelled]) + 1
-        return (int(self._totals[domains].min()) if len(domains) else 0), len(domains)
+        slots = self._slots_that_count
+        return (int(self._totals[slots].min()) if len(slots) else 0), len(slots)
+
+    @cached_property
+    def _slots_that_count(self) -> Ints:
+        return np.unique(self._codes[self._counted & self.labelled]) + 1
 
     def domains(self, rows: Bools) -> int:
         """How many domains these rows are in; rows without the label count as one."""

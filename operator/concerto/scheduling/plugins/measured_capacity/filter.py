@@ -63,6 +63,8 @@ class PodCapacity(FilterDefaults):
 
     def _passes_by_requests(self, query: Query, rows: Rows) -> Bools:
         cluster, by_requests = query.cluster, query.is_by_requests(rows)
+        if not by_requests.any():
+            return by_requests
         agentless = cluster.nodes.agentless[rows]
         may_overflow = query.pod.shape.selects_nodes | cluster.nodes.taints.repel(rows)
         never = np.isnan(cluster.measured.capacity[rows])

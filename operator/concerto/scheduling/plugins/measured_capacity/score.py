@@ -51,8 +51,15 @@ class Capacity(ScoreDefaults):
         greatest = np.fmax.reduce(scores, initial=0.0)
         if greatest <= 0:
             return scores * 0.0
-        others = scores[~np.isnan(scores)]
-        second = np.partition(others, -2)[-2] if len(others) > 1 else greatest
+        second = _second_greatest(scores, greatest)
         if second > 0:
             greatest = min(greatest, _MAX_LEAD * second)
         return rounded(np.minimum(scores * 100.0 / greatest, 100.0))
+
+
+def _second_greatest(scores: Floats, greatest: float) -> float:
+    """The greatest of the others, which may be the same; the greatest itself if there is no other."""
+    if np.count_nonzero(scores == greatest) > 1:
+        return greatest
+    others = np.fmax.reduce(scores, initial=-np.inf, where=scores < greatest)
+    return greatest if others == -np.inf else float(others)
