@@ -128,3 +128,28 @@ def test_the_worked_example_of_a_filter_is_the_real_code():
     file = REPOSITORY / "operator/concerto/scheduling/plugins/node_unschedulable/filter.py"
     assert shown.startswith("class NodeUnschedulable")
     assert file.read_text().endswith(shown)
+
+
+def test_the_filter_shown_as_an_example_is_the_real_one():
+    page = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    (path,) = re.findall(r"This is the whole of `([^`]+)`", page)
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert (REPOSITORY / path).read_text().endswith("\n\n\n" + shown)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_table_that_kubectl_prints_has_the_columns_of_its_kind(page):
+    columns = {
+        crd["spec"]["names"]["shortNames"][0]: [
+            "NAME",
+            *(
+                c["name"].upper()
+                for c in crd["spec"]["versions"][0]["additionalPrinterColumns"]
+                if not c.get("priority")
+            ),
+        ]
+        for crd in CRDS.values()
+    }
+    samples = re.findall(r"^\$ kubectl get (\w+)\n(NAME[^\n]*)", page.read_text(), re.MULTILINE)
+    for short, header in samples:
+        assert re.split(r"\s{2,}", header.strip()) == columns[short], f"{page.name}: kubectl get {short}"
