@@ -305,6 +305,28 @@ def test_work_is_given_no_faster_than_the_node_can_do_it():
     assert len(given_at) == pytest.approx(60, abs=5)
 
 
+@pytest.mark.parametrize("life", [60.0, 3600.0])
+def test_pods_that_live_for_long_fill_a_node_within_a_minute(life):
+    nodes, pod = loads(nodes=1), Cost(1.0, life, life, 0.0, 10.0, "Ended")
+    filled_at = None
+    for second in range(120):
+        while nodes.fits(pod, ALL)[0] and nodes.paced(pod, ALL, float(second))[0]:
+            nodes.add_pod(0, pod)
+            nodes.give_work(0, pod, float(second))
+        if filled_at is None and not nodes.fits(pod, ALL)[0]:
+            filled_at = second
+    assert filled_at is not None
+    assert filled_at < 60
+
+
+def test_however_much_work_a_pod_is_said_to_have_its_node_goes_on_after_a_while():
+    nodes = loads(nodes=1)
+    monster = Cost(0.1, 1e30, None, 0.0, 1.0, "Running")
+    nodes.add_pod(0, monster)
+    nodes.give_work(0, monster, 0.0)
+    assert nodes.paced(cost(0.5, work=1.0), ALL, 61.0)[0]
+
+
 @given(works=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=10), at=st.floats(0.0, 100.0))
 def test_the_time_until_the_next_pod_may_start_is_right(works, at):
     nodes = loads(nodes=1, cores=64.0)

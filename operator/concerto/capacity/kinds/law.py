@@ -40,6 +40,8 @@ class KindSettings:
         max_head_room: the same where a filled node is seen to idle.
         pace: core-seconds of work that a node is given in a second, in parts of its cores.
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
+        max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
+            being filled for as long as one lives, and no pods compute in step for that long.
         overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
         memory: part of the memory that is filled.
         default_memory: bytes that a pod is taken to use while nothing is known.
@@ -51,6 +53,7 @@ class KindSettings:
     max_head_room: float = 2.0
     pace: float = 1.0
     burst: float = 0.15
+    max_paced_seconds: float = 30.0
     overhang: float = 0.3
     memory: float = 0.95
     default_memory: float = 64 * 2.0**20
@@ -115,9 +118,18 @@ class NodeLoads:
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
         if cost.work is not None:
-            cap = self.settings.burst * self.cores[row] * (cost.held or self.settings.default_life_seconds)
-            self._tokens[row] = min(float(self.tokens(np.array([row]), now)[0]), float(cap)) - cost.work
+            life = min(cost.held or self.settings.default_life_seconds, self.settings.max_paced_seconds)
+            cap = self.settings.burst * self.cores[row] * life
+            tokens = min(float(self.tokens(np.array([row]), now)[0]), float(cap))
+            self._tokens[row] = tokens - self._paced_work(cost, float(self.cores[row]))
             self._tokens_at[row] = now
+
+    def _paced_work(self, cost: Cost, cores: float) -> float:
+        """Core-seconds of the pod's work that the node is to do before it is given more."""
+        longest = self.settings.max_paced_seconds
+        work = cost.work or 0.0
+        work = work * min(1.0, longest / cost.held) if cost.held else min(work, longest * cost.share)
+        return min(work, longest * cores)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""

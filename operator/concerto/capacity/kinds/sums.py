@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+MAX_SUM = 1e30
+"""Largest sum that is read: squares of bytes over all pods of a cluster stay below."""
 _MIN_HELD_SECONDS = 0.2
 SHOWN_CORE_SECONDS = 0.1
 """CPU time from which a running pod's load shows: less may be its start alone."""
@@ -178,12 +180,12 @@ class KindSums(NamedTuple):
         """The reverse of ``to_list``.
 
         Raises:
-            ValueError: more numbers than fields, or one that is negative or not finite.
+            ValueError: more numbers than fields, or one that is negative, not finite, or larger than any sum can be.
         """
         if len(numbers) > len(FIELDS):
             raise ValueError(f"{len(numbers)} numbers, expected at most {len(FIELDS)}")
-        if any(not math.isfinite(n) or n < 0.0 for n in numbers):
-            raise ValueError("a sum is negative or not finite")
+        if any(not 0.0 <= n <= MAX_SUM for n in numbers):
+            raise ValueError(f"a sum is not between 0 and {MAX_SUM:g}")
         return cls(*map(float, numbers))
 
 

@@ -18,6 +18,10 @@ Table = Mapping[str, KindSums]
 MAX_ENTRIES = 400
 """Kinds and groups that a published table holds: with names of ordinary length below 100 KiB as JSON."""
 _MAX_NODE_WEIGHT = 3.0
+"""Evidence of one node that counts, in times of the median node's."""
+_MAX_NODE_MEAN = 4.0
+"""What one node may say that a pod takes or holds, in times of what the median node says."""
+_MEANS = ("work", "started", "held", "life", "memory")
 
 
 class NodeKinds:
@@ -66,8 +70,9 @@ class NodeKinds:
 class ClusterKinds:
     """The tables of many nodes as one: the order in which nodes come makes no difference.
 
-    One node's word is bounded: it counts for no more than three times what the median node says of the kind, and a
-    pod takes no more CPUs than its node has. Only kinds of which something changed are added up again.
+    One node's word is bounded: where three nodes know a kind, a node counts for no more than three times the pods of the
+    median node, and its pods take and hold no more than four times what the median node's do. A pod takes no more CPUs
+    than its node has. Only kinds of which something changed are added up again.
 
     Attributes:
         version: greater after each change.
@@ -139,6 +144,11 @@ class ClusterKinds:
 
 def _possible(sums: KindSums, cores: float) -> KindSums:
     """The sums with no more CPU time than the node's CPUs give in the time that the pods held their places."""
+    sums = sums._replace(
+        running_work=min(sums.running_work, cores * sums.running_held),
+        max_running_work=min(sums.max_running_work, cores * sums.max_running_held),
+        max_running_recent=min(sums.max_running_recent, cores),
+    )
     over = max(1.0, sums.work / max(cores * sums.held, 1e-9))
     over_started = max(1.0, sums.started / max(cores * sums.held, 1e-9))
     if over == over_started == 1.0:
@@ -153,7 +163,24 @@ def _evened(found: list[KindSums]) -> list[KindSums]:
     if len(weights) < 3:
         return found
     most = _MAX_NODE_WEIGHT * median(weights)
-    return [s if s.ended <= most else s.scaled(most / s.ended) for s in found]
+    known = [s for s in found if s.ended > 0.0]
+    limits = {name: _MAX_NODE_MEAN * median(getattr(s, name) / s.ended for s in known) for name in _MEANS}
+    max_memory = _MAX_NODE_MEAN * median(s.max_memory for s in known)
+    bounded = [_bounded(s, limits, max_memory) if s.ended > 0.0 else s for s in found]
+    return [s if s.ended <= most else s.scaled(most / s.ended) for s in bounded]
+
+
+def _bounded(sums: KindSums, limits: Mapping[str, float], max_memory: float) -> KindSums:
+    over = {name: getattr(sums, name) / max(limit * sums.ended, 1e-300) for name, limit in limits.items()}
+    if max(over.values()) <= 1.0 and sums.max_memory <= max_memory:
+        return sums
+    cut = {name: limits[name] * sums.ended for name in _MEANS if over[name] > 1.0}
+    squares = {
+        f"{name}_squared": min(getattr(sums, f"{name}_squared"), limits[name] ** 2 * sums.ended)
+        for name in ("work", "memory")
+        if over[name] > 1.0
+    }
+    return sums._replace(**cut, **squares, max_memory=min(sums.max_memory, max_memory))
 
 
 def _sum(found: list[KindSums]) -> KindSums:

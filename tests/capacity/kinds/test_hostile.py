@@ -1,0 +1,102 @@
+"""What a node or an agent that lies, or a table that is broken, can do to decisions: no more than its share."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concerto.api.pod_kind import kind_of
+from concerto.capacity.kinds.cost import PRIOR_SHARE, estimate
+from concerto.capacity.kinds.sums import KindSums, PodMeasurement
+from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries
+
+JOB = kind_of("shop", "Job", "pi", (("main", "pi:1"),))
+HONEST = PodMeasurement(2.0, 4.0, 4.0, 100e6, True)
+CORES = 4.0
+
+
+def honest(nodes, pods=10):
+    found = {}
+    for number in range(nodes):
+        node = NodeKinds()
+        for _ in range(pods):
+            node.pod_ended(JOB, HONEST, 0.0)
+        found[f"n{number}"] = node.table((), 0.0)
+    return found
+
+
+def cost_with(liar, nodes=9):
+    cluster = ClusterKinds()
+    for name, table in honest(nodes).items():
+        cluster.set_node(name, table, CORES)
+    cluster.set_node("liar", liar, CORES)
+    return estimate(cluster.table(), JOB)
+
+
+numbers = st.floats(0.0, 1e300, allow_nan=False, allow_infinity=False)
+TRUE = 0.5
+WEIGHT = 3 / 12  # of one liar among nine honest nodes: three times the median node's evidence
+MEAN = 4  # in times of the median node's
+
+
+@given(st.lists(numbers, min_size=len(KindSums._fields), max_size=len(KindSums._fields)))
+def test_whatever_one_of_ten_nodes_publishes_costs_stay_within_its_part_of_the_evidence(sums):
+    cost = cost_with(from_entries([(JOB.key, sums)]))
+    assert TRUE * (1 - WEIGHT) / (1 - WEIGHT + MEAN * WEIGHT) - 1e-6 <= cost.share
+    assert cost.share <= TRUE * (1 + MEAN * 2 * WEIGHT / (1 - WEIGHT)) + 1e-6
+    assert cost.memory <= MEAN * 100e6 + 1e-3
+    assert cost.work <= MEAN * 2.0 + 1e-6
+
+
+@given(work=st.floats(0.0, 1e30), pods=st.integers(1, 10**6))
+def test_a_node_that_says_pods_are_huge_makes_them_dearer_by_no_more_than_its_weight(work, pods):
+    liar = {JOB.key: KindSums(ended=pods, work=work, held=pods * 4.0, life=pods * 4.0)}
+    assert cost_with(liar).share <= TRUE * (1 - WEIGHT + MEAN * WEIGHT) + 1e-6
+
+
+BROKEN = {
+    "not a number": [(JOB.key, [float("nan")] * 4)],
+    "negative": [(JOB.key, [-1.0, 5.0])],
+    "infinite": [(JOB.key, [1.0, float("inf")])],
+    "too long": [(JOB.key, [1.0] * 99)],
+    "of words": [(JOB.key, ["1", "x"])],
+    "empty": [(JOB.key, [])],
+}
+
+
+@pytest.mark.parametrize("entries", BROKEN.values(), ids=BROKEN)
+def test_a_broken_entry_changes_nothing(entries):
+    cluster = ClusterKinds()
+    for name, table in honest(3).items():
+        cluster.set_node(name, table, CORES)
+    before = estimate(cluster.table(), JOB)
+    cluster.set_node("broken", from_entries(entries), CORES)
+    assert estimate(cluster.table(), JOB) == before
+
+
+def test_a_node_that_makes_up_kinds_does_not_crowd_out_the_others():
+    cluster = ClusterKinds()
+    for name, table in honest(3).items():
+        cluster.set_node(name, table, CORES)
+    made_up = {f"evil/Job/{i}@x": KindSums(ended=0.001, work=1e-3, held=1.0) for i in range(10 * MAX_ENTRIES)}
+    cluster.set_node("liar", made_up, CORES)
+    assert estimate(cluster.table(), JOB).share == pytest.approx(0.5)
+    assert len(cluster.table()) <= MAX_ENTRIES
+
+
+@given(work=numbers, held=numbers, recent=numbers)
+def test_what_a_node_says_of_running_pods_is_bounded_by_its_cpus(work, held, recent):
+    liar = from_entries([(JOB.key, [0.0] * 8 + [1.0, work, held, 0.0, 0.0, work, held, recent])])
+    cluster = ClusterKinds()
+    cluster.set_node("liar", liar, CORES)
+    assert estimate(cluster.table(), JOB).share <= 1.3 * CORES + 1e-6
+
+
+def test_a_kind_that_only_a_liar_knows_is_known_by_its_word_and_bounded_by_its_cpus():
+    cluster = ClusterKinds()
+    cluster.set_node("liar", {JOB.key: KindSums(ended=5.0, work=1e9, held=20.0, life=20.0)}, CORES)
+    assert estimate(cluster.table(), JOB).share <= CORES
+    assert estimate({}, JOB).share == PRIOR_SHARE
