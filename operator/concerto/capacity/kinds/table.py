@@ -70,9 +70,9 @@ class NodeKinds:
 class ClusterKinds:
     """The tables of many nodes as one: the order in which nodes come makes no difference.
 
-    One node's word is bounded: where three nodes know a kind, a node counts for no more than three times the pods of the
-    median node, and its pods take and hold no more than four times what the median node's do. A pod takes no more CPUs
-    than its node has. Only kinds of which something changed are added up again.
+    What one node says is bounded. Where three nodes know a kind, a node counts for no more than three times the pods of
+    the median node, and its pods take and hold no more than four times what the median node's do. A pod takes no more
+    CPUs than its node has. Only kinds of which something changed are added up again.
 
     Attributes:
         version: greater after each change.
