@@ -69,37 +69,6 @@ def test_a_pod_that_ends_by_itself_is_no_longer_observed(concerto_cluster: Clust
     assert phase in ("Running", "Succeeded"), "the object stays, whatever it says by now"
 
 
-def test_the_share_of_a_kind_is_the_same_on_an_empty_and_on_an_overloaded_node(
-    concerto_cluster: Cluster, namespace: str, node: RealNode, say: Callable[[str], None]
-):
-    """Pods of one program: one at a time, and four on each CPU at once."""
-    measured(concerto_cluster)
-    program = "sleep 1; i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
-
-    def ended(kind: str, pods: int) -> list[float] | None:
-        """The sums of a kind (`concerto.capacity.kinds.sums.FIELDS`), once so many of its pods have ended."""
-        kinds = (concerto_cluster.get("sub", NODE).get("status") or {}).get("kinds") or ()
-        sums = next((k["sums"] for k in kinds if k["key"].startswith(f"{namespace}/Pod/{kind}@")), [0.0])
-        return sums if sums[0] > pods - 0.5 else None
-
-    for i in range(4):
-        make_pod(concerto_cluster, namespace, NODE, f"alone-{i}", program)
-        concerto_cluster.wait("--for=jsonpath={.status.phase}=Succeeded", f"pod/alone-{i}", "-n", namespace)
-    crowd = 4 * len(node.cpus)
-    for i in range(crowd):
-        make_pod(concerto_cluster, namespace, NODE, f"crowd-{i}", program)
-    shares = []
-    for kind, pods in (("alone", 4), ("crowd", crowd)):
-        sums = eventually(f"{pods} pods {kind} are measured", lambda kind=kind, pods=pods: ended(kind, pods))
-        number, work, _, held, life = sums[:5]
-        shares.append(work / held)
-        say(
-            f"agent: {pods} pods {kind}: {work / number:.2f} core-seconds, held {held / number:.2f} s of "
-            f"{life / number:.2f} s: share {work / held:.3f} (by their life it would be {work / life:.3f})"
-        )
-    assert shares[1] == pytest.approx(shares[0], rel=0.1)
-
-
 def test_a_pod_of_as_many_threads_as_cpus_among_short_ones_is_named(
     concerto_cluster: Cluster, namespace: str, node: RealNode, say: Callable[[str], None]
 ):
