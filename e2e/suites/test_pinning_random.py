@@ -1,17 +1,15 @@
 """Random bindings of random pods on a real kubelet, agent and operator killed at random: it ends as the objects say.
 
-The agent also dies at each of its named points; ``CONCERTO_PINNING_FULL=1`` (`make chaos`) at each some twenty times.
+The agent also dies at each of its named points; ``CONCERTO_PINNING_FULL=1`` (`make chaos`) twenty times at each.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -36,6 +34,7 @@ pytestmark = pytest.mark.realnode
 NODE = "pin-random"
 FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
 STEPS = 200 if FULL else 15
+TURNS = 20 if FULL else 1
 POINTS = ("before-cpuset", "after-cpuset", "before-pin-status", "after-pin-status")
 PODS = 5
 
@@ -82,7 +81,7 @@ class Sampler(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        """Sample until stopped."""
+        """Sample until told to end."""
         while not self.done.is_set():
             owners = {}
             for obj in self.plane.request("GET", self.path)["items"]:
@@ -120,16 +119,8 @@ def test_random_steps_end_as_the_objects_say(
         found = plane.request("GET", f"{GROUP}/namespaces/{namespace}/podcpubindings")["items"]
         return {obj["metadata"]["name"]: obj for obj in found}
 
-    for i in range(PODS):
-        make(f"p{i}")
-    sampler.start()
-    killed = 0
-    reached = Counter[str]()
-    turns = itertools.cycle(POINTS)
-    for _ in range(STEPS):
-        if not failpoint.exists() and chance.random() < 0.5:
-            failpoint.write_text(f"{(at := next(turns))} kill")
-            reached[at] += 1
+    def step() -> None:
+        """One random change of bindings or pods."""
         name, pod_name = f"b{chance.randrange(PODS + 2)}", f"p{chance.randrange(PODS)}"
         path = f"{GROUP}/namespaces/{namespace}/podcpubindings"
         what = chance.random()
@@ -150,13 +141,19 @@ def test_random_steps_end_as_the_objects_say(
                     plane.request("POST", path, wanted)
                 else:
                     plane.request("PUT", f"{path}/{name}", old | {"spec": wanted["spec"]})
+
+    for i in range(PODS):
+        make(f"p{i}")
+    sampler.start()
+    killed = 0
+    for _ in range(STEPS):
+        step()
         for process in (agent, operator):
             if chance.random() < 0.05:
                 process.kill()
                 process.start()
                 killed += 1
         time.sleep(chance.choice([0, 0, 0.05, 0.3]))
-    failpoint.unlink(missing_ok=True)
     operator.wait_ready()
 
     def settled() -> bool:
@@ -193,6 +190,10 @@ def test_random_steps_end_as_the_objects_say(
         return True
 
     eventually("cpusets and statuses are what the objects say", settled)
+    for at in POINTS * TURNS:
+        failpoint.write_text(f"{at} kill")
+        eventually(f"the agent reaches {at}", lambda: step() or not failpoint.exists())
+        eventually(f"after its end at {at}, cpusets and statuses are what the objects say", settled)
     for name in bindings():
         plane.request("DELETE", f"{GROUP}/namespaces/{namespace}/podcpubindings/{name}")
     for uid in uids.values():
@@ -205,7 +206,8 @@ def test_random_steps_end_as_the_objects_say(
     sampler.join()
     say(
         f"pinning: {STEPS} random steps, {killed} kills, {sampler.samples} samples of API and kernel, "
-        f"{sampler.owners_seen} of them with an exclusive owner; the agent ended at {dict(reached)}"
+        f"{sampler.owners_seen} of them with an exclusive owner; "
+        f"the agent ended {len(POINTS) * TURNS} times at named points"
     )
     assert sampler.samples > STEPS
     assert sampler.shared_by_owners == []
