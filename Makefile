@@ -48,7 +48,7 @@ e2e-cluster: setup image-packages ## install from images on real nodes, restart 
 chaos: setup ## end operator and agent at every named point TURNS times, and cut the leader off for 17 s in every way (1 h)
 	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \
 	  e2e/suites/test_partition.py e2e/suites/test_late_requests.py e2e/suites/test_failpoints.py e2e/suites/test_survival.py \
-	  e2e/suites/test_pinning_random.py
+	  e2e/suites/test_pinning_random.py e2e/suites/test_priority.py
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)

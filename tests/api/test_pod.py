@@ -199,6 +199,7 @@ UNSUPPORTED = {
     ),
     "devices": ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, ("resource claims",)),
     "all of a gang at once": ({"workloadRef": {"name": "w", "podGroup": "g"}}, ("workload reference",)),
+    "the same, as Kubernetes 1.37 names it": ({"schedulingGroup": {"podGroupName": "g"}}, ("scheduling group",)),
 }
 
 

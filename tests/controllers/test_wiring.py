@@ -16,6 +16,7 @@ from support.faulty_server import faulty, refuses
 
 SCHEDULING = {
     "nodes", "pods", "namespaces", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots",
+    "poddisruptionbudgets",
 }  # fmt: skip
 PINNING = {"nodecputopologies", "podcpubindings"}
 

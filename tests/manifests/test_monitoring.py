@@ -63,6 +63,8 @@ def exposed() -> str:
     metrics.decisions.labels("capacity").inc()
     metrics.abstentions.labels("TargetLoadPacking").inc()
     metrics.bindings.labels("bound").inc()
+    metrics.preemption_attempts.labels("found").inc()
+    metrics.preemption_victims.labels("evicted").inc()
     metrics.write_failures.labels("PlacementRecord", "Webhook").inc()
     metrics.reconciles.labels("PodReservation", "ok").inc()
     metrics.unreadable.labels("NodeCapacity").inc()

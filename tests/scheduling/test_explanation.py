@@ -135,3 +135,16 @@ def test_requests_stand_in_for_load_where_no_node_is_measured(windows, scores, e
     nodes = cluster_state([node("a"), node("b")], (), [capacity("a", windows=windows)])
     verdicts = explain(nodes, pod("p", requests={"cpu": "100m"}), profile(scores=scores), NOW)
     assert {verdict.by_allocation for verdict in verdicts} == {expected}
+
+
+def test_a_refused_node_says_what_preemption_would_take():
+    pods = [pod(f"low-{i}", nodeName="a", requests={"cpu": "2"}) for i in range(2)]
+    pods.append(pod("other", nodeName="b", priority=100, requests={"cpu": "4"}))
+    full = cluster_state([node("a"), node("b")], pods)
+    asks = pod("p", priority=100, requests={"cpu": "3"})
+    verdicts = {v.node: v for v in explain(full, asks, profile(), NOW)}
+    assert {name: v.victims for name, v in verdicts.items()} == {"a": 2, "b": None}
+    text = render(asks, [], list(verdicts.values()))
+    assert "NodeResources: Insufficient cpu; would fit after preempting 2 pods of lower priority" in text
+    polite = pod("p", priority=100, requests={"cpu": "3"}, preemptionPolicy="Never")
+    assert {v.victims for v in explain(full, polite, profile(), NOW)} == {None}

@@ -153,14 +153,14 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         any(claims_of(v) for v in spec.get("volumes") or ()),
         bool(spec.get("resourceClaims")),
         "workloadRef" in spec,
+        "schedulingGroup" in spec,
     )
 
 
 def _decode(key: bytes) -> PodShape:
     """The shape of these marshalled parts."""
-    containers, inits, overhead, pod, tolerations, selector, affinity, spread, claims, devices, gang = marshal.loads(
-        key
-    )
+    parts = marshal.loads(key)
+    containers, inits, overhead, pod, tolerations, selector, affinity, spread, claims, devices, *gang = parts
     resources = PodResources(
         [own or {} for _, own, _ in containers],
         [(own or {}, restart == "Always") for _, own, _, restart in inits],
@@ -183,7 +183,8 @@ def _decode(key: bytes) -> PodShape:
         (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
         ("volume claims", claims),
         ("resource claims", devices),
-        ("workload reference", gang),
+        ("workload reference", gang[0]),
+        ("scheduling group", gang[1]),
     )
     return PodShape(
         key=blake2b(key, digest_size=32).digest() if too_large else key,

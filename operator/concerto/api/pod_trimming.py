@@ -17,7 +17,8 @@ _METADATA = (
 )  # fmt: skip
 _SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
-    "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "preemptionPolicy",
+    "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "schedulingGroup",
+    "preemptionPolicy",
 )  # fmt: skip
 _STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
 _CONDITIONS = ("PodResizePending", "DisruptionTarget")

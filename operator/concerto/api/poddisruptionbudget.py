@@ -43,3 +43,13 @@ class DisruptionBudget:
             int(status.get("disruptionsAllowed") or 0),
             frozenset(status.get("disruptedPods") or ()),
         )
+
+
+def trim_budget(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a raw PodDisruptionBudget that ``DisruptionBudget`` reads."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    return {
+        "metadata": {k: metadata[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in metadata},
+        "spec": {"selector": obj["spec"].get("selector")},
+        "status": {k: status[k] for k in ("disruptionsAllowed", "disruptedPods") if k in status},
+    }

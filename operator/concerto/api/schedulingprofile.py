@@ -15,6 +15,7 @@ from concerto.api.score_arguments import ScoreSettings
 
 MetricsPolicy = Literal["FallbackToRequests", "Avoid"]
 TieBreaking = Literal["Random", "FirstByName"]
+PreemptionPolicy = Literal["PreemptLowerPriority", "Never"]
 LoadWindow = Literal["5m", "10m", "15m"]
 RequestsStrategy = Literal["ByScore", "MostAllocated", "LeastAllocated"]
 CPUPolicy = Literal["Balanced", "MaximumUtilization"]
@@ -104,6 +105,22 @@ class WorkloadAwareSettings:
 
 
 @dataclass(frozen=True)
+class PreemptionSettings:
+    """Which pods are evicted for pods of higher priority.
+
+    Attributes:
+        measured_capacity: whether pods are evicted for one that lacks nothing but measured capacity.
+    """
+
+    measured_capacity: PreemptionPolicy = "PreemptLowerPriority"
+
+    @classmethod
+    def from_raw(cls, spec: Mapping[str, Any]) -> Self:
+        """``spec.preemption``."""
+        return cls(spec.get("measuredCapacity", cls.measured_capacity))
+
+
+@dataclass(frozen=True)
 class ProfileSettings:
     """SchedulingProfile ``spec``.
 
@@ -122,6 +139,7 @@ class ProfileSettings:
         load: how the load of a node is measured and predicted for load-aware scores.
         workload_aware: how pods with a workload type get their CPUs.
         metric_provider: the source of nodes' load for load-aware scores.
+        preemption: which pods are evicted for pods of higher priority.
     """
 
     scheduler_name: str
@@ -138,6 +156,7 @@ class ProfileSettings:
     load: LoadSettings = LoadSettings()
     workload_aware: WorkloadAwareSettings = WorkloadAwareSettings()
     metric_provider: MetricProviderSettings = field(default_factory=MetricProviderSettings)
+    preemption: PreemptionSettings = PreemptionSettings()
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -170,4 +189,5 @@ class ProfileSettings:
             load=load,
             metric_provider=provider,
             workload_aware=workload_aware,
+            preemption=PreemptionSettings.from_raw(spec.get("preemption") or {}),
         )

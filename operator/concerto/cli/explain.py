@@ -20,6 +20,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
+from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
@@ -34,6 +35,7 @@ from concerto.kube.resources import (
     NODE_CPU_TOPOLOGIES,
     NODES,
     POD_CPU_BINDINGS,
+    POD_DISRUPTION_BUDGETS,
     POD_RESERVATIONS,
     PODS,
     SCHEDULING_PROFILES,
@@ -81,11 +83,13 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         raw = await session.get(PODS.path(namespace, name))
         kinds = (
             NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES, NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS,
+            POD_DISRUPTION_BUDGETS,
         )  # fmt: skip
         lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
         table = await read_kinds(session)
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
-        nodes, pods, capacities, reservations, profiles, topologies, bindings = ([*listed["items"]] for listed in lists)
+        items = [[*listed["items"]] for listed in lists]
+        nodes, pods, capacities, reservations, profiles, topologies, bindings, budgets = items
         pod = PodView.from_raw(raw)
         now = time.time()
         # Without the pod, and without its own CPUs: it is asked where it would go
@@ -99,6 +103,8 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
             kinds=table,
         )
+        for budget in budgets:
+            cluster.budgets.set(DisruptionBudget.from_raw(budget))
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
     verdicts = explain(cluster, replace(pod, node_name=""), profile, now)
@@ -212,10 +218,18 @@ def render(pod: PodView, events: Sequence[str], verdicts: Sequence[NodeVerdict])
         mark = "*" if v.node == pod.node_name else ""
         node = [v.node + mark, v.basis, *([v.left or "-"] if with_left else [])]
         if v.refused_by:
-            rows.append([*node, "-", *("" for _ in plugins), f"{v.refused_by}: {v.reason}"])
+            rows.append([*node, "-", *("" for _ in plugins), _refusal(v)])
         else:
             scores = ["-" if (score := v.scores[p]) is None else f"{score:.0f}" for p in plugins]
             rows.append([*node, f"{v.total:.1f}", *scores, ""])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     return "\n".join(lines)
+
+
+def _refusal(verdict: NodeVerdict) -> str:
+    text = f"{verdict.refused_by}: {verdict.reason}"
+    if verdict.victims is None:
+        return text
+    pods = "1 pod" if verdict.victims == 1 else f"{verdict.victims} pods"
+    return f"{text}; would fit after preempting {pods} of lower priority"

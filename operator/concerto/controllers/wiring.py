@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from concerto.api.node import trim_node
 from concerto.api.pod_trimming import trim_pod
+from concerto.api.poddisruptionbudget import trim_budget
 from concerto.api.podreservation import IN_FLIGHT_LABEL
 from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
@@ -33,6 +34,7 @@ from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueRe
 from concerto.controllers.scheduling.informers import Informers, trim_namespace
 from concerto.controllers.scheduling.load_providers import LoadProviders
 from concerto.controllers.scheduling.parts import SchedulerParts, build_parts
+from concerto.controllers.scheduling.preemption import PreemptionController
 from concerto.controllers.scheduling.profiles import ProfileController
 from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler
@@ -46,6 +48,7 @@ from concerto.kube.resources import (
     NODE_CPU_TOPOLOGIES,
     NODES,
     POD_CPU_BINDINGS,
+    POD_DISRUPTION_BUDGETS,
     POD_RESERVATIONS,
     PODS,
     SCHEDULING_PROFILES,
@@ -266,7 +269,11 @@ def _add_scheduling(
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)
-    plan.essential.append(Scheduler(context, parts, pipeline, housekeeping).run)
+    plan.follow(POD_DISRUPTION_BUDGETS, informers.budgets.on_change, trim=trim_budget)
+    preemption = PreemptionController(context, parts)
+    scheduler = Scheduler(context, parts, pipeline, housekeeping)
+    scheduler.on_unschedulable = preemption.note
+    plan.essential.append(scheduler.run)
     plan.reconcile(SCHEDULING_PROFILES, profiles.reconcile, profiles.load)
     by_people = plan.reconcile(
         POD_RESERVATIONS,
@@ -280,6 +287,7 @@ def _add_scheduling(
         ("profiles", profiles.run),
         ("reservations", reservations.run),
         ("metric providers", providers.run),
+        ("preemption", preemption.run),
     ]
 
 

@@ -62,6 +62,7 @@ SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", True)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
 
 _GROUP, _VERSION = "concerto.dev", "v1alpha1"

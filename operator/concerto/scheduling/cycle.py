@@ -185,11 +185,15 @@ class _Cycle:
         try:
             # 2. What do plugins have to know of it?
             request = request_of(self._cluster, pod, profile, self._now)
-            alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request)
-            if not self._is_hopeless(alike):
+            nominations = self._cluster.nominations
+            others = nominations.signature(pod.priority)
+            alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request, others)
+            is_nominated = bool(nominations.node_of(pod.uid))
+            if is_nominated or not self._is_hopeless(alike):
                 # 3. Which nodes are feasible, and how good are they?
                 evaluation = self._evaluation(alike, pod, profile, request)
-                best = evaluation.best(self._generator)
+                best = evaluation.best_if_nominated(pod) if is_nominated else None
+                best = best or evaluation.best(self._generator)
                 if best is not None:
                     # 4. Take the best
                     self._place(pod, evaluation, *best)

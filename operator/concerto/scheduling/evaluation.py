@@ -17,9 +17,11 @@ from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.score_arguments import MissingMetrics
 from concerto.scheduling.framework import NO_ROWS, Filter, Plugin, Query, Reach, union
 from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
+from concerto.scheduling.nominated_room import refusal_beside
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
+from concerto.scheduling.state.what_if import RowWhatIf
 
 _FILLED: tuple[MissingMetrics, ...] = ("LeastScore", "Abstain")
 _SHOWN: tuple[MissingMetrics, ...] = ("LeastScore",)
@@ -76,6 +78,10 @@ class Feasibility:
             if plugin.reach is Reach.NOWHERE:
                 self._fixed &= plugin.check(state, every) == 0
         self._passes = [plugin.check(state, every) == 0 for plugin, state in self._by_domain]
+        self._cluster = query.cluster
+        nominated = query.cluster.nominations.of_priority(query.pod.priority) if query.cluster.nominations else {}
+        row_of = query.cluster.row_of
+        self._nominated = {row_of[node]: pods for node, pods in nominated.items() if node in row_of}
         self.feasible: Bools = self._fixed.copy()
         self._look(every)
 
@@ -106,6 +112,19 @@ class Feasibility:
         for passes in self._passes:
             mask &= passes[rows]
         self.feasible[rows] = mask
+        for row, pods in self._nominated.items():
+            if self.feasible[row] and (isinstance(rows, slice) or row in rows):
+                self.feasible[row] = self._takes_beside(row, pods)
+
+    def _takes_beside(self, row: int, nominated: Sequence[PodView]) -> bool:
+        return not (nominated and refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated))
+
+    def takes_nominated(self, pod: PodView, row: int) -> bool:
+        """Whether the row takes a pod that is nominated for it, beside the others that are."""
+        pods = [other for other in self._nominated.get(row, ()) if other.uid != pod.uid]
+        if any(plugin.check(state, np.array([row]))[0] for plugin, state in self.filters):
+            return False
+        return self._takes_beside(row, pods)
 
 
 class Evaluation:
@@ -222,6 +241,16 @@ class Evaluation:
         else:
             row = ties[generator.integers(len(ties))]
         return int(row), float(greatest)
+
+    def best_if_nominated(self, pod: PodView) -> tuple[int, float] | None:
+        """The row that the pod is nominated for and its score, if it takes the pod; nothing else counts then."""
+        cluster = self.query.cluster
+        row = cluster.row_of.get(cluster.nominations.node_of(pod.uid))
+        if row is None or not self._filters.takes_nominated(pod, row):
+            return None
+        self.feasible[row] = True  # for the pod itself; it is looked at again once the pod is there
+        score = float(self.totals()[row])
+        return None if score == -np.inf else (row, score)
 
     def reserve(self, assignment: Assignment) -> Assignment:
         """The assignment, with what each filter gives the pod on its node."""

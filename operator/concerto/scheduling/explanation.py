@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,13 @@ from concerto.capacity.kinds.cost import cpu_in_words, memory_in_words, signific
 from concerto.scheduling.cycle import query_for
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.framework import Filter
+from concerto.scheduling.preemption.preemption import Preemption
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
+
+_MAX_LOOKS = 100
+"""Nodes of which it is found out what preemption would do: some milliseconds each."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class NodeVerdict:
         basis: Capacity, Requests or Avoided: what it takes part by.
         total: its weighted score, 0 to 100; None if it is not feasible.
         scores: by plugin; None where it abstains, and where requests decide in its place.
+        victims: how many pods of lower priority would have to be evicted for the pod; None if that is no way.
         by_allocation: whether metrics of so few nodes are known that requests decide in the place of load.
         left: CPU and memory that are not committed by what pods cost; empty where pods are counted as units.
     """
@@ -41,6 +47,7 @@ class NodeVerdict:
     scores: dict[str, float | None]
     by_allocation: bool = False
     left: str = ""
+    victims: int | None = None
 
 
 def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> list[NodeVerdict]:
@@ -58,6 +65,8 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
     rows = np.flatnonzero(cluster.nodes.exists[: cluster.size])
     by_plugin = template.by_plugin(rows)
     basis = {int(MEASURED): "Capacity", int(BY_REQUESTS): "Requests"}
+    preemption = Preemption(cluster, profile, pod, now)
+    looks = count(1)
     verdicts = []
     for i, row in enumerate(rows):
         refused_by, reason = "", ""
@@ -75,6 +84,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
                 {} if refused_by else {n: None if np.isnan(s[i]) else float(s[i]) for n, s in by_plugin.items()},
                 template.by_allocation,
                 _left(cluster, int(row)) if query.cost is not None and query.basis[row] == MEASURED else "",
+                preemption.victims_on(pod, cluster.names[row]) if refused_by and next(looks) <= _MAX_LOOKS else None,
             )
         )
     return sorted(verdicts, key=lambda v: (v.total is None, -(v.total or 0.0), v.node))

@@ -186,12 +186,14 @@ class Filter(Plugin, Protocol):
             UnschedulableAndUnresolvable].
         mended_by_draining: whether it may let a node pass once other pods have left the node's CPUs.
         requeue_on: changes after which a pod that it refused everywhere is worth another look [EventsToRegister].
+        by_measurement: whether it decides by what agents measure of nodes, and not by what pods and nodes declare.
     """
 
     refusals: ClassVar[tuple[str, ...]]
     resolvable: ClassVar[frozenset[int]]
     mended_by_draining: ClassVar[bool]
     requeue_on: ClassVar[Change]
+    by_measurement: ClassVar[bool]
 
     def check(self, state: Any, rows: Rows) -> Codes:
         """By row, 0 where it lets the node pass, else the code of the refusal [Filter]."""
@@ -205,6 +207,10 @@ class Filter(Plugin, Protocol):
         """The assignment, with what the plugin gives the pod on its node [Reserve]."""
         ...
 
+    def passes_soon(self, state: Any, rows: Rows) -> Bools | bool:
+        """Of the rows that it refuses, which it will let pass in a moment, without the end of any pod."""
+        ...
+
 
 class FilterDefaults(PluginDefaults):
     """What holds for most filters: each code has one sentence, and evictions mend nothing."""
@@ -212,6 +218,7 @@ class FilterDefaults(PluginDefaults):
     refusals: ClassVar[tuple[str, ...]] = ()
     resolvable: ClassVar[frozenset[int]] = frozenset()
     mended_by_draining: ClassVar[bool] = False
+    by_measurement: ClassVar[bool] = False
 
     def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Each code's sentence."""
@@ -221,6 +228,10 @@ class FilterDefaults(PluginDefaults):
     def reserve(self, state: Any, assignment: Assignment) -> Assignment:
         """As it is."""
         return assignment
+
+    def passes_soon(self, state: Any, rows: Rows) -> Bools | bool:
+        """None of them: time alone changes nothing."""
+        return False
 
 
 def refused_unless(passes: Bools) -> Codes:

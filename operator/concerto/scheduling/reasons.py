@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from concerto.scheduling.framework import NO_ROWS, Filter, Query
+from concerto.scheduling.framework import NO_ROWS, Query
+from concerto.scheduling.nominated_room import Prepared, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints
+from concerto.scheduling.state.what_if import RowWhatIf
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text)
 
 
-def diagnose(query: Query, filters: Iterable[tuple[Filter, Any]]) -> Diagnosis:
+def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     """Run the filters again, one after another, and ask each why it refuses what it is the first to refuse.
 
     Args:
@@ -71,4 +72,17 @@ def diagnose(query: Query, filters: Iterable[tuple[Filter, Any]]) -> Diagnosis:
             requeue_on |= plugin.requeue_on
             resolvable.append(rows[np.isin(codes, list(plugin.resolvable))])
         rows = rows[~refused]
+    beside = [row for row in rows.tolist() if _refused_beside_nominated(query, filters, row, reasons)]
+    if beside:
+        resolvable.append(np.array(beside, dtype=np.int64))
+        requeue_on |= Change.ENDED | Change.CAPACITY
     return Diagnosis(nodes, reasons, requeue_on, resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])))
+
+
+def _refused_beside_nominated(query: Query, filters: Prepared, row: int, reasons: Counter[str]) -> bool:
+    """Whether the row is refused because of the pods that are nominated for it; counts why."""
+    cluster = query.cluster
+    nominated = cluster.nominations.of_priority(query.pod.priority).get(cluster.names[row], ())
+    refusal = refusal_beside(RowWhatIf(cluster, row), row, filters, nominated) if nominated else ()
+    reasons.update(refusal)
+    return bool(refusal)

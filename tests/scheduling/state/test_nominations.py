@@ -15,9 +15,8 @@ def nominated(name, priority=0, node="a", **over):
     return pod(name, priority=priority, status={"nominatedNodeName": node} if node else {}, **over)
 
 
-def taken(known, priority, name="asks"):
-    by_node = known.take_room_from(pod(name, priority=priority))
-    return {node: [p.name for p in pods] for node, pods in by_node.items()}
+def taken(known, priority):
+    return {node: [p.name for p in pods] for node, pods in known.of_priority(priority).items()}
 
 
 def test_a_pod_leaves_room_to_nominated_pods_of_its_priority_and_higher_ones():
@@ -33,8 +32,9 @@ def test_a_pod_leaves_room_to_nominated_pods_of_its_priority_and_higher_ones():
 def test_a_pod_leaves_no_room_to_itself_nor_to_one_that_is_counted_on_a_node():
     known = nominations("uid-there")
     known.set_pod(nominated("there", 9))
-    known.set_pod(nominated("self", 9))
-    assert taken(known, 9, name="self") == {}
+    for each in (nominated("self", 9), nominated("other", 9), nominated("low", 8), nominated("elsewhere", 9, "b")):
+        known.set_pod(each)
+    assert [p.name for p in known.beside(pod("self", priority=9), "a")] == ["other"]
 
 
 OVER = {

@@ -50,8 +50,10 @@ def test_without_a_pod_its_node_has_what_the_pod_takes(victim, asks, room):
     assert feasible(cluster, asks) == []
     with RowWhatIf(cluster, cluster.row_of["a"]) as what_if:
         what_if.remove(victim)
+        what_if.settle()
         assert feasible(cluster, asks) == ["a"]
         what_if.add(victim)
+        what_if.settle()
         assert feasible(cluster, asks) == []
         what_if.remove(victim)
     assert feasible(cluster, asks) == []
@@ -62,6 +64,7 @@ def test_a_pod_that_its_agent_counts_gives_its_unit_back_too():
     cluster = cluster_state([node("a")], [victim], [capacity("a", 0.0, ("uid-v",))])
     with RowWhatIf(cluster, 0) as what_if:
         what_if.remove(victim)
+        what_if.settle()
         assert cluster.measured.available[0] == 1.0
     assert cluster.measured.available[0] == 0.0
 
@@ -74,6 +77,7 @@ def test_a_spread_is_even_without_the_pod():
     with RowWhatIf(cluster, cluster.row_of["a"]) as what_if:
         for each in victims:
             what_if.remove(each)
+        what_if.settle()
         assert feasible(cluster, asks) == ["a"]
     assert feasible(cluster, asks) == []
 
@@ -83,6 +87,7 @@ def test_a_pod_that_is_placed_takes_its_requests_and_its_unit():
     nominated = pod("n", requests={"cpu": "4"})
     with RowWhatIf(cluster, 0) as what_if:
         what_if.place(nominated)
+        what_if.settle()
         assert feasible(cluster, pod("p", requests={"cpu": "1"})) == []
         assert cluster.measured.available[0] == 0.0
     assert feasible(cluster, pod("p", requests={"cpu": "1"})) == ["a"]

@@ -39,6 +39,7 @@ class Metrics:
             "concerto_event_loop_max_held_seconds", "The longest time that the event loop was held since the start."
         )
         self._add_scheduling()
+        self._add_preemption()
         self._add_providers()
 
     def _add_scheduling(self) -> None:
@@ -69,6 +70,23 @@ class Metrics:
             "concerto_cluster_model_updates_total", "Writes of the SubspaceSnapshot cluster."
         )
         self.cluster_model_nodes = self._gauge("concerto_cluster_model_nodes", "Nodes in the cluster model.")
+
+    def _add_preemption(self) -> None:
+        self.preemption_attempts = self._counter(
+            "concerto_preemption_attempts_total",
+            "Attempts to find pods to evict for a pod without a node: found, not_found or not_eligible.",
+            "result",
+        )
+        self.preemption_victims = self._counter(
+            "concerto_preemption_victims_total", "Pods evicted for pods of higher priority, by outcome.", "result"
+        )
+        self.preemption_pdb_violations = self._counter(
+            "concerto_preemption_pdb_violations_total",
+            "Pods chosen to be evicted for pods of higher priority against a PodDisruptionBudget.",
+        )
+        self.preemption_search_seconds = self._histogram(
+            "concerto_preemption_search_seconds", "CPU time of one search for pods to evict."
+        )
 
     def _add_providers(self) -> None:
         self.rejected_metrics = self._counter(

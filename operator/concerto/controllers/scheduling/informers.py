@@ -16,6 +16,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
+from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord, read_record
@@ -86,6 +87,7 @@ class Informers:
         cpu_bindings: PodCPUBindings.
         placement_records: the operator's own PodReservations.
         namespaces: Namespaces, whose labels pod affinity may select by.
+        budgets: PodDisruptionBudgets. One that cannot be read protects no pod.
         capacity_uids: UIDs of NodeCapacities by node: ``kubectl describe`` finds events by UID alone.
     """
 
@@ -140,6 +142,8 @@ class Informers:
             "PodReservation", read_record, self._put_record, self._remove_record, lambda _: Change.NOTHING
         )
 
+        self.budgets = informer("PodDisruptionBudget", DisruptionBudget.from_raw, self._put_budget, self._remove_budget)
+
     def on_capacity(self, old: Object | None, new: Object | None) -> None:
         """A NodeCapacity appeared, changed or went."""
         if new is not None:
@@ -181,6 +185,14 @@ class Informers:
 
     def _put_capacity(self, capacity: NodeCapacity) -> Change:
         return self._cluster.set_capacity(capacity, self._clock())
+
+    def _put_budget(self, budget: DisruptionBudget) -> Change:
+        self._cluster.budgets.set(budget)
+        return Change.NOTHING
+
+    def _remove_budget(self, obj: Object) -> Change:
+        self._cluster.budgets.remove(obj["metadata"]["namespace"], obj["metadata"]["name"])
+        return Change.NOTHING
 
     def _put_record(self, record: PlacementRecord) -> Change:
         self._records.on_found(record)

@@ -10,11 +10,13 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
+from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
@@ -33,12 +35,17 @@ _MAX_LOGGED = 100
 
 
 class Scheduler:
-    """One scheduling loop over the whole cluster."""
+    """One scheduling loop over the whole cluster.
+
+    Attributes:
+        on_unschedulable: given each pod that a cycle has found no node for.
+    """
 
     def __init__(
         self, context: Context, parts: SchedulerParts, pipeline: BindingPipeline, housekeeping: Housekeeping
     ) -> None:
         """Nothing is decided before `run`."""
+        self.on_unschedulable: Callable[[PodView], None] = lambda pod: None
         self._context = context
         self._parts = parts
         self._pipeline = pipeline
@@ -104,7 +111,9 @@ class Scheduler:
             parts.reporter.note(failure.pod, failure.diagnosis)
             for alike in queue.not_among_heads(failure.pod.uid):
                 parts.reporter.note(alike, failure.diagnosis)
-            if failure.error is not None and (where := repr(failure.error)) not in self._logged:
+            if failure.error is None:
+                self.on_unschedulable(failure.pod)
+            elif (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
         parts.counts.add(result)

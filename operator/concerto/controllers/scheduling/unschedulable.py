@@ -51,8 +51,14 @@ class _Waiting:
     message: str
     reasons: frozenset[str]
     since: float
+    preemption: str = ""
     reported: frozenset[str] | None = None  # the reasons of the last report
     reported_at: float = float("-inf")
+
+    @property
+    def text(self) -> str:
+        """Why no node took the pod, and why no pods are evicted for it."""
+        return f"{self.message} {self.preemption}" if self.preemption else self.message
 
 
 class UnschedulableReporter:
@@ -80,6 +86,14 @@ class UnschedulableReporter:
             self._waiting[pod.uid] = _Waiting(pod, diagnosis.message, reasons, self._clock())
         else:
             known.pod, known.message, known.reasons = pod, diagnosis.message, reasons
+
+    def note_preemption(self, uid: str, message: str) -> str:
+        """What came of the search for pods to evict for a pod without a node; returns all that is known of it."""
+        waiting = self._waiting.get(uid)
+        if waiting is None:
+            return message
+        waiting.preemption = message
+        return waiting.text
 
     def forget(self, uid: str) -> None:
         """The pod has found a node, or is gone."""
@@ -127,13 +141,13 @@ class UnschedulableReporter:
             type="Warning",
             reason="FailedScheduling",
             action="Scheduling",
-            note=waiting.message,
+            note=waiting.text,
         )
         try:
             await self._session.request(
                 "PATCH",
                 PODS.path(pod.namespace, pod.name, "status"),
-                body=Patch(STRATEGIC_PATCH, build_unschedulable_patch(pod, waiting.message, wall_timestamp())),
+                body=Patch(STRATEGIC_PATCH, build_unschedulable_patch(pod, waiting.text, wall_timestamp())),
                 attempts=1,
             )
         except ApiError as error:

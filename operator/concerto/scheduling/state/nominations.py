@@ -6,7 +6,7 @@ kube-scheduler's ``nominator``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.changes import Change
@@ -36,13 +36,23 @@ class Nominations:
         """The node that the pod is nominated for; empty if it is for none."""
         return self._node_of.get(uid, "")
 
-    def take_room_from(self, pod: PodView) -> Mapping[str, Sequence[PodView]]:
-        """Other nominated pods of the same or a higher priority, by node: what they take is not there for the pod."""
+    def of_priority(self, priority: int) -> Mapping[str, Sequence[PodView]]:
+        """Nominated pods of that priority and higher ones, by node: what they take is not there for others."""
         by_node: dict[str, list[PodView]] = {}
-        for uid, other in self._pods.items():
-            if other.priority >= pod.priority and uid != pod.uid and not self._is_placed(uid):
-                by_node.setdefault(self._node_of[uid], []).append(other)
+        for uid, pod in self._pods.items():
+            if pod.priority >= priority and not self._is_placed(uid):
+                by_node.setdefault(self._node_of[uid], []).append(pod)
         return by_node
+
+    def signature(self, priority: int) -> Hashable:
+        """What decides the answer of ``of_priority``."""
+        if not self._pods:
+            return ()
+        return tuple(sorted((node, pod.uid) for node, pods in self.of_priority(priority).items() for pod in pods))
+
+    def beside(self, pod: PodView, node: str) -> Sequence[PodView]:
+        """Other pods that are nominated for the node, and that the pod has to leave room to."""
+        return [other for other in self.of_priority(pod.priority).get(node, ()) if other.uid != pod.uid]
 
     def lower_than(self, priority: int, node: str) -> list[PodView]:
         """Pods of a lower priority that are nominated for the node."""

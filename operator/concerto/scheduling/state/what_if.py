@@ -50,6 +50,7 @@ class RowWhatIf:
         self._more: dict[str, PodView] = {}
         self._columns: list[tuple[np.ndarray[Any, Any], Any]] = []
         self._version = 0
+        self._has_changed = self._cpus_have_changed = False
 
     def __enter__(self) -> Self:
         """Remember what is computed from sums: numbers do not come back exactly by adding and subtracting."""
@@ -65,7 +66,7 @@ class RowWhatIf:
     ) -> None:
         """Put everything back."""
         for pod in list(self._more.values()):
-            self._withdraw(pod)
+            self.withdraw(pod)
         for lifted in list(self._off.values()):
             self.add(lifted.pod)
         for array, values in self._columns:
@@ -80,7 +81,7 @@ class RowWhatIf:
         units = self._account.lift(uid) if uid in self._account.live else 0
         claim, cpus = cluster.large_pods.lift(uid), cluster.cpus.lift(self._node, uid)
         self._off[uid] = _Lifted(pod, units, claim, cpus)
-        self._update(bool(cpus))
+        self._change(bool(cpus))
 
     def add(self, pod: PodView) -> None:
         """Put back a pod that was taken off."""
@@ -92,7 +93,7 @@ class RowWhatIf:
         if lifted.claim is not None:
             cluster.large_pods.put_back(pod.uid, lifted.claim)
         cluster.cpus.put_back(self._node, lifted.cpus)
-        self._update(bool(lifted.cpus))
+        self._change(bool(lifted.cpus))
 
     def place(self, pod: PodView) -> None:
         """Put a pod on the row that is on none."""
@@ -101,17 +102,25 @@ class RowWhatIf:
             index.pod_added(pod, self._row)
         if pod.counted:
             self._account.add_pod(pod.uid, UNITS_PER_POD)
-        self._update(cpus=False)
+        self._change(cpus=False)
 
-    def _withdraw(self, pod: PodView) -> None:
+    def withdraw(self, pod: PodView) -> None:
+        """Take a placed pod off again."""
         del self._more[pod.uid]
         for index in self._cluster.filtered_by:
             index.pod_removed(pod, self._row)
         if pod.counted:
             self._account.remove_pod(pod.uid)
-        self._update(cpus=False)
+        self._change(cpus=False)
 
-    def _update(self, cpus: bool) -> None:
-        if cpus:
-            self._cluster.exclusive.recount(self._row)
-        self._cluster.measured.update(self._row)
+    def settle(self) -> None:
+        """Compute anew what depends on sums; call it before filters are asked."""
+        if self._has_changed:
+            if self._cpus_have_changed:
+                self._cluster.exclusive.recount(self._row)
+            self._cluster.measured.update(self._row)
+        self._has_changed = self._cpus_have_changed = False
+
+    def _change(self, cpus: bool) -> None:
+        self._has_changed = True
+        self._cpus_have_changed |= cpus

@@ -12,6 +12,7 @@ import numpy as np
 
 from concerto.capacity.kinds.cost import Cost, cpu_in_words, memory_in_words
 from concerto.scheduling.framework import FilterDefaults, Query, refused_unless
+from concerto.scheduling.plugins.measured_capacity.pace import has_room_for_a_later_start
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
 
@@ -29,6 +30,7 @@ class PodCapacity(FilterDefaults):
 
     name: ClassVar[str] = "PodCapacity"
     mended_by_draining: ClassVar[bool] = True
+    by_measurement: ClassVar[bool] = True
     refusals: ClassVar[tuple[str, ...]] = ("Insufficient measured capacity",)
     resolvable: ClassVar[frozenset[int]] = frozenset({1})
     requeue_on: ClassVar[Change] = Change.NODE | Change.CAPACITY
@@ -72,6 +74,10 @@ class PodCapacity(FilterDefaults):
         with np.errstate(invalid="ignore"):
             last_word = query.available(rows) >= query.settings.admit_fraction
         return by_requests & np.where(agentless, may_overflow, np.where(never, ration, last_word))
+
+    def passes_soon(self, state: Query, rows: Rows) -> Bools:
+        """Rows with room, which only limit how many pods start at a time."""
+        return has_room_for_a_later_start(state, rows)
 
     def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Full, held for other pods, never measured, measured too long ago, or no place for an agent."""

@@ -1,0 +1,170 @@
+"""Make room for a pod: nominate it, then evict others. Each write is repeated until its outcome is known.
+
+The nomination is stored first. So a process that ends anywhere in between leaves no victim without a pod that the room
+is kept for: whoever leads next reads the nomination, and finishes what was begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from concerto.api.pod import PREEMPTED, PodView
+from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.kube import NotFound, Object, Session
+from concerto.kube.confirmed_writes import OnFailure, WriteSettings, write_until_known
+from concerto.kube.resources import PODS
+from concerto.kube.session import STRATEGIC_PATCH, Patch
+
+
+@dataclass(frozen=True)
+class EvictionSettings:
+    """How pods are nominated and evicted.
+
+    Attributes:
+        timeout_seconds: for one request; see ``BinderSettings.timeout_seconds``.
+        give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated.
+        max_concurrent: victims of one pod that are evicted at a time.
+    """
+
+    timeout_seconds: float = 4.0
+    give_up_after_seconds: float = 15.0
+    max_concurrent: int = 16
+
+
+class PodWriter:
+    """Writes of nominations, conditions and deletions of pods.
+
+    Args:
+        session: the way to the API server.
+        may_write: whether this process still leads.
+        on_failure: given each failed attempt that is repeated.
+        settings: timeouts.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        may_write: Callable[[], bool],
+        on_failure: OnFailure,
+        settings: EvictionSettings | None = None,
+    ) -> None:
+        self._session = session
+        self._may_write = may_write
+        self._on_failure = on_failure
+        self._settings = settings or EvictionSettings()
+        self._limit = asyncio.Semaphore(self._settings.max_concurrent)
+
+    async def nominate(self, pod: PodView, node: str) -> bool:
+        """Write the pod's nominatedNodeName; an empty name removes it.
+
+        Returns:
+            False if the pod is gone, bound, or has ended: it needs no room.
+
+        Raises:
+            KubeError: the API server refuses it.
+        """
+        body = _status_patch(pod, {"nominatedNodeName": node or None})
+        return await self._write("nomination", pod, body, lambda found: _is_nominated(found, node))
+
+    async def evict(self, victim: PodView, preemptor: PodView) -> bool:
+        """Set the victim's condition DisruptionTarget, and delete it with its own grace period.
+
+        Returns:
+            False if it was gone already.
+
+        Raises:
+            KubeError: the API server refuses it; the victim is not deleted then.
+        """
+        async with self._limit:
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": PREEMPTED,
+                "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
+                "lastTransitionTime": wall_timestamp(),
+            }
+            body = _status_patch(victim, {"conditions": [condition]})
+            if not await self._write("disruption-target", victim, body, _is_disrupted):
+                return False
+            return await self._delete(victim)
+
+    async def _write(self, name: str, pod: PodView, body: Object, is_written: Callable[[Object], bool]) -> bool:
+        async def write() -> bool:
+            await self._session.request(
+                "PATCH",
+                PODS.path(pod.namespace, pod.name, "status"),
+                body=Patch(STRATEGIC_PATCH, body),
+                timeout_seconds=self._settings.timeout_seconds,
+                attempts=1,
+            )
+            return True
+
+        async def read_back() -> bool | None:
+            found = await self._find(pod)
+            if found is None:
+                return False
+            return True if is_written(found) else None
+
+        try:
+            return await self._until_known(name, write, read_back)
+        except NotFound:
+            return False
+
+    async def _delete(self, pod: PodView) -> bool:
+        async def write() -> bool:
+            await self._session.request(
+                "DELETE",
+                PODS.path(pod.namespace, pod.name),
+                body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}},
+                timeout_seconds=self._settings.timeout_seconds,
+                attempts=1,
+            )
+            return True
+
+        async def read_back() -> bool | None:
+            found = await self._find(pod)
+            if found is None:
+                return False
+            return True if "deletionTimestamp" in found["metadata"] else None
+
+        try:
+            return await self._until_known("eviction", write, read_back)
+        except NotFound:
+            return False
+
+    async def _find(self, pod: PodView) -> Object | None:
+        """The pod as the API server has it; None if it is gone or has ended, or another one has its name."""
+        try:
+            found = await self._session.get(PODS.path(pod.namespace, pod.name))
+        except NotFound:
+            return None
+        ended = (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        return None if ended or found["metadata"]["uid"] != pod.uid else found
+
+    async def _until_known(
+        self, name: str, write: Callable[[], Awaitable[bool]], read_back: Callable[[], Awaitable[bool | None]]
+    ) -> bool:
+        return await write_until_known(
+            write,
+            read_back,
+            may_write=self._may_write,
+            on_failure=self._on_failure,
+            name=name,
+            settings=WriteSettings(give_up_after_seconds=self._settings.give_up_after_seconds),
+        )
+
+
+def _status_patch(pod: PodView, status: Object) -> Object:
+    """A strategic merge patch; the UID is a precondition."""
+    return {"metadata": {"uid": pod.uid}, "status": status}
+
+
+def _is_nominated(found: Object, node: str) -> bool:
+    return bool((found.get("status") or {}).get("nominatedNodeName", "") == node)
+
+
+def _is_disrupted(found: Object) -> bool:
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == "DisruptionTarget" and c.get("reason") == PREEMPTED for c in conditions)

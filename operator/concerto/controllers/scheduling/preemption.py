@@ -1,0 +1,273 @@
+"""Preemption for the pods that a cycle has found no node for: searched for in slices, carried out beside the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from concerto.api.pod import PodView
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.event_notes import pod_subject
+from concerto.controllers.scheduling.eviction import PodWriter
+from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.kube import KubeError
+from concerto.kube.confirmed_writes import failure_reason
+from concerto.scheduling.preemption.candidates import Candidate
+from concerto.scheduling.preemption.preemption import Outcome, Preemption
+from concerto.scheduling.state.changes import Change
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreemptionSettings:
+    """How pods to evict are searched for.
+
+    Attributes:
+        slice_seconds: CPU time after which the event loop is left to others for as long.
+        max_search_seconds: CPU time of one search, after which it makes do with what it has found.
+        repeat_seconds: between two searches for alike pods.
+        idle_seconds: the same, after a search that has found nothing.
+        settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
+            are evicted for it.
+    """
+
+    slice_seconds: float = 0.03
+    max_search_seconds: float = 1.0
+    repeat_seconds: float = 0.1
+    idle_seconds: float = 1.0
+    settle_seconds: float = 3.0
+
+
+@dataclass
+class _MakingRoom:
+    """What is done for one pod.
+
+    Attributes:
+        victims: UIDs of the pods that are evicted for it.
+        ended_at: when the last of them was first known to be gone; None before.
+    """
+
+    victims: frozenset[str]
+    ended_at: float | None = None
+
+
+class PreemptionController:
+    """Evicts pods of lower priority for pods without a node. Runs while this process leads."""
+
+    def __init__(self, context: Context, parts: SchedulerParts, settings: PreemptionSettings | None = None) -> None:
+        """Nothing is searched for before `run`."""
+        self._context = context
+        self._parts = parts
+        self._cluster = parts.cluster
+        self._settings = settings or PreemptionSettings()
+        failures = context.metrics.write_failures
+        self._writer = PodWriter(
+            context.session,
+            context.may_write,
+            lambda failure, _: failures.labels("Preemption", failure_reason(failure)).inc(),
+        )
+        self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
+        self._not_before: dict[Hashable, float] = {}
+        self._making_room: dict[str, _MakingRoom] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = asyncio.Event()
+
+    def note(self, pod: PodView) -> None:
+        """A cycle has found no node for the pod."""
+        key = (pod.scheduler_name, pod.priority, self._cluster.signatures.of(pod))
+        self._waiting.setdefault(key, {})[pod.uid] = pod
+        self._work.set()
+
+    async def run(self) -> None:
+        """Search and evict until cancelled."""
+        try:
+            while True:
+                key = self._next_due()
+                if key is None:
+                    await self._wait()
+                    continue
+                await self._search(key)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    # --- whose turn it is
+
+    def _next_due(self) -> Hashable | None:
+        """The alike pods of the highest priority that are to be looked at now."""
+        now = self._context.clock()
+        due = [key for key in self._waiting if self._not_before.get(key, 0.0) <= now]
+        return max(due, key=lambda key: next(iter(self._waiting[key].values())).priority, default=None)
+
+    async def _wait(self) -> None:
+        self._work.clear()
+        now = self._context.clock()
+        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+        times = [self._not_before.get(key, now) for key in self._waiting]
+        try:
+            async with asyncio.timeout(min(times) - now if times else None):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    # --- the search
+
+    async def _search(self, key: Hashable) -> None:
+        """Find pods to evict for alike pods, one after another."""
+        pods = [pod for pod in self._waiting.pop(key).values() if self._needs_room(pod)]
+        profile = self._parts.profiles.get(pods[0].scheduler_name) if pods else None
+        if profile is None:
+            return
+        now, spent, found = self._context.clock(), _CpuTime(), False
+        try:
+            search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31))
+            for pod in pods:
+                outcome = search.begin(pod)
+                while outcome is None and spent.total < self._settings.max_search_seconds and search.look_at_next(pod):
+                    await self._share_the_loop(spent)
+                if self._needs_room(pod):
+                    outcome = search.take(pod) if outcome is None else outcome
+                    found |= outcome.candidate is not None
+                    self._take(pod, outcome)
+                await self._share_the_loop(spent)
+        finally:
+            wait = self._settings.repeat_seconds if found else self._settings.idle_seconds
+            self._not_before[key] = self._context.clock() + max(wait, 2 * spent.total)
+            self._context.metrics.preemption_search_seconds.observe(spent.total)
+
+    def _needs_room(self, pod: PodView) -> bool:
+        """Whether the pod has no node, and is not waiting for pods that are evicted for it."""
+        if pod.uid not in self._parts.pending or self._cluster.is_placed(pod.uid):
+            self._making_room.pop(pod.uid, None)
+            return False
+        making_room = self._making_room.get(pod.uid)
+        if making_room is None:
+            return True
+        if any(self._cluster.is_bound(uid) for uid in making_room.victims):
+            return False  # the end of each is a reason to look for a node again, and to come here if there is none
+        now = self._context.clock()
+        if making_room.ended_at is None:
+            making_room.ended_at = now
+            asyncio.get_running_loop().call_later(self._settings.settle_seconds, self.note, pod)
+        if now - making_room.ended_at < self._settings.settle_seconds:
+            return False
+        del self._making_room[pod.uid]
+        return True
+
+    async def _share_the_loop(self, spent: _CpuTime) -> None:
+        if spent.of_slice >= self._settings.slice_seconds:
+            spent.end_slice()
+            await asyncio.sleep(self._settings.slice_seconds)
+            spent.begin_slice()
+
+    def _take(self, pod: PodView, outcome: Outcome) -> None:
+        metrics = self._context.metrics
+        text = self._parts.reporter.note_preemption(pod.uid, outcome.message)
+        if outcome.candidate is not None:
+            metrics.preemption_attempts.labels("found").inc()
+            metrics.preemption_pdb_violations.inc(outcome.candidate.victims.violations)
+            self._context.recorder.record(
+                pod_subject(pod), type="Warning", reason="FailedScheduling", action="Scheduling", note=text
+            )
+            self._begin(pod, outcome.candidate)
+        else:
+            metrics.preemption_attempts.labels("not_found" if outcome.withdraws else "not_eligible").inc()
+            if outcome.withdraws and self._cluster.nominations.node_of(pod.uid):
+                self._spawn(self._withdraw(pod))
+
+    # --- what is carried out
+
+    def _begin(self, pod: PodView, candidate: Candidate) -> None:
+        self._cluster.nominations.nominate(pod, candidate.node)
+        self._making_room[pod.uid] = _MakingRoom(frozenset(victim.uid for victim in candidate.victims.pods))
+        self._spawn(self._make_room(pod, candidate))
+
+    async def _make_room(self, pod: PodView, candidate: Candidate) -> None:
+        """Nominate the pod, and evict its victims; give up, and decide afresh, if the API server does not take it."""
+        try:
+            if not await self._writer.nominate(pod, candidate.node):
+                self._give_up(pod)
+                return
+            lower = self._cluster.nominations.lower_than(pod.priority, candidate.node)
+            victims = [victim for victim in candidate.victims.pods if not victim.deleting]
+            await _all(
+                *(self._withdraw(each) for each in lower), *(self._evict(each, pod, candidate) for each in victims)
+            )
+        except KubeError as error:
+            logger.error("%s: no room could be made on node %s: %s", pod.key, candidate.node, error)
+            self._context.metrics.preemption_victims.labels("failed").inc()
+            self._making_room.pop(pod.uid, None)
+            self._parts.pending.requeue(Change.ENDED)
+
+    async def _evict(self, victim: PodView, pod: PodView, candidate: Candidate) -> None:
+        evicted = await self._writer.evict(victim, pod)
+        self._context.metrics.preemption_victims.labels("evicted" if evicted else "gone").inc()
+        if evicted:
+            self._context.recorder.record(
+                pod_subject(victim),
+                reason="Preempted",
+                action="Preempting",
+                note=f"Preempted by pod {pod.uid} on node {candidate.node}",
+                related=pod_subject(pod),
+            )
+
+    async def _withdraw(self, pod: PodView) -> None:
+        """Remove the pod's nomination."""
+        self._parts.pending.requeue(self._cluster.nominations.withdraw(pod.uid))
+        try:
+            await self._writer.nominate(pod, "")
+        except KubeError as error:
+            logger.info("%s: its nomination is not removed: %s", pod.key, error)
+
+    def _give_up(self, pod: PodView) -> None:
+        self._making_room.pop(pod.uid, None)
+        self._parts.pending.requeue(self._cluster.nominations.withdraw(pod.uid))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a preemption was stopped by an internal error", exc_info=error)
+
+
+async def _all(*work: Coroutine[Any, Any, None]) -> None:
+    """Do all of it, whatever becomes of the rest; raises the first error then."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+class _CpuTime:
+    """CPU time of a search: in all, and since its slice began."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._began = time.thread_time()
+
+    @property
+    def total(self) -> float:
+        """Seconds of all slices."""
+        return self._before + self.of_slice
+
+    @property
+    def of_slice(self) -> float:
+        """Seconds of this slice."""
+        return time.thread_time() - self._began
+
+    def end_slice(self) -> None:
+        """Others have the event loop from now on: their time is not the search's."""
+        self._before += self.of_slice
+
+    def begin_slice(self) -> None:
+        """The search goes on."""
+        self._began = time.thread_time()

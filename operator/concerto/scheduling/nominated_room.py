@@ -1,0 +1,89 @@
+"""Whether a node takes a pod beside the pods that others make room for there. Pure.
+
+A nominated pod may go elsewhere in the end. So a node has to pass both with the nominated pods and without them.
+Source: kube-scheduler's ``RunFilterPluginsWithNominatedPods``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.scheduling.framework import Filter, Reach
+from concerto.scheduling.state.what_if import RowWhatIf
+
+Prepared = Sequence[tuple[Filter, Any]]
+"""Filters that concern a pod, with what they prepared for it."""
+
+
+class RowTrial:
+    """One row, to and from which pods come and go for the time of the trial; ask for nothing else meanwhile.
+
+    Args:
+        what_if: the row.
+        row: the row.
+        filters: what is asked. Their states follow the pods; who keeps them has to undo each change.
+    """
+
+    def __init__(self, what_if: RowWhatIf, row: int, filters: Prepared) -> None:
+        self._what_if = what_if
+        self._rows = np.array([row])
+        self._filters = filters
+        self._by_domain = [(f, state) for f, state in filters if f.reach is Reach.DOMAIN]
+
+    def remove(self, pod: PodView) -> None:
+        """Take off a pod that is on the row."""
+        self._what_if.remove(pod)
+        self._count(pod, -1)
+
+    def add(self, pod: PodView) -> None:
+        """Put back a pod that was taken off."""
+        self._what_if.add(pod)
+        self._count(pod, 1)
+
+    def place(self, pod: PodView) -> None:
+        """Put a pod on the row that is on none."""
+        self._what_if.place(pod)
+        self._count(pod, 1)
+
+    def withdraw(self, pod: PodView) -> None:
+        """Take a placed pod off again."""
+        self._what_if.withdraw(pod)
+        self._count(pod, -1)
+
+    def passes(self) -> bool:
+        """Whether all filters let the row pass as it is now."""
+        self._what_if.settle()
+        return all(not plugin.check(state, self._rows)[0] for plugin, state in self._filters)
+
+    def refusal(self) -> tuple[str, ...]:
+        """Why the first filter that refuses the row does so."""
+        self._what_if.settle()
+        for plugin, state in self._filters:
+            codes = plugin.check(state, self._rows)
+            if codes[0]:
+                return tuple(plugin.reasons(state, self._rows, codes))
+        return ()
+
+    def _count(self, pod: PodView, sign: int) -> None:
+        row = int(self._rows[0])
+        for plugin, state in self._by_domain:
+            if sign > 0:
+                plugin.add_pod(state, pod, row)
+            else:
+                plugin.remove_pod(state, pod, row)
+
+
+def refusal_beside(what_if: RowWhatIf, row: int, filters: Prepared, nominated: Sequence[PodView]) -> tuple[str, ...]:
+    """Why the filters refuse the row with these pods on it, too; empty if they do not. All is as before then."""
+    with what_if:
+        trial = RowTrial(what_if, row, filters)
+        for pod in nominated:
+            trial.place(pod)
+        refusal = trial.refusal()
+        for pod in nominated:
+            trial.withdraw(pod)
+    return refusal

@@ -1,0 +1,25 @@
+"""Nodes that have room, but not at once: they limit how many pods start at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from concerto.scheduling.framework import Query
+from concerto.scheduling.state.columns import Bools, Rows
+
+
+def has_room_for_a_later_start(query: Query, rows: Rows) -> Bools:
+    """Measured rows that could take the pod if the pods that were placed there before had started."""
+    measured, large_pods = query.is_measured(rows), query.cluster.large_pods
+    if query.cost is not None:
+        loads, held = query.cluster.kinds.loads, query.held_by_others(rows)
+        waits = loads.fits(query.cost, rows, held) & ~loads.paced(query.cost, rows, query.now)
+        return measured & waits & ~large_pods.draining[rows]
+    with np.errstate(invalid="ignore"):
+        # Held units are not in ``holdable``, whoever holds them
+        room = query.cluster.measured.holdable[rows] + query.reserved[rows] >= query.settings.admit_fraction
+        waits = query.available(rows) < query.settings.admit_fraction
+    if query.required_cpu is not None:
+        room &= large_pods.has_cpu_left(query.required_cpu, rows)
+    soon: Bools = measured & room & waits
+    return soon

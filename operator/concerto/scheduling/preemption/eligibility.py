@@ -1,0 +1,28 @@
+"""Whether a pod may preempt others now. Pure. Source: kube-scheduler's ``PodEligibleToPreemptOthers``."""
+
+from __future__ import annotations
+
+from concerto.api.pod import PodView
+from concerto.scheduling.state.cluster import ClusterState
+
+NEVER = "not eligible due to preemptionPolicy=Never."
+TERMINATING = "not eligible due to a terminating pod on the nominated node."
+"""Both are kube-scheduler's words."""
+
+
+def why_not_eligible(cluster: ClusterState, pod: PodView, *, nominated_is_hopeless: bool) -> str:
+    """Why no pods are evicted for the pod now; empty if they may be.
+
+    Args:
+        cluster: the cluster.
+        pod: the pod.
+        nominated_is_hopeless: whether the node that it is nominated for would not take it whoever left that node.
+    """
+    if not pod.preempts:
+        return NEVER
+    node = cluster.nominations.node_of(pod.uid)
+    row = cluster.row_of.get(node)
+    if row is None or nominated_is_hopeless:
+        return ""
+    makes_room = (each.preempted and each.priority < pod.priority for each in cluster.pods_on.on(row))
+    return TERMINATING if any(makes_room) else ""

@@ -1,0 +1,79 @@
+"""One node and a pod that would preempt others there: the filters asked over the cluster's own indexes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from concerto.api.pod import PodView
+from concerto.scheduling.cycle import query_for
+from concerto.scheduling.framework import Reach
+from concerto.scheduling.nominated_room import RowTrial
+from concerto.scheduling.preemption.candidates import Candidate
+from concerto.scheduling.preemption.victims import choose_victims
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.what_if import RowWhatIf
+
+NO_VICTIMS = "No preemption victims found for incoming pod"
+"""Of nodes without a pod of lower priority. Source: kube-scheduler's words."""
+
+
+@dataclass(frozen=True)
+class NodeLook:
+    """Looks at single nodes for pods of one profile.
+
+    Attributes:
+        cluster: the cluster.
+        profile: their profile.
+        now: seconds since the epoch.
+    """
+
+    cluster: ClusterState
+    profile: Profile
+    now: float
+
+    def __call__(self, pod: PodView, node: str) -> Candidate | tuple[str, ...]:
+        """The pods to evict from the node for the pod; or why it would not fit though all of lower priority went."""
+        cluster = self.cluster
+        row = cluster.row_of.get(node)
+        possible = [] if row is None else [each for each in cluster.pods_on.on(row) if each.priority < pod.priority]
+        if row is None or not possible:
+            return (NO_VICTIMS,)
+        query = query_for(cluster, pod, self.profile, self.now)
+        concerned = (plugin for plugin in self.profile.filters if plugin.reach is not Reach.NOWHERE)
+        filters = [(plugin, state) for plugin in concerned if (state := plugin.prepare(query)) is not None]
+        with RowWhatIf(cluster, row) as what_if:
+            trial = _Trial(RowTrial(what_if, row, filters), pod, cluster.nominations.beside(pod, node))
+            victims = choose_victims(possible, cluster.budgets.of(possible), trial)
+            return trial.row.refusal() if victims is None else Candidate(node, victims)
+
+
+class _Trial:
+    """The node without those that were taken off so far, and with what others are nominated for."""
+
+    def __init__(self, row: RowTrial, pod: PodView, nominated: Sequence[PodView]) -> None:
+        self.row = row
+        self._nominated = nominated
+        # Without them, only what the pod requires of others may be missing
+        self._may_lack_them = bool(nominated and (pod.shape.affinity or pod.shape.hard_spread))
+        for each in nominated:
+            row.place(each)
+
+    def remove(self, pod: PodView) -> None:
+        self.row.remove(pod)
+
+    def add(self, pod: PodView) -> None:
+        self.row.add(pod)
+
+    def fits(self) -> bool:
+        if not self.row.passes():
+            return False
+        if not self._may_lack_them:
+            return True
+        for each in self._nominated:
+            self.row.withdraw(each)
+        fits = self.row.passes()
+        for each in self._nominated:
+            self.row.place(each)
+        return fits

@@ -1,0 +1,134 @@
+"""Preemption for alike pods that found no node: from the nodes that refuse them to the pods to evict. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import PreemptionPolicy
+from concerto.scheduling.cycle import query_for
+from concerto.scheduling.evaluation import Feasibility
+from concerto.scheduling.framework import Query, Reach
+from concerto.scheduling.nominated_room import Prepared
+from concerto.scheduling.preemption.candidates import Candidate
+from concerto.scheduling.preemption.eligibility import why_not_eligible
+from concerto.scheduling.preemption.look import NO_VICTIMS, NodeLook
+from concerto.scheduling.preemption.search import NOT_HELPFUL, CandidateSearch
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.reasons import diagnose
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Bools, Ints
+
+PATIENCE_SECONDS = 10.0
+"""For so long after its creation a pod waits for a node that only limits how many pods start at a time."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it for one pod.
+
+    Attributes:
+        message: in kube-scheduler's words where it has them; follows the reasons of the nodes that refused the pod.
+        candidate: the node to nominate it for, and the pods to evict there; None without one.
+        withdraws: whether its nomination, if it has one, is to be withdrawn: nothing would help.
+    """
+
+    message: str
+    candidate: Candidate | None = None
+    withdraws: bool = False
+
+
+class Preemption:
+    """The search for room for pods that are alike and have the same priority.
+
+    Args:
+        cluster: the cluster; unchanged after each call.
+        profile: their profile.
+        pod: one of them.
+        now: seconds since the epoch.
+        offset: which of the nodes that may help is looked at first; callers draw it at random.
+    """
+
+    def __init__(self, cluster: ClusterState, profile: Profile, pod: PodView, now: float, offset: int = 0) -> None:
+        query = query_for(cluster, pod, profile, now)
+        filters = Feasibility(query, profile.filters).filters
+        self._cluster = cluster
+        exists = cluster.nodes.exists[: cluster.size]
+        self._nodes = int(np.count_nonzero(exists))
+        hopeful = diagnose(query, filters).resolvable
+        hopeful = hopeful[_passes(filters, hopeful, profile.settings.preemption.measured_capacity)]
+        self._hopeful = {cluster.names[row] for row in hopeful}
+        lower = cluster.pods_on.lowest_priority[hopeful] < pod.priority
+        self._without_victims = int(np.count_nonzero(~lower))
+        self._pass_soon = 0
+        if now - pod.created < PATIENCE_SECONDS:
+            self._pass_soon = int(np.count_nonzero(exists & _pass_soon(query, filters)))
+        rows = hopeful[lower]
+        names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
+        self._look = NodeLook(cluster, profile, now)
+        self._search = CandidateSearch(names, self._look)
+
+    def begin(self, pod: PodView) -> Outcome | None:
+        """Whether one of the pods may preempt others: what came of it if it may not, or None."""
+        node = self._cluster.nominations.node_of(pod.uid)
+        reason = why_not_eligible(self._cluster, pod, nominated_is_hopeless=node not in self._hopeful)
+        if reason:
+            return Outcome(f"preemption: {reason}")
+        if self._pass_soon:
+            return Outcome(
+                f"preemption: not needed: {self._pass_soon} node(s) can take the pod once those that were just placed "
+                "there have started."
+            )
+        if node:
+            self._search.look_first_at(pod, node)
+        return None
+
+    def look_at_next(self, pod: PodView) -> bool:
+        """Look at one more node; False if that is not necessary."""
+        if self._search.finished:
+            return False
+        self._search.look_at_next(pod)
+        return True
+
+    def take(self, pod: PodView) -> Outcome:
+        """What came of it for one of the pods, by the nodes that were looked at."""
+        candidate = self._search.take(pod, self._cluster.nominations.node_of(pod.uid))
+        if candidate is None:
+            return Outcome(f"preemption: 0/{self._nodes} nodes are available: {self._reasons()}.", withdraws=True)
+        message = (
+            f"preemption: found a potential placement for pod on node {candidate.node}, "
+            f"preempting {len(candidate.victims.pods)} victims"
+        )
+        return Outcome(message, candidate)
+
+    def victims_on(self, pod: PodView, node: str) -> int | None:
+        """How many pods would have to be evicted from one node; None if the pod would not fit there all the same."""
+        found = self._look(pod, node) if pod.preempts and node in self._hopeful else None
+        return len(found.victims.pods) if isinstance(found, Candidate) else None
+
+    def _reasons(self) -> str:
+        reasons = Counter(self._search.refusals())
+        reasons[NO_VICTIMS] += self._without_victims
+        reasons[NOT_HELPFUL] += self._nodes - len(self._hopeful)
+        return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items() if count))
+
+
+def _passes(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) -> Bools:
+    """Of these rows, those that pass all filters whose answer no eviction changes, or is to change."""
+    passes: Bools = np.ones(len(rows), dtype=np.bool_)
+    for plugin, state in filters:
+        if plugin.reach is Reach.NOWHERE or (plugin.by_measurement and measured_capacity == "Never"):
+            passes &= plugin.check(state, rows) == 0
+    return passes
+
+
+def _pass_soon(query: Query, filters: Prepared) -> Bools:
+    """Rows that do not take the pod, but will in a moment, though nobody is evicted."""
+    rows = slice(0, query.cluster.size)
+    passes: Bools = np.ones(query.cluster.size, dtype=np.bool_)
+    for plugin, state in filters:
+        passes &= (plugin.check(state, rows) == 0) | plugin.passes_soon(state, rows)
+    return passes

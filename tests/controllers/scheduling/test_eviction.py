@@ -1,0 +1,101 @@
+"""The writes by which room is made for a pod: what is sent in which order, and what a failure stops."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from concerto.controllers.scheduling.eviction import EvictionSettings, PodWriter
+from concerto.kube import Forbidden
+from concerto.kube.confirmed_writes import NotWritten
+from support.faulty_server import faulty, refuses, says
+from support.scheduling_builders import pod, raw_pod
+
+VICTIM = pod("victim", nodeName="a")
+PREEMPTOR = pod("asks", priority=100)
+STATUS, POD = "/api/v1/namespaces/default/pods/{}/status", "/api/v1/namespaces/default/pods/{}"
+FAILED = refuses(500, "InternalError")
+GONE = refuses(404, "NotFound")
+FOUND = says(200, raw_pod("victim", nodeName="a"))
+ANOTHER = says(200, raw_pod("victim", uid="another"))
+LEAVING = says(200, raw_pod("victim", nodeName="a", deleting=True))
+OK = says(200, {})
+
+
+@asynccontextmanager
+async def writer(*answers, give_up_after=15.0):
+    async with faulty(answers) as server:
+        settings = EvictionSettings(give_up_after_seconds=give_up_after)
+        yield server, PodWriter(server.session, lambda: True, lambda failure, seconds: None, settings)
+
+
+async def test_a_victim_is_marked_and_then_deleted():
+    async with writer(OK) as (server, pods):
+        assert await pods.evict(VICTIM, PREEMPTOR) is True
+        assert server.seen == [f"PATCH {STATUS.format('victim')}", f"DELETE {POD.format('victim')}"]
+
+
+ENDS = {
+    "gone before it was marked": ([GONE], ["PATCH"]),
+    "gone before it was deleted": ([OK, GONE], ["PATCH", "DELETE"]),
+    "replaced by another of its name": ([OK, refuses(409, "Conflict"), ANOTHER], ["PATCH", "DELETE", "GET"]),
+}
+
+
+@pytest.mark.parametrize(("answers", "sent"), ENDS.values(), ids=ENDS)
+async def test_a_victim_that_is_gone_is_no_failure(answers, sent):
+    async with writer(*answers) as (server, pods):
+        assert await pods.evict(VICTIM, PREEMPTOR) is False
+        assert [each.partition(" ")[0] for each in server.seen] == sent
+
+
+async def test_a_victim_that_cannot_be_marked_is_not_deleted():
+    async with writer(refuses(403, "Forbidden")) as (server, pods):
+        with pytest.raises(Forbidden):
+            await pods.evict(VICTIM, PREEMPTOR)
+        assert server.seen == [f"PATCH {STATUS.format('victim')}"]
+
+
+async def test_a_deletion_of_unknown_outcome_is_read_back():
+    async with writer(OK, FAILED, LEAVING) as (server, pods):
+        assert await pods.evict(VICTIM, PREEMPTOR) is True
+        assert [each.partition(" ")[0] for each in server.seen] == ["PATCH", "DELETE", "GET"]
+
+
+async def test_a_deletion_that_was_not_carried_out_is_repeated_for_a_while():
+    async with writer(OK, FAILED, FOUND, OK) as (_, pods):
+        assert await pods.evict(VICTIM, PREEMPTOR) is True
+    async with writer(refuses(429, "TooManyRequests"), give_up_after=0.0) as (_, pods):
+        with pytest.raises(NotWritten):
+            await pods.evict(VICTIM, PREEMPTOR)
+
+
+NOMINATIONS = {
+    "accepted": ([OK], True),
+    "of a pod that is gone": ([GONE], False),
+    "of a pod whose name another has": ([refuses(409, "Conflict"), ANOTHER], False),
+    "of unknown outcome, carried out": (
+        [FAILED, says(200, raw_pod("asks", status={"nominatedNodeName": "a"}))],
+        True,
+    ),
+    "of unknown outcome, repeated": ([FAILED, says(200, raw_pod("asks")), OK], True),
+    "of a pod that has ended": ([FAILED, says(200, raw_pod("asks", phase="Failed"))], False),
+}
+
+
+@pytest.mark.parametrize(("answers", "written"), NOMINATIONS.values(), ids=NOMINATIONS)
+async def test_a_nomination(answers, written):
+    async with writer(*answers) as (server, pods):
+        assert await pods.nominate(PREEMPTOR, "a") is written
+        assert server.seen[0] == f"PATCH {STATUS.format('asks')}"
+
+
+async def test_nothing_is_written_without_the_lease():
+    async with faulty([OK]) as server:
+        pods = PodWriter(server.session, lambda: False, lambda failure, seconds: None)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await pods.nominate(PREEMPTOR, "a")
+        assert server.seen == []

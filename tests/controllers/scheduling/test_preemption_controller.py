@@ -1,0 +1,133 @@
+"""From a pod without a node to the writes that make room for it, in order, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.changes import Change
+from support.faulty_server import faulty, refuses, says
+from support.scheduler_builders import scheduling
+from support.scheduling_builders import capacity, node, raw_pod
+from support.waiting import eventually
+
+NOW = 1000.0
+OK = says(200, {})
+HIGH = {"priority": 100, "requests": {"cpu": "3"}}
+STATUS = "PATCH /api/v1/namespaces/default/pods/{}/status"
+DELETE = "DELETE /api/v1/namespaces/default/pods/{}"
+
+
+class Preempting:
+    """A scheduler with two full nodes, and its preemption."""
+
+    def __init__(self, server, made, controller):
+        self.server, self.made, self.controller = server, made, controller
+        self.cluster = made.parts.cluster
+
+    def see(self, name, **over):
+        self.made.informers.pods.on_change(None, raw_pod(name, **over))
+
+    def fails(self, name="asks", **over):
+        """A cycle has found no node for the pod."""
+        self.see(name, **(HIGH | over))
+        found = self.made.parts.pending._pods[f"uid-{name}"]
+        self.made.parts.reporter.note(found, Diagnosis(2, {"Insufficient cpu": 2}, Change.ENDED))
+        self.controller.note(found)
+
+    def attempts(self, result):
+        return self.made.context.metrics.preemption_attempts.labels(result)._value.get()
+
+
+@asynccontextmanager
+async def preempting(*answers, clock=lambda: NOW):
+    async with faulty(answers or [OK]) as server:
+        made = scheduling(server.session, clock)
+        settings = PreemptionSettings(settle_seconds=0.0, repeat_seconds=0.0, idle_seconds=0.0)
+        found = Preempting(server, made, PreemptionController(made.context, made.parts, settings))
+        for name, priority in (("a", 0), ("b", 50)):
+            found.cluster.set_node(node(name))
+            found.cluster.set_capacity(capacity(name, 50.0), NOW)
+            found.see(f"victim-{name}", nodeName=name, priority=priority, requests={"cpu": "4"})
+        running = asyncio.create_task(found.controller.run())
+        try:
+            yield found
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_nomination_is_written_before_a_victim_is_marked_and_deleted():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(3)
+        assert it.server.seen == [STATUS.format("asks"), STATUS.format("victim-a"), DELETE.format("victim-a")]
+        assert it.cluster.nominations.node_of("uid-asks") == "a"
+        assert it.attempts("found") == 1
+
+
+async def test_while_its_victims_live_no_others_are_looked_for():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(3)
+        it.fails()  # the watch shows nothing of the deletion yet
+        it.fails("other", requests={"cpu": "1"})
+        await eventually(lambda: it.attempts("found") + it.attempts("not_found") == 2)
+        assert STATUS.format("asks") not in it.server.seen[3:]
+
+
+async def test_alike_pods_are_given_a_node_each():
+    async with preempting() as it:
+        it.fails("one")
+        it.fails("two")
+        await it.server.asked(6)
+        assert {it.cluster.nominations.node_of(f"uid-{name}") for name in ("one", "two")} == {"a", "b"}
+        assert {each for each in it.server.seen if each.startswith("DELETE")} == {
+            DELETE.format("victim-a"), DELETE.format("victim-b"),
+        }  # fmt: skip
+
+
+async def test_without_its_nomination_stored_nobody_is_evicted():
+    async with preempting(refuses(404, "NotFound")) as it:
+        it.fails()
+        await eventually(lambda: it.server.seen and not it.cluster.nominations)
+        assert it.server.seen == [STATUS.format("asks")]
+
+
+async def test_a_refusal_is_counted_and_the_pod_is_looked_at_again():
+    async with preempting(refuses(403, "Forbidden")) as it:
+        it.fails()
+        failed = it.made.context.metrics.preemption_victims.labels("failed")
+        await eventually(lambda: failed._value.get() == 1)
+        assert it.server.seen == [STATUS.format("asks")]
+        assert it.made.parts.pending.work.is_set()
+
+
+async def test_a_nomination_that_nothing_helps_any_more_is_removed():
+    async with preempting() as it:
+        it.fails(priority=0, status={"nominatedNodeName": "a"})
+        await it.server.asked(1)
+        assert it.server.seen == [STATUS.format("asks")]
+        assert not it.cluster.nominations
+        assert it.attempts("not_found") == 1
+
+
+async def test_a_nominated_pod_of_lower_priority_loses_its_node():
+    async with preempting() as it:
+        it.see("low", priority=10, status={"nominatedNodeName": "a"})
+        it.fails()
+        await it.server.asked(4)
+        assert it.server.seen[0] == STATUS.format("asks")
+        assert STATUS.format("low") in it.server.seen
+        assert it.cluster.nominations.node_of("uid-low") == ""
+
+
+async def test_a_pod_that_was_placed_meanwhile_needs_nobody_to_go():
+    async with preempting() as it:
+        it.fails()
+        it.see("asks", **HIGH, nodeName="a")
+        it.fails("late")
+        await it.server.asked(3)
+        assert STATUS.format("asks") not in it.server.seen

@@ -1,0 +1,108 @@
+"""What a cycle leaves to pods that room is being made for, and what such pods take."""
+
+import numpy as np
+import pytest
+
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.state.changes import Change
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+
+HIGH, LOW = 100, 0
+
+
+def decide(cluster, *heads):
+    result = schedule(cluster, heads, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(0))
+    return {d.pod.name: d.assignment.node for d in result.decisions}, result.unschedulable
+
+
+def nominated(name, where="a", priority=HIGH, **over):
+    over.setdefault("requests", {"cpu": "3"})
+    return pod(name, priority=priority, status={"nominatedNodeName": where}, **over)
+
+
+def cluster_with(*waiting, nodes="a", room=10.0):
+    return cluster_state([node(n) for n in nodes], waiting, [capacity(n, room) for n in nodes])
+
+
+def asks(name="asks", priority=LOW, cpu="2", **over):
+    return pod(name, priority=priority, requests={"cpu": cpu} if cpu else None, **over)
+
+
+def test_room_that_is_made_for_a_pod_is_not_given_to_one_of_lower_or_the_same_priority():
+    # whoever schedules the nominated pod: two schedulers would evict for each other without end
+    for other in (nominated("n"), nominated("n", schedulerName="default-scheduler")):
+        cluster = cluster_with(other)
+        placed, (failure,) = decide(cluster, asks())
+        assert placed == {}
+        assert failure.diagnosis.message == "0/1 nodes are available: 1 Insufficient cpu."
+        assert failure.diagnosis.resolvable.tolist() == [0]
+        assert failure.diagnosis.requeue_on & (Change.ENDED | Change.CAPACITY) == Change.ENDED | Change.CAPACITY
+        assert decide(cluster, asks(priority=HIGH))[0] == {}
+        assert decide(cluster, asks(cpu="1"))[0] == {"asks": "a"}
+
+
+def test_a_pod_of_higher_priority_takes_the_room():
+    assert decide(cluster_with(nominated("n", priority=LOW)), asks(priority=HIGH))[0] == {"asks": "a"}
+
+
+def test_measured_room_is_kept_as_well():
+    cluster = cluster_with(nominated("n", requests=None), room=1.0)
+    placed, (failure,) = decide(cluster, asks(cpu=""))
+    assert placed == {}
+    assert failure.diagnosis.message == "0/1 nodes are available: 1 Insufficient measured capacity."
+
+
+def test_other_nodes_are_taken_instead():
+    assert decide(cluster_with(nominated("n"), nodes="ab"), asks(), asks("more"))[0] == {"asks": "b", "more": "b"}
+
+
+def test_the_nominated_pod_takes_the_room_itself_whatever_node_is_better():
+    waits = nominated("n")
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 5.0), capacity("b", 50.0)])
+    cluster.set_pod(waits, NOW)
+    assert decide(cluster, waits)[0] == {"n": "a"}
+
+
+def test_alike_nominated_pods_take_their_own_rooms():
+    pods = [nominated(f"n{i}", where) for i, where in enumerate("abb")]
+    cluster = cluster_with(*pods, nodes="ab")
+    placed, failures = decide(cluster, *pods, asks("late", HIGH, "3"))
+    assert placed == {"n0": "a"}  # on b each would take the other's room, and 4 cores are not enough for both
+    assert {f.pod.name for f in failures} == {"n1", "n2", "late"}
+
+
+def test_once_it_is_placed_it_is_counted_once():
+    waits = nominated("n")
+    cluster = cluster_with(waits)
+    assert decide(cluster, waits, asks(cpu="1"), asks("more", cpu="1"))[0] == {"n": "a", "asks": "a"}
+
+
+def test_without_room_on_its_node_it_goes_elsewhere():
+    waits = nominated("n")
+    cluster = cluster_with(waits, nodes="ab")
+    cluster.set_pod(pod("there", nodeName="a", requests={"cpu": "3"}), NOW)
+    assert decide(cluster, waits)[0] == {"n": "b"}
+    cluster = cluster_with(nominated("m", "gone"), nodes="a")
+    assert decide(cluster, nominated("m", "gone"))[0] == {"m": "a"}
+
+
+AFFINITY = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}]}}  # fmt: skip
+ANTI = {"podAntiAffinity": AFFINITY["podAffinity"]}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "nodes"), [(AFFINITY, {}), (ANTI, {"asks": "b"})], ids=["affinity to it", "anti-affinity to it"]
+)
+def test_nothing_may_depend_on_a_nominated_pod(affinity, nodes):
+    cluster = cluster_with(nominated("n", labels={"app": "x"}, requests=None), nodes="ab")
+    assert decide(cluster, asks(affinity=affinity))[0] == nodes
+
+
+def test_after_a_cycle_the_cluster_is_as_before():
+    cluster = cluster_with(nominated("n"), nodes="ab")
+    version = cluster.signatures.version
+    before = cluster.measured.available.tolist(), cluster.resources.used("cpu", slice(0, 2)).tolist()
+    assert decide(cluster, asks(cpu="5"))[0] == {}
+    after = cluster.measured.available.tolist(), cluster.resources.used("cpu", slice(0, 2)).tolist()
+    assert (after, cluster.signatures.version) == (before, version)
