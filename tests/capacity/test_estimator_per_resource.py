@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from concerto.api.capacity_settings import EstimatorSettings
-from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
+from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator, UsageBatch
 
 SETTINGS = EstimatorSettings()
 FIRST = SETTINGS.initial_per_pod_cost
@@ -52,12 +52,14 @@ class Node:
 def feed(law, usage, pods, younger, non_pod, measured=None, quiet=None):
     law.update(
         SETTINGS,
-        usage=usage,
-        measured=np.ones(usage.shape, dtype=bool) if measured is None else measured,
-        quiet=np.ones(pods.shape, dtype=bool) if quiet is None else quiet,
-        pods=pods,
-        younger=younger,
-        non_pod=non_pod,
+        UsageBatch(
+            usage=usage,
+            measured=np.ones(usage.shape, dtype=bool) if measured is None else measured,
+            quiet=np.ones(pods.shape, dtype=bool) if quiet is None else quiet,
+            pods=pods,
+            younger=younger,
+            non_pod=non_pod,
+        ),
         full_above=0.95,
         least_cost=np.full(len(pods), LEAST),
         elapsed_seconds=1.0,

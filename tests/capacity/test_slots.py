@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from concerto.api.capacity_settings import SlotSettings
 from concerto.capacity.large_pods import LargePods
-from concerto.capacity.slots import SlotLaw
+from concerto.capacity.slots import CPUBatch, FirstGuess, PodsByAge, SlotLaw
 
 STEADY = SlotSettings(head_room=1.0, adaptation=0.0, turnaround_seconds=0.0, extra_pods=0.0)
 
@@ -25,18 +25,16 @@ def run(law, seconds, *, pods, load, used, own=1.0, settings=STEADY, life=10.0, 
             law.started(0, 0.0)
         law.update(
             settings,
-            demand=np.full((1, 10), load),
-            used=np.full((1, 10), used),
-            own_share=np.array([own]),
-            shown=np.full((1, 10), float(pods)),
-            shown_age=np.zeros(1),
-            certain=np.array([float(pods)]),
-            settled=np.array([0.0]),
-            present=np.array([float(pods)]),
-            measured=np.array([True]),
-            initial_cost=np.array([0.1]),
-            idle_cost_growth=0.01,
-            large=large or LargePods(1),
+            CPUBatch(np.full((1, 10), load), np.full((1, 10), used), np.array([own]), np.array([True])),
+            PodsByAge(
+                present=np.array([float(pods)]),
+                settled=np.array([0.0]),
+                certain=np.array([float(pods)]),
+                shown=np.full((1, 10), float(pods)),
+                shown_age=np.zeros(1),
+            ),
+            large or LargePods(1),
+            FirstGuess(np.array([0.1]), 0.01),
             elapsed_seconds=1.0,
         )
     return law

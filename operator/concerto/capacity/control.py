@@ -12,11 +12,11 @@ from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity import cpu_demand
 from concerto.capacity.batch import Batch, or_zero
 from concerto.capacity.capacity_rules import Demand, Estimate, first_signal_cost, signal_units
-from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator
+from concerto.capacity.estimator_per_resource import SETTLE_AGES, PerResourceEstimator, UsageBatch
 from concerto.capacity.estimator_signal import SignalEstimator
 from concerto.capacity.large_pods import LargePods
 from concerto.capacity.pod_ages import PodAges
-from concerto.capacity.slots import SlotLaw
+from concerto.capacity.slots import CPUBatch, FirstGuess, PodsByAge, SlotLaw
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -85,12 +85,14 @@ class CapacityControl:
         """
         self._per_resource.update(
             self.settings.estimator,
-            usage=batch.smoothed,
-            measured=batch.ok,
-            quiet=batch.quiet,
-            pods=batch.pods,
-            younger=batch.younger.transpose(2, 0, 1),
-            non_pod=batch.non_pod,
+            UsageBatch(
+                usage=batch.smoothed,
+                measured=batch.ok,
+                quiet=batch.quiet,
+                pods=batch.pods,
+                younger=batch.younger.transpose(2, 0, 1),
+                non_pod=batch.non_pod,
+            ),
             full_above=1.0 - self.settings.smoothing.delta,
             least_cost=1.0 / np.maximum(self.allocatable_pods, 1.0),
             elapsed_seconds=elapsed,
@@ -118,23 +120,17 @@ class CapacityControl:
             self.large.saw(node, used_by_pod, taken, float(self.slots.load_now[node]), now)
         age = self._age_index(self.slots.show_seconds())
         younger = np.take_along_axis(batch.younger, age[None, None], axis=1)[:, 0]
-        self.slots.update(
-            self.settings.slots,
-            demand=demand,
-            used=used,
-            own_share=own_share,
+        next_age = np.minimum(age + 1, len(SETTLE_AGES) - 1)[None]
+        by_age = PodsByAge(
+            present=pods,
+            settled=pods - self._ages.younger[-1],
+            certain=pods - np.take_along_axis(self._ages.younger, next_age, axis=0)[0],
             shown=(batch.pods.T - younger).T,
             shown_age=np.asarray(SETTLE_AGES)[age],
-            certain=pods
-            - np.take_along_axis(self._ages.younger, np.minimum(age + 1, len(SETTLE_AGES) - 1)[None], axis=0)[0],
-            settled=pods - self._ages.younger[-1],
-            present=pods,
-            measured=batch.fresh & known.any(axis=1),
-            initial_cost=self._per_resource.first_cost[:, cpu],
-            idle_cost_growth=self.settings.estimator.idle_cost_growth,
-            large=self.large,
-            elapsed_seconds=elapsed,
         )
+        of_cpus = CPUBatch(demand, used, own_share, batch.fresh & known.any(axis=1))
+        guess = FirstGuess(self._per_resource.first_cost[:, cpu], self.settings.estimator.idle_cost_growth)
+        self.slots.update(self.settings.slots, of_cpus, by_age, self.large, guess, elapsed)
 
     @staticmethod
     def _age_index(seconds: Floats) -> Ints:

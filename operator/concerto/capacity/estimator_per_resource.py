@@ -16,6 +16,7 @@ The regressions forget at the rate at which a Kalman filter with the given noise
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -34,6 +35,27 @@ _FIRST_CHOICE = 4
 """Settle age believed before anything was learned: rather too old than too young (the other way runs away)."""
 _BETTER = 0.8
 """A candidate takes over when its error is below this share of the present one's: no flutter between equals."""
+
+
+@dataclass(frozen=True)
+class UsageBatch:
+    """One batch of b samples of N nodes and m resources.
+
+    Attributes:
+        usage: (N, b, m) smoothed usage; any number where not ``measured``.
+        measured: (N, b, m).
+        quiet: (N, b) outside of churn windows.
+        pods: (N, b) pods running, n.
+        younger: (N, b, K) of which younger than each of SETTLE_AGES.
+        non_pod: (N, m) mean usage outside of pods over the batch; NaN where it is unknown.
+    """
+
+    usage: Floats
+    measured: Bools
+    quiet: Bools
+    pods: Floats
+    younger: Floats
+    non_pod: Floats
 
 
 class PerResourceEstimator:
@@ -68,13 +90,8 @@ class PerResourceEstimator:
     def update(
         self,
         settings: EstimatorSettings,
+        batch: UsageBatch,
         *,
-        usage: Floats,
-        measured: Bools,
-        quiet: Bools,
-        pods: Floats,
-        younger: Floats,
-        non_pod: Floats,
         full_above: float,
         least_cost: Floats,
         elapsed_seconds: float,
@@ -83,24 +100,20 @@ class PerResourceEstimator:
 
         Args:
             settings: noises, idle growth.
-            usage: (N, b, m) smoothed usage; any number where not ``measured``.
-            measured: (N, b, m).
-            quiet: (N, b) outside of churn windows.
-            pods: (N, b) pods running, n.
-            younger: (N, b, K) of which younger than each of SETTLE_AGES.
-            non_pod: (N, m) mean usage outside of pods over the batch; NaN where it is unknown.
+            batch: the samples.
             full_above: usage from which a resource counts as full.
             least_cost: (N,) cost below which no estimate goes.
             elapsed_seconds: time since the batch before.
         """
         gain = min(1.0, sqrt(settings.process_noise / settings.measurement_noise))
+        usage, measured, pods = batch.usage, batch.measured, batch.pods
         samples = usage.shape[1]
-        self._update_base(gain, usage, measured, pods, non_pod)
+        self._update_base(gain, usage, measured, pods, batch.non_pod)
         own = np.maximum(usage - self._known_base()[:, None, :], 0.0)
         counted = measured & (pods > 0.0)[:, :, None]
         full = counted & (usage >= full_above)
-        weight = ((counted & ~full) & quiet[:, :, None]) / samples
-        mature = pods[:, :, None] - younger
+        weight = ((counted & ~full) & batch.quiet[:, :, None]) / samples
+        mature = pods[:, :, None] - batch.younger
 
         forget = gain * weight.sum(axis=1)
         weighted = weight * own

@@ -22,6 +22,8 @@ evidence (docs/references.md).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,65 @@ _NOW_SECONDS = 2.5
 _ROUNDED = 1.5
 """A window is filled if no more than this is missing: fractions can't be filled, and ends come between batches."""
 _MOST_ROOM = 2.0
+
+
+@dataclass(frozen=True)
+class CPUBatch:
+    """What the samples of one batch show of the CPUs of N nodes.
+
+    Attributes:
+        demand: (N, b) runnable threads per CPU, D; NaN where no sample shows it.
+        used: (N, b) CPU utilisation, u; NaN with ``demand``.
+        own_share: (N,) share of ``used`` that pods cause.
+        measured: (N,) whether the batch has a usable sample.
+    """
+
+    demand: Floats
+    used: Floats
+    own_share: Floats
+    measured: Bools
+
+
+@dataclass(frozen=True)
+class PodsByAge:
+    """The pods of N nodes.
+
+    Attributes:
+        present: (N,) pods now.
+        settled: (N,) of them, those that have been there for long.
+        certain: (N,) of them, those that are surely older than ``SlotLaw.show_seconds``.
+        shown: (N, b) pods at least ``shown_age`` old, by sample.
+        shown_age: (N,) an age up to ``SlotLaw.show_seconds``, by the clock that counts pods by age.
+    """
+
+    present: Floats
+    settled: Floats
+    certain: Floats
+    shown: Floats
+    shown_age: Floats
+
+    def without(self, apart: Floats) -> PodsByAge:
+        """The same without (N,) pods that are old."""
+        return replace(
+            self,
+            present=self.present - apart,
+            settled=np.maximum(self.settled - apart, 0.0),
+            certain=np.maximum(self.certain - apart, 0.0),
+            shown=np.maximum(self.shown - apart[:, None], 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class FirstGuess:
+    """What a pod is taken to cost while none has completed.
+
+    Attributes:
+        cost: (N,) fraction of a node.
+        idle_growth: by how much it rises in a second without pods, fraction of a node.
+    """
+
+    cost: Floats
+    idle_growth: float
 
 
 class SlotLaw:
@@ -90,55 +151,40 @@ class SlotLaw:
     def update(
         self,
         settings: SlotSettings,
-        *,
-        demand: Floats,
-        used: Floats,
-        own_share: Floats,
-        shown: Floats,
-        shown_age: Floats,
-        certain: Floats,
-        settled: Floats,
-        present: Floats,
-        measured: Bools,
-        initial_cost: Floats,
-        idle_cost_growth: float,
+        cpu: CPUBatch,
+        pods: PodsByAge,
         large: LargePods,
+        guess: FirstGuess,
         elapsed_seconds: float,
     ) -> None:
         """Take one batch.
 
         Args:
             settings: of the law.
-            demand: (N, b) runnable threads per CPU, D; NaN where no sample shows it.
-            used: (N, b) CPU utilisation, u; NaN with ``demand``.
-            own_share: (N,) share of ``used`` that pods cause.
-            shown: (N, b) pods at least ``shown_age`` old.
-            shown_age: (N,) an age up to ``show_seconds``, by the clock that counts pods by age.
-            certain: (N,) pods now that are surely older than ``show_seconds``.
-            settled: (N,) pods now that have been there for long.
-            present: (N,) pods now.
-            measured: (N,) whether the batch has a usable sample.
-            initial_cost: (N,) first guess of a pod's cost, fraction of a node.
-            idle_cost_growth: by how much a second without pods lets the guess of the cost rise, fraction of a node.
-            large: the node's large pods: only the CPU they use counts here.
+            cpu: what its samples show of the CPUs.
+            pods: the pods of the nodes.
+            large: the large ones among them: only the CPU that they use counts here.
+            guess: of a pod's cost, while none has completed.
             elapsed_seconds: time since the batch before.
         """
+        demand, used, own_share, measured = cpu.demand, cpu.used, cpu.own_share, cpu.measured
+        initial_cost, present = guess.cost, pods.present
         known = ~np.isnan(demand)
         count = np.maximum(known.sum(axis=1), 1)
         load = np.where(known, demand, 0.0).sum(axis=1) / count
         work = np.where(known, used, 0.0).sum(axis=1) / count
         spare = 1.0 - work * (1.0 - own_share) - large.wanted
         apart = np.minimum(large.count, present)
-        present, settled, certain = present - apart, np.maximum(settled - apart, 0.0), np.maximum(certain - apart, 0.0)
-        shown = np.maximum(shown - apart[:, None], 0.0)
+        pods = pods.without(apart)
+        present, settled = pods.present, pods.settled
         own_share = np.maximum(own_share - large.share / np.maximum(work, 1e-9), 0.0)
-        lived = np.where(known, shown / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
+        lived = np.where(known, pods.shown / np.maximum(np.where(known, demand, 1.0), 1.0), 0.0).sum(axis=1) / count
 
-        self._forget(settings, present, apart, initial_cost, idle_cost_growth, elapsed_seconds)
+        self._forget(settings, present, apart, guess, elapsed_seconds)
         gained = measured * elapsed_seconds
         life = self._life()
         # Pods whose load has not shown yet would count as thrift; those that have stand for them
-        self._lived += lived * gained * np.where(life > 0.0, life / np.maximum(life - shown_age, 1e-9), 1.0)
+        self._lived += lived * gained * np.where(life > 0.0, life / np.maximum(life - pods.shown_age, 1e-9), 1.0)
         self._worked += work * own_share * gained
         self.spare += (
             np.minimum(1.0, elapsed_seconds / settings.memory_seconds)
@@ -167,7 +213,7 @@ class SlotLaw:
         new = np.maximum(present - settled, 0.0)
         now = np.minimum(work * own_share + new * initial_cost, present * initial_cost) / np.maximum(present, 1.0)
         self._share_now = np.where(measured & (present > 0.0), now, initial_cost)
-        first, blind, least = self._blind(settings, load, load * own_share, present, certain, settled, initial_cost)
+        first, blind, least = self._blind(settings, load, load * own_share, pods, initial_cost)
         # A node always runs one pod, and it may be a large one unless that is there to stay
         window = np.maximum(np.where(large.passing, 0.0, 1.0), np.where(proven, learned, blind))
         # What is held for later is not filled at once: neither the care of a blind start nor growth bounds it
@@ -219,8 +265,7 @@ class SlotLaw:
         settings: SlotSettings,
         present: Floats,
         apart: Floats,
-        initial_cost: Floats,
-        idle_cost_growth: float,
+        guess: FirstGuess,
         elapsed: float,
     ) -> None:
         """Old evidence fades over a life; while a node idles, the cost creeps up to the first guess."""
@@ -232,9 +277,9 @@ class SlotLaw:
         # What comes next may be another workload: a restart after idling, as TCP's (RFC 2861)
         slots = np.maximum(self.spare * self._lived / np.maximum(self._worked, _LEAST_BUSY_SECONDS), 1e-9)
         cost = 1.0 / slots
-        risen = np.minimum(cost + idle_cost_growth * elapsed, np.maximum(cost, initial_cost))
+        risen = np.minimum(cost + guess.idle_growth * elapsed, np.maximum(cost, guess.cost))
         self._idle_seconds = np.where(busy, 0.0, self._idle_seconds + elapsed)
-        forgotten = self._idle_seconds * idle_cost_growth >= initial_cost
+        forgotten = self._idle_seconds * guess.idle_growth >= guess.cost
         self._lived *= np.where(busy, 1.0, cost / risen)
         self._mean_pods = np.where(busy, self._mean_pods, np.minimum(self._mean_pods, 1.0 / risen))
         keep = np.where(alone, 1.0, np.where(forgotten, 0.0, keep))
@@ -256,18 +301,17 @@ class SlotLaw:
         settings: SlotSettings,
         load: Floats,
         by_pods: Floats,
-        present: Floats,
-        certain: Floats,
-        settled: Floats,
+        pods: PodsByAge,
         initial_cost: Floats,
     ) -> tuple[Floats, Floats, Floats]:
         """First wave, window and least tokens of nodes on which nothing has completed yet."""
+        present, settled = pods.present, pods.settled
         first = np.maximum(1.0, settings.first_share / initial_cost)
         most = 1.0 / initial_cost
         # Pods that have been there for long are no more a risk; others may be added beside them
         window = settled + np.minimum(first + settings.blind_per_second * self._busy_seconds, most)
         # Pods old enough make the load that is seen: so many like them would fill the node, the others left as they are
-        seen = np.where(np.isnan(self._shown_at) | (load >= settings.full), 0.0, certain)
+        seen = np.where(np.isnan(self._shown_at) | (load >= settings.full), 0.0, pods.certain)
         by_load = np.minimum(present - seen + seen / np.maximum(by_pods, settings.shows), settled + most)
         window = np.where(seen > 0.0, np.maximum(window, by_load), window)
         least = np.where(seen > 0.0, np.minimum(by_load - present, 1.0 + present / 2.0), -np.inf)
