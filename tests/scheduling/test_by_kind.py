@@ -37,11 +37,6 @@ def run(cluster, *pods, now=NOW):
     return schedule(cluster, pods, {"concerto": profile()}, now=now, generator=np.random.default_rng(1))
 
 
-def kinds_apart(name):
-    """A pod of a kind of its own, and not of the images of others."""
-    return pod(name, containers=[{"name": "main", "image": name}])
-
-
 def test_a_decision_says_what_the_pod_was_taken_to_cost_and_what_was_left():
     cluster = knows(cluster_state([node("n")], [], [measured("n", system_cpu=0.25)]), p=(2.0, 4.0, 64 * MI))
     (decision,) = run(cluster, pod("p")).decisions
@@ -134,3 +129,37 @@ def test_a_node_that_is_over_shows_it():
     cluster = knows(cluster_state([node("n")], there, [measured("n")]), p=(2.0, 4.0, 64 * MI))
     (verdict,) = explain(cluster, pod("p"), profile(), NOW)
     assert verdict.left.startswith("-1.4 CPU")
+
+
+class Stream:
+    """Two nodes full of small pods of which one ends a second, more of them waiting, and one large pod among those."""
+
+    def __init__(self, *, wait_seconds):
+        self.profile = profile(large_pod_wait_seconds=wait_seconds)
+        self.small = [pod(f"small-{i}", nodeName=("a", "b")[i % 2], phase="Running") for i in range(18)]
+        self.cluster = cluster_state([node("a"), node("b")], self.small, [measured("a"), measured("b")])
+        knows(self.cluster, small=(0.5, 1.0, MI), large=(3.0, 1.0, MI))
+        self.made = 0
+
+    def second(self, now, large):
+        self.cluster.set_pod(replace(self.small.pop(0), phase="Succeeded"), now)
+        for name in ("a", "b"):  # agents go on reporting
+            self.cluster.set_capacity(replace(measured(name), resource_version=str(10 + int(now))), now)
+        self.made += 1
+        small = replace(pod(f"small-{100 + self.made}"), created=now)
+        result = schedule(
+            self.cluster, [large, small], {"concerto": self.profile}, now=now, generator=np.random.default_rng(1)
+        )
+        for decision in result.decisions:
+            if decision.pod.name == large.name:
+                return decision
+            self.small.append(replace(decision.pod, node_name=decision.assignment.node, phase="Running"))
+        return None
+
+
+def test_a_large_pod_does_not_wait_for_ever_behind_small_ones_that_take_each_place_that_comes_free():
+    stream = Stream(wait_seconds=30.0)
+    large = replace(pod("large"), created=NOW)
+    placed_at = next((s for s in range(300) if stream.second(NOW + s, large) is not None), None)
+    assert placed_at is not None
+    assert 30 <= placed_at <= 60, "a node is drained for it once it has waited for largePodWait"

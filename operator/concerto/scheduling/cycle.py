@@ -20,7 +20,7 @@ from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.evaluation import Evaluation, Placement, Ranked, reserved
 from concerto.scheduling.framework import Query
-from concerto.scheduling.large_pod_drain import LargePodDrain, required_cpu, waits
+from concerto.scheduling.large_pod_drain import LargePodDrain, ignores_size_by_kind, required_cpu, waits
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose, diagnose_error
 from concerto.scheduling.state.cluster import ClusterState
@@ -131,6 +131,7 @@ def schedule(
         cycle.look_at(pod)
     cycle.drain.end()
     cluster.kinds.pods_wait = bool(cycle.result.unschedulable or cycle.result.has_more)
+    cluster.kinds.large_pods_wait = any(failure.always_considered for failure in cycle.result.unschedulable)
     return cycle.result
 
 
@@ -247,6 +248,8 @@ class _Cycle:
         failure = self._failed[alike]
         query = failure.evaluation.query if failure.evaluation is not None else None
         is_large = query is not None and (query.required_cpu is not None or query.ignores_size)
+        if query is not None and query.cost is not None:
+            is_large = self._cluster.kinds.is_large(query.cost)
         always_considered = is_large and waits(pod, profile, self._now) >= 1
         self.result.unschedulable.append(Unschedulable(pod, failure.diagnosis, always_considered, failure.error))
         if always_considered and failure.evaluation is not None:
@@ -277,7 +280,8 @@ def request_of(cluster: ClusterState, pod: PodView, profile: Profile, now: float
     if not (cluster.kinds and pod.counted):
         return Request(reservation, *required_cpu(cluster, pod, profile, now))
     cost = cluster.kinds.cost_of(pod)
-    return Request(reservation, None, False, cost, None if cost.basis == "Ended" else pod.kind)
+    ignores_size = ignores_size_by_kind(cluster, pod, cost, profile, now)
+    return Request(reservation, None, ignores_size, cost, None if cost.basis == "Ended" else pod.kind)
 
 
 def query_for(

@@ -8,6 +8,7 @@ from itertools import chain, islice
 import numpy as np
 
 from concerto.api.pod import PodView
+from concerto.capacity.kinds.cost import Cost
 from concerto.scheduling.evaluation import Evaluation, Placement
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
@@ -52,6 +53,16 @@ def required_cpu(cluster: ClusterState, pod: PodView, profile: Profile, now: flo
     return millicores * 0.5 ** (waited - 1), False
 
 
+def ignores_size_by_kind(cluster: ClusterState, pod: PodView, cost: Cost, profile: Profile, now: float) -> bool:
+    """Whether the pod, placed by what it costs, goes wherever any CPU is left, drained nodes included.
+
+    A large pod does once draining has not helped for long, and an ordinary one once nodes were drained at its cost for
+    long.
+    """
+    limit = _MAX_WAITS_LARGE if cluster.kinds.is_large(cost) else _MAX_WAITS_REGULAR
+    return cluster.kinds.large_pods_wait and waits(pod, profile, now) >= limit
+
+
 class LargePodDrain:
     """Nodes that a cycle gives no regular pods, so that they come free for large pods that have waited for long.
 
@@ -70,13 +81,16 @@ class LargePodDrain:
 
     def first(self, heads: Iterable[PodView], profiles: Mapping[str, Profile], now: float) -> Iterable[PodView]:
         """The same pods, of each priority those first that nodes may be drained for: others would take what is free."""
-        if not self._cluster.large_pods.sizes:
+        kinds = self._cluster.kinds
+        if not (self._cluster.large_pods.sizes or (kinds and kinds.large_pods_wait)):
             return heads
 
         def has_waited(pod: PodView) -> bool:
             profile = profiles.get(pod.scheduler_name)
             if profile is None or not waits(pod, profile, now):
                 return False
+            if kinds and pod.counted:
+                return kinds.is_large(kinds.cost_of(pod))
             millicores, ignores_size = required_cpu(self._cluster, pod, profile, now)
             return millicores is not None or ignores_size
 
@@ -107,7 +121,8 @@ class LargePodDrain:
         for plugin, state in evaluation.filters:
             if not plugin.mended_by_draining:
                 wanted &= plugin.check(state, rows) == 0
-        taken = cluster.large_pods.taken(rows)
+        by_kind = evaluation.query.cost is not None
+        taken = -cluster.kinds.loads.cpu_left(rows) if by_kind else cluster.large_pods.taken(rows)
         draining = cluster.large_pods.draining[rows]
         max_more = max(1, int(_MAX_DRAINING * np.count_nonzero(wanted))) - int(np.count_nonzero(wanted & draining))
         possible: Ints = np.flatnonzero(wanted & ~draining & np.isfinite(taken))

@@ -38,11 +38,13 @@ class KindLoads(PodIndex):
     Attributes:
         loads: what is committed on each row.
         pods_wait: whether the last cycle left pods without a node.
+        large_pods_wait: whether one of those was large (``is_large``) and had waited for long.
     """
 
     def __init__(self) -> None:
         self.loads = NodeLoads()
         self.pods_wait = False
+        self.large_pods_wait = False
         self._measured = False
         self._table: Table = {}
         self._kinds: dict[str, _Kind] = {}
@@ -72,6 +74,15 @@ class KindLoads(PodIndex):
         if cost.memory is None and (requested := pod.requests.get("memory")):
             return replace(cost, memory=float(requested))
         return cost
+
+    def is_large(self, cost: Cost) -> bool:
+        """Whether the end of one pod of ordinary size makes no room for such a pod.
+
+        While others wait, each such end would be followed by one more ordinary pod, and a large one never find a node.
+        """
+        pods = float(self.loads.pods.sum())
+        mean_share = float(self.loads.cpu.sum()) / pods if pods else 0.0
+        return cost.known and self.loads.settings.overhang * cost.share > mean_share > 0.0
 
     def may_run(self, pod: PodView, cost: Cost, rows: Rows) -> Bools:
         """Rows that may run one more pod like it, as far as pods like it have shown what they use.

@@ -56,9 +56,13 @@ class PodCapacity(FilterDefaults):
 
     def _has_room_by_kind(self, query: Query, cost: Cost, rows: Rows) -> Bools:
         """Measured rows that have room for a pod of that cost, and may be given its work now."""
-        kinds = query.cluster.kinds
-        room = query.is_measured(rows) & ~query.cluster.large_pods.draining[rows]
-        room &= kinds.loads.fits(cost, rows, query.held_by_others(rows)) & kinds.loads.paced(cost, rows, query.now)
+        kinds, draining = query.cluster.kinds, query.cluster.large_pods.draining[rows]
+        fits = kinds.loads.fits(cost, rows, query.held_by_others(rows))
+        if query.ignores_size:
+            fits |= (kinds.loads.cpu_left(rows) > 0.0) & kinds.loads.fits_memory(cost, rows)
+        elif draining.any() and not kinds.is_large(cost):
+            fits &= ~draining
+        room = query.is_measured(rows) & fits & kinds.loads.paced(cost, rows, query.now)
         if cost.basis != "Ended":
             room &= kinds.may_run(query.pod, cost, rows)
         return room
