@@ -1,4 +1,4 @@
-"""What the recorder makes of placements by cost: it must find what is wrong with them."""
+"""What the recorder makes of placements: it must find what is wrong with them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from e2e.testbed.recorder import Assignment, PodHistory, late_writes
 from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, amount, judge
 
 NODE = Node(cpu=4000, memory=8 << 30, own_cpu=400.0, own_memory=1e9)
@@ -46,3 +47,32 @@ def test_a_pod_costs_at_least_the_smaller_of_what_was_recorded_before_and_after(
 
 def test_quantities_are_read_to_the_thousandth() -> None:
     assert [amount(q) for q in ("2", "1500m", "8Ki", "1Gi")] == [2000, 1500, 8_192_000, 1_073_741_824_000]
+
+
+def decision(uid: str, leader: str, created: int, node: str = "n1") -> Assignment:
+    return Assignment(uid, f"d/{uid}", node, "1", "Capacity", 1.0, f"cycle-{leader}-000001", 0, created)
+
+
+def bound(at: int | None, node: str = "n1") -> PodHistory:
+    return PodHistory("d/p", counts=True, node=node, bound=at or 99, bound_at=at)
+
+
+# The first leader records p at 10 and its successor q at 20; then what else there is, and how many writes were late
+FIRST, SECOND = decision("p", "first", 10), decision("q", "second", 20)
+LATE = {
+    "the first binds before its successor's record": ({"p": bound(15)}, [], 0),
+    "the first binds after its successor's record": ({"p": bound(25)}, [], 1),
+    "the successor places the pod anew, and binds it": ({"p": bound(35)}, [decision("p", "second", 30)], 0),
+    "the successor places it elsewhere, and the first binds it": (
+        {"p": bound(35)}, [decision("p", "second", 30, "n2")], 1
+    ),
+    "the first records after its successor": ({}, [decision("r", "first", 25)], 1),
+    "the binding itself was not seen": ({"p": bound(None)}, [], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pods", "more", "late"), LATE.values(), ids=LATE)
+def test_what_comes_after_a_successors_first_record_is_late_where(
+    pods: dict[str, PodHistory], more: list[Assignment], late: int
+) -> None:
+    assert len(late_writes(pods, [FIRST, SECOND, *more])) == late

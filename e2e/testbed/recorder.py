@@ -66,13 +66,19 @@ class Assignment:
 
 @dataclass
 class PodHistory:
-    """What happened to one pod (by UID), as revisions."""
+    """What happened to one pod (by UID), as revisions.
+
+    Attributes:
+        bound: the first at which it was seen with a node.
+        bound_at: the same where a watch showed the binding itself; None where a list showed what came of it later.
+    """
 
     name: str
     counts: bool
     kind: str = ""
     node: str | None = None
     bound: int | None = None
+    bound_at: int | None = None
     ended: int | None = None
     nodes_seen: set[str] = field(default_factory=set)
 
@@ -183,7 +189,7 @@ class Recorder:
                 gone = {**obj, "metadata": {**obj["metadata"], "resourceVersion": revision}}
                 self._note("DELETED", kind, gone)
         for item in items:
-            self._note("ADDED", kind, item)
+            self._note("LISTED", kind, item)
 
     def _note(self, change: str, kind: str, obj: dict[str, Any]) -> None:
         with self._lock:
@@ -225,7 +231,9 @@ class Recorder:
                     for assignment in batches[uid]:
                         assignment.deleted = revision
         assignments = [a for batch in batches.values() for a in batch]
-        return self._judge(pods, nodes, capacities, assignments, late_writes(pods, assignments))
+        # In a gap a record may have come and gone
+        late = late_writes({} if self.gaps else pods, assignments)
+        return self._judge(pods, nodes, capacities, assignments, late)
 
     @staticmethod
     def _note_pod(pods: dict[str, PodHistory], revision: int, change: str, obj: dict[str, Any]) -> None:
@@ -236,7 +244,8 @@ class Recorder:
         if node:
             pod.nodes_seen.add(node)
             pod.node = node
-            pod.bound = pod.bound or revision
+            if pod.bound is None:
+                pod.bound, pod.bound_at = revision, None if change == "LISTED" else revision
         if (change == "DELETED" or _ended(obj)) and pod.ended is None:
             pod.ended = revision
 
@@ -307,7 +316,7 @@ def late_writes(pods: dict[str, PodHistory], assignments: list[Assignment]) -> l
     """Placement records and bindings of a leader that came after the first record of its successor.
 
     Args:
-        pods: by UID.
+        pods: by UID; their bindings are judged where a watch has shown them.
         assignments: of all leaders, whose records bear the instance that wrote them in their names.
     """
     first: dict[str, int] = {}
@@ -328,11 +337,11 @@ def late_writes(pods: dict[str, PodHistory], assignments: list[Assignment]) -> l
         of_pod[a.uid].append(a)
     for uid, decided in of_pod.items():
         pod = pods.get(uid)
-        if pod is None or pod.bound is None:
+        if pod is None or pod.bound_at is None:
             continue
-        now = leader_at(pod.bound)
+        now = leader_at(pod.bound_at)
         # Whom its successor places anew has a record of the successor's by then
-        if not any(_leader(a) == now and a.node == pod.node and a.created < pod.bound for a in decided):
+        if not any(_leader(a) == now and a.node == pod.node and a.created < pod.bound_at for a in decided):
             late.append(
                 f"{pod.name} was bound to {pod.node} after the first record of {now}, which had not placed it there"
             )
