@@ -17,6 +17,7 @@ from support.faulty_server import faulty, refuses
 SCHEDULING = {
     "nodes", "pods", "namespaces", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots",
     "poddisruptionbudgets",
+    "services", "replicationcontrollers", "replicasets", "statefulsets",
 }  # fmt: skip
 PINNING = {"nodecputopologies", "podcpubindings"}
 

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from concerto.api.conditions import find_condition
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
-from concerto.api.pod_ownership import belongs_to_node
+from concerto.api.pod_ownership import belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, shape_of
 from concerto.api.timestamps import parse_timestamp
@@ -52,6 +52,7 @@ class PodView:
         scheduled_at: when it was bound to its node; None where its conditions do not say so.
         deleting_since: when its deletion was requested; 0 where that is unknown, or it is not being deleted.
         host: IP address of its node; empty before its kubelet has reported it.
+        owner: kind and name of the ReplicationController, ReplicaSet or StatefulSet that controls it; None without one.
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
     """
 
@@ -80,6 +81,7 @@ class PodView:
     deleting_since: float = 0.0
     host: str = ""
     first_ready: float | None = None
+    owner: tuple[str, str] | None = None
 
     @property
     def key(self) -> str:
@@ -151,6 +153,7 @@ class PodView:
             scheduled_at=_time(scheduled_at, None) if scheduled_at and scheduled["status"] == "True" else None,
             deleting_since=_deleting_since(metadata),
             host=status.get("hostIP") or "",
+            owner=spreading_owner(metadata),
         )
 
 

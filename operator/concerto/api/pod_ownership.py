@@ -19,6 +19,20 @@ MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a mirror pod: the API object of a static pod."""
 
 
+_SPREADING = {
+    ("v1", "ReplicationController"), ("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"),
+}  # fmt: skip
+"""Kinds of workloads whose pods are spread by default (kube-scheduler's ``DefaultSelector``)."""
+
+
+def spreading_owner(metadata: Raw) -> tuple[str, str] | None:
+    """Kind and name of the controller by which a pod with this metadata is spread by default; None without one."""
+    owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), None)
+    if owner is None or (owner.get("apiVersion"), owner.get("kind")) not in _SPREADING:
+        return None
+    return owner["kind"], owner["name"]
+
+
 def belongs_to_node(pod: Raw) -> bool:
     """Whether a raw Pod, whole or trimmed, is a mirror pod or a DaemonSet's, which takes no measured capacity."""
     return MIRROR in (pod["metadata"].get("annotations") or ()) or is_of_daemon_set(pod)

@@ -95,6 +95,11 @@ class PodShape:
         return bool(self.affinity or self.anti_affinity or self.soft_affinity or self.hard_spread or self.soft_spread)
 
     @property
+    def spreads(self) -> bool:
+        """Whether it has topology spread constraints, so that there are none by default."""
+        return bool(self.hard_spread or self.soft_spread)
+
+    @property
     def selects_nodes(self) -> bool:
         """Whether it has a node selector or a required node affinity."""
         return bool(self.node_selector.labels) or self.node_selector.terms is not None

@@ -38,6 +38,7 @@ from concerto.controllers.scheduling.preemption import PreemptionController
 from concerto.controllers.scheduling.profiles import ProfileController
 from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler
+from concerto.controllers.scheduling.workload_informers import follow_selectors, trim_to_selector
 from concerto.kube import Object, Resource, Session
 from concerto.kube.election import LeaderElection
 from concerto.kube.events import EventRecorder
@@ -51,7 +52,11 @@ from concerto.kube.resources import (
     POD_DISRUPTION_BUDGETS,
     POD_RESERVATIONS,
     PODS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
     SCHEDULING_PROFILES,
+    SERVICES,
+    STATEFUL_SETS,
     SUBSPACE_SNAPSHOTS,
 )
 from concerto.scheduling.state.cluster import ClusterState
@@ -266,6 +271,9 @@ def _add_scheduling(
     plan.follow(NODES, informers.nodes.on_change, trim=trim_node)
     plan.follow(PODS, informers.pods.on_change, trim=trim_pod, field_selector=NOT_ENDED)
     plan.follow(NAMESPACES, informers.namespaces.on_change, trim=trim_namespace)
+    selectors = parts.cluster.signatures.workload_selectors
+    for resource in (SERVICES, REPLICATION_CONTROLLERS, REPLICA_SETS, STATEFUL_SETS):
+        plan.follow(resource, follow_selectors(resource, selectors), trim=trim_to_selector)
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)

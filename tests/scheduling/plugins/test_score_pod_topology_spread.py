@@ -98,3 +98,26 @@ def test_placements_are_followed():
     assert plugin.normalise(state, np.zeros(3)).tolist() == [100, 100, 0]
     plugin.remove_pod(state, pod("first", **X), 2)
     assert plugin.normalise(state, np.zeros(3)).tolist() == [100, 100, 100]
+
+
+ZONES = [
+    node("a1", labels={"topology.kubernetes.io/zone": "a"}),
+    node("a2", labels={"topology.kubernetes.io/zone": "a"}),
+    node("b", labels={"topology.kubernetes.io/zone": "b"}),
+    node("nowhere"),
+]
+
+
+def test_a_pod_without_constraints_is_spread_by_its_service_over_nodes_and_zones():
+    cluster = cluster_state(ZONES, [running("p", "a1"), running("q", "a1")])
+    assert scores(PodTopologySpread(), query(cluster, pod("new", **X))) == {}, "no Service selects it"
+    cluster.signatures.workload_selectors.set_service("default", "s", {"app": "x"})
+    # a1: 2 ln(4 nodes + 2) + 2 and 2 ln(3 zones + 2) + 4 make 13; a2 9, b 6, nowhere 2
+    assert scores(PodTopologySpread(), query(cluster, pod("new", **X))) == {"a1": 15, "a2": 46, "b": 69, "nowhere": 100}
+
+
+def test_one_that_has_constraints_of_its_own_is_not():
+    cluster = cluster_state(ZONES, [running("p", "a1")])
+    cluster.signatures.workload_selectors.set_service("default", "s", {"app": "x"})
+    hard = over(spread(whenUnsatisfiable="DoNotSchedule"))
+    assert scores(PodTopologySpread(), query(cluster, pod("new", **hard))) == {}

@@ -51,3 +51,15 @@ def test_selectors_are_counted_and_go():
         assert signatures.of(pod("p", labels={"app": "a"}, namespace="x")) != before
         signatures.remove_selector(selector(matchLabels={"app": "a"}))
     assert signatures.of(pod("p", labels={"app": "a"}, namespace="x")) == before
+
+
+def test_pods_of_different_services_are_not_alike_as_they_are_spread_by_them():
+    signatures = PodSignatures()
+    a, b = pod("p", labels={"app": "a"}), pod("q", labels={"app": "b"})
+    assert signatures.of(a) == signatures.of(b)
+    version = signatures.version
+    signatures.workload_selectors.set_service("default", "s", {"app": "a"})
+    assert signatures.of(a) != signatures.of(b)
+    signatures.workload_selectors.set_service("default", "s", None)
+    assert signatures.version > version, "the queue has to group them anew"
+    assert signatures.of(a) == signatures.of(b)

@@ -16,6 +16,7 @@ from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
 from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
 from concerto.scheduling.state.learned_sizes import LearnedSizes
+from concerto.scheduling.state.workload_selectors import NO_SELECTOR, WorkloadSelectors
 
 _Key = TypeVar("_Key")
 _BY_VALUE = ("In", "NotIn")
@@ -26,6 +27,9 @@ class PodSignatures:
 
     Args:
         sizes: what pods of a kind were seen to take: a large pod is not like a regular one of the same shape.
+
+    Attributes:
+        workload_selectors: by which pods without spread constraints are spread.
     """
 
     def __init__(self, sizes: LearnedSizes | None = None) -> None:
@@ -34,6 +38,7 @@ class PodSignatures:
         self._keys: Counter[str] = Counter()
         self._values: Counter[tuple[str, str]] = Counter()
         self._changes = 0
+        self.workload_selectors = WorkloadSelectors(self._forget_selectors)
 
     @property
     def version(self) -> int:
@@ -52,18 +57,23 @@ class PodSignatures:
     def of(self, pod: PodView) -> Hashable:
         """The pod's signature, without its scheduler's name and its priority."""
         labels = pod.labels
+        spread_by = NO_SELECTOR if pod.shape.spreads else self.workload_selectors.of(pod)
         named = frozenset(
             (key, value if (key, value) in self._values else None) for key, value in labels.items() if key in self._keys
         )
         return (
             pod.shape,
-            pod.namespace if self._selectors or pod.shape.selects_pods else None,
+            pod.namespace if self._selectors or pod.shape.selects_pods or spread_by.requirements else None,
             named,
             _selects_itself(pod) if pod.shape.selects_pods else None,
             labels.get(LABEL),
             labels.get(EXCLUSIVENESS_LABEL),
             self._sizes.kind_if_known(pod),
+            spread_by,
         )
+
+    def _forget_selectors(self) -> None:
+        self._changes += 1
 
     def add_selector(self, selector: LabelSelector) -> None:
         """A term or a reservation selects pods by these labels."""

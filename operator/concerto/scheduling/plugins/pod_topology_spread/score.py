@@ -58,6 +58,20 @@ class SoftSpread:
     ignored: Bools
 
 
+def default_constraints(query: Query) -> tuple[SpreadConstraint, ...]:
+    """Constraints of a pod that has none: over nodes and zones, by its Services and its workload.
+
+    Source: kube-scheduler's ``systemDefaultConstraints``.
+    """
+    selector = query.cluster.signatures.workload_selectors.of(query.pod)
+    if not selector.requirements:
+        return ()
+    return tuple(
+        SpreadConstraint(key, skew, 1, selector, (), honors_affinity=True, honors_taints=False)
+        for key, skew in ((HOSTNAME, 3), ("topology.kubernetes.io/zone", 5))
+    )
+
+
 class PodTopologySpread(ScoreDefaults):
     """The fewer matching pods in the node's domains, the better; a topology with more domains weighs more."""
 
@@ -68,16 +82,17 @@ class PodTopologySpread(ScoreDefaults):
     def prepare(self, query: Query) -> SoftSpread | None:
         """Counts by domain; pods without a soft constraint are not concerned."""
         pod, cluster = query.pod, query.cluster
-        soft = pod.shape.soft_spread
+        soft = pod.shape.soft_spread if pod.shape.spreads else default_constraints(query)
         if not soft:
             return None
+        needed = pod.shape.soft_spread  # a node without a zone is still spread by default over nodes
         constraints = []
         ignored: Bools = np.zeros(cluster.size, dtype=np.bool_)
         for constraint in soft:
             selection = selection_of(pod, constraint)
             by_row = cluster.pod_counts.by_row(selection)[: cluster.size].copy()
-            counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible(query, constraint, soft))
-            ignored |= ~counts.labelled
+            counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible(query, constraint, needed))
+            ignored |= ~counts.labelled & bool(needed)
             constraints.append(SoftConstraint(constraint, selection, counts, by_row))
         return SoftSpread(cluster, tuple(constraints), ignored)
 
