@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 
 import pytest
 
@@ -153,3 +154,18 @@ def test_a_table_that_kubectl_prints_has_the_columns_of_its_kind(page):
     samples = re.findall(r"^\$ kubectl get (\w+)\n(NAME[^\n]*)", page.read_text(), re.MULTILINE)
     for short, header in samples:
         assert re.split(r"\s{2,}", header.strip()) == columns[short], f"{page.name}: kubectl get {short}"
+
+
+RETIRED = re.compile("|".join((r"\bis " + "none\\b", r"\bhas a " + "say\\b", r"Has" + "ASay", r"\bno " + "unit\\b")))
+CLOSED = re.compile("|".join(("algorithms " + "section", "algorithms " + "§", "seed " + "00", r"\b00[0-4] (§|eq)")))
+
+
+def test_words_of_our_own_and_sources_that_nobody_can_open_stay_away():
+    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    for name in listed.splitlines():
+        try:
+            text = (REPOSITORY / name).read_text()
+        except (UnicodeDecodeError, OSError):
+            continue
+        assert not RETIRED.search(text), name
+        assert name == "docs/references.md" or not CLOSED.search(text), name

@@ -41,7 +41,7 @@ PODS = 5
 
 @pytest.fixture(scope="module")
 def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file by which the agent is told where to end."""
+    """The file that sets where the agent ends."""
     return tmp_path_factory.mktemp("failpoint") / "failpoint"
 
 
@@ -81,7 +81,7 @@ class Sampler(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        """Sample until told to end."""
+        """Sample until stopped."""
         while not self.done.is_set():
             owners = {}
             for obj in self.plane.request("GET", self.path)["items"]:

@@ -1,4 +1,4 @@
-"""Pods of lower priority make room on a real API server: who is evicted, who is not, and what people are told.
+"""Pods of lower priority make room on a real API server: who is evicted, who is not, and what events say.
 
 Nodes are mere API objects with 4 CPUs each. Pods on them do not run, and go as soon as they are deleted.
 """

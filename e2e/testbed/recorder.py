@@ -91,7 +91,7 @@ class Verdict:
         assignments: how many there were.
         by_capacity: of these, decided by measured capacity.
         by_kind: of these, with a cost of the pod's kind.
-        pods_bound: whoever has bound them.
+        pods_bound: by any scheduler.
         violations: assignments that the node had no capacity for.
         rebound: pods that were seen on two nodes.
         late: what a leader wrote after the first placement record of its successor.

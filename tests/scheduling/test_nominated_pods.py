@@ -29,7 +29,7 @@ def asks(name="asks", priority=LOW, cpu="2", **over):
 
 
 def test_room_that_is_made_for_a_pod_is_not_given_to_one_of_lower_or_the_same_priority():
-    # whoever schedules the nominated pod: two schedulers would evict for each other without end
+    # whichever scheduler places the nominated pod: two schedulers would evict for each other without end
     for other in (nominated("n"), nominated("n", schedulerName="default-scheduler")):
         cluster = cluster_with(other)
         placed, (failure,) = decide(cluster, asks())

@@ -92,7 +92,7 @@ class Reader:
 
 
 def _as_printed(document: Object, kind: Kind) -> Object:
-    """Items of a list say what they are, and nothing tells which field is whose."""
+    """Items of a list say what they are, and without a mark of which field is whose."""
     items = document.get("items") if document.get("kind") == f"{kind.kind}List" else None
     for item in [document] if items is None else items:
         item.get("metadata", {}).pop("managedFields", None)

@@ -292,7 +292,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class PredictiveHPA:
-    """What a person asks for.
+    """The spec of a PredictiveHPA.
 
     Attributes:
         namespace: of the object and of its target.

@@ -121,7 +121,7 @@ NOT_FOUND = {
         asking(HIGH, "2"),
         "0/1 nodes are available: 1 Insufficient cpu.",
     ),
-    "nodes that refuse the pod whoever is there": (
+    "nodes that refuse the pod whatever runs there": (
         cluster_of(on("v", "a", LOW, "4"), on("w", "b", LOW, "4"), unschedulable=True),
         asking(HIGH, "1"),
         "0/2 nodes are available: 2 Preemption is not helpful for scheduling.",

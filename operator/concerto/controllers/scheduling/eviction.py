@@ -1,7 +1,7 @@
 """Make room for a pod: nominate it, then evict others. Each write is repeated until its outcome is known.
 
 The nomination is stored first. So a process that ends anywhere in between leaves no victim without a pod that the room
-is kept for: whoever leads next reads the nomination, and finishes what was begun.
+is kept for: the next leader reads the nomination, and finishes what was begun.
 """
 
 from __future__ import annotations

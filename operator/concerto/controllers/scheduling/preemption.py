@@ -150,7 +150,7 @@ class PreemptionController:
         if making_room is None:
             return True
         if any(self._cluster.is_bound(uid) for uid in making_room.victims):
-            return False  # the end of each is a reason to look for a node again, and to come here if there is none
+            return False  # the end of each is a reason to look for a node again, and to come here if no node fits
         now = self._context.clock()
         if making_room.ended_at is None:
             making_room.ended_at = now

@@ -16,7 +16,7 @@ def why_not_eligible(cluster: ClusterState, pod: PodView, *, nominated_is_hopele
     Args:
         cluster: the cluster.
         pod: the pod.
-        nominated_is_hopeless: whether the node that it is nominated for would not take it whoever left that node.
+        nominated_is_hopeless: whether the node that it is nominated for would not take it whatever pods left it.
     """
     if not pod.preempts:
         return NEVER

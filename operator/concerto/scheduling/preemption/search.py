@@ -53,7 +53,7 @@ class CandidateSearch:
             self._look_at(pod, node)
 
     def take(self, pod: PodView, nominated_node: str = "") -> Candidate | None:
-        """The best candidate for the pod, as it is now; None if the search has to go on, or there is none.
+        """The best candidate for the pod, as it is now; None if the search has to go on, or has found no candidate.
 
         Others may have been nominated for a node since it was looked at. So the best one is looked at again, until it
         is the best one still.

@@ -28,7 +28,7 @@ class PodTerms(PodIndex):
     """Terms of one sort of the pods that run, and on how many pods of each row.
 
     Args:
-        signatures: given the selectors, by which pods are told apart from now on.
+        signatures: given the selectors, which distinguish pods from now on.
         terms_of: a pod's terms of that sort.
     """
 

@@ -43,7 +43,7 @@ class _Reservation:
 
 
 class Reservations:
-    """All persons' reservations. Pure.
+    """All people's reservations. Pure.
 
     Args:
         on_held: called with a node and by how many units what is held there has changed.

@@ -62,7 +62,7 @@ def run_kinds(
 
 
 def _jobs_of(setup: Setup) -> list[str]:
-    """Jobs to tell of one by one, where they are few."""
+    """Jobs to print one by one, where they are few."""
     names = [job.name for job in setup.jobs if not job.endless]
     return names if len(names) <= 3 else ["all"]
 

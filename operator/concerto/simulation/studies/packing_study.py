@@ -3,7 +3,7 @@
 Run ``python -m concerto.simulation.studies.packing_study --trace PLANETLAB --pods OPENB_PODS --nodes OPENB_NODES``.
 Machines have the sizes of openb's nodes. Pods come at an even rate, with the lives and the relative sizes of openb's
 pods, scaled to a mean use that leaves a node some hundred of them. What each uses follows a column of PlanetLab's use
-of CPU. Each minute a metric provider tells the use of the last one, and the production cycle places the waiting pods.
+of CPU. Each minute a metric provider publishes the last one's use, and the production cycle places the waiting pods.
 Without files, pods burst and have sizes and lives from distributions.
 """
 
@@ -288,7 +288,7 @@ def _figures(settings: PackingSettings, use: Floats, cores: Ints, waited: Floats
 
 
 def _provide(cluster: ClusterState, use: Floats, now: float) -> None:
-    """A metric provider tells the last minute's use of every node."""
+    """A metric provider publishes the last minute's use of every node."""
     latest = {f"n{node}": (float(value), now) for node, value in enumerate(use)}
     cluster.provide(_NAME, [Series("cpu", "latest", latest, 60.0)], now)
 

@@ -19,7 +19,7 @@ def has_room_for_a_later_start(query: Query, rows: Rows) -> Bools:
         fits = kinds.loads.fits(query.cost, rows, query.held_by_others(rows))
         return measured & fits & ~may_start & ~large_pods.draining[rows]
     with np.errstate(invalid="ignore"):
-        # Held units are not in ``holdable``, whoever holds them
+        # Held units are not in ``holdable``, whichever reservation holds them
         room = query.cluster.measured.holdable[rows] + query.reserved[rows] >= query.settings.admit_fraction
         waits = query.available(rows) < query.settings.admit_fraction
     if query.required_cpu is not None:
