@@ -280,7 +280,7 @@ def _add_scheduling(
     plan.follow(POD_DISRUPTION_BUDGETS, informers.budgets.on_change, trim=trim_budget)
     preemption = PreemptionController(context, parts)
     scheduler = Scheduler(context, parts, pipeline, housekeeping)
-    scheduler.on_unschedulable = preemption.note
+    scheduler.on_unschedulable = preemption.note_failure
     plan.essential.append(scheduler.run)
     plan.reconcile(SCHEDULING_PROFILES, profiles.reconcile, profiles.load)
     by_people = plan.reconcile(

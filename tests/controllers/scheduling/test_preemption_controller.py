@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+import numpy as np
+
 from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
@@ -34,8 +36,9 @@ class Preempting:
         """A cycle has found no node for the pod."""
         self.see(name, **(HIGH | over))
         found = self.made.parts.pending._pods[f"uid-{name}"]
-        self.made.parts.reporter.note(found, Diagnosis(2, {"Insufficient cpu": 2}, Change.ENDED))
-        self.controller.note(found)
+        diagnosis = Diagnosis(2, {"Insufficient cpu": 2}, Change.ENDED, resolvable=np.array([0, 1]))
+        self.made.parts.reporter.note(found, diagnosis)
+        self.controller.note_failure(found, diagnosis)
 
     def attempts(self, result):
         return self.made.context.metrics.preemption_attempts.labels(result)._value.get()
@@ -131,3 +134,17 @@ async def test_a_pod_that_was_placed_meanwhile_needs_nobody_to_go():
         it.fails("late")
         await it.server.asked(3)
         assert STATUS.format("asks") not in it.server.seen
+
+
+async def test_where_no_pod_is_less_important_nothing_is_searched_for():
+    async with preempting() as it:
+        it.fails(priority=0)
+        assert not it.controller._waiting
+        waiting = it.made.parts.reporter._waiting["uid-asks"]
+        assert waiting.text == (
+            "0/2 nodes are available: 2 Insufficient cpu. "
+            "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+        )
+        it.fails("polite", preemptionPolicy="Never")
+        assert not it.controller._waiting
+        assert it.attempts("not_eligible") == 1

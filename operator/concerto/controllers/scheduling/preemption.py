@@ -18,7 +18,8 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
 from concerto.scheduling.preemption.candidates import Candidate
-from concerto.scheduling.preemption.preemption import Outcome, Preemption
+from concerto.scheduling.preemption.preemption import Outcome, Preemption, outcome_without_search
+from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ class PreemptionSettings:
         slice_seconds: CPU time after which the event loop is left to others for as long.
         max_search_seconds: CPU time of one search, after which it makes do with what it has found.
         repeat_seconds: between two searches for alike pods.
-        idle_seconds: the same, after a search that has found nothing.
+        idle_seconds: the same, after a search that has found nothing; doubles with each further one.
+        max_idle_seconds: the doubling ends there.
         settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
             are evicted for it.
     """
@@ -41,6 +43,7 @@ class PreemptionSettings:
     max_search_seconds: float = 1.0
     repeat_seconds: float = 0.1
     idle_seconds: float = 1.0
+    max_idle_seconds: float = 4.0
     settle_seconds: float = 3.0
 
 
@@ -74,12 +77,21 @@ class PreemptionController:
         )
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
         self._not_before: dict[Hashable, float] = {}
+        self._idle: dict[Hashable, float] = {}  # the last wait after a search that has found nothing
         self._making_room: dict[str, _MakingRoom] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
 
-    def note(self, pod: PodView) -> None:
+    def note_failure(self, pod: PodView, diagnosis: Diagnosis) -> None:
         """A cycle has found no node for the pod."""
+        outcome = outcome_without_search(self._cluster, pod, diagnosis)
+        if outcome is None:
+            self.note(pod)
+        else:
+            self._take(pod, outcome)
+
+    def note(self, pod: PodView) -> None:
+        """Pods to evict are to be searched for."""
         key = (pod.scheduler_name, pod.priority, self._cluster.signatures.of(pod))
         self._waiting.setdefault(key, {})[pod.uid] = pod
         self._work.set()
@@ -109,6 +121,7 @@ class PreemptionController:
         self._work.clear()
         now = self._context.clock()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+        self._idle = {key: wait for key, wait in self._idle.items() if key in self._not_before or key in self._waiting}
         times = [self._not_before.get(key, now) for key in self._waiting]
         try:
             async with asyncio.timeout(min(times) - now if times else None):
@@ -137,9 +150,17 @@ class PreemptionController:
                     self._take(pod, outcome)
                 await self._share_the_loop(spent)
         finally:
-            wait = self._settings.repeat_seconds if found else self._settings.idle_seconds
-            self._not_before[key] = self._context.clock() + max(wait, 2 * spent.total)
+            self._not_before[key] = self._context.clock() + max(self._rest(key, found), 2 * spent.total)
             self._context.metrics.preemption_search_seconds.observe(spent.total)
+
+    def _rest(self, key: Hashable, found: bool) -> float:
+        """How long alike pods are not searched for again."""
+        settings = self._settings
+        if found:
+            self._idle.pop(key, None)
+            return settings.repeat_seconds
+        self._idle[key] = wait = min(2 * self._idle.get(key, settings.idle_seconds / 2), settings.max_idle_seconds)
+        return wait
 
     def _needs_room(self, pod: PodView) -> bool:
         """Whether the pod has no node, and is not waiting for pods that are evicted for it."""

@@ -22,6 +22,7 @@ from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.scheduling.cycle import CycleResult, schedule
+from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
@@ -38,14 +39,14 @@ class Scheduler:
     """One scheduling loop over the whole cluster.
 
     Attributes:
-        on_unschedulable: given each pod that a cycle has found no node for.
+        on_unschedulable: given each pod that a cycle has found no node for, and why.
     """
 
     def __init__(
         self, context: Context, parts: SchedulerParts, pipeline: BindingPipeline, housekeeping: Housekeeping
     ) -> None:
         """Nothing is decided before `run`."""
-        self.on_unschedulable: Callable[[PodView], None] = lambda pod: None
+        self.on_unschedulable: Callable[[PodView, Diagnosis], None] = lambda pod, diagnosis: None
         self._context = context
         self._parts = parts
         self._pipeline = pipeline
@@ -112,7 +113,7 @@ class Scheduler:
             for alike in queue.not_among_heads(failure.pod.uid):
                 parts.reporter.note(alike, failure.diagnosis)
             if failure.error is None:
-                self.on_unschedulable(failure.pod)
+                self.on_unschedulable(failure.pod, failure.diagnosis)
             elif (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)

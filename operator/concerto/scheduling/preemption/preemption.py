@@ -14,11 +14,11 @@ from concerto.scheduling.evaluation import Feasibility
 from concerto.scheduling.framework import Query, Reach
 from concerto.scheduling.nominated_room import Prepared
 from concerto.scheduling.preemption.candidates import Candidate
-from concerto.scheduling.preemption.eligibility import why_not_eligible
+from concerto.scheduling.preemption.eligibility import NEVER, why_not_eligible
 from concerto.scheduling.preemption.look import NO_VICTIMS, NodeLook
 from concerto.scheduling.preemption.search import NOT_HELPFUL, CandidateSearch
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.reasons import diagnose
+from concerto.scheduling.reasons import Diagnosis, diagnose
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Ints
 
@@ -97,7 +97,7 @@ class Preemption:
         """What came of it for one of the pods, by the nodes that were looked at."""
         candidate = self._search.take(pod, self._cluster.nominations.node_of(pod.uid))
         if candidate is None:
-            return Outcome(f"preemption: 0/{self._nodes} nodes are available: {self._reasons()}.", withdraws=True)
+            return Outcome(self._message(), withdraws=True)
         message = (
             f"preemption: found a potential placement for pod on node {candidate.node}, "
             f"preempting {len(candidate.victims.pods)} victims"
@@ -109,11 +109,30 @@ class Preemption:
         found = self._look(pod, node) if pod.preempts and node in self._hopeful else None
         return len(found.victims.pods) if isinstance(found, Candidate) else None
 
-    def _reasons(self) -> str:
+    def _message(self) -> str:
         reasons = Counter(self._search.refusals())
         reasons[NO_VICTIMS] += self._without_victims
         reasons[NOT_HELPFUL] += self._nodes - len(self._hopeful)
-        return ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items() if count))
+        return _not_found(self._nodes, reasons)
+
+
+def outcome_without_search(cluster: ClusterState, pod: PodView, diagnosis: Diagnosis) -> Outcome | None:
+    """What came of it for a pod that may evict nobody, or than which no pod on a node is less important; else None.
+
+    In a cluster whose pods all have one priority, nothing else is ever asked.
+    """
+    if not pod.preempts:
+        return Outcome(f"preemption: {NEVER}")
+    if (cluster.pods_on.lowest_priority[: cluster.size] < pod.priority).any():
+        return None
+    hopeful = len(diagnosis.resolvable)
+    reasons = Counter({NO_VICTIMS: hopeful, NOT_HELPFUL: diagnosis.nodes - hopeful})
+    return Outcome(_not_found(diagnosis.nodes, reasons), withdraws=True)
+
+
+def _not_found(nodes: int, reasons: Counter[str]) -> str:
+    counted = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items() if count))
+    return f"preemption: 0/{nodes} nodes are available: {counted}."
 
 
 def _passes(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) -> Bools:
