@@ -12,7 +12,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock
+.PHONY: help setup chaos compare demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock volumes
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -49,6 +49,9 @@ chaos: setup ## end operator and agent at every named point TURNS times, and cut
 	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \
 	  e2e/suites/test_partition.py e2e/suites/test_late_requests.py e2e/suites/test_failpoints.py e2e/suites/test_survival.py \
 	  e2e/suites/test_pinning_random.py e2e/suites/test_priority.py
+
+volumes: setup ## run a StatefulSet with claims on real nodes: local volumes, and those of a real provisioner (builds it, 5 min)
+	@CONCERTO_REAL_VOLUMES=1 $(PYTEST) -s e2e/suites/test_volumes_real.py
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)

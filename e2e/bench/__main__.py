@@ -49,24 +49,12 @@ def pytest_benchmarks() -> None:
     )
 
 
-def cpuset_latency(*, quick: bool) -> None:
-    """The time from a container's creation to its cpuset."""
-    if os.geteuid() != 0:
-        say("time to a cpuset: left out, it needs root")
-        return
-    say("time from a container's creation to its cpuset, with 20, 110 and 250 pods (2 min)")
-    containers = "200" if quick else "1000"
-    subprocess.run(
-        [sys.executable, "-m", "e2e.bench.cpuset_latency", "--containers", containers], cwd=REPOSITORY, check=True
-    )
-
-
 def main() -> int:
     """Run and write build/bench.json."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only")
     parser.add_argument(
-        "--only", choices=["throughput", "through", "arrivals", "steady", "python", "cpusets"], help="just one part"
+        "--only", choices=["throughput", "through", "arrivals", "steady", "python"], help="just one part"
     )
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
@@ -74,9 +62,7 @@ def main() -> int:
     say(f"machine: {results['machine']}")
     if arguments.only in (None, "python"):
         pytest_benchmarks()
-    if arguments.only in (None, "cpusets"):
-        cpuset_latency(quick=arguments.quick)
-    if arguments.only not in ("python", "cpusets"):
+    if arguments.only != "python":
         sizes = [(100, 1000), (1000, 3000)] + ([] if arguments.quick else [(5000, 3000)])
         with LocalControlPlane(find_binaries(say), controller_manager_flags=CONTROLLER_MANAGER_FLAGS) as control_plane:
             install(control_plane)

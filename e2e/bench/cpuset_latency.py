@@ -20,15 +20,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from concerto.kube import ClusterConfig, Session
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import write_file
 from concerto_agent.node_cpusets import PinningSettings
@@ -36,6 +34,7 @@ from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from e2e.bench.__main__ import machine
 from e2e.testbed.system import REPOSITORY
+from support.faulty_server import faulty
 
 RESULTS = REPOSITORY / "build" / "cpuset_latency.json"
 LATE_SECONDS = 0.02
@@ -135,20 +134,6 @@ def server(uid: str, cpu: int) -> web.Handler:
     return answer
 
 
-@asynccontextmanager
-async def session(uid: str, cpu: int) -> AsyncIterator[Session]:
-    """A session with such an API server."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server(uid, cpu))
-    api = TestServer(app)
-    await api.start_server()
-    try:
-        async with await Session.open(ClusterConfig(server=str(api.make_url("")).rstrip("/"))) as opened:
-            yield opened
-    finally:
-        await api.close()
-
-
 async def measure(root: Path, version: int, cpus: list[int], pods_on_node: int, containers: int) -> list[float | None]:
     """Seconds from creation to set of each container, with so many pods on the node."""
     tree = Tree(root, version, ",".join(map(str, cpus)))
@@ -160,8 +145,8 @@ async def measure(root: Path, version: int, cpus: list[int], pods_on_node: int, 
         state.write_text(json.dumps({"policyName": "static", "defaultCpuSet": default, "entries": {}}))
         settings = PinningSettings(state, Path(folder) / "config.yaml", repair_seconds=CHECK_SECONDS)
         where = NodeFiles(scope="Cgroup", cgroup=root.name)
-        async with session(bound, cpus[-1]) as api:
-            pinner = Pinner(api, "n", where, settings, time.time, dict)
+        async with faulty([server(bound, cpus[-1])]) as api:
+            pinner = Pinner(api.session, "n", where, settings, time.time, dict)
             running = asyncio.create_task(pinner.run())
             try:
                 while pinner.counts().pods["Applied"] < 1:

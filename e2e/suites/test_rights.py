@@ -49,6 +49,30 @@ def rbac(kind: str, **rest: Any) -> dict[str, Any]:
     return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "more"}, **rest}
 
 
+def volume(namespace: str) -> dict[str, Any]:
+    """A volume that is held for a claim which does not exist."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "rights",
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": "/nowhere"},
+        "claimRef": {"namespace": namespace, "name": "somebody-elses"},
+    }
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "rights-disk"}, "spec": spec}
+
+
+def claim() -> dict[str, Any]:
+    """A claim whose volume is to be made for a node."""
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "rights",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    metadata = {"name": "c", "annotations": {"volume.kubernetes.io/selected-node": OURS}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
 def token_request(audiences: list[str], seconds: int = 3600) -> dict[str, Any]:
     spec = {"audiences": audiences, "expirationSeconds": seconds}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -56,6 +80,8 @@ def token_request(audiences: list[str], seconds: int = 3600) -> dict[str, Any]:
 
 LABELS = {"metadata": {"labels": {"tried": "true"}}}
 PODS = "/api/v1/namespaces/{ns}/pods"
+VOLUME = "/api/v1/persistentvolumes/rights-disk"
+CLAIM = "/api/v1/namespaces/{ns}/persistentvolumeclaims/c"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ADMIN = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
 ALL_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
@@ -175,6 +201,18 @@ ALL = {
     "lift the policy that holds agents to their nodes": Try(
         "DELETE", ADMISSION + "/validatingadmissionpolicybindings/concerto-agent-own-node?dryRun=All"
     ),
+    "say what becomes of a volume": Try("merge", VOLUME, {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+    "label a volume": Try("merge", VOLUME, LABELS),
+    "annotate a volume": Try("merge", VOLUME, {"metadata": {"annotations": {"tried": "true"}}}),
+    "take a volume from its claim": Try("merge", VOLUME, {"spec": {"claimRef": {"name": "mine"}}}),
+    "free a volume from its claim": Try("merge", VOLUME, {"spec": {"claimRef": None}}),
+    "delete a volume": Try("DELETE", VOLUME),
+    "make a claim ask for more": Try("merge", CLAIM, {"spec": {"resources": {"requests": {"storage": "9Ti"}}}}),
+    "label a claim": Try("merge", CLAIM, LABELS),
+    "move a claim to another node": Try(
+        "merge", CLAIM, {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": OTHER}}}
+    ),
+    "delete a claim": Try("DELETE", CLAIM),
     "delete a namespace": Try("DELETE", "/api/v1/namespaces/{ns}?dryRun=All"),
     "take the Lease of a part of Kubernetes": Try(
         "merge", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x", {"spec": {"holderIdentity": "me"}}
@@ -288,11 +326,14 @@ def place(concerto_cluster: Cluster) -> Iterator[str]:
             }
         ),
         here(ours("PodReservation", "r", spec={"count": 1, "podSelector": {"matchLabels": {"a": "b"}}})),
+        volume(namespace),
+        here(claim()),
         here(ours("PredictiveHPA", "h", spec={"scaleTargetRef": target, "maxReplicas": 3})),
     )
     yield namespace
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
     cluster.kubectl("delete", "node", OURS, OTHER, "--wait=false")
+    cluster.kubectl("delete", "persistentvolume", "rights-disk", "--wait=false")
     for kind in ("ncap", "sub", "ncpu"):
         cluster.kubectl("delete", kind, OURS, OTHER, "--ignore-not-found")
 

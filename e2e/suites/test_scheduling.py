@@ -87,7 +87,6 @@ def test_a_pod_of_another_scheduler_is_left_alone(concerto_cluster, operator, na
 
 HARD = {
     "resource": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
-    "claim": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]},
 }  # fmt: skip
 
 

@@ -185,18 +185,7 @@ UNSUPPORTED = {
         {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", "topologyKey": "zone", "maxSkew": 1}]},
         (),
     ),
-    "a volume claim, bound or not, as its volume may live in one zone": (
-        {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
-        ("volume claims",),
-    ),
-    "an ephemeral volume makes a claim": (
-        {"volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": {}}}]},
-        ("volume claims",),
-    ),
-    "other volumes are no constraint": (
-        {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "projected": {"sources": []}}]},
-        (),
-    ),
+    "a volume claim": ({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}, ()),
     "devices": ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, ("resource claims",)),
     "all of a gang at once": ({"workloadRef": {"name": "w", "podGroup": "g"}}, ("workload reference",)),
     "the same, as Kubernetes 1.37 names it": ({"schedulingGroup": {"podGroupName": "g"}}, ("scheduling group",)),

@@ -14,7 +14,11 @@ from concerto.kube.lease import LeaseSettings
 from concerto.scheduling.state.cluster import ClusterState
 from support.faulty_server import faulty, refuses
 
-SCHEDULING = {
+VOLUMES = {
+    "persistentvolumes", "persistentvolumeclaims", "storageclasses", "csinodes", "csidrivers",
+    "csistoragecapacities", "volumeattachments",
+}  # fmt: skip
+SCHEDULING = VOLUMES | {
     "nodes", "pods", "namespaces", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots",
     "poddisruptionbudgets",
     "services", "replicationcontrollers", "replicasets", "statefulsets",

@@ -21,6 +21,7 @@ RELEASES = {"1.37.2": "3.7.3", "1.35.4": "3.6.16"}
 METRICS_SERVER_VERSION = "0.9.0"
 ARGOCD_VERSION = "3.2.11"
 KUSTOMIZE_VERSION = "5.7.1"
+LOCAL_PATH_PROVISIONER_VERSION = "0.0.30"
 # The oldest that the docs promise. Older etcds lack what a consistent watch cache asks of them.
 OLDEST_KUBERNETES = (1, 34)
 OLDEST_ETCD = (3, 5, 13)
@@ -210,6 +211,20 @@ def find_or_build_metrics_server(say: Say, environment: Mapping[str, str] = os.e
     build = _Build("metrics-server", "metrics-server", f"{module}/cmd/metrics-server", stamps)
     _build_missing([build], cache, f"metrics-server {METRICS_SERVER_VERSION}, about 4 minutes", say, environment)
     return cache / "metrics-server"
+
+
+def find_or_build_local_path_provisioner(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """The program local-path-provisioner, built by the go command from its module unless the cache has it.
+
+    Raises:
+        Unusable: as `find_or_build`.
+    """
+    version = LOCAL_PATH_PROVISIONER_VERSION
+    cache = _cache_root(environment) / f"local-path-provisioner-v{version}"
+    module = "github.com/rancher/local-path-provisioner"
+    build = _Build("local-path-provisioner", "local-path-provisioner", module)
+    _build_missing([build], cache, f"local-path-provisioner {version}, about 2 minutes", say, environment)
+    return cache / "local-path-provisioner"
 
 
 def find_or_build_argocd(say: Say, environment: Mapping[str, str] = os.environ) -> Path:

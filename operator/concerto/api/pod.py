@@ -11,6 +11,7 @@ from concerto.api.pod_kind import ANY, Kind, kind_of_pod
 from concerto.api.pod_ownership import belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, shape_of
+from concerto.api.pod_volumes import NO_VOLUMES, PodVolumes, pod_volumes
 from concerto.api.timestamps import parse_timestamp
 
 Raw = Mapping[str, Any]
@@ -54,6 +55,7 @@ class PodView:
         host: IP address of its node; empty before its kubelet has reported it.
         owner: kind and name of the ReplicationController, ReplicaSet or StatefulSet that controls it; None without one.
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
+        volumes: its volumes that matter for where it can run.
     """
 
     namespace: str
@@ -82,6 +84,7 @@ class PodView:
     host: str = ""
     first_ready: float | None = None
     owner: tuple[str, str] | None = None
+    volumes: PodVolumes = NO_VOLUMES
 
     @property
     def key(self) -> str:
@@ -154,6 +157,7 @@ class PodView:
             deleting_since=_deleting_since(metadata),
             host=status.get("hostIP") or "",
             owner=spreading_owner(metadata),
+            volumes=pod_volumes(metadata["name"], spec.get("volumes")),
         )
 
 

@@ -17,7 +17,6 @@ Raw = Mapping[str, Any]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _WILDCARD = "0.0.0.0"
-_CLAIM_VOLUMES = ("persistentVolumeClaim", "ephemeral")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +181,3 @@ def parse_pod_affinity(term: Raw) -> PodAffinityTerm:
 def parse_preferred(terms: Iterable[Raw] | None, sign: int) -> tuple[tuple[int, PodAffinityTerm], ...]:
     """(weight, term) of preferred terms, the weight times the sign."""
     return tuple((sign * t["weight"], parse_pod_affinity(t["podAffinityTerm"])) for t in terms or ())
-
-
-def claims_of(volume: Raw) -> dict[str, Any]:
-    """The fields of a volume that make it a claim of a PersistentVolume; empty for all other volumes."""
-    return {k: volume[k] for k in _CLAIM_VOLUMES if k in volume}

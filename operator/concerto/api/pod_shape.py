@@ -22,7 +22,6 @@ from concerto.api.pod_constraints import (
     PodAffinityTerm,
     SpreadConstraint,
     Tolerations,
-    claims_of,
     parse_host_ports,
     parse_pod_affinity,
     parse_preferred,
@@ -155,7 +154,6 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         spec.get("nodeSelector"),
         spec.get("affinity"),
         spec.get("topologySpreadConstraints"),
-        any(claims_of(v) for v in spec.get("volumes") or ()),
         bool(spec.get("resourceClaims")),
         "workloadRef" in spec,
         "schedulingGroup" in spec,
@@ -165,7 +163,7 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
 def _decode(key: bytes) -> PodShape:
     """The shape of these marshalled parts."""
     parts = marshal.loads(key)
-    containers, inits, overhead, pod, tolerations, selector, affinity, spread, claims, devices, *gang = parts
+    containers, inits, overhead, pod, tolerations, selector, affinity, spread, devices, *gang = parts
     resources = PodResources(
         [own or {} for _, own, _ in containers],
         [(own or {}, restart == "Always") for _, own, _, restart in inits],
@@ -186,7 +184,6 @@ def _decode(key: bytes) -> PodShape:
     constraints = [(c.get("whenUnsatisfiable"), SpreadConstraint.from_raw(c)) for c in spread or ()]
     unsupported = (
         (f"scheduling constraints of more than {MAX_BYTES // 1024} KiB", too_large),
-        ("volume claims", claims),
         ("resource claims", devices),
         ("workload reference", gang[0]),
         ("scheduling group", gang[1]),

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from concerto.api.pod_constraints import claims_of
 from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_volumes import trim_volumes
 
 Raw = Mapping[str, Any]
 
@@ -50,9 +50,8 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     for containers in ("containers", "initContainers"):
         if containers in spec:
             trimmed[containers] = [{k: c[k] for k in _CONTAINER if k in c} for c in spec[containers]]
-    claims = [{"name": v["name"], **found} for v in spec.get("volumes") or () if (found := claims_of(v))]
-    if claims:
-        trimmed["volumes"] = claims
+    if volumes := trim_volumes(spec.get("volumes")):
+        trimmed["volumes"] = volumes
     trimmed_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
         resized = [

@@ -12,6 +12,7 @@ from concerto.api.podcpubinding import Level
 from concerto.api.quantities import milli, whole
 from concerto.api.selectors import LabelSelector, Requirement
 from concerto.api.timestamps import parse_timestamp
+from concerto.api.volumes import NO_BINDINGS, VolumeBindings
 
 Basis = Literal["Capacity", "Requests"]
 KnownFrom = Literal["Ended", "Running", "Guess"]
@@ -104,6 +105,7 @@ class Assignment:
         reservation: the standing reservation it uses a unit of.
         pin: CPUs held for it; None for a pod that shares those of the node.
         cost: what it was taken to cost; None where it was placed as one unit, or by requests.
+        volumes: what is bound before it is. It is not stored: after a restart the volumes and claims show it.
     """
 
     namespace: str
@@ -117,6 +119,7 @@ class Assignment:
     reservation: ReservationKey | None = None
     pin: Pin | None = None
     cost: AssignmentCost | None = None
+    volumes: VolumeBindings = NO_BINDINGS
 
     def to_raw(self) -> dict[str, Any]:
         """An item of ``spec.assignments``."""

@@ -140,6 +140,8 @@ class ProfileSettings:
         workload_aware: how pods with a workload type get their CPUs.
         metric_provider: the source of nodes' load for load-aware scores.
         preemption: which pods are evicted for pods of higher priority.
+        bind_timeout_seconds: time in which the claims of a pod must be bound before the pod is, as in kube-scheduler's
+            VolumeBindingArgs.
     """
 
     scheduler_name: str
@@ -157,6 +159,7 @@ class ProfileSettings:
     workload_aware: WorkloadAwareSettings = WorkloadAwareSettings()
     metric_provider: MetricProviderSettings = field(default_factory=MetricProviderSettings)
     preemption: PreemptionSettings = PreemptionSettings()
+    bind_timeout_seconds: float = 600.0
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -190,4 +193,5 @@ class ProfileSettings:
             metric_provider=provider,
             workload_aware=workload_aware,
             preemption=PreemptionSettings.from_raw(spec.get("preemption") or {}),
+            bind_timeout_seconds=parse_duration((spec.get("volumeBinding") or {}).get("bindTimeout", "10m")),
         )

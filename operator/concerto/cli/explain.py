@@ -20,12 +20,14 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
+from concerto.api.pod_volumes import NO_VOLUMES
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.podreservation import Reservation
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import parse_timestamp
 from concerto.capacity.kinds.table import Table, from_entries
+from concerto.cli.explain_volumes import read_storage, waits_for
 from concerto.controllers.scheduling.load_providers import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
@@ -107,6 +109,13 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             cluster.budgets.set(DisruptionBudget.from_raw(budget))
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
+        if pod.volumes:
+            try:
+                await read_storage(session, cluster.volumes)
+                problem += waits_for(cluster.volumes, pod)
+            except KubeError as error:
+                problem.append(f"The pod's volumes are left out, as storage cannot be read: {error}")
+                pod = replace(pod, volumes=NO_VOLUMES)
     verdicts = explain(cluster, replace(pod, node_name=""), profile, now)
     if any(verdict.by_allocation for verdict in verdicts):
         problem.append("Metrics of too few nodes are known now, so requests are used instead of load")

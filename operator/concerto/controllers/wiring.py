@@ -14,6 +14,7 @@ from concerto.api.node import trim_node
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.poddisruptionbudget import trim_budget
 from concerto.api.podreservation import IN_FLIGHT_LABEL
+from concerto.api.volume_trimming import trim_bare, trim_claim, trim_csi_node, trim_storage_class, trim_volume
 from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
@@ -39,15 +40,21 @@ from concerto.controllers.scheduling.profiles import ProfileController
 from concerto.controllers.scheduling.reservations import ReservationController
 from concerto.controllers.scheduling.scheduler import Scheduler
 from concerto.controllers.scheduling.workload_informers import follow_selectors, trim_to_selector
+from concerto.controllers.volumes.informers import VolumeInformers
 from concerto.kube import Object, Resource, Session
 from concerto.kube.election import LeaderElection
 from concerto.kube.events import EventRecorder
 from concerto.kube.lease import Candidate, LeaseSettings
 from concerto.kube.resources import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    CSI_STORAGE_CAPACITIES,
     NAMESPACES,
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     POD_CPU_BINDINGS,
     POD_DISRUPTION_BUDGETS,
     POD_RESERVATIONS,
@@ -57,7 +64,9 @@ from concerto.kube.resources import (
     SCHEDULING_PROFILES,
     SERVICES,
     STATEFUL_SETS,
+    STORAGE_CLASSES,
     SUBSPACE_SNAPSHOTS,
+    VOLUME_ATTACHMENTS,
 )
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -226,6 +235,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         )
         informers = Informers(parts, context.metrics, context.clock)
         _add_scheduling(plan, context, parts, informers, pipeline)
+        _add_volumes(plan, context, parts)
         if "pinning" in settings.controllers:
             _add_pinning(plan, context, parts, informers)
         else:
@@ -297,6 +307,17 @@ def _add_scheduling(
         ("metric providers", providers.run),
         ("preemption", preemption.run),
     ]
+
+
+def _add_volumes(plan: _Plan, context: Context, parts: SchedulerParts) -> None:
+    informers = VolumeInformers(parts.cluster.volumes, parts.volumes, context.metrics, parts.pending.requeue)
+    plan.follow(PERSISTENT_VOLUMES, informers.on_volume, trim=trim_volume)
+    plan.follow(PERSISTENT_VOLUME_CLAIMS, informers.on_claim, trim=trim_claim)
+    plan.follow(STORAGE_CLASSES, informers.classes.on_change, trim=trim_storage_class)
+    plan.follow(CSI_NODES, informers.csi_nodes.on_change, trim=trim_csi_node)
+    plan.follow(CSI_DRIVERS, informers.drivers.on_change, trim=trim_bare)
+    plan.follow(CSI_STORAGE_CAPACITIES, informers.capacities.on_change, trim=trim_bare)
+    plan.follow(VOLUME_ATTACHMENTS, informers.attachments.on_change, trim=trim_bare)
 
 
 def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers: Informers) -> None:

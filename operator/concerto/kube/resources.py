@@ -68,6 +68,13 @@ REPLICATION_CONTROLLERS = Resource("", "v1", "replicationcontrollers", "Replicat
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True)
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
+PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False)
+PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True)
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False)
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False)
+CSI_DRIVERS = Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", False)
+CSI_STORAGE_CAPACITIES = Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity", True)
+VOLUME_ATTACHMENTS = Resource("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", False)
 
 _GROUP, _VERSION = "concerto.dev", "v1alpha1"
 NODE_CAPACITIES = Resource(_GROUP, _VERSION, "nodecapacities", "NodeCapacity", False)

@@ -111,6 +111,10 @@ def _left(cluster: ClusterState, row: int) -> str:
 
 def _refusal(filters: Iterable[tuple[Filter, Any]], row: np.int64) -> tuple[str, str]:
     rows = np.array([row])
+    filters = list(filters)
+    for plugin, state in filters:
+        if refusal := plugin.pod_refusal(state):
+            return plugin.name, refusal
     for plugin, state in filters:
         codes = plugin.check(state, rows)
         if codes[0]:

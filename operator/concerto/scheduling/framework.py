@@ -199,6 +199,13 @@ class Filter(Plugin, Protocol):
         """By row, 0 where it lets the node pass, else the code of the refusal [Filter]."""
         ...
 
+    def pod_refusal(self, state: Any) -> str:
+        """Why the pod can go to no node whatever nodes there are [a failed PreFilter]; empty if nodes decide.
+
+        Every row is refused then, and the sentence is given without a count of nodes.
+        """
+        ...
+
     def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Sentences for refused rows and their codes, none of them 0, and how many rows each is true of."""
         ...
@@ -219,6 +226,10 @@ class FilterDefaults(PluginDefaults):
     resolvable: ClassVar[frozenset[int]] = frozenset()
     mended_by_draining: ClassVar[bool] = False
     by_measurement: ClassVar[bool] = False
+
+    def pod_refusal(self, state: Any) -> str:
+        """Nodes decide."""
+        return ""
 
     def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Each code's sentence."""

@@ -26,6 +26,7 @@ class Diagnosis:
         requeue_on: changes after which another look is worth while.
         error: what went wrong while nodes were looked at, in words; empty where filters refused every node.
         resolvable: rows whose first refusal the eviction of pods could mend.
+        concerns_pod: whether the reason lies in the pod alone, so that it is given without a count of nodes.
     """
 
     nodes: int
@@ -33,6 +34,7 @@ class Diagnosis:
     requeue_on: Change
     error: str = ""
     resolvable: Ints = field(default_factory=NO_ROWS.copy, compare=False)
+    concerns_pod: bool = False
 
     @property
     def message(self) -> str:
@@ -41,6 +43,8 @@ class Diagnosis:
             return self.error
         if not self.reasons:
             return f"0/{self.nodes} nodes are available."
+        if self.concerns_pod:
+            return f"0/{self.nodes} nodes are available: {', '.join(self.reasons)}."
         counted = sorted(f"{count} {reason}" for reason, count in self.reasons.items())
         return f"0/{self.nodes} nodes are available: {', '.join(counted)}."
 
@@ -64,6 +68,10 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     reasons: Counter[str] = Counter()
     resolvable: list[Ints] = []
     requeue_on = Change.NODE
+    filters = list(filters)
+    for plugin, state in filters:
+        if refusal := plugin.pod_refusal(state):
+            return Diagnosis(nodes, {refusal: nodes}, requeue_on | plugin.requeue_on, concerns_pod=True)
     for plugin, state in filters:
         codes = plugin.check(state, rows)
         refused = codes != 0

@@ -109,7 +109,7 @@ def test_pods_that_were_never_reported_come_before_news_of_others():
         ("a node could help", {}, "Unschedulable"),
         (
             "no node helps a pod with a constraint that is not evaluated",
-            {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
+            {"resourceClaims": [{"name": "gpu"}]},
             "SchedulerError",
         ),
     ],

@@ -3,11 +3,11 @@ from support.scheduling_builders import cluster_state, node, passes, pod, query,
 
 
 def test_a_pod_with_a_constraint_that_is_not_evaluated_goes_nowhere_and_gets_an_event_that_names_it():
-    claims = {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]}
-    asked = query(cluster_state([node("a"), node("b")]), pod(**claims, resourceClaims=[{"name": "gpu"}]))
+    both = {"workloadRef": {"name": "w", "podGroup": "g"}, "resourceClaims": [{"name": "gpu"}]}
+    asked = query(cluster_state([node("a"), node("b")]), pod(**both))
     assert passes(UnsupportedConstraints(), asked) == []
     assert reasons(UnsupportedConstraints(), asked) == {
-        "pod has volume claims, which Concerto does not evaluate": 2,
+        "pod has workload reference, which Concerto does not evaluate": 2,
         "pod has resource claims, which Concerto does not evaluate": 2,
     }
     assert passes(UnsupportedConstraints(), query(cluster_state([node("a")]), pod())) == ["a"]

@@ -103,6 +103,7 @@ class Informers:
         self._pending = parts.pending
         self._records = parts.records
         self._pins = parts.pins
+        self._volumes = parts.volumes
         self._clock = clock
         self.capacity_uids: dict[str, str] = {}
 
@@ -166,6 +167,7 @@ class Informers:
         change = self._cluster.set_pod(pod, self._clock())
         if pod.node_name or pod.terminal or pod.deleting:
             self._pins.on_pod(pod.uid, "" if pod.terminal else pod.node_name)
+            self._volumes.on_pod(pod.uid, "" if pod.terminal else pod.node_name)
             self._pending.remove_pod(pod.uid)
         else:
             self._pending.add_pod(pod)
@@ -175,6 +177,7 @@ class Informers:
         uid = obj["metadata"]["uid"]
         change = self._cluster.remove_pod(uid)
         self._pins.on_pod(uid, "")
+        self._volumes.on_pod(uid, "")
         self._pending.remove_pod(uid)
         return change
 

@@ -14,6 +14,9 @@ from concerto.controllers.scheduling.pending import PendingPods
 from concerto.controllers.scheduling.placement_records import PlacementRecords
 from concerto.controllers.scheduling.profiles_in_use import ProfilesInUse
 from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
+from concerto.controllers.volumes.binder import VolumeBinder
+from concerto.controllers.volumes.claim_writes import ClaimWrites, ClaimWriteSettings
+from concerto.controllers.volumes.step import VolumeStep
 from concerto.kube import Object
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -30,6 +33,7 @@ class SchedulerParts:
         pending: pods that wait for a node.
         records: placement records.
         pins: the PodCPUBindings of pods that get CPUs of their own.
+        volumes: binds the volumes that pods claim.
         steps: what has to be ready before a pod is bound, in order.
         load: what bindings in flight hold back.
     """
@@ -41,6 +45,7 @@ class SchedulerParts:
     pending: PendingPods
     records: PlacementRecords
     pins: PinningPreparation
+    volumes: VolumeBinder
     steps: Sequence[BindingStep]
     load: BindingLoad
 
@@ -69,14 +74,19 @@ def build_parts(
     reporter = UnschedulableReporter(context.session, context.recorder, context.clock)
     pinning = PreparationSettings(settings.binding_timeout_seconds)
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
+    pending = PendingPods(cluster, profiles, reporter, context.clock)
+    claims = ClaimWrites(context.session, context.may_write, ClaimWriteSettings(settings.binding_timeout_seconds))
+    volumes = VolumeBinder(cluster, claims, pending.__contains__)
     return SchedulerParts(
         cluster=cluster,
         profiles=profiles,
         counts=OutcomeCounts(),
         reporter=reporter,
-        pending=PendingPods(cluster, profiles, reporter, context.clock),
+        pending=pending,
         records=PlacementRecords(context, cluster.ledger, instance, owners),
         pins=pins,
-        steps=(PinningStep(cluster, pins, profiles, context.clock, settings),),
+        volumes=volumes,
+        # Claims may take minutes, for which no CPUs are to be kept free
+        steps=(VolumeStep(volumes, profiles), PinningStep(cluster, pins, profiles, context.clock, settings)),
         load=load,
     )

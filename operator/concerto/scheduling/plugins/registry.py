@@ -22,11 +22,15 @@ from concerto.scheduling.plugins.node_resources.balanced_allocation_score import
 from concerto.scheduling.plugins.node_resources.filter import NodeResources
 from concerto.scheduling.plugins.node_resources.fit_score import NodeResourcesFit
 from concerto.scheduling.plugins.node_unschedulable.filter import NodeUnschedulable
+from concerto.scheduling.plugins.node_volume_limits.filter import NodeVolumeLimits
 from concerto.scheduling.plugins.pod_topology_spread.filter import PodTopologySpread
 from concerto.scheduling.plugins.pod_topology_spread.score import PodTopologySpread as SoftTopologySpread
 from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
 from concerto.scheduling.plugins.taint_toleration.score import TaintToleration as PreferredTaintToleration
 from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
+from concerto.scheduling.plugins.volume_binding.filter import VolumeBinding
+from concerto.scheduling.plugins.volume_restrictions.filter import VolumeRestrictions
+from concerto.scheduling.plugins.volume_zone.filter import VolumeZone
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as WorkloadAwareScore
 
@@ -45,8 +49,15 @@ FILTERS: dict[str, type[Filter]] = {
         WorkloadAware,
     )
 }
-ALWAYS: tuple[type[Filter], ...] = (PodTopologySpread, InterPodAffinity)
-"""What every profile evaluates without naming it: a pod's own constraints on other pods, and theirs on it."""
+ALWAYS: tuple[type[Filter], ...] = (
+    VolumeRestrictions,
+    NodeVolumeLimits,
+    VolumeBinding,
+    VolumeZone,
+    PodTopologySpread,
+    InterPodAffinity,
+)
+"""What every profile evaluates without naming it: the volumes that a pod claims, and constraints between pods."""
 SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     Capacity.name: lambda _: Capacity(),
     TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing, missing_metrics=s.missing_metrics),

@@ -15,3 +15,4 @@ class Change(Flag):
     PLACED = auto()  # a pod came to a node that others ask for, or a pod's labels changed
     LOAD = auto()  # a metric provider has answered, or an agent measures what it did not before
     CPUS = auto()  # CPUs came free, or more is known of them
+    VOLUMES = auto()  # a volume, a claim or storage changed

@@ -41,6 +41,7 @@ from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
 from concerto.scheduling.state.usage import PodUsage
+from concerto.scheduling.state.volumes import VolumeIndex
 
 
 class ClusterState:
@@ -67,26 +68,26 @@ class ClusterState:
         pods_on: the pods on each row.
         nominations: pods that room is being made for.
         budgets: PodDisruptionBudgets.
+        volumes: storage, what pods use of it, and what decisions have reserved; reflectors change it directly.
         filtered_by: the indexes that filters read; a pod that is removed and added again leaves them as they were.
     """
 
     def __init__(self) -> None:
         self.rows = NodeRows()
         self.names, self.row_of = self.rows.names, self.rows.row_of
-        sizes = LearnedSizes()
-        self.signatures = PodSignatures(sizes)
-        self.ledger = Ledger(self.signatures)
-        self.nodes = Nodes(self.rows)
+        self.signatures = PodSignatures(sizes := LearnedSizes())
+        self.ledger, self.nodes = Ledger(self.signatures), Nodes(self.rows)
         self.resources, self.usage, self.ports = ResourceTable(), PodUsage(), HostPortIndex(self.rows)
-        self.namespaces, self.terms = Namespaces(), TermsOnRows(self.signatures)
+        self.terms, self.volumes = TermsOnRows(self.signatures), VolumeIndex(self.rows, self.nodes.labels)
         self.pod_counts, self.load, self.kinds, self.cpus = PodCounts(), Load(), KindLoads(), CPUs()
+        self.namespaces, self.pods_on, self.budgets = Namespaces(), PodsOnRows(), DisruptionBudgets()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
-        self.pods_on, self.budgets, self.nominations = PodsOnRows(), DisruptionBudgets(), Nominations(self.is_placed)
+        self.nominations = Nominations(self.is_placed)
         self.filtered_by: tuple[PodIndex, ...] = (self.resources, self.usage, self.ports, self.terms.refusing)
-        self.filtered_by += (self.pod_counts, self.kinds)
+        self.filtered_by += (self.pod_counts, self.kinds, self.volumes)
         self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.terms.preferring, self.large_pods)
         self._indexes += (self.load, self.pods_on)
-        self._placed = PlacedPods(self._indexes)
+        self._placed = PlacedPods(self._indexes, self.volumes.reservations)
         self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
         self.rows.indexes = (*self._indexes, self.exclusive, self.measured)
@@ -211,8 +212,7 @@ class ClusterState:
 
     def set_cpu_binding(self, obj: Mapping[str, Any]) -> Change:
         """A PodCPUBinding as the API server has it now, raw."""
-        key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
-        before = self.cpus.node_of(key)
+        before = self.cpus.node_of(key := (obj["metadata"]["namespace"], obj["metadata"]["name"]))
         freed = self.cpus.set_cpu_binding(obj)
         return self._follow_cpus(freed, before, self.cpus.node_of(key))
 
@@ -247,6 +247,7 @@ class ClusterState:
             return False
         self._refresh()
         self._add_pod(pod, assignment.node, bound=False)
+        self.volumes.reservations.reserve(pod.uid, assignment.volumes)
         row = self.row_of[assignment.node]
         self.kinds.give_work(pod, row, now)
         if millicores > 0.0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -68,11 +68,15 @@ class LabelIndex:
     Args:
         rows: names and rows.
         nodes: the Nodes by row; kept by the owner of the index.
+
+    Attributes:
+        version: grows with each change of a node's labels.
     """
 
     def __init__(self, rows: NodeRows, nodes: Mapping[int, NodeView]) -> None:
         self._rows = rows
         self._nodes = nodes
+        self.version = 0
         self._width = 0
         self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
         self._nodes_with: Counter[str] = Counter()
@@ -88,6 +92,7 @@ class LabelIndex:
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         """The row's node has these labels."""
+        self.version += 1
         for key in self._keys_of.pop(row, ()):
             self._nodes_with[key] -= 1
             if not self._nodes_with[key]:
@@ -121,9 +126,7 @@ class LabelIndex:
 
     def selected(self, selector: NodeSelector, rows: Rows) -> Bools:
         """Which rows a pod's node selector and required affinity accept."""
-        mask = self._every(rows)
-        for requirement in selector.labels:
-            mask &= self.column(requirement.key).matching(requirement, rows)
+        mask = self.matching(selector.labels, rows)
         if selector.terms is not None:
             any_term: Bools = np.zeros_like(mask)
             for term in selector.terms:
@@ -131,13 +134,18 @@ class LabelIndex:
             mask &= any_term
         return mask
 
+    def matching(self, requirements: Iterable[Requirement], rows: Rows) -> Bools:
+        """Which rows' labels meet every requirement."""
+        mask = self._every(rows)
+        for requirement in requirements:
+            mask &= self.column(requirement.key).matching(requirement, rows)
+        return mask
+
     def in_term(self, term: NodeSelectorTerm, rows: Rows) -> Bools:
         """Which rows one term of a node affinity accepts; an empty term accepts none."""
-        mask = self._every(rows)
         if not term.labels and not term.names:
-            return ~mask
-        for requirement in term.labels:
-            mask &= self.column(requirement.key).matching(requirement, rows)
+            return ~self._every(rows)
+        mask = self.matching(term.labels, rows)
         for requirement in term.names:
             named: Bools = np.zeros(self._rows.size, dtype=np.bool_)
             for value in requirement.values:

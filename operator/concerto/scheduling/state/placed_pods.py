@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.pod_index import PodIndex
+from concerto.scheduling.state.volume_reservations import VolumeReservations
 
 
 @dataclass(slots=True)
@@ -29,10 +30,12 @@ class PlacedPods:
 
     Args:
         indexes: what follows the pods; called in this order.
+        reservations: volumes that decisions have reserved, until the pod is bound or gone.
     """
 
-    def __init__(self, indexes: Sequence[PodIndex]) -> None:
+    def __init__(self, indexes: Sequence[PodIndex], reservations: VolumeReservations) -> None:
         self._indexes = indexes
+        self._reservations = reservations
         self._by_uid: dict[str, PlacedPod] = {}
 
     def __contains__(self, uid: str) -> bool:
@@ -68,6 +71,7 @@ class PlacedPods:
 
     def confirm(self, uid: str) -> PlacedPod | None:
         """The pod is bound to its row; returns it, or None if it is on no row."""
+        self._reservations.unreserve(uid)
         placed = self._by_uid.get(uid)
         if placed is not None:
             placed.bound = True
@@ -75,6 +79,7 @@ class PlacedPods:
 
     def remove(self, uid: str) -> None:
         """The pod, which is on a row, is not there any more."""
+        self._reservations.unreserve(uid)
         placed = self._by_uid.pop(uid)
         for index in self._indexes:
             index.pod_removed(placed.pod, placed.row)

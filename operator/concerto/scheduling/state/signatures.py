@@ -68,6 +68,7 @@ class PodSignatures:
             _selects_itself(pod) if pod.shape.selects_pods else None,
             labels.get(LABEL),
             labels.get(EXCLUSIVENESS_LABEL),
+            _volumes(pod) if pod.volumes else None,
             self._sizes.kind_if_known(pod),
             spread_by,
         )
@@ -110,6 +111,11 @@ def _selects_itself(pod: PodView) -> Hashable:
         tuple(term.selector.matches(labels) for term in (*shape.affinity, *shape.anti_affinity, *soft)),
         tuple((c.selector.matches(labels), *(labels.get(k) for k in c.match_label_keys)) for c in spread),
     )
+
+
+def _volumes(pod: PodView) -> Hashable:
+    """Claims are those of the pod's namespace; a claim that is made for a pod is of use to no other."""
+    return (pod.namespace, pod.uid if pod.volumes.ephemeral else None, pod.volumes)
 
 
 def _count_down(counter: Counter[_Key], key: _Key) -> None:

@@ -1,0 +1,76 @@
+"""Trimming of raw storage objects, so that a reflector keeps only what ``volumes`` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from concerto.api.volume_migration import MIGRATED_SOURCES
+from concerto.api.volumes import BETA_CLASS, BIND_COMPLETED, MIGRATED_PLUGINS, SELECTED_NODE
+
+Raw = Mapping[str, Any]
+
+_METADATA = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp")
+_VOLUME_SPEC = (
+    "capacity", "storageClassName", "accessModes", "volumeMode", "volumeAttributesClassName", "nodeAffinity",
+)  # fmt: skip
+_SOURCE = ("driver", "volumeHandle", "volumeID", "pdName", "diskURI", "kind")
+_CLAIM_SPEC = (
+    "accessModes", "resources", "selector", "storageClassName", "volumeMode", "volumeName", "volumeAttributesClassName",
+)  # fmt: skip
+
+
+def trim_volume(obj: Raw) -> dict[str, Any]:
+    """The part of a raw PersistentVolume that ``PersistentVolume`` reads."""
+    spec = obj["spec"]
+    kept = {k: spec[k] for k in _VOLUME_SPEC if k in spec}
+    if ref := spec.get("claimRef"):
+        kept["claimRef"] = {k: ref[k] for k in ("namespace", "name", "uid") if k in ref}
+    for source in ("csi", *MIGRATED_SOURCES):
+        if details := spec.get(source):
+            kept[source] = {k: details[k] for k in _SOURCE if k in details}
+    return _trimmed(obj, ("labels",), kept, (BETA_CLASS,), ("phase",))
+
+
+def trim_claim(obj: Raw) -> dict[str, Any]:
+    """The part of a raw PersistentVolumeClaim that ``PersistentVolumeClaim`` reads."""
+    spec = obj["spec"]
+    kept = {k: spec[k] for k in _CLAIM_SPEC if k in spec}
+    return _trimmed(obj, ("ownerReferences",), kept, (BETA_CLASS, SELECTED_NODE, BIND_COMPLETED), ("phase",))
+
+
+def trim_storage_class(obj: Raw) -> dict[str, Any]:
+    """The part of a raw StorageClass that ``StorageClass`` reads: not its parameters."""
+    kept = {k: obj[k] for k in ("provisioner", "volumeBindingMode", "allowedTopologies") if k in obj}
+    return {"metadata": _metadata(obj, (), ()), **kept}
+
+
+def trim_csi_node(obj: Raw) -> dict[str, Any]:
+    """The part of a raw CSINode that ``CSINode`` reads."""
+    drivers = [{k: d[k] for k in ("name", "allocatable") if k in d} for d in obj["spec"].get("drivers") or ()]
+    return {"metadata": _metadata(obj, (), (MIGRATED_PLUGINS,)), "spec": {"drivers": drivers}}
+
+
+def trim_bare(obj: Raw) -> dict[str, Any]:
+    """A CSIDriver, CSIStorageCapacity or VolumeAttachment without metadata that nobody reads, and without status."""
+    return {k: v for k, v in obj.items() if k not in ("metadata", "status")} | {"metadata": _metadata(obj, (), ())}
+
+
+def _metadata(obj: Raw, fields: Iterable[str], annotations: Iterable[str]) -> dict[str, Any]:
+    metadata = obj["metadata"]
+    kept = {k: metadata[k] for k in (*_METADATA, *fields) if k in metadata}
+    found = metadata.get("annotations") or {}
+    if named := {k: found[k] for k in annotations if k in found}:
+        kept["annotations"] = named
+    return kept
+
+
+def _trimmed(
+    obj: Raw, fields: Iterable[str], spec: dict[str, Any], annotations: Iterable[str], status: Iterable[str]
+) -> dict[str, Any]:
+    found = obj.get("status") or {}
+    return {
+        "metadata": _metadata(obj, fields, annotations),
+        "spec": spec,
+        "status": {k: found[k] for k in status if k in found},
+    }

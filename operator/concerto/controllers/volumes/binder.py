@@ -1,0 +1,179 @@
+"""Binds the volumes of pods in flight, each after its placement record is stored and before the pod is bound.
+
+A volume that exists is held for its claim (``PersistentVolume.spec.claimRef``); the volume of a claim that is to be
+provisioned is asked for by the annotation ``volume.kubernetes.io/selected-node``. Then the pod waits until the claims
+are bound, which kube-controller-manager and provisioners do. A provisioner that fails takes the annotation back.
+
+Nothing is undone if the pod is not bound after all, or if this process ends in between: volumes and claims show what
+was begun, and the next decision on the pod starts from there. Source: ``volumeBinder`` of kube-scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from concerto.api.pod import PodView
+from concerto.api.resource_version import not_newer
+from concerto.api.volumes import ClaimKey, PersistentVolume, PersistentVolumeClaim, VolumeBindings
+from concerto.controllers.volumes.claim_writes import ClaimWrites, NotBound
+from concerto.kube.failpoints import point
+from concerto.scheduling.state.cluster import ClusterState
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A pod whose volumes are being bound.
+
+    Attributes:
+        bindings: what is being bound.
+        changed: set when something that it waits for may have changed.
+        versions: from which on an object shows what was written, by claim or by the volume's name.
+        ended: why nothing more is to be done; empty while it waits.
+    """
+
+    bindings: VolumeBindings
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    versions: dict[Hashable, str] = field(default_factory=dict)
+    ended: str = ""
+
+
+class VolumeBinder:
+    """Binds volumes.
+
+    Args:
+        cluster: what is known of volumes, claims and nodes; only read.
+        writes: to volumes and claims.
+        is_waiting: by UID, whether a pod exists and is not bound.
+    """
+
+    def __init__(self, cluster: ClusterState, writes: ClaimWrites, is_waiting: Callable[[str], bool]) -> None:
+        self._cluster = cluster
+        self._volumes = cluster.volumes
+        self._writes = writes
+        self._is_waiting = is_waiting
+        self._flights: dict[str, _Flight] = {}  # by the pod's UID
+        self._waiting: dict[Hashable, set[_Flight]] = {}  # by claim, and by the volume's name
+
+    # --- watch events
+
+    def on_claim(self, key: ClaimKey) -> None:
+        """A claim has changed."""
+        self._wake(key)
+
+    def on_volume(self, name: str, claim: ClaimKey | None) -> None:
+        """A volume, which is held for this claim, has changed."""
+        self._wake(name)
+        if claim is not None:
+            self._wake(claim)
+
+    def on_pod(self, uid: str, node: str) -> None:
+        """A pod is bound to ``node``; or it has ended or gone, and ``node`` is empty."""
+        if (flight := self._flights.get(uid)) is not None:
+            flight.ended = f"The pod was bound to {node} by another scheduler." if node else "The pod is gone."
+            flight.changed.set()
+
+    # --- the step of a placement
+
+    async def bind(self, pod: PodView, bindings: VolumeBindings, within_seconds: float) -> str | None:
+        """Bind the volumes of a pod in flight; returns once all its claims are bound, or the problem."""
+        flight = self._flights[pod.uid] = _Flight(bindings)
+        if not self._is_waiting(pod.uid):
+            flight.ended = "The pod is gone."
+        watched = [*bindings.provisioned, *(each for pair in bindings.static for each in pair)]
+        for each in watched:
+            self._waiting.setdefault(each, set()).add(flight)
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._write(flight)
+                await self._until_bound(flight)
+        except NotBound as problem:
+            return f"binding volumes: {problem}"
+        except TimeoutError:
+            return f"binding volumes: {self._waits_for(flight)} after {within_seconds:g} s"
+        finally:
+            del self._flights[pod.uid]
+            for each in watched:
+                flights = self._waiting.get(each, set())
+                flights.discard(flight)
+                if not flights:
+                    self._waiting.pop(each, None)
+        return None
+
+    # --- inside
+
+    def _wake(self, key: Hashable) -> None:
+        for flight in self._waiting.get(key, ()):
+            flight.changed.set()
+
+    async def _write(self, flight: _Flight) -> None:
+        if flight.ended:
+            raise NotBound(flight.ended)
+        for key, name in flight.bindings.static:
+            flight.versions[name] = await self._writes.hold(self._volume(name), self._claim(key))
+            point("after-hold-volumes")
+        for key in flight.bindings.provisioned:
+            flight.versions[key] = await self._writes.select_node(self._claim(key), flight.bindings.node)
+            point("after-select-nodes")
+
+    async def _until_bound(self, flight: _Flight) -> None:
+        while True:
+            flight.changed.clear()
+            if flight.ended:
+                raise NotBound(flight.ended)
+            bound = [self._is_held(flight, key, name) for key, name in flight.bindings.static]
+            bound += [self._is_provisioned(flight, key) for key in flight.bindings.provisioned]
+            if all(bound):
+                point("after-volumes-bound")
+                return
+            await flight.changed.wait()
+
+    def _is_held(self, flight: _Flight, key: ClaimKey, name: str) -> bool:
+        volume, claim = self._volume(name), self._claim(key)
+        if _is_older(volume.version, flight.versions[name]):
+            return False
+        self._check_reach(volume, flight.bindings.node)
+        if volume.claim is None or not volume.claim.uid:
+            raise NotBound(f'ClaimRef got reset for pv "{name}"')
+        return claim.bound
+
+    def _is_provisioned(self, flight: _Flight, key: ClaimKey) -> bool:
+        claim = self._claim(key)
+        if _is_older(claim.version, flight.versions[key]):
+            return False
+        if claim.selected_node != flight.bindings.node:
+            raise NotBound(f'provisioning failed for PVC "{key.name}"')
+        if claim.volume_name:
+            volume = self._volumes.volumes.get(claim.volume_name)
+            if volume is None:
+                return False  # it is about to be seen
+            self._check_reach(volume, flight.bindings.node)
+        return claim.bound
+
+    def _check_reach(self, volume: PersistentVolume, node: str) -> None:
+        row = self._cluster.row_of.get(node)
+        if row is None or not self._volumes.reaches(volume)[row]:
+            raise NotBound(f'pv "{volume.name}" node affinity doesn\'t match node "{node}"')
+
+    def _claim(self, key: ClaimKey) -> PersistentVolumeClaim:
+        claim = self._volumes.claims.get(key)
+        if claim is None:
+            raise NotBound(f'persistentvolumeclaim "{key.name}" not found')
+        return claim
+
+    def _volume(self, name: str) -> PersistentVolume:
+        volume = self._volumes.volumes.get(name)
+        if volume is None:
+            raise NotBound(f'persistentvolume "{name}" not found')
+        return volume
+
+    def _waits_for(self, flight: _Flight) -> str:
+        keys = [key for key, _ in flight.bindings.static] + list(flight.bindings.provisioned)
+        unbound = [key.name for key in keys if not ((claim := self._volumes.claims.get(key)) and claim.bound)]
+        return f"the pod still waits for claim {', '.join(unbound) or 'nothing'}"
+
+
+def _is_older(version: str, written: str) -> bool:
+    """Whether what is known of an object is from before a write."""
+    return version != written and not_newer(version, written)

@@ -1,0 +1,150 @@
+"""The two writes that bind volumes: a volume is held for a claim, and a claim gets the node that its volume is for.
+
+Both are kube-scheduler's own. Each names the version of the object that was decided on, so that it changes nothing that
+somebody else has changed since. What is not known to have been written is read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from concerto.api.volumes import (
+    BOUND_BY_CONTROLLER,
+    SELECTED_NODE,
+    PersistentVolume,
+    PersistentVolumeClaim,
+)
+from concerto.kube import ApiError, Conflict, NotFound, Object, Session
+from concerto.kube.confirmed_writes import NotWritten, WriteSettings, write_until_known
+from concerto.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from concerto.kube.session import MERGE_PATCH, Patch
+
+
+@dataclass(frozen=True)
+class ClaimWriteSettings:
+    """How volumes and claims are written.
+
+    Attributes:
+        timeout_seconds: time limit of one write; see `BinderSettings`.
+        first_backoff_seconds: wait before the second attempt; doubles each time.
+        max_backoff_seconds: longest wait.
+        give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated.
+    """
+
+    timeout_seconds: float = 4.0
+    first_backoff_seconds: float = 0.1
+    max_backoff_seconds: float = 5.0
+    give_up_after_seconds: float = 60.0
+
+
+class NotBound(Exception):
+    """A pod's volumes cannot be bound as decided; the message says why, for the pod's event."""
+
+
+def build_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Object:
+    """The patch by which a volume is held for a claim. A person's own reservation by name stays marked as theirs."""
+    metadata: Object = {"resourceVersion": volume.version}
+    if not volume.is_for(claim):
+        metadata["annotations"] = {BOUND_BY_CONTROLLER: "yes"}
+    reference = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": claim.key.namespace,
+        "name": claim.key.name,
+        "uid": claim.uid,
+        "resourceVersion": claim.version,
+    }
+    return {"metadata": metadata, "spec": {"claimRef": reference}}
+
+
+def build_selected_node(claim: PersistentVolumeClaim, node: str) -> Object:
+    """The patch by which a claim's volume is to be made for a node."""
+    return {"metadata": {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: node}}}
+
+
+class ClaimWrites:
+    """Writes to volumes and claims.
+
+    Args:
+        session: the way to the API server.
+        may_write: whether this process still leads; asked before each attempt.
+        settings: waits and timeouts.
+    """
+
+    def __init__(self, session: Session, may_write: Callable[[], bool], settings: ClaimWriteSettings) -> None:
+        self._session = session
+        self._may_write = may_write
+        self._settings = settings
+
+    async def hold(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
+        """Hold a volume for a claim; returns the version from which on it is.
+
+        Raises:
+            NotBound: it is held for another claim, it is gone, or the API server refuses; or the claim has another.
+        """
+        if claim.volume_name not in ("", volume.name):
+            raise NotBound(f'persistentvolumeclaim "{claim.key.name}" was changed meanwhile')
+
+        def is_held(found: PersistentVolume) -> bool:
+            return found.claim is not None and found.claim.uid == claim.uid
+
+        while not is_held(volume):
+            if volume.claim is not None and not volume.is_for(claim):
+                raise NotBound(
+                    f'persistentvolume "{volume.name}" was bound to claim '
+                    f"{volume.claim.key.namespace}/{volume.claim.key.name} meanwhile"
+                )
+            path = PERSISTENT_VOLUMES.path(name=volume.name)
+            volume = PersistentVolume.from_raw(await self._patch(path, build_claim_ref(volume, claim), "hold-volume"))
+        return volume.version
+
+    async def select_node(self, claim: PersistentVolumeClaim, node: str) -> str:
+        """Have a claim's volume made for a node; returns the version from which on it is.
+
+        Raises:
+            NotBound: another node was selected, the claim is bound or gone, or the API server refuses.
+        """
+        uid = claim.uid
+        while claim.selected_node != node:
+            if claim.uid != uid or claim.selected_node is not None or claim.volume_name:
+                raise NotBound(f'persistentvolumeclaim "{claim.key.name}" was changed meanwhile')
+            path = PERSISTENT_VOLUME_CLAIMS.path(claim.key.namespace, claim.key.name)
+            body = build_selected_node(claim, node)
+            claim = PersistentVolumeClaim.from_raw(await self._patch(path, body, "select-node"))
+        return claim.version
+
+    async def _patch(self, path: str, body: Object, name: str) -> Object:
+        """The object once the patch is carried out; or as it is, if somebody else was first."""
+        settings = self._settings
+        version = body["metadata"]["resourceVersion"]
+
+        async def write() -> Object:
+            return await self._session.request(
+                "PATCH",
+                path,
+                body=Patch(MERGE_PATCH, body),
+                timeout_seconds=settings.timeout_seconds,
+                attempts=1,
+            )
+
+        async def read_back() -> Object | None:
+            found = await self._session.get(path)
+            return None if found["metadata"]["resourceVersion"] == version else found
+
+        retries = WriteSettings(
+            settings.first_backoff_seconds, settings.max_backoff_seconds, settings.give_up_after_seconds
+        )
+        while True:
+            try:
+                return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
+            except NotFound as error:
+                raise NotBound(error.message) from error
+            except Conflict:
+                # Refused at this version, which is still what a read shows: the read was of a moment before
+                await asyncio.sleep(settings.first_backoff_seconds)
+            except ApiError as error:
+                raise NotBound(f"the API server refused to bind volumes: {error.message}") from error
+            except NotWritten as error:
+                raise NotBound(f"volumes could not be bound: {error}") from error

@@ -1,0 +1,62 @@
+"""The claims of a pod, sorted by what has to happen to them, and why a pod with such claims can go nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from concerto.api.pod import PodView
+from concerto.api.volumes import ClaimKey, PersistentVolumeClaim
+from concerto.scheduling.state.volumes import VolumeIndex
+
+
+@dataclass(frozen=True, slots=True)
+class SortedClaims:
+    """The claims of a pod.
+
+    Attributes:
+        bound: those that have their volume.
+        waiting: those that are to be bound once the pod has a node.
+        refusal: why the pod can go nowhere as long as its claims are as they are; empty if it can.
+    """
+
+    bound: tuple[PersistentVolumeClaim, ...] = ()
+    waiting: tuple[PersistentVolumeClaim, ...] = ()
+    refusal: str = ""
+
+
+def sort_claims(volumes: VolumeIndex, pod: PodView) -> SortedClaims:
+    """The pod's claims as the API server has them. Source: ``VolumeBinding.PreFilter`` of kube-scheduler."""
+    bound, waiting = [], []
+    immediate = False
+    for used in pod.volumes.claims:
+        claim = volumes.claims.get(ClaimKey(pod.namespace, used.name))
+        if claim is None:
+            return SortedClaims(refusal=_missing(used.name, used.ephemeral))
+        if problem := _problem(claim, pod, used.ephemeral):
+            return SortedClaims(refusal=problem)
+        if claim.bound:
+            bound.append(claim)
+        elif volumes.waits(claim):
+            waiting.append(claim)
+        else:
+            immediate = True
+    if immediate:
+        return SortedClaims(refusal="pod has unbound immediate PersistentVolumeClaims")
+    return SortedClaims(tuple(bound), tuple(waiting))
+
+
+def _missing(name: str, ephemeral: bool) -> str:
+    if ephemeral:
+        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+    return f'persistentvolumeclaim "{name}" not found'
+
+
+def _problem(claim: PersistentVolumeClaim, pod: PodView, ephemeral: bool) -> str:
+    name = claim.key.name
+    if claim.phase == "Lost":
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume_name}"'
+    if claim.deleting:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if ephemeral and claim.owner_uid != pod.uid:
+        return f"PVC {claim.key.namespace}/{name} was not created for pod {pod.key} (pod is not owner)"
+    return ""

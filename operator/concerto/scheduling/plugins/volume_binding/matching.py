@@ -1,0 +1,163 @@
+"""Which nodes a pod's claims allow, and what is to be bound there. Source: kube-scheduler's VolumeBinding.
+
+A bound claim needs a node that reaches its volume. A claim that waits for its pod gets the smallest existing volume of
+its class that the node reaches. Where there is none, its volume has to be made, which the class may not offer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from concerto.api.volumes import PersistentVolume, PersistentVolumeClaim, VolumeBindings
+from concerto.scheduling.plugins.volume_binding.claims import SortedClaims
+from concerto.scheduling.state.columns import Bools, Ints, Rows
+from concerto.scheduling.state.node_rows import NodeRows
+from concerto.scheduling.state.volumes import VolumeIndex
+
+NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
+NOTHING_TO_BIND = "node(s) didn't find available persistent volumes to bind"
+NO_SPACE = "node(s) did not have enough free storage"
+NO_VOLUME = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+REFUSALS = (NODE_CONFLICT, NOTHING_TO_BIND, NO_SPACE, NO_VOLUME)
+
+
+class ClaimMatch:
+    """What the claims of a pod mean on each row, as of the moment it is made.
+
+    Args:
+        volumes: storage and reservations.
+        rows: names and rows.
+        claims: the pod's.
+
+    Attributes:
+        refused: by refusal of ``REFUSALS`` and row, whether it holds; a row may be refused for two reasons.
+    """
+
+    def __init__(self, volumes: VolumeIndex, rows: NodeRows, claims: SortedClaims) -> None:
+        self._volumes = volumes
+        self._rows = rows
+        size = rows.size
+        self.refused: Bools = np.zeros((len(REFUSALS), size), dtype=np.bool_)
+        self._conflict, self._nothing, self._no_space, self._no_volume = self.refused
+        self._chosen: list[tuple[PersistentVolumeClaim, list[PersistentVolume], Ints]] = []
+        self._provisioned: list[tuple[PersistentVolumeClaim, Bools]] = []
+        self._check_bound(claims.bound)
+        self._check_waiting(claims.waiting)
+
+    def bindings(self, row: int) -> VolumeBindings:
+        """What has to be bound for a pod that goes to the row."""
+        return VolumeBindings(
+            self._rows.names[row],
+            tuple((claim.key, volumes[at[row]].name) for claim, volumes, at in self._chosen if at[row] >= 0),
+            tuple(claim.key for claim, needed in self._provisioned if needed[row]),
+        )
+
+    def sizes(self) -> list[tuple[str, int, Ints]]:
+        """Of claims that get an existing volume: class, bytes requested, and by row the volume's bytes; 0 elsewhere."""
+        found = []
+        for claim, volumes, at in self._chosen:
+            sizes = np.array([*(v.bytes for v in volumes), 0], dtype=np.int64)
+            found.append((claim.storage_class, claim.bytes or 0, sizes[at]))
+        return found
+
+    def _check_bound(self, claims: Iterable[PersistentVolumeClaim]) -> None:
+        """The first claim whose volume a node cannot reach, or that has none, says why."""
+        for claim in claims:
+            volume = self._volumes.volumes.get(claim.volume_name)
+            if volume is None:
+                self._no_volume |= ~self._conflict
+                return
+            self._conflict |= ~self._volumes.reaches(volume)
+
+    def _check_waiting(self, claims: tuple[PersistentVolumeClaim, ...]) -> None:
+        selected = [(claim, node) for claim in claims if (node := self._volumes.selected_node(claim)) is not None]
+        others = [claim for claim in claims if self._volumes.selected_node(claim) is None]
+        elsewhere: Bools = np.zeros(self._rows.size, dtype=np.bool_)
+        for _, node in selected:
+            there = np.ones_like(elsewhere)
+            if (row := self._rows.row_of.get(node)) is not None:
+                there[row] = False
+            elsewhere |= there
+        self._nothing |= elsewhere
+        needed = [(claim, ~elsewhere) for claim, _ in selected]
+        for claim in sorted(others, key=lambda c: c.bytes or 0):
+            at = self._find_volumes(claim)
+            needed.append((claim, (at < 0) & ~elsewhere))
+        self._check_provisioning(needed)
+
+    def _find_volumes(self, claim: PersistentVolumeClaim) -> Ints:
+        """By row, the place of the claim's volume among the candidates; -1 where there is none."""
+        at: Ints = np.full(self._rows.size, -1, dtype=np.int64)
+        suitable = [v for v in self._volumes.of_class(claim.storage_class) if self._may_hold(v, claim)]
+        held = next((v for v in suitable if v.is_for(claim) or self._is_reserved_for(v, claim)), None)
+        candidates = [v for v in suitable if self._is_free(v, claim)] if held is None else [held]
+        taken = self._taken_by_row(candidates)
+        for place in reversed(range(len(candidates))):  # the smallest last, so that it stays
+            reached = self._volumes.reach(candidates[place].affinity)
+            if place in taken:
+                at[_without(reached, taken[place], self._rows.size)] = place
+            else:
+                at[reached] = place
+        self._chosen.append((claim, candidates, at))
+        return at
+
+    def _may_hold(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+        owner = self._volumes.claim_of(volume)
+        return (
+            (owner is None or (owner.key == claim.key and owner.uid in ("", claim.uid)))
+            and volume.bytes >= (claim.bytes or 0)
+            and volume.mode == claim.mode
+            and volume.attributes_class == claim.attributes_class
+            and not volume.deleting
+        )
+
+    def _is_reserved_for(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+        return volume.claim is None and self._volumes.claim_of(volume) is not None
+
+    def _is_free(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+        return (
+            volume.phase == "Available"
+            and (claim.selector is None or claim.selector.matches(volume.labels))
+            and claim.access_modes <= volume.access_modes
+        )
+
+    def _taken_by_row(self, candidates: list[PersistentVolume]) -> dict[int, Ints]:
+        """Rows on which a candidate is what another claim of the pod gets, by the candidate's place."""
+        place_of = {volume.name: place for place, volume in enumerate(candidates)}
+        taken: dict[int, list[Ints]] = {}
+        for _, volumes, at in self._chosen:
+            order = np.argsort(at, kind="stable")
+            places, starts = np.unique(at[order], return_index=True)
+            for index, place in enumerate(places.tolist()):
+                mine = place_of.get(volumes[place].name) if place >= 0 else None
+                if mine is not None:
+                    end = starts[index + 1] if index + 1 < len(starts) else len(order)
+                    taken.setdefault(mine, []).append(order[starts[index] : end])
+        return {place: np.concatenate(rows) for place, rows in taken.items()}
+
+    def _check_provisioning(self, needed: Iterable[tuple[PersistentVolumeClaim, Bools]]) -> None:
+        """Claims without an existing volume, in kube-scheduler's order: the first that fails on a row says why."""
+        undecided: Bools = np.ones(self._rows.size, dtype=np.bool_)
+        for claim, rows in needed:
+            if not rows.any():
+                continue
+            storage_class = self._volumes.classes[claim.storage_class]
+            asked = rows & undecided
+            if storage_class.provisions:
+                no_topology = asked & ~self._volumes.has_topology(storage_class)
+                no_space = asked & ~no_topology & ~self._volumes.has_room(storage_class, claim.bytes)
+            else:
+                no_topology, no_space = asked, np.zeros_like(asked)
+            self._nothing |= no_topology
+            self._no_space |= no_space
+            undecided &= ~(no_topology | no_space)
+            self._provisioned.append((claim, rows))
+
+
+def _without(rows: Rows, excluded: Ints, size: int) -> Bools:
+    mask: Bools = np.zeros(size, dtype=np.bool_)
+    mask[rows] = True
+    mask[excluded] = False
+    return mask

@@ -1,0 +1,66 @@
+"""Which pods on nodes use which claims and disks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.pod_volumes import Disk
+from concerto.api.volumes import ClaimKey
+from concerto.scheduling.state.columns import Ints
+
+
+class ClaimUsers:
+    """Pods on the rows by claim and by disk."""
+
+    def __init__(self) -> None:
+        self._claims: dict[ClaimKey, Counter[int]] = {}
+        self._named: Counter[ClaimKey] = Counter()
+        self._disks: dict[tuple[str, tuple[str, ...]], list[tuple[Disk, int]]] = {}
+
+    def rows_of(self, claim: ClaimKey) -> tuple[int, ...]:
+        """The rows with a pod that uses the claim, once for each such pod."""
+        return tuple(self._claims.get(claim, Counter()).elements())
+
+    def claims(self) -> list[ClaimKey]:
+        """All claims that a pod on a node uses."""
+        return list(self._claims)
+
+    def is_used(self, claim: ClaimKey) -> bool:
+        """Whether a pod on some node names the claim in its volumes."""
+        return claim in self._named
+
+    def rows_in_conflict(self, disk: Disk) -> Ints:
+        """The rows with a pod whose disk a node cannot have beside this one."""
+        others = self._disks.get((disk.kind, disk.name), ())
+        return np.array([row for other, row in others if disk.conflicts(other)], dtype=np.int64)
+
+    def add_pod(self, pod: PodView, row: int) -> None:
+        """The pod's claims and disks are in use on the row."""
+        for claim in pod.volumes.claims:
+            key = ClaimKey(pod.namespace, claim.name)
+            self._claims.setdefault(key, Counter())[row] += 1
+            self._named[key] += not claim.ephemeral
+        for disk in pod.volumes.disks:
+            self._disks.setdefault((disk.kind, disk.name), []).append((disk, row))
+
+    def remove_pod(self, pod: PodView, row: int) -> None:
+        """The pod's claims and disks are no longer in use on the row."""
+        for claim in pod.volumes.claims:
+            key = ClaimKey(pod.namespace, claim.name)
+            rows = self._claims[key]
+            rows[row] -= 1
+            if not rows[row]:
+                del rows[row]
+            if not rows:
+                del self._claims[key]
+            self._named[key] -= not claim.ephemeral
+            if not self._named[key]:
+                del self._named[key]
+        for disk in pod.volumes.disks:
+            users = self._disks[disk.kind, disk.name]
+            users.remove((disk, row))
+            if not users:
+                del self._disks[disk.kind, disk.name]

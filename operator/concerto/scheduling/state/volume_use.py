@@ -1,0 +1,156 @@
+"""What pods on nodes use of volumes, what is attached to nodes, and how many volumes a node can have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.volume_migration import VolumeID
+from concerto.api.volumes import ClaimKey, CSINode, PersistentVolume, VolumeAttachment
+from concerto.scheduling.state.attached_volumes import AttachedVolumes
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.claim_users import ClaimUsers
+from concerto.scheduling.state.columns import Bools, widened
+from concerto.scheduling.state.node_rows import NodeRows
+
+
+class VolumeUse:
+    """Volumes in use by row.
+
+    Args:
+        rows: names and rows.
+        resolve: the CSI volume of a claim, as the storage objects have it now.
+
+    Attributes:
+        csi_nodes: CSINodes by the node's name; change them by the methods only.
+        users: pods on nodes, by claim and disk.
+        attached: volumes in use on the rows, and their limits.
+    """
+
+    def __init__(self, rows: NodeRows, resolve: Callable[[ClaimKey], VolumeID | None]) -> None:
+        self._rows = rows
+        self._resolve = resolve
+        self.csi_nodes: dict[str, CSINode] = {}
+        self.users = ClaimUsers()
+        self.attached = AttachedVolumes()
+        self._counted: dict[ClaimKey, VolumeID | None] = {}  # of claims in use
+        self._attachments: dict[str, VolumeAttachment] = {}
+        self._attached_as: dict[str, tuple[VolumeID, int]] = {}  # what is counted of an attachment
+        self._has_csi_node: Bools = np.zeros(0, dtype=np.bool_)
+
+    @property
+    def has_csi_node(self) -> Bools:
+        """By row, whether the node has a CSINode."""
+        return self._has_csi_node[: self._rows.size]
+
+    # --- storage objects
+
+    def recount_claim(self, key: ClaimKey) -> None:
+        """The claim or its volume has changed."""
+        if key not in self._counted:
+            return
+        before, after = self._counted[key], self._resolve(key)
+        if before != after:
+            self._counted[key] = after
+            for row in self.users.rows_of(key):
+                self._change(before, after, row)
+
+    def recount_claims(self) -> None:
+        """Any claim may have another volume now."""
+        for key in list(self._counted):
+            self.recount_claim(key)
+
+    def set_csi_node(self, csi_node: CSINode) -> Change:
+        """A CSINode as the API server has it now."""
+        self.csi_nodes[csi_node.node] = csi_node
+        if (row := self._rows.row_of.get(csi_node.node)) is not None:
+            self._set_limits(row, csi_node)
+        return Change.VOLUMES
+
+    def remove_csi_node(self, node: str) -> Change:
+        """A CSINode is gone: nothing limits the node's volumes."""
+        self.csi_nodes.pop(node, None)
+        if (row := self._rows.row_of.get(node)) is not None:
+            self._set_limits(row, None)
+        return Change.VOLUMES
+
+    def set_attachment(self, attachment: VolumeAttachment, volume: PersistentVolume | None) -> None:
+        """A VolumeAttachment as the API server has it now, and its volume if that is known."""
+        self._uncount(attachment.name)
+        self._attachments[attachment.name] = attachment
+        row = self._rows.row_of.get(attachment.node)
+        if row is None or volume is None or volume.volume is None or not volume.is_csi or not attachment.driver:
+            return
+        counted = (attachment.driver, volume.volume[1])
+        self.attached.attach(counted, row)
+        self._attached_as[attachment.name] = counted, row
+
+    def remove_attachment(self, name: str) -> Change:
+        """A VolumeAttachment is gone: its node can have another volume."""
+        self._uncount(name)
+        self._attachments.pop(name, None)
+        return Change.VOLUMES
+
+    def attachments(self, *, node: str = "", volume: str = "") -> list[VolumeAttachment]:
+        """Those to a node, or of a volume."""
+        return [
+            a for a in self._attachments.values() if (node and a.node == node) or (volume and a.volume_name == volume)
+        ]
+
+    # --- nodes and pods
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        self.attached.grow(width)
+        self._has_csi_node = widened(self._has_csi_node, width)
+
+    def row_assigned(self, row: int) -> None:
+        """The row stands for another node from now on, and no pod is on it."""
+        for name in [name for name, (_, counted_on) in self._attached_as.items() if counted_on == row]:
+            self._uncount(name)
+        self._set_limits(row, self.csi_nodes.get(self._rows.names[row]))
+
+    def add_pod(self, pod: PodView, row: int) -> None:
+        """Count the pod's volumes on the row."""
+        if not pod.volumes:
+            return
+        self.users.add_pod(pod, row)
+        for key in _keys(pod):
+            if key not in self._counted:
+                self._counted[key] = self._resolve(key)
+            self._change(None, self._counted[key], row)
+        self.attached.add_pod(pod.volumes.attached, row)
+
+    def remove_pod(self, pod: PodView, row: int) -> None:
+        """Take the pod's volumes off the row."""
+        if not pod.volumes:
+            return
+        self.users.remove_pod(pod, row)
+        for key in _keys(pod):
+            self._change(self._counted[key], None, row)
+        for key in set(_keys(pod)):
+            if not self.users.rows_of(key):
+                del self._counted[key]
+        self.attached.remove_pod(pod.volumes.attached, row)
+
+    # --- inside
+
+    def _change(self, before: VolumeID | None, after: VolumeID | None, row: int) -> None:
+        if before is not None:
+            self.attached.remove_pod((before,), row)
+        if after is not None:
+            self.attached.add_pod((after,), row)
+
+    def _uncount(self, name: str) -> None:
+        if (counted := self._attached_as.pop(name, None)) is not None:
+            self.attached.detach(*counted)
+
+    def _set_limits(self, row: int, csi_node: CSINode | None) -> None:
+        self._has_csi_node[row] = csi_node is not None
+        self.attached.set_limits(row, {} if csi_node is None else csi_node.limits)
+
+
+def _keys(pod: PodView) -> Iterable[ClaimKey]:
+    return [ClaimKey(pod.namespace, claim.name) for claim in pod.volumes.claims]

@@ -1,0 +1,65 @@
+import pytest
+
+from concerto.scheduling.plugins.volume_restrictions.filter import VolumeRestrictions
+from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
+from support.volume_builders import claim, mounts, store
+
+NODES = [node("n1"), node("n2")]
+ONE_POD = claim(accessModes=["ReadWriteOncePod"])
+
+
+def disk(read_only=False):
+    return {"volumes": [{"name": "d", "gcePersistentDisk": {"pdName": "d", "readOnly": read_only}}]}
+
+
+CASES = {
+    "a pod without volumes": ([], {}, {}, ["n1", "n2"]),
+    "a disk that nobody has": ([], disk(), {}, ["n1", "n2"]),
+    "a disk that a pod has": ([], disk(), disk(), ["n2"]),
+    "a disk that all mount read-only": ([], disk(True), disk(True), ["n1", "n2"]),
+    "a claim for many pods": ([claim()], mounts("data"), mounts("data"), ["n1", "n2"]),
+    "a claim for one pod, in use": ([ONE_POD], mounts("data"), mounts("data"), []),
+    "a claim for one pod, not in use": ([ONE_POD], mounts("data"), {}, ["n1", "n2"]),
+    "the same name in another namespace": (
+        [ONE_POD], mounts("data"), mounts("data", namespace="other"), ["n1", "n2"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("storage", "new", "there", "names"), CASES.values(), ids=CASES)
+def test_beside_a_pod_on_n1_the_new_one_goes_to(storage, new, there, names):
+    cluster = store(cluster_state(NODES, [pod("there", nodeName="n1", **there)]), *storage)
+    assert passes(VolumeRestrictions(), query(cluster, pod("new", **new))) == names
+
+
+def test_the_reasons_are_kube_schedulers():
+    there = [pod("there", nodeName="n1", volumes=disk()["volumes"] + mounts("data")["volumes"])]
+    cluster = store(cluster_state(NODES, there), ONE_POD)
+    both = {"volumes": disk()["volumes"] + mounts("data")["volumes"]}
+    assert reasons(VolumeRestrictions(), query(cluster, pod("new", **both))) == {
+        "node(s) had no available disk": 1,
+        "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
+        "another pod": 1,
+    }
+
+
+def test_a_claim_that_does_not_exist_is_named():
+    plugin = VolumeRestrictions()
+    state = plugin.prepare(query(cluster_state(NODES), pod(**mounts("gone"))))
+    assert plugin.pod_refusal(state) == 'persistentvolumeclaim "gone" not found'
+
+
+def test_pods_that_come_and_go_are_counted():
+    plugin, cluster = VolumeRestrictions(), store(cluster_state(NODES), ONE_POD)
+    both = {"volumes": disk()["volumes"] + mounts("data")["volumes"]}
+    state = plugin.prepare(query(cluster, pod("new", **both)))
+    every = slice(0, cluster.size)
+    assert plugin.check(state, every).tolist() == [0, 0]
+    assert plugin.add_pod(state, pod("a", **disk()), 0).tolist() == [0]
+    assert plugin.check(state, every).tolist() == [1, 0]
+    assert plugin.add_pod(state, pod("b", **mounts("data")), 1).tolist() == [0, 1]
+    assert plugin.check(state, every).tolist() == [1, 2]
+    assert plugin.remove_pod(state, pod("b", **mounts("data")), 1).tolist() == [0, 1]
+    assert plugin.remove_pod(state, pod("a", **disk()), 0).tolist() == [0]
+    assert plugin.check(state, every).tolist() == [0, 0]
+    assert plugin.add_pod(state, pod("c"), 0).tolist() == []

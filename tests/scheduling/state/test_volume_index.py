@@ -1,0 +1,149 @@
+"""What the cluster state keeps of volumes in use, and of limits, however events come."""
+
+import random
+
+import pytest
+
+from concerto.api.volumes import ClaimKey, VolumeBindings
+from concerto.scheduling.state.changes import Change
+from support.scheduling_builders import NOW, cluster_state, node, pod
+from support.volume_builders import attachment, claim, csi_node, mounts, storage_class, store, volume
+
+CSI = {"driver": "csi.example.com", "volumeHandle": "h1"}
+DRIVER, OTHER = "csi.example.com", "other.example.com"
+DATA = ClaimKey("default", "data")
+
+
+def used(cluster, driver=DRIVER):
+    column = cluster.volumes.use.attached.used(driver)
+    return {name: int(column[row]) for name, row in cluster.row_of.items() if column[row]}
+
+
+def limits(cluster, driver=DRIVER):
+    column = cluster.volumes.use.attached.limits(driver)
+    return {name: int(column[row]) for name, row in cluster.row_of.items() if column[row] < 2**31}
+
+
+def cluster_with(*storage, pods=(), nodes=("n1", "n2")):
+    return store(cluster_state([node(n) for n in nodes], pods), *storage)
+
+
+BOUND = (claim(volume="disk"), volume(claim="data", csi=CSI))
+
+
+def test_a_volume_counts_once_on_a_node():
+    cluster = cluster_with(*BOUND, pods=[pod(p, nodeName="n1", **mounts("data")) for p in ("a", "b")])
+    assert used(cluster) == {"n1": 1}
+    cluster.remove_pod("uid-a")
+    assert used(cluster) == {"n1": 1}
+    cluster.remove_pod("uid-b")
+    assert used(cluster) == {}
+
+
+def test_a_volume_that_is_attached_and_used_counts_once():
+    cluster = cluster_with(*BOUND, attachment("a", "n1", "disk"), pods=[pod("p", nodeName="n1", **mounts("data"))])
+    assert used(cluster) == {"n1": 1}
+    cluster.remove_pod("uid-p")
+    assert used(cluster) == {"n1": 1}, "it is still attached"
+    assert cluster.volumes.use.remove_attachment("a") == Change.VOLUMES
+    assert used(cluster) == {}
+
+
+def test_a_claim_counts_by_its_class_until_it_has_its_volume():
+    cluster = cluster_with(claim(), storage_class(provisioner=OTHER), pods=[pod("p", nodeName="n1", **mounts("data"))])
+    assert used(cluster, OTHER) == {"n1": 1}
+    store(cluster, *BOUND)
+    assert (used(cluster, OTHER), used(cluster)) == ({}, {"n1": 1})
+    cluster.volumes.remove_volume("disk")
+    assert (used(cluster, OTHER), used(cluster)) == ({"n1": 1}, {})
+    cluster.volumes.remove_claim(DATA)
+    assert (used(cluster, OTHER), used(cluster)) == ({}, {})
+
+
+def test_limits_follow_the_csi_node_whichever_comes_first():
+    cluster = cluster_with(csi_node("n1", {DRIVER: 3, OTHER: None}), csi_node("n9", {DRIVER: 7}))
+    assert limits(cluster) == {"n1": 3}
+    cluster.set_node(node("n9"))
+    assert limits(cluster) == {"n1": 3, "n9": 7}
+    store(cluster, csi_node("n1", {}))
+    assert limits(cluster) == {"n9": 7}
+    cluster.volumes.use.remove_csi_node("n9")
+    assert limits(cluster) == {}
+
+
+def test_a_row_that_is_used_again_has_nothing_of_the_node_before():
+    cluster = cluster_with(*BOUND, csi_node("n1", {DRIVER: 3}), attachment("a", "n1", "disk"), nodes=["n1"])
+    cluster.remove_node("n1")
+    cluster.set_node(node("n2"))
+    assert cluster.row_of == {"n2": 0}
+    assert (limits(cluster), used(cluster)) == ({}, {})
+    cluster.remove_node("n2")
+    cluster.set_node(node("n1"))
+    assert (limits(cluster), used(cluster)) == ({"n1": 3}, {"n1": 1}), "what names the node is still there"
+
+
+def test_what_is_counted_does_not_depend_on_the_order_of_events():
+    events = [
+        lambda c: store(c, claim(volume="disk")),
+        lambda c: store(c, volume(claim="data", csi=CSI)),
+        lambda c: store(c, claim("logs", storageClassName="fast")),
+        lambda c: store(c, storage_class("fast", provisioner=DRIVER)),
+        lambda c: store(c, csi_node("n1", {DRIVER: 2})),
+        lambda c: store(c, attachment("a", "n1", "disk")),
+        lambda c: store(c, attachment("b", "n2", "disk")),
+        lambda c: c.set_node(node("n1")),
+        lambda c: c.set_node(node("n2")),
+        lambda c: c.set_pod(pod("p", nodeName="n1", **mounts("data", "logs", "absent")), NOW),
+        lambda c: c.set_pod(pod("q", nodeName="n2", **mounts("logs")), NOW),
+    ]
+    for seed in range(30):
+        cluster = cluster_state([])
+        for event in random.Random(seed).sample(events, len(events)):
+            event(cluster)
+        assert (used(cluster), limits(cluster)) == ({"n1": 2, "n2": 2}, {"n1": 2}), seed
+        for uid in ("uid-p", "uid-q"):
+            cluster.remove_pod(uid)
+        assert used(cluster) == {"n1": 1, "n2": 1}, "attached"
+        for name in ("a", "b"):
+            cluster.volumes.use.remove_attachment(name)
+        assert used(cluster) == {}
+
+
+def test_reservations_hold_volumes_for_claims_until_they_are_given_back():
+    cluster = cluster_with(claim(), claim("logs"), volume("disk"))
+    reservations, volumes = cluster.volumes.reservations, cluster.volumes
+    bindings = VolumeBindings("n1", ((DATA, "disk"),), (ClaimKey("default", "logs"),))
+    for uid in ("one", "two"):  # pods that share the claims
+        reservations.reserve(uid, bindings)
+    for uid in ("one", "two"):
+        assert volumes.claim_of(volumes.volumes["disk"]).key == DATA
+        assert volumes.selected_node(volumes.claims["default", "logs"]) == "n1"
+        assert reservations.of(uid) == bindings
+        reservations.unreserve(uid)
+    assert volumes.claim_of(volumes.volumes["disk"]) is None
+    assert volumes.selected_node(volumes.claims["default", "logs"]) is None
+
+
+def test_what_the_api_server_shows_comes_before_a_reservation():
+    cluster = cluster_with(claim(node="n2"), claim("other"), volume("disk", claim="other"))
+    cluster.volumes.reservations.reserve("one", VolumeBindings("n1", ((DATA, "disk"),), (DATA,)))
+    assert cluster.volumes.claim_of(cluster.volumes.volumes["disk"]).key.name == "other"
+    assert cluster.volumes.selected_node(cluster.volumes.claims[DATA]) == "n2"
+
+
+def test_a_pod_that_is_gone_holds_nothing():
+    cluster = cluster_with(claim(), volume("disk"))
+    cluster.set_pod(pod("p", nodeName="n1", **mounts("data")), NOW)
+    cluster.volumes.reservations.reserve("uid-p", VolumeBindings("n1", ((DATA, "disk"),)))
+    cluster.remove_pod("uid-p")
+    assert cluster.volumes.claim_of(cluster.volumes.volumes["disk"]) is None
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_claims_in_use(shared):
+    claims = mounts("data") if shared else mounts(ephemeral=["data"])
+    cluster = cluster_with(pods=[pod("p", nodeName="n1", **claims)])
+    users = cluster.volumes.use.users
+    assert users.is_used(DATA) is shared, "a claim that belongs to one pod is no other pod's"
+    cluster.remove_pod("uid-p")
+    assert not users.is_used(DATA)
