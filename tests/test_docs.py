@@ -8,9 +8,11 @@ import subprocess
 
 import pytest
 
+from concerto.api.podcpubinding import PodCPUBinding
 from concerto.autoscaling.prediction import ActionSettings
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.main import COMMANDS
+from concerto.pinning.validation import judge_unplaced
 from support.crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
 FILE = r"(operator|agent|e2e|tests|manifests|docs|crds|concerto|concerto_agent)/[\w./*-]+"
@@ -169,3 +171,11 @@ def test_words_of_our_own_and_sources_that_nobody_can_open_stay_away():
             continue
         assert not RETIRED.search(text), name
         assert name == "docs/references.md" or not CLOSED.search(text), name
+
+
+def test_messages_shown_for_argo_cd_are_those_of_the_code():
+    page = " ".join((REPOSITORY / "docs" / "argocd.md").read_text().split())
+    binding = PodCPUBinding("default", "later", "u", "", "not-there-yet", frozenset())
+    assert judge_unplaced(binding, None).message in page
+    rules = structural_schema("PodReservation")["properties"]["spec"]["x-kubernetes-validations"]
+    assert any(f"spec.nodeName: Invalid value: {rule['message']}" in page for rule in rules)
