@@ -105,7 +105,7 @@ MIGRATED = {
     "an EBS volume by URL": (
         {"awsElasticBlockStore": {"volumeID": "aws://eu-1a/vol-1"}}, {}, ("ebs.csi.aws.com", "vol-1"),
     ),
-    "an EBS volume by an URL that is none": ({"awsElasticBlockStore": {"volumeID": "aws://eu/disk"}}, {}, None),
+    "an EBS volume by a text that is not its URL": ({"awsElasticBlockStore": {"volumeID": "aws://eu/disk"}}, {}, None),
     "a GCE disk of one zone": (
         {"gcePersistentDisk": {"pdName": "d"}}, {ZONE: "eu-west1-b"},
         ("pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/eu-west1-b/disks/d"),

@@ -99,7 +99,7 @@ CASES = {
         [claim(), volume("small"), volume("held", size="9Gi", claim="data", claim_uid="", on="n2", phase="Available")],
         {"n1": NO_MATCH, "n2": {"data": "held"}, "n3": NO_MATCH},
     ),
-    "a volume is made where there is none": (
+    "a volume is made where no volume is": (
         [claim(storageClassName="fast"), FAST, volume("d1", on="n1", storageClassName="fast")],
         {"n1": {"data": "d1"}, "n2": {"data": "new"}, "n3": {"data": "new"}},
     ),

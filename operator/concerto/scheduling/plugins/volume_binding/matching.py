@@ -1,7 +1,7 @@
 """Which nodes a pod's claims allow, and what is to be bound there. Source: kube-scheduler's VolumeBinding.
 
 A bound claim needs a node that reaches its volume. A claim that waits for its pod gets the smallest existing volume of
-its class that the node reaches. Where there is none, its volume has to be made, which the class may not offer there.
+its class that the node reaches. Without such a volume, one has to be made, which the class may not offer there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ClaimMatch:
         self._check_provisioning(needed)
 
     def _find_volumes(self, claim: PersistentVolumeClaim) -> Ints:
-        """By row, the place of the claim's volume among the candidates; -1 where there is none."""
+        """By row, the place of the claim's volume among the candidates; -1 without one."""
         at: Ints = np.full(self._rows.size, -1, dtype=np.int64)
         suitable = [v for v in self._volumes.of_class(claim.storage_class) if self._may_hold(v, claim)]
         held = next((v for v in suitable if v.is_for(claim) or self._is_reserved_for(v, claim)), None)
