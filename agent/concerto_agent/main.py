@@ -13,6 +13,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -177,11 +178,12 @@ async def _run(
 ) -> int:
     async with await Session.open(config) as session:
         agent = Agent(session, node_name, where, _version(), settings)
-        servers = []
+        ends: list[Callable[[], Awaitable[None]]] = []
         if metrics_bind:
-            servers.append(await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell))
+            runner = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell)
+            ends.append(runner.cleanup)
         if pod_metrics_bind and (server := await _serve_pod_metrics(agent, session, node_name, pod_metrics_bind)):
-            servers.append(server)
+            ends.append(server.cleanup)
         work = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,8 +195,8 @@ async def _run(
             log.info("stopping")
             await agent.release_on_uninstall()
         finally:
-            for server in servers:
-                await server.cleanup()
+            for end in ends:
+                await end()
     return 0
 
 

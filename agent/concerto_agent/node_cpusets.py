@@ -159,7 +159,8 @@ class NodeCpusets:
         # Containers of bound pods may have come since these were read, and could not enter then
         for uid in self.grants.keys() & self._looked_at:
             self.look_at(uid)
-        bound = self._read({uid: path for uid in self.grants if (path := (self._pods() or {}).get(uid))})
+        paths = self._pods() or {}
+        bound = self._read({uid: paths[uid] for uid in self.grants if paths.get(uid)})
         self.outcomes = {uid: self._outcome(uid, bound.get(uid), errors.get(uid, "")) for uid in self.grants}
         self._claims = now
         there = self._pods() or {}

@@ -199,13 +199,13 @@ def _kubelet_conflict(bindings: tuple[str, ...]) -> Condition:
     return Condition("KubeletConflict", "True", "StaticPolicy", text)
 
 
-def _conditions(untold: Iterable[str], kubelet: Iterable[str], absent: Iterable[int]) -> list[Condition]:
-    untold, kubelet = " ".join(untold), " ".join(kubelet)
-    if untold:
-        ready = Condition("Ready", "False", "Incomplete", untold)
-    elif kubelet:
-        ready = Condition("Ready", "False", "KubeletUnknown", kubelet)
-    elif absent := format_cpu_list(absent):
+def _conditions(hidden: Iterable[str], kubelet: Iterable[str], offline: Iterable[int]) -> list[Condition]:
+    problems, unknown, absent = " ".join(hidden), " ".join(kubelet), format_cpu_list(offline)
+    if problems:
+        ready = Condition("Ready", "False", "Incomplete", problems)
+    elif unknown:
+        ready = Condition("Ready", "False", "KubeletUnknown", unknown)
+    elif absent:
         text = f"spec.reservedCPUs names CPUs that are not online: {absent}. The others are reserved."
         ready = Condition("Ready", "True", "ReservedOffline", text)
     else:

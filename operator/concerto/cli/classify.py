@@ -113,7 +113,8 @@ def measure(command: list[str], threads: int, times: int) -> dict[str, list[tupl
 
 def noise(times: list[tuple[Decimal, ...]]) -> Decimal:
     """How far repetitions of one configuration lie apart, at most, as a share of their mean."""
-    return max((max(each) - min(each)) * len(each) / sum(each) for each in zip(*times))
+    apart: list[Decimal] = [(max(each) - min(each)) * len(each) / sum(each, Decimal(0)) for each in zip(*times)]
+    return max(apart)
 
 
 def read_times(lines: Iterable[str]) -> dict[str, list[tuple[Decimal, ...]]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from concerto.api.pod import PodView
 from concerto.api.volumes import (
@@ -15,7 +17,7 @@ from concerto.api.volumes import (
     StorageClass,
     VolumeAttachment,
 )
-from concerto.kube import Session
+from concerto.kube import Resource, Session
 from concerto.kube.resources import (
     CSI_DRIVERS,
     CSI_NODES,
@@ -34,7 +36,7 @@ async def read_storage(session: Session, volumes: VolumeIndex) -> None:
     Raises:
         KubeError: some of them cannot be read, for want of a right for instance.
     """
-    readers = (
+    readers: tuple[tuple[Resource, Callable[[Any], Any], Callable[[Any], object]], ...] = (
         (PERSISTENT_VOLUMES, PersistentVolume.from_raw, volumes.set_volume),
         (PERSISTENT_VOLUME_CLAIMS, PersistentVolumeClaim.from_raw, volumes.set_claim),
         (STORAGE_CLASSES, StorageClass.from_raw, volumes.set_class),

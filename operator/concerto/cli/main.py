@@ -34,14 +34,14 @@ COMMANDS = {
     "classify": _Command("concerto.cli.classify", "say which workload type a program is, from measured times"),
 }
 
-TWO_WORDS = {("simulate", "autoscale"): "evaluate-autoscaling"}
+TWO_WORDS: dict[tuple[str, ...], str] = {("simulate", "autoscale"): "evaluate-autoscaling"}
 """What is also called by two words."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
-    if (name := TWO_WORDS.get(tuple(arguments[:2]))) is not None:
+    if (name := TWO_WORDS.get((*arguments[:2],))) is not None:
         arguments = [name, *arguments[2:]]
     parser = argparse.ArgumentParser(prog="concerto", description="Schedule pods onto measured capacity.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

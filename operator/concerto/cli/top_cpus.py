@@ -176,8 +176,8 @@ def draw(node: NodeCPUTopology, bindings: Sequence[Object]) -> RenderableType:
             status.get("resourceStatus", "-"),
             _fit(status),
         )
-    threads = Text(str(count_threads(topology, bindings)))
-    return Group(head, *sockets, threads, *([table] if bindings else [Text("No PodCPUBinding is on the node.")]))
+    taken = Text(str(count_threads(topology, bindings)))
+    return Group(head, *sockets, taken, *([table] if bindings else [Text("No PodCPUBinding is on the node.")]))
 
 
 def _fit(status: Mapping[str, Any]) -> str:

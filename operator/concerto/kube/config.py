@@ -163,7 +163,7 @@ def _pem(path: Path, user: Mapping[str, Any], key: str) -> str | None:
         return base64.b64decode(data).decode()
     if not user.get(key):
         return None
-    location = path.parent / user[key]  # an absolute path stays as it is
+    location: Path = path.parent / user[key]  # an absolute path stays as it is
     try:
         return location.read_text()
     except OSError as error:

@@ -46,7 +46,9 @@ class LeaderElection:
         self.identity = candidate.identity
         self._session = session
         self._on_lost = on_lost
-        self._new_lock = lambda own: LeaseLock(own, candidate, settings or LeaseSettings(), clock)
+        self._candidate = candidate
+        self._settings = settings or LeaseSettings()
+        self._clock = clock
         self._lock: LeaseLock | None = None
 
     @property
@@ -100,7 +102,7 @@ class LeaderElection:
     async def _hold(self, on_acquired: Callable[[], None]) -> None:
         """Get the lease and renew it until it is lost, in the election's thread; give it back when cancelled."""
         async with await Session.open(self._session.config, self._session.settings) as own:
-            lock = self._lock = self._new_lock(own)
+            lock = self._lock = LeaseLock(own, self._candidate, self._settings, self._clock)
             try:
                 await lock.acquire()
                 logger.info("%s leads (%s)", self.identity, lock)
@@ -135,7 +137,8 @@ class _Renewal:
         """Return when the lease is ours; raise what has kept ``hold`` from getting it."""
         acquired = asyncio.ensure_future(self._acquired.wait())
         try:
-            await asyncio.wait({acquired, self.ended}, return_when=asyncio.FIRST_COMPLETED)
+            waiting: set[asyncio.Future[Any]] = {acquired, self.ended}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self.ended.done():
                 self.ended.result()
         finally:

@@ -251,7 +251,7 @@ def _read(paths: str, context: str | None) -> _Loaded:
         authority = configuration.ssl_ca_cert
         inline = bool(cluster.safe_get("certificate-authority-data"))
         authority_data = _text(authority) if inline else None
-    if plugin is not None:
+    if plugin is not None and user is not None:
         settings["exec"] = plugin
         credentials = _run_plugin(user["exec"], cluster, Path(user.path).parent, credentials)
     if settings and credentials == Credentials():
