@@ -25,7 +25,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 class Operator:
-    """The operator, and the file by which it is told where to end."""
+    """The operator, and the file by which it is made to end."""
 
     def __init__(self, process: Process, file: Path) -> None:
         self.process = process

@@ -78,7 +78,7 @@ def test_a_bound_pods_containers_that_start_meanwhile_enter_with_the_others(tmp_
     assert standing is not None and standing[1].exact
 
 
-def test_a_container_that_starts_during_the_last_step_is_told_of(tmp_path):
+def test_a_container_that_starts_during_the_last_step_is_reported(tmp_path):
     model = node(tmp_path, 1, "b")
     one = claim("a", 1)
     cpusets = agent(model)

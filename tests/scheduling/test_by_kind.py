@@ -65,14 +65,14 @@ def refused(cluster, *pods, now=NOW):
     return {u.pod.name: u.diagnosis.message for u in run(cluster, *pods, now=now).unschedulable}
 
 
-def test_a_pod_is_told_what_its_kind_takes_and_that_no_node_has_it_left():
+def test_a_pods_event_says_what_its_kind_takes_and_that_no_node_has_it_left():
     cluster = cluster_state([node("n")], [pod(f"p-{i}", nodeName="n") for i in range(10)], [measured("n")])
     knows(cluster, p=(2.0, 4.03, 64 * MI))
     message = "0/1 nodes are available: 1 node(s) had less CPU left than the 500m that pods of this kind take."
     assert refused(cluster, pod("p-x")) == {"p-x": message}
 
 
-def test_a_pod_is_told_that_memory_is_what_runs_out():
+def test_a_pods_event_says_that_memory_is_what_runs_out():
     cluster = cluster_state([node("n")], [pod(f"p-{i}", nodeName="n") for i in range(5)], [measured("n")])
     knows(cluster, p=(0.2, 4.0, 1.5 * GI))
     message = "0/1 nodes are available: 1 node(s) had less memory left than the 1.5Gi that pods of this kind take."

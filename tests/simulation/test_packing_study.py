@@ -62,7 +62,7 @@ def test_public_traces_are_read(tmp_path):
     assert traces.lives.tolist() == [2, SMALL.longest_life]
 
 
-def test_the_command_tells_of_each_policy(tmp_path, capsys):
+def test_the_command_prints_each_policy(tmp_path, capsys):
     out = tmp_path / "out" / "figures.json"
     assert main(["--machines", "3", "--minutes", "4", "--warm-up", "1", "--mean-cores", "1", "--json", str(out)]) == 0
     printed = capsys.readouterr().out

@@ -95,7 +95,7 @@ class PodShape:
 
     @property
     def spreads(self) -> bool:
-        """Whether it has topology spread constraints, so that there are none by default."""
+        """Whether it has topology spread constraints, so that no default ones apply."""
         return bool(self.hard_spread or self.soft_spread)
 
     @property

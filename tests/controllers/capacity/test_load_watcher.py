@@ -223,7 +223,7 @@ async def test_an_answer_is_given_again_for_a_few_seconds(serve):
     assert set((await api.get("/watcher"))[1]["data"]["NodeMetricsMap"]) == {"late", "node-1"}
 
 
-async def test_network_and_io_are_told_by_upstreams_types_and_other_resources_are_not(serve):
+async def test_network_and_io_have_upstreams_types_and_other_resources_are_not(serve):
     windows = tuple(Window(r, "15m", 0.25, 0.0, 0.5, 900) for r in ("cpu", "network", "io", "gpu"))
     api = await serve(cluster_state([node("a")], (), [capacity("a", windows=windows)]))
     for form, types in (("", ["CPU", "Bandwidth", "Storage"]), ("?format=kep", ["cpu", "network", "io"])):
