@@ -13,7 +13,7 @@ RAW = {
     "status": {
         "allocatable": {"cpu": "3800m", "memory": "1Gi", "pods": "110", "example.com/gpu": "2"},
         "conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": "True"}],
-        "images": [{"names": ["x"]}],
+        "images": [{"names": ["x"], "sizeBytes": 5}, {}],
     },
 }
 
@@ -27,6 +27,7 @@ def test_a_node_is_read_in_the_units_of_scheduling():
         (Taint("gpu", "", "NoSchedule"),),
         unschedulable=True,
         ready=True,
+        images={"x": 5},
     )
 
 
@@ -41,6 +42,6 @@ def test_a_node_that_never_said_ready_is_not():
 def test_trimming_keeps_what_is_read():
     trimmed = trim_node(RAW)
     assert NodeView.from_raw(trimmed) == NodeView.from_raw(RAW)
-    assert "images" not in trimmed["status"]
+    assert "annotations" not in trimmed["metadata"]
     assert trimmed["metadata"]["resourceVersion"] == "7"
     assert NodeView.from_raw(trim_node({"metadata": {"name": "n1"}})) == NodeView.from_raw({"metadata": {"name": "n1"}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Self
 
 from concerto.api.conditions import find_condition
@@ -45,6 +46,7 @@ class NodeView:
         ready: whether its Ready condition is True; a node without the condition is not ready.
         capacity: amounts of cpu and memory of the machine; usage is measured as a share of them.
         addresses: its internal IP addresses, which some metrics use as the node's name.
+        images: bytes of the container images that are on the node, by name.
     """
 
     name: str
@@ -56,6 +58,7 @@ class NodeView:
     ready: bool = True
     capacity: Mapping[str, int] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
+    images: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_raw(cls, obj: Mapping[str, Any]) -> Self:
@@ -74,6 +77,11 @@ class NodeView:
             ready=ready is not None and ready.get("status") == "True",
             capacity={r: resource_amount(r, v) for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
             addresses=tuple(a["address"] for a in _internal(status)),
+            images={
+                name: image.get("sizeBytes") or 0
+                for image in status.get("images") or ()
+                for name in image.get("names") or ()
+            },
         )
 
 
@@ -82,7 +90,7 @@ def _internal(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a raw Node that ``NodeView`` reads, so that a reflector keeps no images."""
+    """The part of a raw Node that ``NodeView`` reads."""
     metadata = obj["metadata"]
     spec = obj.get("spec") or {}
     status = obj.get("status") or {}
@@ -94,6 +102,11 @@ def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
             "allocatable": status.get("allocatable") or {},
             "capacity": {r: v for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
             "addresses": _internal(status),
+            "images": [
+                # Nodes have the same images: one string for each name
+                {"names": [intern(name) for name in image.get("names") or ()], "sizeBytes": image.get("sizeBytes")}
+                for image in status.get("images") or ()
+            ],
             "conditions": [{"type": "Ready", "status": ready.get("status")}] if ready is not None else [],
         },
     }

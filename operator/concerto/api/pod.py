@@ -54,6 +54,8 @@ class PodView:
         deleting_since: when its deletion was requested; 0 where that is unknown, or it is not being deleted.
         host: IP address of its node; empty before its kubelet has reported it.
         owner: kind and name of the ReplicationController, ReplicaSet or StatefulSet that controls it; None without one.
+        images: of its containers and init containers, each with a tag or digest.
+        unscheduled_since: when its condition PodScheduled became False; None unless it is False.
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
         volumes: its volumes that matter for where it can run.
     """
@@ -85,6 +87,8 @@ class PodView:
     first_ready: float | None = None
     owner: tuple[str, str] | None = None
     volumes: PodVolumes = NO_VOLUMES
+    images: tuple[str, ...] = ()
+    unscheduled_since: float | None = None
 
     @property
     def key(self) -> str:
@@ -158,7 +162,15 @@ class PodView:
             host=status.get("hostIP") or "",
             owner=spreading_owner(metadata),
             volumes=pod_volumes(metadata["name"], spec.get("volumes")),
+            images=images_of(spec),
+            unscheduled_since=_time(scheduled_at, None) if scheduled_at and scheduled["status"] == "False" else None,
         )
+
+
+def images_of(spec: Raw) -> tuple[str, ...]:
+    """The images of a pod's init containers and containers as kubelets name them; without a tag, it is latest."""
+    found = (c.get("image") for kind in ("initContainers", "containers") for c in spec.get(kind) or ())
+    return tuple(f"{i}:latest" if i.rfind(":") <= i.rfind("/") else i for i in found if i)
 
 
 def _deleting_since(metadata: Raw) -> float:

@@ -32,6 +32,7 @@ DEFAULT_SCORES = (
     ScoreSettings("NodeAffinity", 2),
     ScoreSettings("PodTopologySpread", 2),
     ScoreSettings("InterPodAffinity", 2),
+    ScoreSettings("ImageLocality", 1),
 )
 """kube-scheduler's weights; Capacity has those of NodeResourcesFit and NodeResourcesBalancedAllocation together."""
 

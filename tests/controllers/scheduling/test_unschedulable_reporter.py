@@ -9,7 +9,11 @@ from collections import Counter
 import pytest
 from aiohttp import web
 
-from concerto.controllers.scheduling.unschedulable import ReporterSettings, UnschedulableReporter
+from concerto.controllers.scheduling.unschedulable import (
+    ReporterSettings,
+    UnschedulableReporter,
+    build_unschedulable_patch,
+)
 from concerto.kube.events import EventRecorder
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
@@ -142,3 +146,15 @@ async def test_pods_that_no_cycle_looks_at_because_many_like_them_are_before_the
         await eventually(lambda: len(made.parts.reporter._waiting) == 600)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def test_the_time_of_the_condition_moves_with_its_status_only():
+    def said(pod, now):
+        (condition,) = build_unschedulable_patch(pod, "why", now)["status"]["conditions"]
+        return condition["lastTransitionTime"]
+
+    first, later = "2026-03-01T12:00:00Z", "2026-03-01T12:30:00Z"
+    assert said(pod("p"), first) == first
+    told = {"type": "PodScheduled", "status": "False", "lastTransitionTime": first}
+    assert said(pod("p", status={"conditions": [told]}), later) == first
+    assert said(pod("p", status={"conditions": [told | {"status": "True"}]}), later) == later

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
+from concerto.api.timestamps import format_timestamp
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.kube import ApiError, KubeError, Object, Session
@@ -158,6 +159,8 @@ class UnschedulableReporter:
 
 def build_unschedulable_patch(pod: PodView, message: str, now: str) -> Object:
     """A strategic merge patch that sets PodScheduled=False and no other condition; the UID is a precondition."""
+    # The time moves with the status only: autoscalers and people measure by it how long the pod waits
+    since = now if pod.unscheduled_since is None else format_timestamp(pod.unscheduled_since)
     return {
         "metadata": {"uid": pod.uid},
         "status": {
@@ -168,7 +171,7 @@ def build_unschedulable_patch(pod: PodView, message: str, now: str) -> Object:
                     # A cluster autoscaler buys nodes for pods that are Unschedulable
                     "reason": "SchedulerError" if pod.shape.unsupported else "Unschedulable",
                     "message": message,
-                    "lastTransitionTime": now,
+                    "lastTransitionTime": since,
                 }
             ]
         },

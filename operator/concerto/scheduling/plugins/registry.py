@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from concerto.api.score_arguments import ScoreSettings
 from concerto.scheduling.framework import Filter, Score
+from concerto.scheduling.plugins.image_locality.score import ImageLocality
 from concerto.scheduling.plugins.inter_pod_affinity.filter import InterPodAffinity
 from concerto.scheduling.plugins.inter_pod_affinity.score import InterPodAffinity as PreferredInterPodAffinity
 from concerto.scheduling.plugins.load.load_variation_risk_balancing import LoadVariationRiskBalancing
@@ -73,5 +74,6 @@ SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     PreferredTaintToleration.name: lambda _: PreferredTaintToleration(),
     PreferredInterPodAffinity.name: lambda _: PreferredInterPodAffinity(),
     SoftTopologySpread.name: lambda _: SoftTopologySpread(),
+    ImageLocality.name: lambda _: ImageLocality(),
     WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
 }

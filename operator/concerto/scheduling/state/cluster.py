@@ -22,6 +22,7 @@ from concerto.scheduling.state.cpus import CPUs
 from concerto.scheduling.state.disruption_budgets import DisruptionBudgets
 from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
 from concerto.scheduling.state.host_ports import HostPortIndex
+from concerto.scheduling.state.images import ImageIndex
 from concerto.scheduling.state.kind_loads import KindLoads
 from concerto.scheduling.state.large_pods import LargePods
 from concerto.scheduling.state.learned_sizes import LearnedSizes
@@ -56,7 +57,7 @@ class ClusterState:
         usage: sums over pods that scores read.
         ports: host ports in use.
         namespaces: labels of namespaces.
-        terms: what the pods on nodes want of other pods.
+        terms, images: what the pods on nodes want of other pods; container images that are on nodes.
         pod_counts: pods by row that match what pending pods ask about.
         measured: measured capacity.
         large_pods: pods that are no single unit of capacity.
@@ -82,11 +83,11 @@ class ClusterState:
         self.pod_counts, self.load, self.kinds, self.cpus = PodCounts(), Load(), KindLoads(), CPUs()
         self.namespaces, self.pods_on, self.budgets = Namespaces(), PodsOnRows(), DisruptionBudgets()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
-        self.nominations = Nominations(self.is_placed)
+        self.nominations, self.images = Nominations(self.is_placed), ImageIndex()
         self.filtered_by: tuple[PodIndex, ...] = (self.resources, self.usage, self.ports, self.terms.refusing)
         self.filtered_by += (self.pod_counts, self.kinds, self.volumes)
         self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.terms.preferring, self.large_pods)
-        self._indexes += (self.load, self.pods_on)
+        self._indexes += (self.images, self.load, self.pods_on)
         self._placed = PlacedPods(self._indexes, self.volumes.reservations)
         self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)

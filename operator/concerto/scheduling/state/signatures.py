@@ -71,6 +71,7 @@ class PodSignatures:
             _volumes(pod) if pod.volumes else None,
             self._sizes.kind_if_known(pod),
             spread_by,
+            pod.images,
         )
 
     def _forget_selectors(self) -> None:
