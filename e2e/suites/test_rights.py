@@ -112,7 +112,6 @@ ALL = {
     "label a pod": Try("merge", PODS + "/p", LABELS),
     "change a pod's image": Try("merge", PODS + "/p", {"spec": {"containers": [{"name": "c", "image": "evil"}]}}),
     "put a debugger into a pod": Try("merge", PODS + "/p/ephemeralcontainers", {"spec": {"ephemeralContainers": []}}),
-    "delete a pod": Try("DELETE", PODS + "/p"),
     "delete all pods": Try("DELETE", PODS),
     "evict a pod": Try(
         "POST", PODS + "/p/eviction", {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
@@ -207,7 +206,7 @@ ALL = {
     "take a volume from its claim": Try("merge", VOLUME, {"spec": {"claimRef": {"name": "mine"}}}),
     "free a volume from its claim": Try("merge", VOLUME, {"spec": {"claimRef": None}}),
     "delete a volume": Try("DELETE", VOLUME),
-    "make a claim ask for more": Try("merge", CLAIM, {"spec": {"resources": {"requests": {"storage": "9Ti"}}}}),
+    "make a claim that nobody can remove": Try("merge", CLAIM, {"metadata": {"finalizers": ["example.com/never"]}}),
     "label a claim": Try("merge", CLAIM, LABELS),
     "move a claim to another node": Try(
         "merge", CLAIM, {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": OTHER}}}
@@ -262,6 +261,7 @@ ONLY = {
         ),
         "pin a pod": PIN,
         "place a pod": PLACE,
+        "delete a pod": Try("DELETE", PODS + "/p"),
         "say how a pod is": Try("merge", PODS + "/p/status", {"status": {"phase": "Failed"}}),
         "list the nodes": Try("GET", "/api/v1/nodes"),
         "list the profiles": Try("GET", GROUP + "/schedulingprofiles"),

@@ -226,7 +226,7 @@ def test_what_a_pod_waits_for_is_said_in_its_event(concerto_cluster, operator, n
     cluster = concerto_cluster
     cluster.apply(pod(namespace, "p", "c"))
     [said] = eventually("the event", lambda: events(cluster, namespace, "p"))
-    assert said.endswith(' nodes are available: persistentvolumeclaim "c" not found.')
+    assert ' nodes are available: persistentvolumeclaim "c" not found.' in said
     cluster.apply(claim(namespace, "c", "vol-made"))
     node = eventually("a node is selected", lambda: selected(cluster, namespace, "c"))
     provision(cluster, namespace, "c", node)
