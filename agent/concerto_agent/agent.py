@@ -25,7 +25,6 @@ from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
 from concerto.linux.reserved_cpus import reserved_count
-from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
@@ -133,7 +132,7 @@ class Agent:
             where,
             settings.topology,
             wall,
-            lambda: HeldCPUs() if self._pinner is None else self._pinner.held,
+            None if pinner is None else lambda: pinner.held,
             lambda: self._reserved_count,
         )
         self._pod_reader = PodReader(Hierarchies.detect(where.sys))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from concerto_agent.cpuset_writer import CpusetWriter
 from concerto_agent.cpusets import Claim, Refusal
-from concerto_agent.node_cpusets import NodeCpusets
 
 PinState = Literal["Applied", "Waiting", "NotApplied", "Refused"]
 """Applied: all containers have the CPUs. Waiting: no container, or not looked at yet. NotApplied: the pod or others
@@ -30,7 +30,7 @@ class PinCounts:
     repairs: int
 
 
-def count_pins(cpusets: NodeCpusets, claims: Iterable[Claim], online: frozenset[int]) -> PinCounts:
+def count_pins(cpusets: CpusetWriter, claims: Iterable[Claim], online: frozenset[int]) -> PinCounts:
     """The numbers as they are now.
 
     Args:
@@ -50,7 +50,7 @@ def count_pins(cpusets: NodeCpusets, claims: Iterable[Claim], online: frozenset[
     return PinCounts(cpus if online else {}, states, cpusets.repairs)
 
 
-def _state(cpusets: NodeCpusets, claim: Claim) -> PinState:
+def _state(cpusets: CpusetWriter, claim: Claim) -> PinState:
     standing = cpusets.standing(claim)
     if standing is None:
         return "Waiting"

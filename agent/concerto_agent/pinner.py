@@ -26,6 +26,7 @@ from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.bindings import HeldCPUs, Object, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher
+from concerto_agent.cpuset_writer import CpusetWriter
 from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import PinningSettings, kubelet_unknown, open_cpusets
@@ -79,7 +80,7 @@ class Pinner:
         root = hierarchies.cpuset
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
-        self._cpusets = open_cpusets(where, settings, self._pods, wall, limits)
+        self._cpusets: CpusetWriter = open_cpusets(where, settings, self._pods, wall, limits)
         self._topology = TopologyReader(where)
         self._reflector = Reflector(
             session,

@@ -18,6 +18,7 @@ from concerto.kube.resources import NODE_CPU_TOPOLOGIES
 from concerto.linux.cpu_topology import KubeletCPUs, TopologyReading, fingerprint, read_kubelet, read_topology
 from concerto.linux.reserved_cpus import reserved_cpus
 from concerto_agent.bindings import HeldCPUs
+from concerto_agent.cpuset_writer import WriterName
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.writer import NodeMissing, Object, Writer
@@ -56,7 +57,7 @@ class TopologyPublisher:
         where: NodeFiles,
         settings: TopologySettings,
         wall: Callable[[], float],
-        held: Callable[[], HeldCPUs],
+        held: Callable[[], HeldCPUs] | None,
         reserved_count: Callable[[], int | None],
     ) -> None:
         """Nothing is read before `run`.
@@ -68,10 +69,11 @@ class TopologyPublisher:
             where: the node's files.
             settings: further files.
             wall: seconds since the epoch.
-            held: what the bindings of the node hold.
+            held: what the bindings of the node hold; None where the agent does not pin.
             reserved_count: CPUs that the Node has not allocatable; None: not known.
         """
-        self._held = held
+        self._writer_name: WriterName = "None" if held is None else "Files"
+        self._held = HeldCPUs if held is None else held
         # A node that shares its machine has the Node of the whole machine
         self._reserved_count = reserved_count if where.scope == "Machine" else lambda: None
         self._writer = writer
@@ -135,6 +137,7 @@ class TopologyPublisher:
         problems = (*kubelet.problems, problem) if problem else kubelet.problems
         kubelet = replace(kubelet, reserved=reserved, problems=problems)
         status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held())
+        status["cpusetWriter"] = self._writer_name
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
         log.info("topology published: %s", reading.topology.counts())
         return written

@@ -165,6 +165,7 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
         lambda: (found := plane.get("ncpu", NODE)["status"]["pools"])["allocated"] and found,
     )
     assert (pools["allocated"], pools["shared"]) == ("1", "0")
+    assert plane.get("ncpu", NODE)["status"]["cpusetWriter"] == "Files"
 
     os.kill(agent.pid, signal.SIGSTOP)  # or it would be quicker than we are
     kernel.widen(uids["restarts"], "0-1")

@@ -70,6 +70,7 @@ def test_the_agent_publishes_its_nodes_cpus_in_an_object_that_the_node_owns(
     assert status["topology"]["sockets"]["1"]["cores"]["4"] == {"cpus": [9, 19]}
     assert status["topology"]["numaNodes"]["1"] == {"cpus": [*range(5, 10), *range(15, 20)]}
     assert status["pools"] == {"allocated": "", "shared": "0-19", "reserved": "", "kubeletExclusive": "", "kept": ""}
+    assert status["cpusetWriter"] == "None", "it was started without --pinning"
     assert condition(obj, "Ready")["status"] == "True"
     columns = concerto_cluster.kubectl("get", "ncpu", node, "--no-headers").split()
     assert columns[1:7] == ["True", "2", "10", "20", "2", "0-19"], "no CPU is allocated, so that column is empty"

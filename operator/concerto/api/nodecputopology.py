@@ -203,11 +203,13 @@ class NodeCPUTopology:
         name: the node's.
         topology: its CPUs; None until its agent has published them.
         pools: who holds them.
+        cpuset_writer: who writes cpusets there: Files (its agent), or None; empty where that was not published.
     """
 
     name: str
     topology: CPUTopology | None
     pools: CPUPools
+    cpuset_writer: str = ""
 
     @classmethod
     def from_raw(cls, obj: Raw) -> Self:
@@ -222,4 +224,5 @@ class NodeCPUTopology:
             obj["metadata"]["name"],
             None if topology is None else CPUTopology.from_raw(topology),
             CPUPools.from_raw(status.get("pools") or {}),
+            status.get("cpusetWriter", ""),
         )

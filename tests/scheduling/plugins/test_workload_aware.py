@@ -147,7 +147,7 @@ def test_why_nodes_are_refused_and_what_helps():
     query = query_for(made, pinned("p"), by(), NOW)
     assert reasons(WorkloadAware(), query) == {
         "node(s) had too few free CPUs for 2 cpu-bound threads": 1,
-        "node(s) had an agent that did not prepare a pod's CPUs in time, or runs without --pinning": 1,
+        "node(s) had an agent that did not prepare a pod's CPUs in time": 1,
         "node(s) had no NodeCPUTopology": 1,
     }
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free"]
@@ -155,6 +155,16 @@ def test_why_nodes_are_refused_and_what_helps():
     assert made.end_avoidance(NOW + 30) == Change.CPUS == WorkloadAware.requeue_on & ~Change.NODE
     assert made.remove_cpu_binding(("default", "other")) & Change.CPUS
     assert [v.node for v in explain(made, pinned("p"), by(), NOW) if v.total is not None] == ["free", "full", "slow"]
+
+
+def test_a_node_whose_agent_does_not_pin_is_not_tried():
+    made = cluster("a", "b")
+    assert made.set_topology(NodeCPUTopology("a", SEED, CPUPools(), "None")) == Change.CPUS
+    assert given_cpus(decide(made, [pinned("p")])) == {"p": ("b", "0-1")}
+    made.set_topology(NodeCPUTopology("b", SEED, CPUPools(), "None"))
+    assert "2 node(s) had an agent that runs without --pinning" in reported(decide(made, [pinned("q")]))["q"]
+    made.set_topology(NodeCPUTopology("a", SEED, CPUPools(), "Files"))
+    assert given_cpus(decide(made, [pinned("q")])) == {"q": ("a", "0-1")}
 
 
 def test_an_operator_without_the_pinning_component_says_so():

@@ -115,6 +115,7 @@ class _Node:
     index: TopologyIndex | None = None
     reserved: int = 0
     kubelet_exclusive: int = 0
+    pins: bool = True
     claims: dict[BindingKey, Claim] = field(default_factory=dict)
     pods: dict[BindingKey, str] = field(default_factory=dict)  # UIDs, of claims and assumed ones
     assumed: dict[BindingKey, Claim] = field(default_factory=dict)
@@ -146,6 +147,11 @@ class CPUs:
         """Whether the node's agent has published its CPUs."""
         found = self._nodes.get(node)
         return found is not None and found.index is not None
+
+    def is_pinning(self, node: str) -> bool:
+        """Whether the node's agent pins, as far as it has published that."""
+        found = self._nodes.get(node)
+        return found is None or found.pins
 
     def is_avoided(self, node: str) -> bool:
         """Whether its agent did not get ready for a pod's CPUs lately."""
@@ -198,8 +204,11 @@ class CPUs:
         node = self._node(topology.name)
         index = TopologyIndex.build(topology.topology)
         reserved, exclusive = to_mask(topology.pools.reserved), to_mask(topology.pools.kubelet_exclusive)
-        if (node.index, node.reserved, node.kubelet_exclusive) == (index, reserved, exclusive):
+        pins = topology.cpuset_writer != "None"
+        before = (node.index, node.reserved, node.kubelet_exclusive, node.pins)
+        if before == (index, reserved, exclusive, pins):
             return False
+        node.pins = pins
         node.index, node.reserved, node.kubelet_exclusive, node.state = index, reserved, exclusive, None
         return True
 

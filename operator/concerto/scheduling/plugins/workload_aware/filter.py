@@ -16,7 +16,7 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
 from concerto.scheduling.state.cpus import InvalidPinningRequest, Workload, workload_of
 
-_INVALID, _UNKNOWN, _AVOIDED, _TOO_FEW, _REQUESTED, _NOT_INSTALLED = range(1, 7)
+_INVALID, _UNKNOWN, _AVOIDED, _TOO_FEW, _REQUESTED, _NOT_INSTALLED, _NOT_PINNING = range(1, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,12 @@ class WorkloadAware(FilterDefaults):
     refusals: ClassVar[tuple[str, ...]] = (
         "pod has labels that name no workload",
         "node(s) had no NodeCPUTopology",
-        "node(s) had an agent that did not prepare a pod's CPUs in time, or runs without --pinning",
+        "node(s) had an agent that did not prepare a pod's CPUs in time",
         "node(s) had too few free CPUs",
         "node(s) had too few CPUs that no other pod requests",
         "node(s) can't give the pod CPUs of its own, as the operator runs without --controllers=pinning (install "
         "manifests/components/pinning, or remove the pod's label concerto.dev/workload-type)",
+        "node(s) had an agent that runs without --pinning",
     )
     resolvable: ClassVar[frozenset[int]] = frozenset({_TOO_FEW, _REQUESTED})
     requeue_on: ClassVar[Change] = Change.NODE | Change.CPUS
@@ -70,6 +71,8 @@ class WorkloadAware(FilterDefaults):
     @staticmethod
     def _check_one(state: Asked, name: str, asked: Workload) -> int:
         cpus = state.query.cluster.cpus
+        if not cpus.is_pinning(name):
+            return _NOT_PINNING
         if cpus.place(name, asked) is not None:
             return _AVOIDED if cpus.is_avoided(name) else 0
         if not cpus.is_known(name):
@@ -99,8 +102,9 @@ class WorkloadAware(FilterDefaults):
             _TOO_FEW: f"node(s) had too few free CPUs for {threads}",
             _REQUESTED: (f"node(s) had too few CPUs that no other pod requests, to give {threads} CPUs of their own"),
             _NOT_INSTALLED: self.refusals[_NOT_INSTALLED - 1],
+            _NOT_PINNING: self.refusals[_NOT_PINNING - 1],
         }
-        counts = np.bincount(codes, minlength=_NOT_INSTALLED + 1).tolist()
+        counts = np.bincount(codes, minlength=_NOT_PINNING + 1).tolist()
         return {sentence: counts[code] for code, sentence in sentences.items() if counts[code]}
 
     def reserve(self, state: Asked, assignment: Assignment) -> Assignment:
