@@ -155,7 +155,7 @@ class Agent:
             field_selector=f"spec.nodeName={node_name}",
             trim=trim_pod,
             settings=ONE_OF_MANY,
-            on_change=lambda old, new: self.measurement.pod_changed(old, new, self._clock(), self._wall()),
+            on_change=self._pod_changed,
         )
         self._reflectors = (
             self._reflect_own,
@@ -175,10 +175,21 @@ class Agent:
         if settings is None:
             return None
         try:
-            return Pinner(self._session, self._node_name, where, settings, self._wall, self._limits)
+            return Pinner(self._session, self._node_name, where, settings, self._wall, self._limits, self._names)
         except OSError as error:  # the node can be measured all the same
             log.error("pods can't be pinned to CPUs here: %s", error)
             return None
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        self.measurement.pod_changed(old, new, self._clock(), self._wall())
+        if self._pinner is not None and new is not None:
+            running = new["status"]["running"]
+            if old is None or old["status"]["running"] != running:
+                self._pinner.containers_known(new["metadata"]["uid"])
+
+    def _names(self, uid: str) -> dict[str, str]:
+        pods = (pod for pod in self._reflect_pods.store.values() if pod["metadata"]["uid"] == uid)
+        return {key: name for pod in pods for key, (name, _) in pod["status"]["running"].items()}
 
     def _limits(self) -> dict[str, PodLimits]:
         return limits_of(self._reflect_pods.store.values())

@@ -46,6 +46,7 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
         # An agent that has just started knows nothing before an edit: only what was validated counts
         level=status.get("exclusivenessLevel", binding.level),
         unlimited=status.get("cpuQuota", obj["spec"].get("cpuQuota")) == "Unlimited",
+        containers=frozenset(status.get("containers") or ()),
         workload_type=(obj["metadata"].get("labels") or {}).get(WORKLOAD_TYPE_LABEL, ""),
     )
 

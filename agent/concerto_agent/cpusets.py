@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from concerto.api.cpulist import format_cpu_list
-from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey, Level
 
 Numbers = frozenset[int]
@@ -41,6 +40,7 @@ class Claim:
         level: what is kept from others.
         unlimited: no CPU quota while the pod is pinned.
         workload_type: that the operator chose the CPUs for; empty for a binding made by a person.
+        containers: names of the containers that the CPUs are for; empty: the whole pod.
     """
 
     key: BindingKey
@@ -52,6 +52,7 @@ class Claim:
     level: Level
     unlimited: bool = False
     workload_type: str = ""
+    containers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,13 @@ class PodCgroups:
         path: of the pod's own, relative to the hierarchy's root.
         limit: the cpuset of the cgroup above it.
         cpusets: by path: the pod's own first, each before those below it.
+        others: paths of containers that the pod's grant is not for.
     """
 
     path: str
     limit: Cpuset
     cpusets: Mapping[str, Cpuset]
+    others: frozenset[str] = frozenset()
 
     @property
     def containers(self) -> list[str]:
@@ -175,54 +178,6 @@ class Plan:
 
     leave: Mapping[str, Sequence[Write]]
     enter: Mapping[str, Sequence[Write]]
-
-
-def resolve(
-    claims: Iterable[Claim], topology: CPUTopology, rule: KubeletRule
-) -> tuple[dict[str, Grant], dict[BindingKey, Refusal]]:
-    """Which claims go together, from the oldest to the youngest: the operator's rule, held once more where it counts.
-
-    The operator grants nothing twice, but its statuses reach a node one after the other.
-
-    Returns:
-        The grants by pod UID, and why the others have no grant.
-    """
-    if not rule.known:
-        text = "kubelet's cpu_manager_state can't be read, so any cpuset could be kubelet's: set --kubelet-state."
-        return {}, {claim.key: Refusal("KubeletUnknown", text) for claim in claims}
-    grants: dict[str, Grant] = {}
-    refusals: dict[BindingKey, Refusal] = {}
-    kubelets = rule.all_exclusive
-    shared = topology.cpus - kubelets
-    for claim in sorted(claims, key=lambda c: (c.created, *c.key)):
-        kept = topology.closure(claim.cpus, claim.level)
-        refusal = _refusal(claim, kept, grants, topology.cpus, kubelets, rule)
-        if refusal is None and kept and not shared - kept:
-            refusal = Refusal("SharedPoolEmpty", "No CPU of the node would be left for pods without a binding.")
-        if refusal is None:
-            grants[claim.pod_uid] = Grant(claim, kept)
-            shared -= kept
-        else:
-            refusals[claim.key] = refusal
-    return grants, refusals
-
-
-def _refusal(
-    claim: Claim, kept: Numbers, grants: Mapping[str, Grant], online: Numbers, kubelets: Numbers, rule: KubeletRule
-) -> Refusal | None:
-    if missing := claim.cpus - online:
-        return Refusal("CPUsGone", f"CPUs {format_cpu_list(missing)} are no longer online on this node.")
-    if claim.pod_uid in rule.exclusive:
-        text = "kubelet's static CPU manager has assigned CPUs to the pod and controls its containers."
-        return Refusal("KubeletConflict", text)
-    if met := (claim.cpus | kept) & kubelets:
-        text = f"CPUs {format_cpu_list(met)} are held by pods of kubelet's static CPU manager."
-        return Refusal("KubeletExclusive", text)
-    for other in grants.values():
-        if other.claim.pod_uid == claim.pod_uid or kept & other.claim.cpus or other.kept & claim.cpus:
-            name = "/".join(other.claim.key)
-            return Refusal("Conflict", f"The older PodCPUBinding {name} still holds some of these CPUs on the node.")
-    return None
 
 
 def foreign(grants: Mapping[str, Grant], uid: str) -> Numbers:
@@ -292,6 +247,15 @@ class _Layout:
     def left(self, others: Numbers, kept: Numbers) -> dict[str, Numbers]:
         """Sets without what is kept for others: those of cgroups that have some of it now."""
         effective = {path: cpuset.effective_cpus for path, cpuset in self.pod.cpusets.items()}
+        if self.pod.others and not self.rule.containers_only:
+            # Its containers have different sets, each of which has to leave for itself
+            if not any(cpus & others for cpus in effective.values()):
+                return {}
+            shared = self._default() - kept
+            # On v2 the cgroups that a container made for itself inherit
+            paths = self.pod.cpusets if self.version == 1 else (self.pod.path, *self.pod.containers)
+            left = {path: (effective[path] - others) or shared for path in paths}
+            return {path: cpus for path, cpus in left.items() if cpus}
         roots = self._free_containers() if self.rule.containers_only else [self.pod.path]
         targets: dict[str, Numbers] = {}
         for root in roots:
@@ -308,10 +272,18 @@ class _Layout:
         if rule.containers_only:
             targets: dict[str, Numbers] = {}
             for path in self._free_containers():
-                has, shared = pod.cpusets[path].effective_cpus, self._default() - others
-                wide_enough = grant is None and has >= shared and not has & others
+                own = grant if path not in pod.others else None
+                kept = others if grant is None or own is not None else others | grant.kept
+                has, shared = pod.cpusets[path].effective_cpus, self._default() - kept
+                wide_enough = own is None and has >= shared and not has & kept
                 if not wide_enough:
-                    targets |= self._all(path, shared if grant is None else grant.claim.cpus)
+                    targets |= self._all(path, shared if own is None else own.claim.cpus)
+            return targets
+        if grant is not None and pod.others:
+            rest = pod.limit.effective_cpus - others - grant.kept
+            targets = {pod.path: grant.claim.cpus | rest}
+            for path in pod.containers:
+                targets |= self._all(path, rest if path in pod.others else grant.claim.cpus)
             return targets
         if grant is not None:
             return self._all(pod.path, grant.claim.cpus)
@@ -377,11 +349,11 @@ def intruders(pods: Mapping[str, PodCgroups], grant: Grant, rule: KubeletRule) -
 
 
 def granted(pod: PodCgroups) -> tuple[Numbers, Numbers, bool]:
-    """CPUs and memory nodes that the kernel lets the containers use, and whether all have the same ones."""
+    """CPUs and memory nodes of the containers that the grant is for, by the kernel, and whether all have the same."""
     sets = {
         (pod.cpusets[path].effective_cpus, pod.cpusets[path].effective_mems)
         for path in pod.containers
-        if pod.cpusets[path].effective_cpus
+        if path not in pod.others and pod.cpusets[path].effective_cpus
     }
     cpus = _NONE.union(*(each for each, _ in sets))
     mems = _NONE.union(*(each for _, each in sets))

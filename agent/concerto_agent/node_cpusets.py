@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
 from concerto.kube.failpoints import point
 from concerto_agent.bindings import HeldCPUs, Outcome
-from concerto_agent.cgroups import Hierarchies
+from concerto_agent.cgroups import Hierarchies, container_id
 from concerto_agent.cpuset_files import CpusetFiles, read_rule
 from concerto_agent.cpusets import (
     KUBELETS,
@@ -25,8 +25,8 @@ from concerto_agent.cpusets import (
     granted,
     intruders,
     make_plan,
-    resolve,
 )
+from concerto_agent.grants import resolve
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
 from concerto_agent.topology_reader import TopologyReader
@@ -83,6 +83,7 @@ class NodeCpusets:
         settings: PinningSettings,
         wall: Callable[[], float],
         quotas: PodQuotas | None = None,
+        names: Callable[[str], Mapping[str, str]] = lambda uid: {},
     ) -> None:
         """Nothing is read yet.
 
@@ -94,6 +95,7 @@ class NodeCpusets:
             settings: how to write.
             wall: seconds since the epoch.
             quotas: lifts and puts back CPU quotas; None: they are left alone.
+            names: of a pod's running containers, by their IDs, as far as they are known; takes the pod's UID.
         """
         self.grants: dict[str, Grant] = {}
         self.outcomes: dict[str, Outcome] = {}
@@ -107,6 +109,7 @@ class NodeCpusets:
         self._settings = settings
         self._wall = wall
         self._quotas = quotas
+        self._names = names
         self._claims: dict[BindingKey, Claim] = {}  # that the last look at every pod was for
         self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
         self._looked_at: set[str] = set()  # since the last look at every pod began
@@ -144,6 +147,7 @@ class NodeCpusets:
         else:
             claimed = tuple(now.values())
             self.grants, self.refusals = resolve(claimed, self._topology(), self._rule) if claimed else ({}, {})
+        pods = {uid: self._with_others(uid, pod) for uid, pod in pods.items()}
         same = {uid for uid, grant in self.grants.items() if before.get(uid) == grant}
         self.outcomes = {uid: outcome for uid, outcome in self.outcomes.items() if uid in same}
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
@@ -274,7 +278,17 @@ class NodeCpusets:
 
     def _read(self, paths: Mapping[str, str]) -> dict[str, PodCgroups]:
         found = {uid: self._files.pod(path) for uid, path in paths.items()}
-        return {uid: pod for uid, pod in found.items() if pod is not None}
+        return {uid: self._with_others(uid, pod) for uid, pod in found.items() if pod is not None}
+
+    def _with_others(self, uid: str, pod: PodCgroups) -> PodCgroups:
+        """With the containers that its grant is not for; it is for those whose names are not known yet."""
+        grant = self.grants.get(uid)
+        if grant is None or not grant.claim.containers:
+            return replace(pod, others=frozenset()) if pod.others else pod
+        names = self._names(uid)
+        called = {path: names.get(container_id(path.rpartition("/")[2]) or "") for path in pod.containers}
+        others = frozenset(path for path, name in called.items() if name and name not in grant.claim.containers)
+        return replace(pod, others=others)
 
     def _write(self, pods: dict[str, PodCgroups], plan: Mapping[str, Sequence[Write]]) -> dict[str, str]:
         """Write, and read back what the kernel made of it; what it refused, by UID."""
@@ -294,11 +308,11 @@ class NodeCpusets:
                 now, before = self._wall(), self.written_at.get(uid, 0.0)
                 # A conflict with another writer is not reported each time
                 self.written_at[uid] = now if now - before >= self._settings.repair_seconds else before
-            again = self._files.pod(pods[uid].path)
-            if again is None:
-                del pods[uid]
+            again = self._read({uid: pods[uid].path})
+            if again:
+                pods |= again
             else:
-                pods[uid] = again
+                del pods[uid]
         return errors
 
     def _set_quotas(self, pods: Mapping[str, PodCgroups], errors: Collection[str]) -> dict[str, str]:
@@ -343,6 +357,7 @@ def open_cpusets(
     pods: Callable[[], Mapping[str, str] | None],
     wall: Callable[[], float],
     limits: Callable[[], Mapping[str, PodLimits]] | None,
+    names: Callable[[str], Mapping[str, str]] = lambda uid: {},
 ) -> NodeCpusets:
     """The cpusets of the node's pods.
 
@@ -352,6 +367,7 @@ def open_cpusets(
         pods: paths of the pods' cgroups by UID, as they are now; None where it is unknown which there are.
         wall: seconds since the epoch.
         limits: CPU limits of the node's pods by UID; None: CPU quotas are left alone.
+        names: of a pod's running containers, by their IDs; takes the pod's UID.
 
     Raises:
         OSError: the node has no cpuset hierarchy.
@@ -371,6 +387,7 @@ def open_cpusets(
         settings,
         wall,
         quotas,
+        names,
     )
 
 

@@ -53,6 +53,7 @@ class Pinner:
         settings: PinningSettings,
         wall: Callable[[], float],
         limits: Callable[[], Mapping[str, PodLimits]],
+        names: Callable[[str], Mapping[str, str]] = lambda uid: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read before `run`.
@@ -63,6 +64,7 @@ class Pinner:
             where: the node's files.
             settings: how to pin.
             limits: CPU limits of the node's pods by UID, of those that are known.
+            names: of a pod's running containers, by their IDs; takes the pod's UID.
             wall: seconds since the epoch.
             clock: monotonic seconds.
 
@@ -80,7 +82,7 @@ class Pinner:
         root = hierarchies.cpuset
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
-        self._cpusets: CpusetWriter = open_cpusets(where, settings, self._pods, wall, limits)
+        self._cpusets: CpusetWriter = open_cpusets(where, settings, self._pods, wall, limits, names)
         self._topology = TopologyReader(where)
         self._reflector = Reflector(
             session,
@@ -110,6 +112,12 @@ class Pinner:
         except (OSError, ValueError):
             online = frozenset()
         return count_pins(self._cpusets, self._claims.values(), online)
+
+    def containers_known(self, uid: str) -> None:
+        """The names of a pod's running containers have changed."""
+        grant = self._cpusets.grants.get(uid)
+        if grant is not None and grant.claim.containers:
+            self._look_at(uid)
 
     async def run(self) -> None:
         """Pin until cancelled."""

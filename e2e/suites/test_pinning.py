@@ -226,6 +226,27 @@ def test_an_edit_moves_the_pod_and_a_binding_that_goes_while_the_agent_is_down_i
     eventually("it is throttled again", lambda: kernel.quotas(uid) == [-1, 50_000, 50_000])
 
 
+def test_a_binding_of_one_container_leaves_the_pods_others_where_unbound_pods_are(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], kernel: Kernel
+):
+    made = pod(namespace, "two", "sleep 1000", NODE)
+    main = made["spec"]["containers"][0]
+    made["spec"]["containers"].append(main | {"name": "log", "command": ["sh", "-c", "sleep 2000"]})
+    plane.apply(made)
+    uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/two")["metadata"]["uid"]
+    for word in (b"1000", b"2000"):
+        eventually("its containers run", lambda word=word: kernel.allowed(uid, word) == {"0-1"})
+    bound = binding(namespace, "two", [1])
+    bound["spec"]["containers"] = [main["name"]]
+    plane.apply(bound)
+    grant(plane, get_binding(plane, namespace, "two"), NODE, uid)
+    for word, cpus in ((b"1000", "1"), (b"2000", "0")):
+        eventually("each is where it is to be", lambda word=word, cpus=cpus: kernel.allowed(uid, word) == {cpus})
+    assert until_condition(plane, namespace, "two", "Applied")["status"]["applied"]["cpus"] == "1"
+    plane.kubectl("delete", "pcb", "-n", namespace, "two")
+    eventually("it has all CPUs again", lambda: kernel.allowed(uid) == {"0-1"})
+
+
 def test_a_binding_that_another_node_has_is_not_ours_to_write(
     plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process]
 ):

@@ -91,6 +91,8 @@ def grant(cluster: LocalControlPlane, obj: Object, node: str, pod_uid: str, mems
     agents = [c for c in obj.get("status", {}).get("conditions", ()) if c["type"] != "Validated"]
     cpus = format_cpu_list(item["cpuID"] for item in obj["spec"]["cpuSet"])
     status = {**obj.get("status", {}), "nodeName": node, "podUID": pod_uid, "cpus": cpus, "mems": mems}
+    if containers := obj["spec"].get("containers"):
+        status["containers"] = containers
     body = obj | {"status": status | {"resourceStatus": "Validated", "conditions": [*agents, held]}}
     path = f"{GROUP}/namespaces/{metadata['namespace']}/podcpubindings/{metadata['name']}/status"
     cluster.request("PUT", path, body)

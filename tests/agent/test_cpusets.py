@@ -15,7 +15,8 @@ from concerto.api.nodecputopology import Core, CPUTopology
 from concerto.pinning.topology import TopologyIndex, bits, to_mask
 from concerto_agent.bindings import HeldCPUs, Outcome, build_agent_status, own_part, read_claim
 from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
-from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan, resolve
+from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan
+from concerto_agent.grants import resolve
 from concerto_agent.inotify import Inotify
 from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
 from concerto_agent.pin_counts import count_pins
@@ -388,10 +389,11 @@ def test_an_agent_that_has_just_started_applies_what_was_validated_and_no_later_
     edited = OBJECT | {
         "metadata": OBJECT["metadata"] | {"generation": 2},
         "spec": OBJECT["spec"] | {"exclusivenessLevel": "NUMA", "cpuQuota": "Unlimited"},
-        "status": OBJECT["status"] | {"exclusivenessLevel": "CPU", "cpuQuota": "Kubelet"},
+        "status": OBJECT["status"] | {"exclusivenessLevel": "CPU", "cpuQuota": "Kubelet", "containers": ["main"]},
     }
+    edited["spec"]["containers"] = ["another"]
     found = read_claim(edited, "n", None)
-    assert found is not None and (found.level, found.unlimited) == ("CPU", False)
+    assert found is not None and (found.level, found.unlimited, found.containers) == ("CPU", False, {"main"})
 
 
 ONE = frozenset({1})

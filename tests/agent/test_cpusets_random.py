@@ -19,7 +19,8 @@ from concerto.api.nodecputopology import Core, CPUPools, CPUTopology, NodeCPUTop
 from concerto.api.podcpubinding import BindingKey, PodCPUBinding
 from concerto.pinning.validation import BoundPod, Verdict, judge_node
 from concerto_agent.cpuset_files import CpusetFiles
-from concerto_agent.cpusets import Claim, Grant, KubeletRule, resolve
+from concerto_agent.cpusets import Claim, Grant, KubeletRule
+from concerto_agent.grants import resolve
 from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 

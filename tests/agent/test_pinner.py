@@ -95,7 +95,9 @@ async def test_a_type_that_does_not_fit_what_the_pod_uses_is_reported(tmp_path):
     async with faulty([server]) as made:
         settings = PinningSettings(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", repair_seconds=0.01)
         clock = itertools.count(0, 1000)  # each look is one window after the one before
-        pinner = Pinner(made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict, lambda: float(next(clock)))
+        pinner = Pinner(
+            made.session, "n", NodeFiles(sys=sys), settings, lambda: 1e9, dict, clock=lambda: float(next(clock))
+        )
         running = asyncio.create_task(pinner.run())
         async with asyncio.timeout(20):
             assert await found == "MostlyIdle"

@@ -171,6 +171,19 @@ def test_memory_is_bound_where_it_fits(memory, cpus, size, status, mems, message
     assert message in verdict.message
 
 
+def test_a_binding_of_containers_that_the_pod_has_not_is_refused_with_those_that_it_has():
+    made = PodCPUBinding(
+        "ns", "b", "u", "2026-03-01T12:00:00Z", "p", frozenset({0}), "CPU", containers=frozenset({"main", "lgo"})
+    )
+    pod = BoundPod("uid", "n", containers=frozenset({"main", "log"}))
+    node = NodeCPUTopology("n", SEED, CPUPools())
+    (verdict,) = judge_node("n", node, [(made, pod)]).values()
+    assert (verdict.status, verdict.reason) == ("Failed", "ContainersNotFound")
+    assert verdict.message == "spec.containers names lgo, and pod ns/p has containers log, main."
+    (verdict,) = judge_node("n", node, [(made, BoundPod("uid", "n"))]).values()
+    assert verdict.status == "Validated", "the pod's containers are not known"
+
+
 def test_memory_nodes_are_not_promised_twice():
     pods = [
         (PodCPUBinding("ns", f"b{n}", f"u{n}", f"2026-03-01T12:00:0{n}Z", f"p{n}", frozenset({n}), "CPU"), 20 * GI)

@@ -47,6 +47,7 @@ class PodCPUBinding:
         cpus: numbers of the CPUs.
         level: the exclusiveness.
         memory: where its memory comes from.
+        containers: names of the containers that the CPUs are for; empty: the whole pod.
     """
 
     namespace: str
@@ -57,6 +58,7 @@ class PodCPUBinding:
     cpus: frozenset[int]
     level: Level = "None"
     memory: Memory = "Prefer"
+    containers: frozenset[str] = frozenset()
 
     @property
     def key(self) -> BindingKey:
@@ -86,4 +88,5 @@ class PodCPUBinding:
             cpus=frozenset(item["cpuID"] for item in spec["cpuSet"]),
             level=spec.get("exclusivenessLevel", "None"),
             memory=spec.get("memory", "Prefer"),
+            containers=frozenset(spec.get("containers") or ()),
         )

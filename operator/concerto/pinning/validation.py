@@ -30,12 +30,14 @@ class BoundPod:
         node: where it is; empty while it is on no node.
         static: whether kubelet runs it from a file of the node.
         memory_bytes: its memory limit, else its request; 0 without either.
+        containers: names of its containers, init containers among them; None where they are not known.
     """
 
     uid: str
     node: str
     static: bool = False
     memory_bytes: int = 0
+    containers: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,12 @@ def _refusal(
             "with spec.reservedCPUs of the NodeCPUTopology."
         )
         return refuse("Failed", "StaticPod", text)
+    if pod.containers is not None and (unknown := binding.containers - pod.containers):
+        text = (
+            f"spec.containers names {', '.join(sorted(unknown)[:_MOST_NAMED])}, and pod "
+            f"{binding.namespace}/{binding.pod_name} has containers {', '.join(sorted(pod.containers)[:_MOST_NAMED])}."
+        )
+        return refuse("Failed", "ContainersNotFound", text)
     if missing := set(bits(claim.cpus & ~index.online)):
         text = f"CPUs {brackets(missing)} do not exist in node {node.name}"
         if node.topology and (offline := missing & node.topology.offline):

@@ -43,6 +43,18 @@ def theirs() -> dict[str, object]:
     return obj
 
 
+def test_a_binding_names_the_containers_that_request_whole_cpus_where_others_share():
+    def spec(kind: str, *cpus: str) -> dict[str, object]:
+        containers = [{"name": f"c{n}", "resources": {"requests": {"cpu": each}}} for n, each in enumerate(cpus)]
+        metadata = {"namespace": "team", "name": "p", "uid": "uid-p", "labels": {LABEL: kind}}
+        made = PodView.from_raw({"metadata": metadata, "spec": {"containers": containers}})
+        return build_pod_cpu_binding(made, ASSIGNMENT, "record-1")["spec"]
+
+    assert spec("cpu-bound", "2", "100m")["containers"] == ["c0"]
+    assert "containers" not in spec("cpu-bound", "2")
+    assert "containers" not in spec("best-effort", "2", "100m"), "its CPU is shared in any case"
+
+
 def condition(kind: str, status: str, message: str = "", generation: int = 1) -> dict[str, object]:
     reason = "Held" if status == "True" else "SharedPoolNotShrunk"
     return {"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": generation}

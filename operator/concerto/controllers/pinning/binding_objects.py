@@ -13,6 +13,7 @@ from concerto.kube import Object
 from concerto.kube.references import build_owner_reference
 from concerto.kube.resources import POD_CPU_BINDINGS, PODS
 from concerto.pinning.classification import LABEL
+from concerto.pinning.containers import own_cpus
 
 MANAGED_BY = ("app.kubernetes.io/managed-by", "concerto-operator")
 """Label of the bindings that the operator created, and may delete."""
@@ -23,6 +24,7 @@ RECORD_ANNOTATION = "concerto.dev/placement-record"
 def build_pod_cpu_binding(pod: PodView, assignment: Assignment, record: str) -> Object:
     """The PodCPUBinding of a pinned pod; the pod owns it, so that it goes with the pod."""
     pin = pin_of(assignment)
+    containers = () if pod.labels[LABEL] == "best-effort" else own_cpus(pod.shape).containers
     return {
         "apiVersion": POD_CPU_BINDINGS.api_version,
         "kind": POD_CPU_BINDINGS.kind,
@@ -37,7 +39,8 @@ def build_pod_cpu_binding(pod: PodView, assignment: Assignment, record: str) -> 
             "podName": pod.name,
             "cpuSet": [{"cpuID": cpu} for cpu in sorted(parse_cpu_list(pin.cpus))],
             "exclusivenessLevel": pin.level,
-        },
+        }
+        | ({"containers": list(containers)} if containers else {}),
     }
 
 

@@ -15,6 +15,7 @@ from concerto.pinning.validation import Verdict, brackets
 OWN_CONDITIONS = frozenset({"Ready", "Validated", "Reconciling", "Stalled"})
 _OWN_FIELDS = (
     "observedGeneration", "nodeName", "podUID", "resourceStatus", "cpus", "mems", "exclusivenessLevel", "cpuQuota",
+    "containers",
     "conflictsWith",
 )  # fmt: skip
 _FINAL = frozenset({"InvalidCPUSet", "Failed"})
@@ -97,6 +98,8 @@ def build_binding_status(obj: Object, verdict: Verdict, now: str, *, patient: bo
     if valid:
         status["exclusivenessLevel"] = obj["spec"].get("exclusivenessLevel", "None")
         status["cpuQuota"] = obj["spec"].get("cpuQuota", "Kubelet")
+        if containers := obj["spec"].get("containers"):
+            status["containers"] = containers
     if verdict.loses_to is not None:
         status["conflictsWith"] = dict(zip(("namespace", "name"), verdict.loses_to, strict=True))
     mine = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] in OWN_CONDITIONS]

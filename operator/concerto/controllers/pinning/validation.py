@@ -186,7 +186,7 @@ class PodCPUBindingController:
         if pod is not None and not pod.node:
             assigned = self.assigned(key)
             if assigned is not None and assigned.uid == pod.uid:
-                return replace(assigned, memory_bytes=pod.memory_bytes)
+                return replace(assigned, memory_bytes=pod.memory_bytes, containers=pod.containers)
         return pod
 
     def _patient(self, key: BindingKey, obj: Object, verdict: Verdict) -> bool:
@@ -289,4 +289,8 @@ def _bound(pod: Object | None) -> BoundPod | None:
     static = MIRROR in (pod["metadata"].get("annotations") or ())
     shape = shape_of(pod["spec"])
     memory = shape.limits.get("memory") or shape.requests.get("memory", 0)
-    return BoundPod(pod["metadata"]["uid"], pod["spec"].get("nodeName") or "", static, memory)
+    spec = pod["spec"]
+    names = frozenset(
+        c["name"] for kind in ("containers", "initContainers") for c in spec.get(kind) or () if "name" in c
+    )
+    return BoundPod(pod["metadata"]["uid"], spec.get("nodeName") or "", static, memory, names or None)

@@ -21,6 +21,7 @@ from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.pinning.allocator import Placement, allocate
 from concerto.pinning.classification import EXCLUSIVENESS_LABEL, LABEL
 from concerto.pinning.conflicts import Claim
+from concerto.pinning.containers import own_cpus
 from concerto.pinning.occupancy import Features, Occupancy, WorkloadType
 from concerto.pinning.scoring import allocatable
 from concerto.pinning.topology import TopologyIndex, to_mask
@@ -38,7 +39,7 @@ class Workload:
 
     Attributes:
         kind: decides how threads are spread.
-        threads: its cpu request, rounded up.
+        threads: CPUs for its containers that request whole ones, else its cpu request, rounded up.
         features: as its profile says.
         level: the exclusiveness that its label asks for; None: that of the kind.
     """
@@ -79,8 +80,9 @@ def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | Inv
         return InvalidPinningRequest(
             f"node(s) can't derive the number of CPUs: workload type {kind} needs a cpu request"
         )
-    threads = max(-(-millicores // 1000), 1)
-    return Workload(_TYPES[kind], threads, features(settings), None if level is None else _LEVELS[level])
+    return Workload(
+        _TYPES[kind], own_cpus(pod.shape).threads, features(settings), None if level is None else _LEVELS[level]
+    )
 
 
 def features(settings: WorkloadAwareSettings) -> Features:
