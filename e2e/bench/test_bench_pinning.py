@@ -31,7 +31,9 @@ def test_allocate(benchmark: BenchmarkFixture, workload: WorkloadType, threads: 
     features = Features(physical_cores=physical)
     index = TopologyIndex.build(large_node())
     claims: list[Claim] = []
-    for number in range(24):  # half of the node is taken, in pieces
+    number = 0
+    while sum(claim.cpus.bit_count() for claim in claims) < index.online.bit_count() // 2:  # in pieces
+        number += 1
         kind: WorkloadType = "cpu-bound" if number % 2 else "io-bound"
         placement = allocate(Occupancy(index, 3, 0, tuple(claims)), kind, 2 + number % 3, features)
         assert placement is not None
@@ -41,4 +43,6 @@ def test_allocate(benchmark: BenchmarkFixture, workload: WorkloadType, threads: 
         # The occupancy anew each time: what it computes of the claims is part of the cost
         return allocate(Occupancy(index, 3, 0, tuple(claims)), workload, threads, features)
 
-    assert benchmark(place) is not None
+    # 64 threads find no 64 idle cores then
+    fits = not physical or workload == "best-effort" or threads < 64
+    assert (benchmark(place) is not None) == fits

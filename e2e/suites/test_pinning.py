@@ -38,6 +38,7 @@ NODE = "pin-real"
 FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
 """The numbers in the docs: 50 pods one by one, 161 in bursts. By default a sample of them."""
 ONE_BY_ONE = 50 if FULL else 2
+FREE = 60 if FULL else 5
 BURSTS = [3] * 17 + [10] * 5 + [20] * 3 if FULL else [10]
 
 
@@ -196,6 +197,26 @@ def test_others_leave_before_and_come_back_after_and_restarts_and_drift_change_n
     plane.kubectl("delete", "pcb", "-n", namespace, "restarts")
     for uid in (late, *uids.values()):
         kernel.until(uid, "0-1")
+
+
+def test_pods_without_a_binding_begin_off_the_exclusive_cpus(
+    plane: LocalControlPlane,
+    namespace: str,
+    pinned: tuple[RealNode, Process],
+    kernel: Kernel,
+    say: Callable[[str], None],
+):
+    plane.apply(pod(namespace, "owner", "sleep 1000", NODE), binding(namespace, "owner", [1]))
+    uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/owner")["metadata"]["uid"]
+    grant(plane, get_binding(plane, namespace, "owner"), NODE, uid)
+    until_condition(plane, namespace, "owner", "Applied")
+    names = [f"free-{i}" for i in range(FREE)]
+    plane.apply(*(pod(namespace, name, FIRST_INSTRUCTION, NODE) for name in names))
+    said = ends(plane, namespace, names)
+    say(f"pinning: {sum(said[name] == '0' for name in names)} of {FREE} unbound pods began off the exclusive CPU")
+    assert [said[name] for name in names] == ["0"] * FREE
+    plane.kubectl("delete", "pcb", "-n", namespace, "owner")
+    kernel.until(uid, "0-1")
 
 
 def test_an_edit_moves_the_pod_and_a_binding_that_goes_while_the_agent_is_down_is_no_more(
