@@ -138,7 +138,7 @@ HEARD = {
     "not validated yet": ({}, "was it edited?"),
     "the agent can't yet": (
         PREPARED | {"conditions": [condition("Validated", "True"), condition("Prepared", "False", "x is in the way.")]},
-        "within 0.05 s: x is in the way. The pod is scheduled again",
+        "within 0.5 s: x is in the way. The pod is scheduled again",
     ),
     "refused": (
         REFUSAL | {"conditions": [condition("Validated", "False", "CPUs [0] are held.")]},
@@ -151,7 +151,7 @@ HEARD = {
 async def test_a_pod_may_be_bound_once_the_agent_says_so_of_it_and_these_cpus(status, problem):
     async with faulty([says(201)]) as server:
         made = pins(server)
-        asked = asyncio.create_task(made.prepare(POD, 0.05 if problem and "[0]" not in problem else 20))
+        asked = asyncio.create_task(made.prepare(POD, 0.5 if problem and "[0]" not in problem else 20))
         await server.asked(1)
         made.on_cpu_binding(None, binding(**status))
         said = await asked
