@@ -154,6 +154,7 @@ class Evaluation:
         self.abstentions: dict[str, int] = {}
         self.by_allocation = False
         self._totals: Floats = np.zeros(0)
+        self._last_given: list[Floats | None] = []
         self._deciding = 0  # how many scores gave numbers at the last look
         self._abstained = not scores
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
@@ -208,7 +209,7 @@ class Evaluation:
         candidates = self._candidates()
         failed = self._without_metrics(candidates)
         self.by_allocation = bool(failed) and all(s.name in failed for s, _, _ in self._whole if s.needs_telemetry)
-        all_given = self._given(candidates, failed)
+        all_given = self._last_given = self._given(candidates, failed)
         self._deciding = len(self._local) + len(all_given) - sum(given is None for given in all_given)
         for (_, weight, _), given in zip(self._whole, all_given):
             if given is not None:
@@ -267,10 +268,11 @@ class Evaluation:
             return ()
         totals = self._totals.copy()
         totals[chosen] = np.inf
-        others = min(count, len(totals))
-        rows: Ints = np.argpartition(totals, -others)[-others:]
-        rows = rows[np.argsort(-totals[rows])]
-        rows = rows[self._totals[rows] > -np.inf]
+        best = []
+        for _ in range(min(count, len(totals))):
+            best.append(int(totals.argmax()))
+            totals[best[-1]] = -np.inf
+        rows: Ints = np.array([row for row in best if self._totals[row] > -np.inf], dtype=np.int64)
         names = self.query.cluster.names
         by_plugin = self.by_plugin(rows)
         return tuple(
@@ -283,13 +285,16 @@ class Evaluation:
         )
 
     def by_plugin(self, rows: Ints) -> dict[str, Floats]:
-        """What each score gives these rows, 0 to 100; NaN where it abstains, and where requests decide for it."""
-        candidates = self._candidates()
-        failed = self._without_metrics(candidates)
+        """What each score gave these rows in `totals`, 0 to 100; NaN where it abstains or requests decide for it."""
         shown = {plugin.name: np.full(len(rows), np.nan) for plugin, _ in self._profile.scores}
         for plugin, _, state in self._local:
             shown[plugin.name] = plugin.score(state, rows)
-        for (plugin, _, _), given in zip(self._whole, self._given(candidates, failed, _SHOWN)):
+        # What is filled in for missing metrics differs from what is shown
+        all_given = self._last_given
+        if self._abstained:
+            candidates = self._candidates()
+            all_given = self._given(candidates, self._without_metrics(candidates), _SHOWN)
+        for (plugin, _, _), given in zip(self._whole, all_given):
             if given is not None:
                 shown[plugin.name] = given[rows]
         return shown
