@@ -16,7 +16,7 @@ import pytest
 from concerto.api.volumes import SELECTED_NODE
 from concerto.kube.failpoints import VARIABLE
 from e2e.testbed.clusters import Cluster
-from e2e.testbed.processes import Process, operator_process
+from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import eventually
 
@@ -49,7 +49,7 @@ def operator(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
     classes = {"vol-local": "kubernetes.io/no-provisioner", "vol-made": "example.com/v"}
     cluster.apply(*(storage_class(name, provisioner) for name, provisioner in classes.items()))
     with hollow_nodes(cluster, len(NODES), "--api-only", "--prefix", "vol"):
-        process = operator_process(cluster, cluster.work_dir, "operator-volumes", restarts=True)
+        process = operator_process(cluster, cluster.work_dir, "operator-volumes", QUICK_LEASE, restarts=True)
         process.command = ["env", f"{VARIABLE}={file}", *process.command]
         process.start()
         try:
