@@ -130,8 +130,8 @@ class PodView:
         resized = resized_requests(spec, status)
         created = metadata.get("creationTimestamp")
         started = status.get("startTime")
-        conditions = status.get("conditions")
-        ready, scheduled = find_condition(conditions, "Ready") or {}, find_condition(conditions, "PodScheduled") or {}
+        by_type = {c.get("type"): c for c in status.get("conditions") or ()}
+        ready, scheduled = by_type.get("Ready") or {}, by_type.get("PodScheduled") or {}
         since, scheduled_at = ready.get("lastTransitionTime"), scheduled.get("lastTransitionTime")
         deleting = "deletionTimestamp" in metadata
         return cls(

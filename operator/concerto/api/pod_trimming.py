@@ -59,10 +59,13 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
         ]
         if resized:
             trimmed_status[statuses] = resized
-    conditions = [c for c in status.get("conditions") or () if c.get("type") in _CONDITIONS]
+    conditions = []
     for condition in status.get("conditions") or ():
-        if condition.get("type") in _TIMED_CONDITIONS:
+        kind = condition.get("type")
+        if kind in _TIMED_CONDITIONS:
             conditions.append({k: condition[k] for k in _CONDITION if k in condition})
+        elif kind in _CONDITIONS:
+            conditions.append(condition)
     if conditions:
         trimmed_status["conditions"] = conditions
     return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
+@lru_cache(maxsize=4096)
 def parse_timestamp(text: str) -> float:
     """Seconds since the epoch of ``2026-03-01T12:00:00Z`` or ``2026-03-01T12:00:00.123456Z``.
 
