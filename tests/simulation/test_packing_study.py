@@ -14,7 +14,7 @@ from concerto.simulation.studies.packing_study import (
     run,
 )
 
-SMALL = PackingSettings(nodes=8, mean_cores=0.5, minutes=16, warm_up=6)
+SMALL = PackingSettings(nodes=8, mean_cores=0.5, minutes=16, warm_up=6, begins_full=True)
 STEADY = Traces(np.ones((1, 60)), np.array([64]), np.ones(1), np.array([20]))
 
 

@@ -56,6 +56,8 @@ class PackingSettings:
         minutes: that are simulated; figures are of those after ``warm_up``.
         warm_up: minutes until lives and placements have settled.
         longest_life: of a pod, minutes.
+        begins_full: whether as many pods as there are on the average wait at the beginning. Else the cluster is empty
+            then, and its load grows.
     """
 
     nodes: int = 60
@@ -64,9 +66,10 @@ class PackingSettings:
     mean_cores: float = 0.1
     target: int = 40
     wrong_by: float = 1.5
-    minutes: int = 180
-    warm_up: int = 60
+    minutes: int = 200
+    warm_up: int = 120
     longest_life: int = 240
+    begins_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,8 @@ def run(
     history = np.zeros((settings.minutes, settings.nodes))
     occupied = np.zeros((settings.minutes, settings.nodes), dtype=np.bool_)
     waited = np.zeros(settings.minutes)
-    pods.begin(round(population), 1000.0)
+    if settings.begins_full:
+        pods.begin(round(population), 1000.0)
     if not reads_capacity:
         _provide(cluster, np.zeros(settings.nodes), 1000.0)
     for minute in range(settings.minutes):
@@ -335,6 +339,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=int, default=defaults.minutes, help="default: %(default)s")
     parser.add_argument("--warm-up", type=int, default=defaults.warm_up, help="minutes (default: %(default)s)")
     parser.add_argument("--mean-cores", type=float, default=defaults.mean_cores, help="of a pod (default: %(default)s)")
+    parser.add_argument("--begin-full", action="store_true", help="begin with as many pods as there are on the average")
     args = parser.parse_args(argv)
     settings = PackingSettings(
         nodes=args.machines,
@@ -342,6 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         minutes=args.minutes,
         warm_up=args.warm_up,
         mean_cores=args.mean_cores,
+        begins_full=args.begin_full,
     )
     done = study(settings, read_traces(args.trace, args.pods, args.nodes, settings), args.seeds)
     print(f"{settings.nodes} machines, load {100 * settings.load:.0f} % of all, target X = {settings.target} %")
