@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from concerto.api.metric_provider import MetricProviderSettings
 from concerto.api.quantities import number_of, parse_duration, parse_quantity
 from concerto.api.score_arguments import ScoreSettings
+from concerto.api.selectors import NodeSelector
 
 MetricsPolicy = Literal["FallbackToRequests", "Avoid"]
 TieBreaking = Literal["Random", "FirstByName"]
@@ -134,6 +135,7 @@ class ProfileSettings:
         large_pod_wait_seconds: how long a large pod waits for a node with enough free CPU.
         heartbeats_missed: number of missed heartbeats after which an agent counts as not reporting.
         admit_fraction: free capacity that a node needs to get one more pod, in pods.
+        added_affinity: alternatives of node selectors, one of which every pod's node must match; None for all nodes.
         tie_breaking: how one of several best nodes is chosen.
         max_units_per_namespace: maximum sum of units that the reservations of one namespace hold.
         unbound_ttl_seconds: time after which a placement without a binding is given up.
@@ -161,6 +163,7 @@ class ProfileSettings:
     metric_provider: MetricProviderSettings = field(default_factory=MetricProviderSettings)
     preemption: PreemptionSettings = PreemptionSettings()
     bind_timeout_seconds: float = 600.0
+    added_affinity: NodeSelector | None = None
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -194,5 +197,6 @@ class ProfileSettings:
             metric_provider=provider,
             workload_aware=workload_aware,
             preemption=PreemptionSettings.from_raw(spec.get("preemption") or {}),
+            added_affinity=NodeSelector.from_raw(None, spec["addedAffinity"]) if "addedAffinity" in spec else None,
             bind_timeout_seconds=parse_duration((spec.get("volumeBinding") or {}).get("bindTimeout", "10m")),
         )

@@ -1,5 +1,6 @@
 import pytest
 
+from concerto.api.selectors import NodeSelector
 from concerto.scheduling.plugins.node_affinity.filter import NodeAffinity
 from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
 
@@ -71,3 +72,16 @@ def test_labels_that_change_are_followed():
     cluster.set_node(node("a"))
     cluster.set_node(node("b", labels={"zone": "a"}))
     assert passes(NodeAffinity(), asked) == ["b"]
+
+
+def test_a_profile_s_own_affinity_counts_beside_the_pod_s():
+    batch = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["batch"]}]}]}
+    nodes = [node("a", labels={"pool": "batch", "zone": "a"}), node("b", labels={"pool": "batch"}), node("c")]
+    cluster, added = cluster_state(nodes), NodeSelector.from_raw(None, batch)
+    assert passes(NodeAffinity(), query(cluster, pod("p"), added_affinity=added)) == ["a", "b"]
+    asked = query(cluster, pod("p", nodeSelector={"zone": "a"}), added_affinity=added)
+    assert passes(NodeAffinity(), asked) == ["a"]
+    assert reasons(NodeAffinity(), asked) == {
+        "node(s) didn't match Pod's node affinity/selector": 1,
+        "node(s) didn't match scheduler-enforced node affinity": 1,
+    }

@@ -10,17 +10,24 @@ from concerto.scheduling.state.columns import Codes, Rows
 
 
 class NodeAffinity(FilterDefaults):
-    """The node has the labels (or the name) that the pod asks for."""
+    """The node has the labels (or the name) that the pod asks for, and those that its profile does."""
 
     name: ClassVar[str] = "NodeAffinity"
     reach: ClassVar[Reach] = Reach.NOWHERE
-    refusals: ClassVar[tuple[str, ...]] = ("node(s) didn't match Pod's node affinity/selector",)
+    refusals: ClassVar[tuple[str, ...]] = (
+        "node(s) didn't match Pod's node affinity/selector",
+        "node(s) didn't match scheduler-enforced node affinity",
+    )
     requeue_on: ClassVar[Change] = Change.NODE
 
     def prepare(self, query: Query) -> Query | None:
-        """Pods that select no nodes are not concerned."""
-        return query if query.pod.shape.selects_nodes else None
+        """Pods that select no nodes are not concerned, unless their profile does."""
+        return query if query.pod.shape.selects_nodes or query.settings.added_affinity is not None else None
 
     def check(self, state: Query, rows: Rows) -> Codes:
-        """Rows are refused that the selector, or every term of the affinity, does not accept."""
-        return refused_unless(state.cluster.nodes.labels.selected(state.pod.shape.node_selector, rows))
+        """The profile's affinity counts first; then the pod's selector and the terms of its affinity."""
+        labels, added = state.cluster.nodes.labels, state.settings.added_affinity
+        codes = refused_unless(labels.selected(state.pod.shape.node_selector, rows))
+        if added is not None:
+            codes[~labels.selected(added, rows)] = 2
+        return codes
