@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -64,7 +65,7 @@ class Query:
     ignores_size: bool = False
     cost: Cost | None = None
 
-    @property
+    @cached_property
     def any_measured(self) -> bool:
         """Whether some node takes part by measured capacity, so that others are unmeasured beside it."""
         return bool((self.basis[self.cluster.nodes.exists[: len(self.basis)]] == MEASURED).any())
