@@ -7,6 +7,7 @@ an empty one.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ from concerto_agent.pod_reader import PodReading
 Object = dict[str, Any]
 
 
+_REMEMBERED_STARTS = 64
+"""Pods whose starts and ends are compared: the quickest shows how long one takes on a node that is not held up."""
 _MAX_TEARDOWN_SECONDS = 10.0
 """How long after the end of its last container a pod's end may show at the API server; then the former is taken."""
 
@@ -81,6 +84,7 @@ class PodCosts:
         self._pods: dict[str, _Pod] = {}
         self._use: dict[str, _Use] = {}
         self._ending: dict[str, _Ending] = {}
+        self._around: deque[float] = deque(maxlen=_REMEMBERED_STARTS)  # seconds before and after containers ran
         self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
         self._published: dict[str, bool] = {}  # kinds in the last entries, and whether a pod of each had ended
 
@@ -167,9 +171,20 @@ class PodCosts:
             return
         self._pods.pop(uid, None)
         until = max(at, ending.at) if at - ending.at <= _MAX_TEARDOWN_SECONDS else ending.at
-        measured = _measurement(ending.pod, ending.use, ending.started_at, until, ended=True)
+        use = replace(ending.use, lost=ending.use.lost + self._held_up(ending, until))
+        measured = _measurement(ending.pod, use, ending.started_at, until, ended=True)
         self._kinds.pod_ended(ending.pod.kind, self.start_cost.added_to(measured), until)
         self._note_news(ending.pod.kind.key, ended=True)
+
+    def _held_up(self, ending: _Ending, until: float) -> float:
+        """Seconds by which the pod's start and end took longer than the quickest of late.
+
+        On an overloaded node kubelet and container runtime wait for a CPU as pods do, and no cgroup of the pod shows it.
+        """
+        begun = ending.started_at if ending.pod.accepted_at is None else ending.pod.accepted_at
+        around = max(0.0, ending.started_at - begun) + max(0.0, until - ending.at)
+        self._around.append(around)
+        return around - min(self._around)
 
     def entries(self, counted: Mapping[str, float], now: float) -> tuple[KindEntry, ...]:
         """What was measured of each kind, as a SubspaceSnapshot carries it.

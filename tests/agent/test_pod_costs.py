@@ -114,6 +114,17 @@ def test_a_pod_holds_its_place_until_the_api_server_shows_its_end_unless_that_ta
     assert from_entries(costs.entries({}, NOW + 5000.0))[CLUSTER].held == pytest.approx(held, rel=0.01)
 
 
+def test_starts_and_ends_that_an_overloaded_node_holds_up_make_no_kind_cheaper():
+    costs = PodCosts()
+    for i, (start, teardown) in enumerate([(1.0, 0.5)] * 4 + [(6.0, 3.0)] * 16):
+        pod = raw(f"p{i}", accepted=WALL - start)
+        costs.on_pod(None, trim_pod(pod), NOW, WALL)
+        costs.read({f"uid-p{i}": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+        costs.ended(f"uid-p{i}", NOW, NOW + 2.5)
+        shown_ended(costs, f"p{i}", NOW + 2.5 + teardown)
+    assert cost_of(costs).share == pytest.approx(1.0 / 4.0, rel=0.01)
+
+
 def test_a_pod_that_ended_after_the_api_server_had_shown_it_is_complete_at_once():
     costs = PodCosts()
     costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
