@@ -179,7 +179,7 @@ class PodCosts:
     def _held_up(self, ending: _Ending, until: float) -> float:
         """Seconds by which the pod's start and end took longer than the quickest of late.
 
-        On an overloaded node kubelet and container runtime wait for a CPU as pods do, and no cgroup of the pod shows it.
+        On an overloaded node kubelet and container runtime wait for a CPU as pods do, and no pod's cgroup shows that.
         """
         begun = ending.started_at if ending.pod.accepted_at is None else ending.pod.accepted_at
         around = max(0.0, ending.started_at - begun) + max(0.0, until - ending.at)
