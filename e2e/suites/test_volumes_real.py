@@ -158,9 +158,8 @@ def running(cluster: Cluster, namespace: str, *, but_not: frozenset[str] = froze
 
     def look() -> dict[str, tuple[str, str]] | None:
         pods = cluster.get("pods", "-n", namespace, "-l", "app=db")["items"]
-        ready = [
-            p for p in pods if any(c["type"] == "Ready" and c["status"] == "True" for c in p["status"]["conditions"])
-        ]
+        conditions = [(p, c) for p in pods for c in p["status"].get("conditions", ())]
+        ready = [p for p, c in conditions if (c["type"], c["status"]) == ("Ready", "True")]
         found = {p["metadata"]["name"]: (p["spec"]["nodeName"], p["metadata"]["uid"]) for p in ready}
         return found if len(found) == len(PODS) and not but_not & {uid for _, uid in found.values()} else None
 
