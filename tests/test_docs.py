@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -12,6 +13,7 @@ from concerto.api.podcpubinding import PodCPUBinding
 from concerto.autoscaling.prediction import ActionSettings
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.main import COMMANDS
+from concerto.cli.top import table
 from concerto.pinning.validation import judge_unplaced
 from support.crd_schemas import CRDS, REPOSITORY, fields, structural_schema
 
@@ -156,6 +158,26 @@ def test_a_table_that_kubectl_prints_has_the_columns_of_its_kind(page):
     samples = re.findall(r"^\$ kubectl get (\w+)\n(NAME[^\n]*)", page.read_text(), re.MULTILINE)
     for short, header in samples:
         assert re.split(r"\s{2,}", header.strip()) == columns[short], f"{page.name}: kubectl get {short}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_table_that_concerto_top_prints_has_its_columns(page):
+    for header in re.findall(r"^\$ concerto top\n(NODE[^\n]*)", page.read_text(), re.MULTILINE):
+        assert re.split(r"\s{2,}", header.strip()) == re.split(r"\s{2,}", table([], "5m", 0.0))
+
+
+def test_the_page_on_debugging_has_the_text_that_its_program_writes():
+    source = ast.parse((REPOSITORY / "e2e" / "demo" / "incidents.py").read_text())
+    texts = [
+        (node.lineno, node.args[0].value)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "page.write"
+        and isinstance(node.args[0], ast.Constant)
+    ]
+    page = (REPOSITORY / "docs" / "debugging.md").read_text()
+    prose = re.sub(r"```console\n.*?\n```\n*", "", page[page.index("## 1. ") :], flags=re.DOTALL)
+    assert prose.split() == " ".join(text for _, text in sorted(texts)).split(), "run `python -m e2e.demo.incidents`"
 
 
 RETIRED = re.compile("|".join((r"\bis " + "none\\b", r"\bhas a " + "say\\b", r"Has" + "ASay", r"\bno " + "unit\\b")))

@@ -31,6 +31,7 @@ PAGE = REPOSITORY / "docs" / "debugging.md"
 # pods' first seconds count, so that nobody has to wait for half a minute of them
 FAST = [f"--autoscaling-{what}=1s" for what in ("sync-period", "cpu-initialization-period", "initial-readiness-delay")]
 IMAGE = "registry.example.com/app:1"
+NODES = ("node-0000", "node-0001", "quiet-0000")
 
 HEAD = """# Debugging
 
@@ -41,8 +42,9 @@ Three commands answer nearly every question:
 
 1. `kubectl describe` the object that is not as expected. Its condition Ready has the reason, and its events have the
    history.
-2. `concerto explain pod NAMESPACE/NAME` shows what every filter and score says about every node at present.
-3. `kubectl get ncap` shows what each node can take, and how old that number is (SEEN).
+2. `concerto explain pod NAMESPACE/NAME` shows what the pod takes, what each node has left, and what every filter and
+   score says about every node at present.
+3. `concerto top` shows what each node's pods use and take, and how old that is (LAST STATUS).
 
 Five incidents follow, with the output of a real run on simulated nodes: the API server and the operator are real; the
 nodes' pods and measurements are simulated by the production maths. Words are explained in the
@@ -73,10 +75,25 @@ class Page:
         """A paragraph, or a heading."""
         self._parts.append(text.strip("\n"))
 
-    def run(self, command: str) -> str:
-        """A shell command as a person would type it, with what it printed; returns that."""
-        done = subprocess.run(["sh", "-c", command], env=self._environment, capture_output=True, text=True)
-        printed = (done.stdout + done.stderr).rstrip()
+    def run(self, command: str, until: Callable[[str], bool] = lambda printed: True) -> str:
+        """A shell command as a person would type it, with what it printed; returns that.
+
+        Args:
+            command: the command.
+            until: whether that is what the page is about; until then the command is run again.
+
+        Raises:
+            AssertionError: it never was.
+        """
+        printed = ""
+
+        def fits() -> bool:
+            nonlocal printed
+            done = subprocess.run(["sh", "-c", command], env=self._environment, capture_output=True, text=True)
+            printed = (done.stdout + done.stderr).rstrip()
+            return until(printed)
+
+        eventually(lambda: f"{command} prints what the page shows, but {printed}", fits)
         shown = re.sub(r"[ \t]+$", "", printed, flags=re.MULTILINE)
         self._parts.append(f"```console\n$ {command}\n{shown}\n```")
         return printed
@@ -96,12 +113,6 @@ def has_event(cluster: Cluster, name: str, reason: str) -> bool:
     """Whether something was said of the object."""
     events = cluster.get("events", "-A", "--field-selector", f"involvedObject.name={name}")["items"]
     return any(event["reason"] == reason for event in events)
-
-
-def is_full(cluster: Cluster) -> bool:
-    """Whether all nodes are busy and can't take two more pods."""
-    statuses = [item.get("status") or {} for item in cluster.get("ncap")["items"]]
-    return all(s.get("capacity", 9) < 2 and s["resources"][0].get("usage", 0) > 0.6 for s in statuses)
 
 
 def pod_spec(**more: Any) -> dict[str, Any]:
@@ -127,35 +138,60 @@ def concerto(kind: str, name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "concerto.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def no_capacity(cluster: Cluster, page: Page) -> None:
-    """More pods than the nodes can take."""
+def no_cpu_left(cluster: Cluster, page: Page) -> None:
+    """More pods than the nodes have CPU for."""
     page.write("""
-## 1. Pods stay Pending: no capacity
+## 1. Pods stay Pending: no CPU left
 
-A Job has 400 pods that burn CPU and have no requests. Most of them wait:
+A Job has 400 pods that burn CPU and have no requests. Most of them wait. The last event FailedScheduling of each counts
+the nodes by the reason that excludes them:
 """)
     spec = pod_spec(schedulerName="concerto", restartPolicy="Never")
     cluster.apply(workload("Job", "burn", spec, completions=400, parallelism=400))
 
     def waiting() -> str | None:
+        """A pod that no node has CPU for."""
         pods = cluster.get("pods", "-n", "default", "-l", "app=burn", "--field-selector", "spec.nodeName=")["items"]
-        # the last in the queue
-        reported = [
-            (p["metadata"]["creationTimestamp"], p["metadata"]["name"]) for p in pods if p["status"].get("conditions")
-        ]
-        return max(reported)[1] if reported else None
+        conditions = [(p["metadata"]["name"], c) for p in pods for c in p["status"].get("conditions") or ()]
+        full = f"{len(NODES)} node(s) had less CPU left"
+        return next((name for name, c in conditions if full in c.get("message", "")), None)
 
-    eventually("full nodes", lambda: is_full(cluster))
-    pod = eventually("a pod that waits and says why", waiting)
-    page.run("kubectl get ncap")
-    page.run("concerto top")
-    page.run(f"kubectl describe pod {pod} | sed -n '/^Conditions/,/^Volumes/p;/^Events/,$p'")
-    page.run(f"concerto explain pod default/{pod}")
+    pod = eventually("a pod that waits for CPU", waiting)
+    page.run(f"kubectl describe pod {pod} | sed -n '/^Events/,$p'")
     page.write("""
-CAPACITY is what the agents published. Pods that are placed and not counted yet have taken it already, and less than one
-pod is left on every node. The cluster is full as measured, and no request would change that. The pods are placed as
-others end. More nodes make it faster. If a single node has capacity 0 while its CPU is low, look at its COST
-(`kubectl get ncap -o wide`) and at [the control law](capacity-control.md).
+How much the pod takes, from how many pods that is known, and how much each node has LEFT now:
+""")
+    refused = "PodCapacity: node(s) had less CPU left"
+    page.run(f"concerto explain pod default/{pod}", until=lambda text: text.count(refused) == len(NODES))
+    page.write("""
+What takes the CPU: by node, then by workload:
+""")
+    page.run("concerto top")
+    page.run("kubectl describe sub cluster | sed -n '/^  Costliest/,/^  Directions/p'")
+    page.write("""
+The pods of the Job fill all nodes: `costliest` has the workloads that take most CPU in all, with the cores that one pod
+takes, and from how many pods that is known (Evidence).
+
+COMMITTED is the share of the node's CPU and memory that its pods take, each as its kind was measured. A node takes
+pods until 115 % of its CPU is committed, and up to 200 % where CPUs idle while pods wait. CPU is the mean of 5 minutes,
+so it follows late. REQUESTED plays no part, and no request would change anything. CAN TAKE, and CAPACITY in
+`kubectl get ncap`, count pods as units. They decide nothing while the costs of kinds are known.
+
+The pods are placed as others end. More nodes, or fewer pods of the costliest workload, make it faster. The event can
+name other reasons:
+
+- *less memory left*: the second number of COMMITTED is near 95 %. The workload's memory is in `costliest`.
+- *first do the work of pods that were just placed*: pods of a burst start at the pace at which nodes compute. This
+  passes within seconds.
+- *ran pods of this kind whose use has not been measured yet*: few pods of a new kind start on each node. This passes
+  when the first of them have shown their load.
+- *measured capacity held by PodReservations*: `kubectl get pres -A` lists them.
+- *being drained for a larger pod*: a pod that needs much of a node has waited for the profile's `spec.largePodWait`.
+- *Insufficient measured capacity*: agents have measured no kind yet, or the operator runs with `--no-costs-by-kind`.
+  Pods count as units then, and CAPACITY in `kubectl get ncap` is below 1.
+
+If CPUs of a node idle although it has nothing left, the node is given more pods after a while.
+[capacity-control.md](capacity-control.md) has the rules.
 """)
     cluster.kubectl("delete", "job", "burn", "-n", "default", "--wait=true")
 
@@ -297,8 +333,8 @@ def stage() -> Iterator[tuple[Cluster, subprocess.Popen[str]]]:
         patient = ("--node-monitor-grace-period=600s",)
         cluster = stack.enter_context(LocalControlPlane(find_binaries(say), controller_manager_flags=patient))
         install(cluster)
-        stack.enter_context(hollow_nodes(cluster, 2, "--prefix", "node", "--machine", "1x4x1"))
-        fleet = stack.enter_context(hollow_nodes(cluster, 1, "--prefix", "quiet", "--machine", "1x4x1"))
+        stack.enter_context(hollow_nodes(cluster, 2, "--prefix", "node", "--machine", "1x4x1", "--kinds"))
+        fleet = stack.enter_context(hollow_nodes(cluster, 1, "--prefix", "quiet", "--machine", "1x4x1", "--kinds"))
         api = stack.enter_context(MetricsAPI(cluster, cluster.work_dir))
         for process in (operator_process(cluster, cluster.logs), autoscaler_process(cluster, cluster.logs, FAST)):
             stack.callback(process.start().stop)
@@ -329,7 +365,7 @@ def main() -> int:
     with stage() as (cluster, fleet):
         page = Page(cluster)
         for number, incident in enumerate(
-            (no_capacity, partial(stale_agent, fleet=fleet), conflict_of_bindings, forecast_off, wrong_profile), start=1
+            (no_cpu_left, partial(stale_agent, fleet=fleet), conflict_of_bindings, forecast_off, wrong_profile), start=1
         ):
             say(f"incident {number} of 5")
             incident(cluster, page)

@@ -9,12 +9,17 @@ import pytest
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.nodecapacity import AgentInfo
 from concerto.api.pod import PodView
+from concerto.api.pod_kind import kind_of_pod
+from concerto.capacity.kinds.cost import estimate
+from concerto.capacity.kinds.table import from_entries
 from concerto.capacity.node_status import build_status
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.publishing import Published, PublishSettings, should_publish
 from concerto.kube import NotFound, Unreachable
-from concerto.simulation.scheduling.node_model import MIB, PodLoad
+from concerto.simulation.scheduling.node_fleet import NodeFleet
+from concerto.simulation.scheduling.node_model import MIB, Change, PodLoad
 from e2e.testbed.hollow.agents import Known, context_of
+from e2e.testbed.hollow.kinds import PodKinds
 from e2e.testbed.hollow.objects import FINITE_LOAD, SERVICE_LOAD, ContainerEnd, PodLife, pod_load, pod_status, refusal
 from e2e.testbed.hollow.writes import WriteQueue
 
@@ -223,3 +228,30 @@ def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None
             published[node] = Published(status, now, now, now + 5.0)
             known.published(node, report, now + 5.0)
     assert reported > count
+
+
+def test_the_agent_of_a_node_publishes_what_its_pods_cost_by_kind():
+    kinds, model, kind = PodKinds(1), NodeFleet([4.0], [2.0**33], np.random.default_rng(0)), kind_of_pod(a_pod())
+    for uid in ("a", "b", "c"):
+        model.start(uid, 0, PodLoad(wait_seconds=1.0, core_seconds=3.0), 0.0)
+        kinds.pod_started(0, uid, kind)
+    assert kinds.entries(0, {}, 0.0) == ()
+    model.delete("c", 0, 1.0)
+    for change in model.advance(60.0):
+        if change.change is Change.TERMINATED:
+            kinds.pod_ended(0, change.pod, change.at, change.measured if change.reason == "Completed" else None)
+    cost = estimate(from_entries(kinds.entries(0, {}, 60.0)), kind)
+    assert (cost.basis, round(cost.pods)) == ("Ended", 2)
+    assert cost.work == pytest.approx(3.0, rel=0.05)
+    # It held its place for its start, the wait, its work and its end: less than a core
+    assert 0.4 < cost.share < 0.75
+
+
+def test_what_a_running_pod_has_shown_is_published_before_it_ends():
+    kinds, model, kind = PodKinds(1), NodeFleet([4.0], [2.0**33], np.random.default_rng(0)), kind_of_pod(a_pod())
+    model.start("a", 0, PodLoad(wait_seconds=0.0, core_seconds=60.0), 0.0)
+    kinds.pod_started(0, "a", kind)
+    for now in (6.0, 10.0, 14.0):
+        model.advance(now)
+        entries = kinds.entries(0, model.pod_measurements(0, ["a"], now), now)
+    assert estimate(from_entries(entries), kind).basis == "Running"

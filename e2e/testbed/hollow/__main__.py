@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lease-seconds", type=float, help="how often each Lease is renewed")
     parser.add_argument("--keep", action="store_true", help="leave the objects behind at the end")
+    parser.add_argument("--kinds", action="store_true", help="measure what pods cost by kind, as real agents do")
     parser.add_argument("--api-only", action="store_true", help="mere objects: pods bound to them are left alone")
     parser.add_argument(
         "--machine",
@@ -60,6 +61,7 @@ def main() -> None:
         shape=NodeShape(arguments.cores, whole(arguments.memory), arguments.max_pods),
         seed=arguments.seed,
         lease_seconds=arguments.lease_seconds,
+        measures_kinds=arguments.kinds,
         api_only=arguments.api_only,
         machine=MachineShape(*map(int, machine.split("x")), answers=not arguments.mute) if machine else None,
     )

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus
+from concerto.api.pod import PodView
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.publishing import (
@@ -32,6 +34,7 @@ from concerto.kube.resources import NODE_CAPACITIES, SUBSPACE_SNAPSHOTS
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto_agent.writer import NodeMissing, Writer, build_object
+from e2e.testbed.hollow.kinds import PodKinds
 from e2e.testbed.hollow.objects import HollowNode, Object
 from e2e.testbed.hollow.owned import create_owned
 from e2e.testbed.hollow.writes import WriteQueue
@@ -114,6 +117,7 @@ class Agents:
         wall: Callable[[float], float],
         capacity: CapacitySettings | None = None,
         publish: PublishSettings | None = None,
+        kinds: PodKinds | None = None,
     ) -> None:
         """Nothing measured yet.
 
@@ -126,6 +130,7 @@ class Agents:
             wall: turns monotonic seconds into seconds since the epoch.
             capacity: how all nodes are measured; they do not look at each NodeCapacity's spec.
             publish: deadbands.
+            kinds: what pods cost by kind; None: it is not measured.
         """
         self.settings = capacity or CapacitySettings()
         if self.settings.resources != ("cpu", "memory"):
@@ -136,6 +141,7 @@ class Agents:
         self._rng = rng
         self._wall = wall
         self._publish = publish or PublishSettings()
+        self._kinds = kinds
         self._pipeline = NodePipeline(self.settings, len(nodes), allocatable_pods=max_pods)
         self._agents = [_Agent() for _ in nodes]
         self._known = Known(len(nodes), len(self.settings.resources))
@@ -165,16 +171,20 @@ class Agents:
             )
         )
 
-    def pod_started(self, node: int, uid: str, at: float) -> None:
+    def pod_started(self, node: int, pod: PodView, at: float) -> None:
         """The cgroup of a pod that counts has appeared."""
-        started = self._agents[node].started
+        uid, started = pod.uid, self._agents[node].started
         if uid not in started:  # a container that is started again keeps its pod's cgroup
             started[uid] = at
+            if self._kinds is not None:
+                self._kinds.pod_started(node, uid, pod.kind)
             self._known.pods_changed[node] = True
             self._pipeline.pod_started(node, at)
 
-    def pod_ended(self, node: int, uid: str, at: float) -> None:
-        """The cgroup of a pod is gone."""
+    def pod_ended(self, node: int, uid: str, at: float, measured: PodMeasurement | None = None) -> None:
+        """The cgroup of a pod is gone; ``measured`` is what it has used, if its work is done."""
+        if self._kinds is not None:
+            self._kinds.pod_ended(node, uid, at, measured)
         started = self._agents[node].started.pop(uid, None)
         if started is not None:
             self._known.pods_changed[node] = True
@@ -192,10 +202,12 @@ class Agents:
             for node, agent in enumerate(self._agents):
                 if len(agent.started) > 1:  # one alone is not above the others
                     self._pipeline.pods_used(node, model.pods_used(node, agent.started, now))
-            self._publish_changes(self._pipeline.fold(now, self._cluster), now)
+            self._publish_changes(self._pipeline.fold(now, self._cluster), now, model)
 
-    def _publish_changes(self, report: CapacityReport, now: float) -> None:
+    def _publish_changes(self, report: CapacityReport, now: float, model: NodeFleet) -> None:
         """Write the statuses that the agents' own rules find worth a write."""
+        if self._kinds is not None:
+            self._kinds.measured(report, model)
         nodes = self._worth_a_look(report, now)
         if not len(nodes):
             return
@@ -211,14 +223,21 @@ class Agents:
                 agent.published = Published(status, report.now, now, due)
                 self._known.published(index, report, due)
                 self._write(NODE_CAPACITIES, node, status.to_raw())
-            if agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
-                continue
-            before = agent.subspace.status.conditions if agent.subspace else ()
-            context = StatusContext(self._info, (), observed_at, 1, observed_at, before=before)
-            model = build_subspace(report, index, self.settings, context)
-            if should_publish_subspace(agent.subspace, model, self._publish, now):
-                agent.subspace = PublishedSubspace(model, now)
-                self._write(SUBSPACE_SNAPSHOTS, node, model.to_raw())
+            self._publish_subspace(index, report, now, model)
+
+    def _publish_subspace(self, index: int, report: CapacityReport, now: float, model: NodeFleet) -> None:
+        node, agent, kinds = self._nodes[index], self._agents[index], self._kinds
+        # A kind that nobody knows is published at once
+        if kinds is None and agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
+            return
+        observed_at = self._wall(report.now)
+        before = agent.subspace.status.conditions if agent.subspace else ()
+        context = StatusContext(self._info, (), observed_at, 1, observed_at, before=before)
+        entries = () if kinds is None else kinds.entries(index, model.pod_measurements(index, agent.started, now), now)
+        status = build_subspace(report, index, self.settings, context, entries)
+        if should_publish_subspace(agent.subspace, status, self._publish, now):
+            agent.subspace = PublishedSubspace(status, now)
+            self._write(SUBSPACE_SNAPSHOTS, node, status.to_raw())
 
     def _worth_a_look(self, report: CapacityReport, now: float) -> Ints:
         """Nodes for which it pays to build a status and ask: an agent has one to look at each second, this has all.

@@ -18,12 +18,14 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.quantities import resource_amount
+from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.kube import ClusterConfig, Reflector, Session
 from concerto.kube.resources import PODS
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from concerto.simulation.scheduling.node_model import Change, Transition
 from e2e.testbed.hollow import objects
 from e2e.testbed.hollow.agents import Agents
+from e2e.testbed.hollow.kinds import PodKinds
 from e2e.testbed.hollow.nodes import NodeObjects
 from e2e.testbed.hollow.objects import ContainerEnd, HollowNode, Object, PodLife
 from e2e.testbed.hollow.pinning import Pinning
@@ -92,6 +94,7 @@ class Fleet:
             rng=agents_rng,
             wall=self.wall,
             capacity=settings.capacity,
+            kinds=PodKinds(count) if settings.measures_kinds else None,
         )
         self._pinning = settings.machine and Pinning(session, settings.machine, self.publications, self.wall)
         self.node_objects = NodeObjects(session, settings, self.nodes, self.writes, self.agents, self._pinning)
@@ -195,7 +198,7 @@ class Fleet:
         match change.change:
             case Change.CGROUP_CREATED:
                 if pod.view.counted:
-                    self.agents.pod_started(pod.node.index, pod.view.uid, change.at)
+                    self.agents.pod_started(pod.node.index, pod.view, change.at)
             case Change.RUNNING:
                 pod.life = replace(pod.life, started=at, end=None)
                 self._sync(pod)
@@ -204,9 +207,9 @@ class Fleet:
             case Change.TERMINATED:
                 pod.in_model = False
                 assert pod.exit is not None
-                self._end(pod, change.at, pod.exit)
+                self._end(pod, change.at, pod.exit, change.measured if change.reason == "Completed" else None)
 
-    def _end(self, pod: _Pod, now: float, end: ContainerEnd) -> None:
+    def _end(self, pod: _Pod, now: float, end: ContainerEnd, measured: PodMeasurement | None = None) -> None:
         """The kubelet has noticed the end of the pod's containers."""
         pod.life = replace(pod.life, end=end)
         if pod.restarts:
@@ -214,7 +217,7 @@ class Fleet:
             self._start(pod, now)
             return
         pod.over = True
-        self.agents.pod_ended(pod.node.index, pod.view.uid, now)
+        self.agents.pod_ended(pod.node.index, pod.view.uid, now, measured)
         self._on_node[pod.node.index].pop(pod.view.uid, None)
         if (pod.view.namespace, pod.view.name) in self._reflector.store:
             self._sync(pod)

@@ -33,6 +33,7 @@ class HollowSettings:
         publications_in_flight: writes of agents at a time, at most; few, as all agents of a fleet decide at one instant
             and are not to keep the kubelets' writes waiting.
         capacity: how the nodes are measured.
+        measures_kinds: whether agents measure what pods cost by kind. Without it, operators count pods as units.
         api_only: the nodes are API objects only: pods bound to them never start, and each node's status is written
             once, with room for as many pods as a kubelet takes.
         machine: the nodes' CPUs, for pods that get their own; None: no NodeCPUTopology is written.
@@ -47,6 +48,7 @@ class HollowSettings:
     writes_in_flight: int = 32
     publications_in_flight: int = 8
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    measures_kinds: bool = False
     api_only: bool = False
     machine: MachineShape | None = None
 
