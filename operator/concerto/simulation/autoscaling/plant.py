@@ -8,6 +8,7 @@ crosses 3 at a utilisation of two thirds. Waiting times are exact (Lindley's rec
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +53,7 @@ class PlantSettings:
     @property
     def unloaded_p95_seconds(self) -> float:
         """95th percentile of the same (exponential)."""
-        return -np.log(0.05) * self.service_seconds
+        return -math.log(0.05) * self.service_seconds
 
 
 class Plant:
@@ -130,7 +131,7 @@ class Plant:
         busy = np.minimum(free, end) - self.now
         given = np.arange(latency.shape[2]) < arrivals[..., None]
         at = self.now + np.sort(np.where(given, self._rng.random(latency.shape) * dt, dt), axis=2)
-        service = self._rng.exponential(s.service_seconds, latency.shape)
+        service: Floats = np.asarray(self._rng.exponential(s.service_seconds, latency.shape))
         for i in range(width):
             begin = np.maximum(free, at[..., i])
             wait = begin - at[..., i]

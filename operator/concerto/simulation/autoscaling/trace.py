@@ -110,7 +110,8 @@ def _in_seconds(path: Path, header: str, times: list[float | datetime]) -> NDArr
     numbers = np.array(times, dtype=float)
     largest = np.abs(numbers).max(initial=0.0)
     if largest >= _EPOCH_FROM:
-        return numbers / 1000.0 ** sum(largest >= _EPOCH_FROM * 1000.0**power for power in (1, 2, 3))
+        power = sum(bool(largest >= _EPOCH_FROM * 1000.0**exponent) for exponent in (1, 2, 3))
+        return numbers / 1000.0**power
     distinct = np.unique(numbers)
     apart = float(np.median(np.diff(distinct))) if len(distinct) > 1 else math.inf
     unit = _unit(header)

@@ -107,7 +107,7 @@ def from_trace(path: Path, *, hours: float, history_days: float, windows: int) -
         ValueError: it cannot be understood (see `read_trace`), or is too short for anything.
     """
     step, values = read_trace(path)
-    times = np.arange(len(values)) * step
+    times = np.arange(len(values), dtype=np.float64) * step
     span = float(times[-1])
     if span < MIN_SECONDS:
         raise ValueError(f"{path}: {span:g} s of load are too little: at least {MIN_SECONDS:g} s are needed")
@@ -115,9 +115,9 @@ def from_trace(path: Path, *, hours: float, history_days: float, windows: int) -
     last = span - length
     count = min(windows, int(last / length + 1e-9) + 1)
     first = max(0.0, min(history_days * 86400.0, last - (count - 1) * length))
-    starts = np.linspace(first, last, count) if count > 1 else np.full(windows, min(history_days * 86400.0, last))
+    starts = np.linspace(first, last, count).tolist() if count > 1 else [min(history_days * 86400.0, last)] * windows
     rates = _scaled(values)
-    return [Traffic(path.stem, times, rates, float(s), float(s + length)) for s in starts]
+    return [Traffic(path.stem, times, rates, s, s + length) for s in starts]
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:

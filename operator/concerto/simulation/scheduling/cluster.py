@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -131,10 +132,10 @@ class World:
         """Run until all jobs are complete or the limit is reached, and return what was recorded."""
         self.policy.attach(self)
         for fault in self.setup.faults:
-            self.after(self.setup.warmup_seconds + fault.at_seconds, lambda fault=fault: self._begin(fault))
+            self.after(self.setup.warmup_seconds + fault.at_seconds, partial(self._begin, fault))
         for pod in self._arriving:
             pod.created_at += self.setup.warmup_seconds
-            self.after(pod.created_at, lambda pod=pod: self._create(pod))
+            self.after(pod.created_at, partial(self._create, pod))
         self.after(self.setup.warmup_seconds, lambda: self.recorder.begin(self.now, self.fleet))
         next_sample = self.SAMPLE_SECONDS
         while len(self._done) < self._wanted and self.now < self.setup.limit_seconds:
@@ -247,7 +248,7 @@ class World:
         return fault.nodes or range(len(self.nodes))
 
     def _begin(self, fault: Fault) -> None:
-        end = lambda undo: self.after(fault.for_seconds, undo)  # noqa: E731
+        end = partial(self.after, fault.for_seconds)
         if fault.kind == "ApiOutage":
             self._api_down_until = self.now + fault.for_seconds
             end(self.wake)
@@ -255,13 +256,13 @@ class World:
         for node in self._affected(fault):
             if fault.kind == "AgentDeath":
                 self._agent_dead[node] = True
-                end(lambda node=node: self._agent_back(node))
+                end(partial(self._agent_back, node))
             elif fault.kind == "NodeLoss":
                 self._lose(node)
-                end(lambda node=node: self._restore(node))
+                end(partial(self._restore, node))
             else:
                 self._false_telemetry.begin(node, fault.kind)
-                end(lambda node=node: self._false_telemetry.end(node))
+                end(partial(self._false_telemetry.end, node))
 
     def _agent_back(self, node: int) -> None:
         self._agent_dead[node] = False

@@ -118,7 +118,7 @@ class NodeFleet:
 
     def busy_core_seconds(self, now: float) -> Floats:
         """CPU time used since the beginning, N numbers."""
-        return self._telemetry.busy_seconds(now) * self.cores
+        return np.asarray(self._telemetry.busy_seconds(now) * self.cores)
 
     def load_factor(self, node: int) -> float:
         """Runnable threads per core at this moment."""

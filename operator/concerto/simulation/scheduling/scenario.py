@@ -92,7 +92,8 @@ class _Node:
         self.node, self.path, self.source = node, path, source
 
     def fail(self, expected: str) -> ScenarioError:
-        got = self.node.value if isinstance(self.node, yaml.ScalarNode) else f"a {self.node.id}"
+        other = "a mapping" if isinstance(self.node, yaml.MappingNode) else "a sequence"
+        got = self.node.value if isinstance(self.node, yaml.ScalarNode) else other
         where = f"{self.source}:{self.node.start_mark.line + 1}"
         return ScenarioError(f"{where}: {self.path or 'the scenario'}: expected {expected}, got {got!r}")
 
@@ -118,7 +119,7 @@ class _Node:
         return [_Node(v, f"{self.path}[{i}]", self.source) for i, v in enumerate(self.node.value)]
 
     def value(self) -> Any:
-        return yaml.SafeLoader("").construct_object(self.node, deep=True)  # type: ignore[no-untyped-call]
+        return yaml.SafeLoader("").construct_object(self.node, deep=True)
 
     def text(self) -> str:
         if not isinstance(self.node, yaml.ScalarNode):
@@ -231,8 +232,10 @@ _API: dict[str, tuple[str, _Reader]] = {
     "watchSeconds": ("watch_seconds", lambda n: n.pair()),
     "cycleSeconds": ("cycle_seconds", _positive),
 }
-_SCENARIO = ("name", "description", "nodes", "jobs", "policies", "seeds", "faults", "plant", "api", "capacity")
-_SCENARIO += ("limitSeconds",)
+_SCENARIO = (
+    *("name", "description", "nodes", "jobs", "policies", "seeds", "faults", "plant", "api", "capacity"),
+    "limitSeconds",
+)
 
 
 @dataclass

@@ -202,7 +202,7 @@ class _Pods:
         age = minute - since[running]
         at = (np.array(self.offset)[running] + age) % self._traces.demand.shape[1]
         used = np.array(self.mean)[running] * self._traces.demand[np.array(self.machine)[running], at]
-        return np.bincount(np.array(self.row)[running], used, width)
+        return np.bincount(np.array(self.row)[running], used, width).astype(np.float64)
 
     def running(self, minute: int, width: int) -> list[list[str]]:
         """UIDs by row."""

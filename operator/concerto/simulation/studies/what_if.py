@@ -26,7 +26,8 @@ from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
-from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.policies.concerto import Concerto
+from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME
 from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 

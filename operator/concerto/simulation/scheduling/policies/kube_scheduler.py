@@ -53,7 +53,7 @@ class KubeScheduler(QueueingPolicy):
     def feasible(self, request: np.ndarray) -> np.ndarray:
         """Nodes on which the request fits."""
         fits = (self.requested + request <= self.allocatable).all(axis=1)
-        return fits & (self.count < self.max_pods) & np.array(self.ready)
+        return np.asarray(fits & (self.count < self.max_pods) & np.array(self.ready))
 
     def scores(self, scored: np.ndarray) -> np.ndarray:
         """LeastAllocated + BalancedAllocation of each node, each an integer of 0 to 100."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.quantities import milli
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.simulation.scheduling.cluster import Policy
-from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import FittingRequests
 from concerto.simulation.scheduling.policies.kube_scheduler import KubeScheduler
 from concerto.simulation.scheduling.policies.measured import Carico, Pronto, spazio
 from concerto.simulation.scheduling.policies.oracle import Oracle
 from concerto.simulation.scheduling.policies.random_choice import RandomChoice
+from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME
 from concerto.simulation.scheduling.policies.trimaran import load_variation_risk_balancing, target_load_packing
 
 REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
@@ -23,10 +25,10 @@ REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 COST_SWEEP = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 """What `kube-costs-sweep` multiplies the cost of each kind by, one run each: the best is the best request per kind."""
 
-_CONCERTO: dict[str, dict[str, bool]] = {
-    "concerto": {},
-    "concerto-known": {"known": True},
-    "concerto-without-kinds": {"kinds": False},
+_CONCERTO: dict[str, Callable[[CapacitySettings | None, ProfileSettings], Policy]] = {
+    "concerto": Concerto,
+    "concerto-known": partial(Concerto, known=True),
+    "concerto-without-kinds": partial(Concerto, kinds=False),
 }
 """Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit."""
 _PLAIN: dict[str, Callable[[], Policy]] = {
@@ -72,7 +74,7 @@ def make(name: str, capacity: CapacitySettings | None = None, profile: ProfileSe
         profile: SchedulingProfile.spec for `concerto`.
     """
     if name in _CONCERTO:
-        return Concerto(capacity, profile or ProfileSettings(SCHEDULER_NAME), **_CONCERTO[name])
+        return _CONCERTO[name](capacity, profile or ProfileSettings(SCHEDULER_NAME))
     if (match := _WITH_REQUEST.match(name)) is not None:
         return KubeScheduler(milli(match.group(1)))
     if (match := _WITH_COSTS.match(name)) is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.schedulingprofile import DEFAULT_FILTERS, ProfileSettings
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs, ScoreSettings, TargetLoadPackingArgs
-from concerto.simulation.scheduling.policies.concerto import SCHEDULER_NAME, Concerto
+from concerto.simulation.scheduling.policies.concerto import Concerto
+from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME
 
 _FILTERS = tuple(name for name in DEFAULT_FILTERS if name not in ("PodCapacity", "WorkloadAware"))
 
