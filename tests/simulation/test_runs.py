@@ -177,7 +177,8 @@ def test_the_command_refuses_with_words(words, said, capsys):
 
 
 def test_every_policy_that_a_message_names_can_be_made():
-    for name in registry.EXPECTED.replace("kube-scheduler@<millicores>m", "kube-scheduler@250m").split(", "):
+    names = registry.EXPECTED.replace("<millicores>m", "250m").replace("<factor>", "1.2")
+    for name in names.split(", "):
         for run in registry.expand(name):
             registry.make(run)
     assert scenario.built_in_names()
