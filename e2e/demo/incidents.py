@@ -181,7 +181,7 @@ The pods are placed as others end. More nodes, or fewer pods of the costliest wo
 name other reasons:
 
 - *less memory left*: the second number of COMMITTED is near 95 %. The workload's memory is in `costliest`.
-- *first do the work of pods that were just placed*: pods of a burst start at the pace at which nodes compute. This
+- *limited how fast pods may start*: pods of a burst start at the pace at which nodes compute. This
   passes within seconds.
 - *ran pods of this kind whose use has not been measured yet*: few pods of a new kind start on each node. This passes
   when the first of them have shown their load.

@@ -83,7 +83,7 @@ def test_a_pod_waits_until_the_work_of_those_before_it_is_done_and_says_so():
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
     result = run(cluster, *(pod(f"p-{i}") for i in range(20)))
     assert 0 < len(result.decisions) < 20
-    assert "1 node(s) first do the work of pods that were just placed" in result.unschedulable[0].diagnosis.message
+    assert "1 node(s) limited how fast pods may start" in result.unschedulable[0].diagnosis.message
     assert NOW < result.look_again_at < NOW + 60.0
 
 

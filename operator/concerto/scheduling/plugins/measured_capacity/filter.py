@@ -97,7 +97,7 @@ class PodCapacity(FilterDefaults):
         drained = fits & ~held & query.cluster.large_pods.draining[rows]
         rest = fits & ~held & ~drained
         has_cpu, has_memory = loads.fits_cpu(cost, rows), loads.fits_memory(cost, rows)
-        whose = "pods of this kind take" if cost.known else "a pod is taken to use of whose kind nothing is known"
+        whose = "pods of this kind take" if cost.known else "is assumed for a pod whose kind was never measured"
         cpu, memory = cpu_in_words(cost.share), memory_in_words(loads.memory_of(cost))
         return _counts(
             {
@@ -105,7 +105,7 @@ class PodCapacity(FilterDefaults):
                 f"node(s) had less memory left than the {memory} that {whose}": has_cpu & ~has_memory,
                 "node(s) had their measured capacity held by PodReservations": held,
                 "node(s) were being drained for a larger pod": drained,
-                "node(s) first do the work of pods that were just placed": rest & ~paced,
+                "node(s) limited how fast pods may start": rest & ~paced,
                 "node(s) ran pods of this kind whose use has not been measured yet": rest & paced,
             }
         )

@@ -1,1 +1,0 @@
-"""Scores: which of the feasible nodes is best. One file each; `registry` lists them."""
