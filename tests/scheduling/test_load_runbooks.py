@@ -86,7 +86,7 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize(("where", "holds"), SENTENCES.items(), ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("where", "holds"), [pytest.param(*item, id=item[1].__name__) for item in SENTENCES.items()])
 def test_a_runbooks_sentence_is_so(where, holds):
     name, sentence = where
     assert sentence in section(name)
@@ -96,7 +96,7 @@ def test_a_runbooks_sentence_is_so(where, holds):
 ANSWERS = {0: "AllMissing", 3: "SomeMissing", 5: "Measured"}
 
 
-@pytest.mark.parametrize(("measured", "reason"), ANSWERS.items())
+@pytest.mark.parametrize(("measured", "reason"), list(ANSWERS.items()))
 def test_the_condition_counts_the_nodes(measured, reason):
     loads = dict.fromkeys(NODES[:measured], 0.3)
     condition = metrics_condition(
