@@ -156,10 +156,15 @@ the nodes by the reason that excludes them:
         full = f"{len(NODES)} node(s) had less CPU left"
         return next((name for name, c in conditions if full in c.get("message", "")), None)
 
+    def ended() -> int:
+        return int(cluster.get("job", "burn", "-n", "default").get("status", {}).get("succeeded", 0))
+
+    eventually("pods that show what their kind takes", lambda: ended() >= 20)
     pod = eventually("a pod that waits for CPU", waiting)
     page.run(f"kubectl describe pod {pod} | sed -n '/^Events/,$p'")
     page.write("""
-How much the pod takes, from how many pods that is known, and how much each node has LEFT now:
+How much the pod takes, from how many pods that is known, and how much each node has LEFT now. An event has the numbers
+of its time:
 """)
     refused = "PodCapacity: node(s) had less CPU left"
     page.run(f"concerto explain pod default/{pod}", until=lambda text: text.count(refused) == len(NODES))
