@@ -15,7 +15,7 @@ from concerto.api.nodecapacity import AgentInfo, MetricsEndpoint, NodeCapacitySt
 from concerto.api.subspacesnapshot import KindEntry, SubspaceSnapshot
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
-from concerto.capacity.publishing import (
+from concerto.capacity.publish_rule import (
     Published,
     PublishedSubspace,
     PublishSettings,

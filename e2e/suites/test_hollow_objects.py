@@ -14,7 +14,7 @@ from concerto.capacity.kinds.cost import estimate
 from concerto.capacity.kinds.table import from_entries
 from concerto.capacity.node_status import build_status
 from concerto.capacity.pipeline import NodePipeline
-from concerto.capacity.publishing import Published, PublishSettings, should_publish
+from concerto.capacity.publish_rule import Published, PublishSettings, should_publish
 from concerto.kube import NotFound, Unreachable
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from concerto.simulation.scheduling.node_model import MIB, Change, PodLoad

@@ -105,7 +105,7 @@ def test_what_was_missed_of_a_burst_does_not_stay_with_the_small_load_it_leaves_
 
 def test_room_for_what_was_never_seen_takes_no_models_say():
     rising = noisy(np.linspace(3, 6, 24), seed=3)
-    assert of(rising, horizon=300.0).earned[0]
+    assert of(rising, horizon=300.0).better_than_no_change[0]
 
 
 def test_growth_that_is_forecast_is_a_part_of_the_growth_that_is_feared():
@@ -173,7 +173,7 @@ def test_too_few_samples_are_a_warm_up_never_a_zero():
     got = of([np.nan] * 50 + [3.0] * 3)
     assert not got.warm[0]
     assert np.isnan(got.expected[0]) and np.isnan(got.upper[0])
-    assert not got.earned[0]
+    assert not got.better_than_no_change[0]
 
 
 def test_no_samples_at_all_are_a_warm_up_too():
@@ -182,7 +182,7 @@ def test_no_samples_at_all_are_a_warm_up_too():
 
 def test_a_steady_rise_is_foreseen_and_earns_its_say():
     got = of(np.linspace(1, 10, 120))
-    assert got.earned[0]
+    assert got.better_than_no_change[0]
     assert got.expected[0] == pytest.approx(10 + 8 * 9 / 119, rel=0.1)
     assert got.error_percent[0] < got.persistence_percent[0]
 
@@ -190,7 +190,7 @@ def test_a_steady_rise_is_foreseen_and_earns_its_say():
 def test_a_load_that_never_changes_gives_no_model_a_say():
     got = of(np.full(120, 5.0))
     assert got.warm[0]
-    assert not got.earned[0]
+    assert not got.better_than_no_change[0]
     assert got.persistence_percent[0] == 0.0
 
 
@@ -233,4 +233,4 @@ def test_whatever_the_history_a_forecast_is_a_number_or_nothing(values, horizon)
         assert np.isfinite(got.upper[0])
         assert got.upper[0] <= SETTINGS.plausible * np.nanmax(values) + 1
     else:
-        assert not got.earned[0]
+        assert not got.better_than_no_change[0]

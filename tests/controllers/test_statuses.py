@@ -26,7 +26,7 @@ from concerto.scheduling.coverage import Coverage
 from concerto.scheduling.cycle import Decision
 from concerto.scheduling.evaluation import Ranked
 from concerto.scheduling.plugins.registry import SCORES
-from concerto.scheduling.state.reservations import ReservationState
+from concerto.scheduling.state.reservation_ledger import ReservationState
 from support.crd_schemas import problems
 from support.scheduling_builders import pod
 

@@ -21,7 +21,7 @@ from concerto.controllers.scheduling.load_providers.state import ProviderState, 
 from concerto.controllers.scheduling.profiles import ProfileState, build_profile_status, ready_condition
 from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.pinning.validation import BoundPod, Verdict, judge_node, judge_unplaced
-from concerto.scheduling.state.reservations import ReservationState
+from concerto.scheduling.state.reservation_ledger import ReservationState
 from concerto_agent.topology_publisher import _conditions as topology_conditions
 from support.crd_schemas import CRDS, REPOSITORY, documents, fields, stored_spec, structural_schema
 from support.programs import program

@@ -18,7 +18,7 @@ from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.node_status import Health, StatusContext, build_conditions, build_status, build_subspace
 from concerto.capacity.pipeline import NodePipeline
-from concerto.capacity.publishing import (
+from concerto.capacity.publish_rule import (
     Published,
     PublishedSubspace,
     PublishSettings,

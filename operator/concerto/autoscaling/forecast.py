@@ -47,7 +47,7 @@ class Forecasts:
         model: index into ``names``.
         names: candidates, e.g. ``Linear``.
         warm: enough samples were there.
-        earned: the model did better over the history than the assumption that nothing changes.
+        better_than_no_change: the model did better over the history than the assumption that nothing changes.
         error_percent: weighted mean absolute error at the horizon, percent of the load.
         under_percent: share of that error that was too low, percent.
         persistence_percent: the same error of the assumption that nothing changes.
@@ -59,7 +59,7 @@ class Forecasts:
     model: NDArray[np.int64]
     names: tuple[str, ...]
     warm: NDArray[np.bool_]
-    earned: NDArray[np.bool_]
+    better_than_no_change: NDArray[np.bool_]
     error_percent: Floats
     under_percent: Floats
     persistence_percent: Floats
@@ -203,7 +203,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
         model=best,
         names=tuple(c.name for c in candidates),
         warm=warm,
-        earned=warm & (losses[best, rows] < pinball(unchanged, basis.fractile, weights)),
+        better_than_no_change=warm & (losses[best, rows] < pinball(unchanged, basis.fractile, weights)),
         error_percent=weighted_error(error, actual),
         under_percent=share_under(error),
         persistence_percent=weighted_error(unchanged, actual),

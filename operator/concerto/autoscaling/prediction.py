@@ -215,7 +215,7 @@ def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]
 
 
 def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seconds: float) -> ForecastResult:
-    reason = "ForecastActive" if found.earned[row] else "NotBetterThanNoChange"
+    reason = "ForecastActive" if found.better_than_no_change[row] else "NotBetterThanNoChange"
     if now - subject.observed_at > stale_seconds:
         reason = "Expired"
     elif not found.warm[row]:

@@ -8,7 +8,7 @@ from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.podreservation import Reservation
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import Object
-from concerto.scheduling.state.reservations import ReservationState
+from concerto.scheduling.state.reservation_ledger import ReservationState
 
 
 def build_reservation_status(

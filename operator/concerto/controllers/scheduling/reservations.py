@@ -21,7 +21,7 @@ from concerto.kube import KubeError, NotFound, Object
 from concerto.kube.failpoints import point
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.reservation_placement import no_such_node, place
-from concerto.scheduling.state.reservations import ReservationState
+from concerto.scheduling.state.reservation_ledger import ReservationState
 
 logger = logging.getLogger(__name__)
 

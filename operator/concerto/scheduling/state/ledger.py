@@ -28,7 +28,7 @@ from concerto.api.resource_version import not_newer
 from concerto.scheduling.state.node_account import NodeAccount
 from concerto.scheduling.state.node_accounts import NodeAccounts
 from concerto.scheduling.state.placement_records import PlacementRecords
-from concerto.scheduling.state.reservations import Reservations
+from concerto.scheduling.state.reservation_ledger import Reservations
 from concerto.scheduling.state.signatures import PodSignatures
 
 UNITS_PER_POD = 1

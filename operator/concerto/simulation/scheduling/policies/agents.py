@@ -17,7 +17,7 @@ from concerto.capacity.kinds.sums import PodMeasurement, recent_share
 from concerto.capacity.kinds.table import ClusterKinds, NodeKinds, Table, has_changed
 from concerto.capacity.node_status import StatusContext, build_status
 from concerto.capacity.pipeline import NodePipeline
-from concerto.capacity.publishing import Published, PublishSettings, should_publish
+from concerto.capacity.publish_rule import Published, PublishSettings, should_publish
 from concerto.capacity.report import CapacityReport
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.capacity.windows import WindowStatistics

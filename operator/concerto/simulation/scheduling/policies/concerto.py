@@ -17,7 +17,7 @@ from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity.kinds.table import Table
-from concerto.capacity.publishing import PublishSettings
+from concerto.capacity.publish_rule import PublishSettings
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue

@@ -25,7 +25,7 @@ from concerto.capacity.node_status import (
     build_subspace,
 )
 from concerto.capacity.pipeline import NodePipeline
-from concerto.capacity.publishing import (
+from concerto.capacity.publish_rule import (
     Published,
     PublishedSubspace,
     PublishSettings,
