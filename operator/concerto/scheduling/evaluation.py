@@ -120,8 +120,8 @@ class Feasibility:
         return not (nominated and refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated))
 
     def takes_nominated(self, pod: PodView, row: int) -> bool:
-        """Whether the row takes a pod that is nominated for it, beside the others that are."""
-        pods = [other for other in self._nominated.get(row, ()) if other.uid != pod.uid]
+        """Whether the row takes a pod that is nominated for it, beside the others that go before it there."""
+        pods = self._cluster.nominations.beside(pod, self._cluster.names[row])
         if any(plugin.check(state, np.array([row]))[0] for plugin, state in self.filters):
             return False
         return self._takes_beside(row, pods)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from concerto.api.pod import PodView
 from concerto.scheduling.framework import NO_ROWS, Query
 from concerto.scheduling.nominated_room import Prepared, refusal_beside
 from concerto.scheduling.state.changes import Change
@@ -80,17 +81,23 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
             requeue_on |= plugin.requeue_on
             resolvable.append(rows[np.isin(codes, list(plugin.resolvable))])
         rows = rows[~refused]
-    beside = [row for row in rows.tolist() if _refused_beside_nominated(query, filters, row, reasons)]
+    nominated = query.cluster.nominations.of_priority(query.pod.priority) if len(rows) else {}
+    beside = [row for row in rows.tolist() if _refused_beside(query.cluster, filters, row, nominated, reasons)]
     if beside:
         resolvable.append(np.array(beside, dtype=np.int64))
         requeue_on |= Change.ENDED | Change.CAPACITY
     return Diagnosis(nodes, reasons, requeue_on, resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])))
 
 
-def _refused_beside_nominated(query: Query, filters: Prepared, row: int, reasons: Counter[str]) -> bool:
+def _refused_beside(
+    cluster: ClusterState,
+    filters: Prepared,
+    row: int,
+    nominated: Mapping[str, Sequence[PodView]],
+    reasons: Counter[str],
+) -> bool:
     """Whether the row is refused because of the pods that are nominated for it; counts why."""
-    cluster = query.cluster
-    nominated = cluster.nominations.of_priority(query.pod.priority).get(cluster.names[row], ())
-    refusal = refusal_beside(RowWhatIf(cluster, row), row, filters, nominated) if nominated else ()
+    pods = nominated.get(cluster.names[row], ())
+    refusal = refusal_beside(RowWhatIf(cluster, row), row, filters, pods) if pods else ()
     reasons.update(refusal)
     return bool(refusal)

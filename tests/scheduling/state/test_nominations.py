@@ -79,3 +79,24 @@ def test_a_withdrawn_nomination_takes_no_room():
     assert known.withdraw("uid-p") is Change.NOTHING
     assert taken(known, 0) == {}
     assert known.node_of("uid-p") == ""
+
+
+def test_of_pods_of_one_priority_that_are_nominated_for_a_node_the_later_leaves_room_to_the_earlier():
+    known = nominations()
+    early, late, high = nominated("a", 5), nominated("b", 5), nominated("z", 9)
+    for each in (late, high, early):
+        known.set_pod(each)
+    assert [p.name for p in known.beside(early, "a")] == ["z"]
+    assert [p.name for p in known.beside(late, "a")] == ["z", "a"]
+    assert [p.name for p in known.beside(nominated("c", 5, ""), "a")] == ["b", "z", "a"]
+
+
+def test_what_the_api_server_showed_before_does_not_undo_what_was_decided_since():
+    known = nominations()
+    known.set_pod(nominated("p"))
+    known.nominate(nominated("p"), "b")
+    assert known.set_pod(nominated("p", labels={"changed": "meanwhile"})) is Change.NOTHING
+    assert taken(known, 0) == {"b": ["p"]}
+    known.set_pod(nominated("p", node="b"))
+    assert known.set_pod(nominated("p", node="c")) == FREED
+    assert taken(known, 0) == {"c": ["p"]}

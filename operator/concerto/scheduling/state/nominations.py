@@ -51,8 +51,15 @@ class Nominations:
         return tuple(sorted((node, pod.uid) for node, pods in self.of_priority(priority).items() for pod in pods))
 
     def beside(self, pod: PodView, node: str) -> Sequence[PodView]:
-        """Other pods that are nominated for the node, and that the pod has to leave room to."""
-        return [other for other in self.of_priority(pod.priority).get(node, ()) if other.uid != pod.uid]
+        """Other pods that are nominated for the node, and that the pod has to leave room to.
+
+        Of pods that have the same priority and are both nominated for it, the later one leaves room to the earlier one,
+        by creation as in the queue. kube-scheduler has each leave room to the other, so that neither gets it.
+        """
+        others = [other for other in self.of_priority(pod.priority).get(node, ()) if other.uid != pod.uid]
+        if self.node_of(pod.uid) != node:
+            return others
+        return [other for other in others if _order(other) < _order(pod)]
 
     def lower_than(self, priority: int, node: str) -> list[PodView]:
         """Pods of a lower priority that are nominated for the node."""
@@ -63,16 +70,17 @@ class Nominations:
     def set_pod(self, pod: PodView) -> Change:
         """A pod as the API server has it now; returns what may be possible because a nomination has ended.
 
-        A nomination of ours goes on where neither this pod nor the one before shows it: it is being written.
+        A nomination of ours goes on where this pod shows the same as the one before: ours is being written.
         """
         if pod.node_name or pod.deleting or pod.terminal:
             return self.withdraw(pod.uid)
         before, node = self._pods.get(pod.uid), pod.nominated_node
         if not node and (before is None or before.nominated_node):
             return self.withdraw(pod.uid)
-        moved = before is not None and bool(node) and node != self._node_of[pod.uid]
+        is_news = bool(node) and (before is None or node != before.nominated_node)
+        moved = is_news and before is not None and node != self._node_of[pod.uid]
         self._pods[pod.uid] = pod
-        if node:
+        if is_news:
             self._node_of[pod.uid] = node
         return _FREED if moved else Change.NOTHING
 
@@ -85,3 +93,8 @@ class Nominations:
         """The pod needs no room any more, or not there; returns what may be possible if it had a nomination."""
         self._node_of.pop(uid, None)
         return Change.NOTHING if self._pods.pop(uid, None) is None else _FREED
+
+
+def _order(pod: PodView) -> tuple[int, float, str]:
+    """Which of two nominated pods goes first, the same after a restart."""
+    return -pod.priority, pod.created, pod.uid
