@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from concerto.api.conditions import find_condition
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
-from concerto.api.pod_ownership import belongs_to_node, spreading_owner
+from concerto.api.pod_ownership import MIRROR, belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, shape_of
 from concerto.api.pod_volumes import NO_VOLUMES, PodVolumes, pod_volumes
@@ -58,6 +58,7 @@ class PodView:
         unscheduled_since: when its condition PodScheduled became False; None unless it is False.
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
         volumes: its volumes that matter for where it can run.
+        mirror: whether it stands for a static pod, which its kubelet runs on, and shows again, if it is deleted.
     """
 
     namespace: str
@@ -89,6 +90,7 @@ class PodView:
     volumes: PodVolumes = NO_VOLUMES
     images: tuple[str, ...] = ()
     unscheduled_since: float | None = None
+    mirror: bool = False
 
     @property
     def key(self) -> str:
@@ -148,6 +150,7 @@ class PodView:
             phase=status.get("phase") or "Pending",
             deleting=deleting,
             counted=not belongs_to_node(obj),
+            mirror=MIRROR in (metadata.get("annotations") or ()),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
             started=_time(started, None) if started else None,
             kind=kind_of_pod(obj),

@@ -37,7 +37,9 @@ class NodeLook:
         """The pods to evict from the node for the pod; or why it would not fit though all of lower priority went."""
         cluster = self.cluster
         row = cluster.row_of.get(node)
-        possible = [] if row is None else [each for each in cluster.pods_on.on(row) if each.priority < pod.priority]
+        on_row = () if row is None else cluster.pods_on.on(row)
+        # The deletion of a mirror pod makes no room
+        possible = [each for each in on_row if each.priority < pod.priority and not each.mirror]
         if row is None or not possible:
             return (NO_VICTIMS,)
         query = query_for(cluster, pod, self.profile, self.now)
