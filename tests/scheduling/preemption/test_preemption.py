@@ -226,7 +226,8 @@ def test_it_does_not_evict_for_a_node_that_only_starts_pods_one_by_one():
     cluster.measured.update(0)
     outcome = preempt(cluster, asking())
     assert outcome.message == (
-        "preemption: not needed: 1 node(s) can take the pod once those that were just placed there have started."
+        "preemption: not needed: 1 node(s) can take the pod once those that were just placed there have started, "
+        "or their agent has reported."
     )
     assert (outcome.candidate, outcome.withdraws) == (None, False)
     assert preempt(cluster, asking(), at=CREATED + PATIENCE_SECONDS).candidate is not None
@@ -245,3 +246,37 @@ def test_alike_pods_are_given_different_victims():
         cluster.nominations.nominate(each, candidate.node)
     assert sorted(nodes) == ["a", "b"]
     assert search.take(pods[2]).candidate is None
+
+
+def test_it_does_not_evict_on_a_node_whose_agent_is_about_to_report():
+    rationed = [on(f"v{i}", "a") for i in range(5)]
+    cluster = cluster_state([node("a"), node("b")], [*rationed, on("o", "b", HIGH)], [capacity("b", 0.0, at=SOON)])
+    cluster.ledger.nodes.get("b").last_status_at = SOON
+    cluster.measured.update(cluster.row_of["b"])
+    assert preempt(cluster, asking()).message.startswith("preemption: not needed: 1 node(s)")
+    assert chosen(preempt(cluster, asking(), at=CREATED + PATIENCE_SECONDS))[0] == "a"
+
+
+def test_a_mirror_pod_is_not_evicted_as_its_kubelet_would_run_it_on():
+    mirror = {"kubernetes.io/config.mirror": "x"}
+    cluster = cluster_of(on("static", "a", LOW, "4", annotations=mirror), on("w", "b", MID, "4"))
+    assert chosen(preempt(cluster, asking(HIGH, "1"))) == ("b", ["w"])
+
+
+def test_of_two_that_are_nominated_for_the_same_room_the_earlier_one_counts_on_it():
+    cluster = cluster_of(on("o", "a", HIGH, "2"), on("v", "b", LOW, "4"))
+    one, two = (pod(f"p{i}", priority=HIGH, requests={"cpu": "2"}, status={"nominatedNodeName": "a"}) for i in range(2))
+    for each in (two, one):
+        cluster.set_pod(each, SOON)
+    assert not cluster.nominations.beside(one, "a")
+    assert [each.name for each in cluster.nominations.beside(two, "a")] == ["p0"]
+    assert chosen(preempt(cluster, two)) == ("b", ["v"])
+
+
+def test_a_nominated_node_that_takes_the_pod_now_is_not_hopeless():
+    cluster = cluster_of(on("w", "b", LOW, "4"))
+    asks = asking(HIGH, "1", status={"nominatedNodeName": "a"})
+    cluster.set_pod(asks, SOON)
+    assert not Preemption(cluster, profile(), asks, SOON).is_hopeless_where_nominated(asks)
+    cluster.set_node(node("a", unschedulable=True))
+    assert Preemption(cluster, profile(), asks, SOON).is_hopeless_where_nominated(asks)

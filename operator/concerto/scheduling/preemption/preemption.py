@@ -54,7 +54,8 @@ class Preemption:
 
     def __init__(self, cluster: ClusterState, profile: Profile, pod: PodView, now: float, offset: int = 0) -> None:
         query = query_for(cluster, pod, profile, now)
-        filters = Feasibility(query, profile.filters).filters
+        self._feasibility = Feasibility(query, profile.filters)
+        filters = self._feasibility.filters
         self._cluster = cluster
         exists = cluster.nodes.exists[: cluster.size]
         self._nodes = int(np.count_nonzero(exists))
@@ -65,7 +66,8 @@ class Preemption:
         self._without_victims = int(np.count_nonzero(~lower))
         self._pass_soon = 0
         if now - pod.created < PATIENCE_SECONDS:
-            self._pass_soon = int(np.count_nonzero(exists & _pass_soon(query, filters)))
+            soon = exists & _pass_soon(query, filters, self._feasibility.feasible)
+            self._pass_soon = int(np.count_nonzero(soon))
         rows = hopeful[lower]
         names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
         self._look = NodeLook(cluster, profile, now)
@@ -74,17 +76,26 @@ class Preemption:
     def begin(self, pod: PodView) -> Outcome | None:
         """Whether one of the pods may preempt others: what came of it if it may not, or None."""
         node = self._cluster.nominations.node_of(pod.uid)
-        reason = why_not_eligible(self._cluster, pod, nominated_is_hopeless=node not in self._hopeful)
+        hopeless = self.is_hopeless_where_nominated(pod)
+        reason = why_not_eligible(self._cluster, pod, nominated_is_hopeless=hopeless)
         if reason:
             return Outcome(f"preemption: {reason}")
         if self._pass_soon:
             return Outcome(
                 f"preemption: not needed: {self._pass_soon} node(s) can take the pod once those that were just placed "
-                "there have started."
+                "there have started, or their agent has reported."
             )
         if node:
             self._search.look_first_at(pod, node)
         return None
+
+    def is_hopeless_where_nominated(self, pod: PodView) -> bool:
+        """Whether the node that one of the pods is nominated for would not take it whatever pods left it."""
+        node = self._cluster.nominations.node_of(pod.uid)
+        row = self._cluster.row_of.get(node)
+        if row is None:
+            return True
+        return node not in self._hopeful and not self._feasibility.takes_nominated(pod, row)
 
     def look_at_next(self, pod: PodView) -> bool:
         """Look at one more node; False if that is not necessary."""
@@ -144,10 +155,14 @@ def _passes(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) 
     return passes
 
 
-def _pass_soon(query: Query, filters: Prepared) -> Bools:
+def _pass_soon(query: Query, filters: Prepared, feasible: Bools) -> Bools:
     """Rows that do not take the pod, but will in a moment, though nobody is evicted."""
     rows = slice(0, query.cluster.size)
     passes: Bools = np.ones(query.cluster.size, dtype=np.bool_)
+    soon = passes.copy()
     for plugin, state in filters:
-        passes &= (plugin.check(state, rows) == 0) | plugin.passes_soon(state, rows)
-    return passes
+        now = plugin.check(state, rows) == 0
+        passes &= now
+        soon &= now | plugin.passes_soon(state, rows)
+    # A row that passes and is not feasible has room, but for pods that are nominated for it
+    return soon & (feasible | ~passes)

@@ -80,8 +80,9 @@ class PodCapacity(FilterDefaults):
         return by_requests & np.where(agentless, may_overflow, np.where(never, ration, last_word))
 
     def passes_soon(self, state: Query, rows: Rows) -> Bools:
-        """Rows with room, which only limit how many pods start at a time."""
-        return has_room_for_a_later_start(state, rows)
+        """Rows with room, which only limit how many pods start at a time, or wait for their agent's first report."""
+        never = np.isnan(state.cluster.measured.capacity[rows]) & ~state.cluster.nodes.agentless[rows]
+        return has_room_for_a_later_start(state, rows) | (state.is_by_requests(rows) & never)
 
     def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Full, held for other pods, never measured, measured too long ago, or no place for an agent."""
