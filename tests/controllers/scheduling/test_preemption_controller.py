@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -20,6 +21,12 @@ OK = says(200, {})
 HIGH = {"priority": 100, "requests": {"cpu": "3"}}
 STATUS = "PATCH /api/v1/namespaces/default/pods/{}/status"
 DELETE = "DELETE /api/v1/namespaces/default/pods/{}"
+
+
+def passing():
+    """A clock that shows NOW first, and then goes on."""
+    began = time.monotonic()
+    return lambda: NOW + time.monotonic() - began
 
 
 class Preempting:
@@ -40,15 +47,20 @@ class Preempting:
         self.made.parts.reporter.note(found, diagnosis)
         self.controller.note_failure(found, diagnosis)
 
+    def searches(self):
+        (found,) = self.made.context.metrics.preemption_search_seconds.collect()
+        return next(sample.value for sample in found.samples if sample.name.endswith("_count"))
+
     def attempts(self, result):
         return self.made.context.metrics.preemption_attempts.labels(result)._value.get()
 
 
 @asynccontextmanager
-async def preempting(*answers, clock=lambda: NOW):
+async def preempting(*answers, clock=lambda: NOW, **over):
     async with faulty(answers or [OK]) as server:
         made = scheduling(server.session, clock)
-        settings = PreemptionSettings(settle_seconds=0.0, repeat_seconds=0.0, idle_seconds=0.0)
+        quick = {"settle_seconds": 0.0, "repeat_seconds": 0.0, "idle_seconds": 0.0}
+        settings = PreemptionSettings(**(quick | over))
         found = Preempting(server, made, PreemptionController(made.context, made.parts, settings))
         for name, priority in (("a", 0), ("b", 50)):
             found.cluster.set_node(node(name))
@@ -148,3 +160,74 @@ async def test_where_no_pod_is_less_important_nothing_is_searched_for():
         it.fails("polite", preemptionPolicy="Never")
         assert not it.controller._waiting
         assert it.attempts("not_eligible") == 1
+
+
+async def test_a_pod_does_not_wait_for_victims_on_a_node_that_will_not_take_it():
+    async with preempting(clock=passing()) as it:
+        it.fails()
+        await it.server.asked(3)
+        it.cluster.set_node(node("a", unschedulable=True))  # as its kubelet is away, nobody ends there
+        it.fails()
+        await it.server.asked(6)
+        assert it.server.seen[3:] == [STATUS.format("asks"), STATUS.format("victim-b"), DELETE.format("victim-b")]
+
+
+async def test_after_a_refusal_it_waits_before_it_tries_again():
+    async with preempting(OK, OK, refuses(403, "Forbidden"), clock=passing(), settle_seconds=60.0) as it:
+        it.fails()
+        failed = it.made.context.metrics.preemption_victims.labels("failed")
+        await eventually(lambda: failed._value.get() == 1)
+        it.fails()
+        it.fails("other", requests={"cpu": "64"})  # is searched for after it
+        await eventually(lambda: it.attempts("not_found") == 1 and not it.controller._waiting)
+        assert len(it.server.seen) == 3
+        assert it.cluster.nominations.node_of("uid-asks") == "a"
+
+
+async def test_a_nomination_that_was_refused_keeps_no_room():
+    async with preempting(refuses(403, "Forbidden"), settle_seconds=60.0) as it:
+        it.fails()
+        failed = it.made.context.metrics.preemption_victims.labels("failed")
+        await eventually(lambda: failed._value.get() == 1)
+        await eventually(lambda: not it.cluster.nominations)
+
+
+async def test_nobody_is_evicted_any_more_for_a_pod_that_has_gone():
+    async with preempting(OK, refuses(500, "InternalError"), says(200, raw_pod("victim-a", nodeName="a"))) as it:
+        it.fails()
+        await it.server.asked(3)
+        it.made.informers.pods.on_change(raw_pod("asks", **HIGH), None)
+        await eventually(lambda: not it.controller._tasks)
+        assert not any(each.startswith("DELETE") for each in it.server.seen)
+
+
+async def test_a_nomination_stays_while_the_room_that_was_made_is_not_seen_yet():
+    async with preempting(settle_seconds=60.0) as it:
+        it.see("victim-b", nodeName="b", priority=100, requests={"cpu": "4"}, uid="uid-important")
+        it.made.informers.pods.on_change(raw_pod("victim-b"), None)
+        it.fails()
+        await it.server.asked(3)
+        it.made.informers.pods.on_change(raw_pod("victim-a", nodeName="a"), None)
+        it.fails()
+        it.fails("other", requests={"cpu": "64"})
+        await eventually(lambda: it.attempts("not_found") == 1)
+        assert it.cluster.nominations.node_of("uid-asks") == "a"
+        assert len(it.server.seen) == 3
+
+
+async def test_nothing_is_kept_of_a_pod_that_has_its_room():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(3)
+        assert "uid-asks" in it.controller._making_room
+        it.see("asks", **HIGH, nodeName="a")
+        it.fails("other", requests={"cpu": "64"})
+        await eventually(lambda: "uid-asks" not in it.controller._making_room)
+
+
+async def test_alike_pods_beyond_the_time_of_a_search_come_again_later():
+    async with preempting(clock=passing(), max_search_seconds=0.0) as it:
+        for name in ("one", "two", "three"):
+            it.fails(name)
+        await eventually(lambda: it.attempts("not_found") == 3)
+        assert it.searches() == 3

@@ -33,6 +33,10 @@ class EvictionSettings:
     max_concurrent: int = 16
 
 
+class NotNeeded(Exception):
+    """The pod that room was made for needs none any more, or not there: no victim is to be evicted for it."""
+
+
 class PodWriter:
     """Writes of nominations, conditions and deletions of pods.
 
@@ -68,14 +72,21 @@ class PodWriter:
         body = _status_patch(pod, {"nominatedNodeName": node or None})
         return await self._write("nomination", pod, body, lambda found: _is_nominated(found, node))
 
-    async def evict(self, victim: PodView, preemptor: PodView) -> bool:
+    async def evict(self, victim: PodView, preemptor: PodView, is_needed: Callable[[], bool]) -> bool:
         """Set the victim's condition DisruptionTarget, and delete it with its own grace period.
+
+        Args:
+            victim: the pod to evict.
+            preemptor: the pod that needs the room.
+            is_needed: whether it still does; asked before each attempt of a write, which may come minutes after the
+                first.
 
         Returns:
             False if it was gone already.
 
         Raises:
             KubeError: the API server refuses it; the victim is not deleted then.
+            NotNeeded: the room is not needed any more; an attempt before may have deleted the victim all the same.
         """
         async with self._limit:
             condition = {
@@ -86,12 +97,20 @@ class PodWriter:
                 "lastTransitionTime": wall_timestamp(),
             }
             body = _status_patch(victim, {"conditions": [condition]})
-            if not await self._write("disruption-target", victim, body, _is_disrupted):
+            if not await self._write("disruption-target", victim, body, _is_disrupted, is_needed):
                 return False
-            return await self._delete(victim)
+            return await self._delete(victim, is_needed)
 
-    async def _write(self, name: str, pod: PodView, body: Object, is_written: Callable[[Object], bool]) -> bool:
+    async def _write(
+        self,
+        name: str,
+        pod: PodView,
+        body: Object,
+        is_written: Callable[[Object], bool],
+        is_needed: Callable[[], bool] = lambda: True,
+    ) -> bool:
         async def write() -> bool:
+            _require(is_needed)
             await self._session.request(
                 "PATCH",
                 PODS.path(pod.namespace, pod.name, "status"),
@@ -112,8 +131,9 @@ class PodWriter:
         except NotFound:
             return False
 
-    async def _delete(self, pod: PodView) -> bool:
+    async def _delete(self, pod: PodView, is_needed: Callable[[], bool]) -> bool:
         async def write() -> bool:
+            _require(is_needed)
             await self._session.request(
                 "DELETE",
                 PODS.path(pod.namespace, pod.name),
@@ -154,6 +174,11 @@ class PodWriter:
             name=name,
             settings=WriteSettings(give_up_after_seconds=self._settings.give_up_after_seconds),
         )
+
+
+def _require(is_needed: Callable[[], bool]) -> None:
+    if not is_needed():
+        raise NotNeeded("it needs the room no longer, or not there")
 
 
 def _status_patch(pod: PodView, status: Object) -> Object:

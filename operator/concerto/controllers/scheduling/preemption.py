@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
-from collections.abc import Coroutine, Hashable
+from collections.abc import Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.event_notes import pod_subject
-from concerto.controllers.scheduling.eviction import PodWriter
+from concerto.controllers.scheduling.eviction import NotNeeded, PodWriter
+from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
@@ -31,12 +33,14 @@ class PreemptionSettings:
 
     Attributes:
         slice_seconds: CPU time after which the event loop is left to others for as long.
-        max_search_seconds: CPU time of one search, after which it makes do with what it has found.
+        max_search_seconds: CPU time of one search, after which it makes do with what it has found. Alike pods that
+            have not had their turn after twice as long come again later.
         repeat_seconds: between two searches for alike pods.
         idle_seconds: the same, after a search that has found nothing; doubles with each further one.
         max_idle_seconds: the doubling ends there.
         settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
-            are evicted for it.
+            are evicted for it; doubles with each time that it did not get it.
+        max_settle_seconds: the doubling ends there.
     """
 
     slice_seconds: float = 0.03
@@ -45,19 +49,7 @@ class PreemptionSettings:
     idle_seconds: float = 1.0
     max_idle_seconds: float = 4.0
     settle_seconds: float = 3.0
-
-
-@dataclass
-class _MakingRoom:
-    """What is done for one pod.
-
-    Attributes:
-        victims: UIDs of the pods that are evicted for it.
-        ended_at: when the last of them was first known to be gone; None before.
-    """
-
-    victims: frozenset[str]
-    ended_at: float | None = None
+    max_settle_seconds: float = 300.0
 
 
 class PreemptionController:
@@ -78,14 +70,15 @@ class PreemptionController:
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
         self._not_before: dict[Hashable, float] = {}
         self._idle: dict[Hashable, float] = {}  # the last wait after a search that has found nothing
-        self._making_room: dict[str, _MakingRoom] = {}
+        self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
+        self._woken: set[str] = set()  # pods that are noted again when their wait is over
         self._tasks: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
 
     def note_failure(self, pod: PodView, diagnosis: Diagnosis) -> None:
         """A cycle has found no node for the pod."""
         outcome = outcome_without_search(self._cluster, pod, diagnosis)
-        if outcome is None:
+        if outcome is None or pod.uid in self._making_room:
             self.note(pod)
         else:
             self._take(pod, outcome)
@@ -119,6 +112,7 @@ class PreemptionController:
 
     async def _wait(self) -> None:
         self._work.clear()
+        self._making_room.keep(self._is_without_node)
         now = self._context.clock()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         self._idle = {key: wait for key, wait in self._idle.items() if key in self._not_before or key in self._waiting}
@@ -133,25 +127,38 @@ class PreemptionController:
 
     async def _search(self, key: Hashable) -> None:
         """Find pods to evict for alike pods, one after another."""
-        pods = [pod for pod in self._waiting.pop(key).values() if self._needs_room(pod)]
+        pods = [pod for pod in self._waiting.pop(key).values() if self._is_without_node(pod.uid)]
         profile = self._parts.profiles.get(pods[0].scheduler_name) if pods else None
         if profile is None:
             return
         now, spent, found = self._context.clock(), _CpuTime(), False
         try:
             search = Preemption(self._cluster, profile, pods[0], now, random.randrange(2**31))
-            for pod in pods:
-                outcome = search.begin(pod)
-                while outcome is None and spent.total < self._settings.max_search_seconds and search.look_at_next(pod):
-                    await self._share_the_loop(spent)
-                if self._needs_room(pod):
-                    outcome = search.take(pod) if outcome is None else outcome
-                    found |= outcome.candidate is not None
-                    self._take(pod, outcome)
+            for turn, pod in enumerate(pods):
+                if turn and spent.total >= 2 * self._settings.max_search_seconds:
+                    self._put_back(key, pods[turn:])
+                    break
+                if self._needs_room(pod, search):
+                    found |= await self._search_for(pod, search, spent)
                 await self._share_the_loop(spent)
         finally:
             self._not_before[key] = self._context.clock() + max(self._rest(key, found), 2 * spent.total)
             self._context.metrics.preemption_search_seconds.observe(spent.total)
+
+    async def _search_for(self, pod: PodView, search: Preemption, spent: _CpuTime) -> bool:
+        """Find pods to evict for one pod; returns whether some were found."""
+        outcome = search.begin(pod)
+        while outcome is None and spent.total < self._settings.max_search_seconds and search.look_at_next(pod):
+            await self._share_the_loop(spent)
+        if not self._is_without_node(pod.uid):
+            return False
+        outcome = search.take(pod) if outcome is None else outcome
+        self._take(pod, outcome)
+        return outcome.candidate is not None
+
+    def _put_back(self, key: Hashable, pods: Sequence[PodView]) -> None:
+        """These have not had their turn; what was noted of them meanwhile is newer."""
+        self._waiting[key] = {pod.uid: pod for pod in pods} | self._waiting.get(key, {})
 
     def _rest(self, key: Hashable, found: bool) -> float:
         """How long alike pods are not searched for again."""
@@ -162,24 +169,24 @@ class PreemptionController:
         self._idle[key] = wait = min(2 * self._idle.get(key, settings.idle_seconds / 2), settings.max_idle_seconds)
         return wait
 
-    def _needs_room(self, pod: PodView) -> bool:
-        """Whether the pod has no node, and is not waiting for pods that are evicted for it."""
-        if pod.uid not in self._parts.pending or self._cluster.is_placed(pod.uid):
-            self._making_room.pop(pod.uid, None)
-            return False
-        making_room = self._making_room.get(pod.uid)
-        if making_room is None:
-            return True
-        if any(self._cluster.is_bound(uid) for uid in making_room.victims):
-            return False  # the end of each is a reason to look for a node again, and to come here if no node fits
-        now = self._context.clock()
-        if making_room.ended_at is None:
-            making_room.ended_at = now
-            asyncio.get_running_loop().call_later(self._settings.settle_seconds, self.note, pod)
-        if now - making_room.ended_at < self._settings.settle_seconds:
-            return False
-        del self._making_room[pod.uid]
-        return True
+    def _is_without_node(self, uid: str) -> bool:
+        return uid in self._parts.pending and not self._cluster.is_placed(uid)
+
+    def _needs_room(self, pod: PodView, search: Preemption) -> bool:
+        """Whether others may be evicted for the pod: it does not wait for the room that its victims leave."""
+        if search.is_hopeless_where_nominated(pod):
+            self._making_room.end(pod.uid)  # its victims may never end there, as on a node whose kubelet is away
+        left = self._making_room.seconds_left(pod.uid, self._context.clock(), self._cluster.is_bound)
+        # The end of each victim is a reason to look for a node again, and to come here if no node fits
+        if 0.0 < left < math.inf and pod.uid not in self._woken:
+            self._woken.add(pod.uid)
+            asyncio.get_running_loop().call_later(left, self._wake, pod)
+        return left == 0.0
+
+    def _wake(self, pod: PodView) -> None:
+        self._woken.discard(pod.uid)
+        if self._is_without_node(pod.uid):
+            self.note(pod)
 
     async def _share_the_loop(self, spent: _CpuTime) -> None:
         if spent.of_slice >= self._settings.slice_seconds:
@@ -206,28 +213,38 @@ class PreemptionController:
 
     def _begin(self, pod: PodView, candidate: Candidate) -> None:
         self._cluster.nominations.nominate(pod, candidate.node)
-        self._making_room[pod.uid] = _MakingRoom(frozenset(victim.uid for victim in candidate.victims.pods))
+        self._making_room.begin(pod.uid, (victim.uid for victim in candidate.victims.pods))
         self._spawn(self._make_room(pod, candidate))
 
     async def _make_room(self, pod: PodView, candidate: Candidate) -> None:
-        """Nominate the pod, and evict its victims; give up, and decide afresh, if the API server does not take it."""
+        """Nominate the pod, and evict its victims; stop, and decide afresh, if the API server does not take it."""
+        is_nominated = False
         try:
-            if not await self._writer.nominate(pod, candidate.node):
-                self._give_up(pod)
+            is_nominated = await self._writer.nominate(pod, candidate.node)
+            if not is_nominated:
+                self._making_room.forget(pod.uid)
                 return
             lower = self._cluster.nominations.lower_than(pod.priority, candidate.node)
             victims = [victim for victim in candidate.victims.pods if not victim.deleting]
             await _all(
                 *(self._withdraw(each) for each in lower), *(self._evict(each, pod, candidate) for each in victims)
             )
-        except KubeError as error:
-            logger.error("%s: no room could be made on node %s: %s", pod.key, candidate.node, error)
-            self._context.metrics.preemption_victims.labels("failed").inc()
-            self._making_room.pop(pod.uid, None)
+        except (KubeError, NotNeeded) as error:
+            if isinstance(error, KubeError):
+                logger.error("%s: no room could be made on node %s: %s", pod.key, candidate.node, error)
+                self._context.metrics.preemption_victims.labels("failed").inc()
+            self._making_room.stop(pod.uid, self._context.clock())
             self._parts.pending.requeue(Change.ENDED)
+        finally:
+            if not is_nominated:
+                self._parts.pending.requeue(self._cluster.nominations.withdraw(pod.uid))
+
+    def _is_nominated(self, pod: PodView, node: str) -> bool:
+        """Whether the pod still waits for room on the node."""
+        return self._is_without_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
 
     async def _evict(self, victim: PodView, pod: PodView, candidate: Candidate) -> None:
-        evicted = await self._writer.evict(victim, pod)
+        evicted = await self._writer.evict(victim, pod, lambda: self._is_nominated(pod, candidate.node))
         self._context.metrics.preemption_victims.labels("evicted" if evicted else "gone").inc()
         if evicted:
             self._context.recorder.record(
@@ -245,10 +262,6 @@ class PreemptionController:
             await self._writer.nominate(pod, "")
         except KubeError as error:
             logger.info("%s: its nomination is not removed: %s", pod.key, error)
-
-    def _give_up(self, pod: PodView) -> None:
-        self._making_room.pop(pod.uid, None)
-        self._parts.pending.requeue(self._cluster.nominations.withdraw(pod.uid))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
