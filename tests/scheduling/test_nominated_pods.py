@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from concerto.scheduling import evaluation
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -107,3 +108,28 @@ def test_after_a_cycle_the_cluster_is_as_before():
     assert decide(cluster, asks(cpu="5"))[0] == {}
     after = cluster.measured.available.tolist(), cluster.resources.used("cpu", slice(0, 2)).tolist()
     assert (after, cluster.signatures.version) == (before, version)
+
+
+def test_room_that_a_nominated_pod_leaves_is_given_away_in_the_same_cycle():
+    waits = nominated("n", nodeSelector={"zone": "z"})
+    cluster = cluster_state([node("a"), node("b", labels={"zone": "z"})], (), [capacity(n, 10.0) for n in "ab"])
+    cluster.set_pod(waits, NOW)
+    first, second = (asks(name, HIGH, "4", nodeSelector={"kubernetes.io/hostname": "a"}) for name in ("one", "two"))
+    placed, (failure,) = decide(cluster, first, waits, second)
+    assert placed == {"n": "b", "two": "a"}
+    assert failure.pod.name == "one"
+
+
+def test_alike_nominated_pods_are_evaluated_once(monkeypatch):
+    made = []
+
+    class Counted(evaluation.Feasibility):
+        def __init__(self, *args):
+            made.append(self)
+            super().__init__(*args)
+
+    monkeypatch.setattr(evaluation, "Feasibility", Counted)
+    pods = [nominated(f"n{i}", where) for i, where in enumerate("abcd")]
+    placed, _ = decide(cluster_with(*pods, nodes="abcd"), *pods)
+    assert placed == {f"n{i}": where for i, where in enumerate("abcd")}
+    assert len(made) == 1

@@ -175,6 +175,7 @@ class _Cycle:
         self.drain = LargePodDrain(cluster, self._placements)
         self._evaluations: dict[Hashable, Evaluation] = {}
         self._failed: dict[Hashable, _Failure] = {}
+        self._nominated: dict[int, Hashable] = {}  # by priority
 
     def look_at(self, pod: PodView) -> None:
         """Decide on one pod. An error in a plugin is this pod's failure, and its like's, and nobody else's."""
@@ -186,10 +187,8 @@ class _Cycle:
         try:
             # 2. What do plugins have to know of it?
             request = request_of(self._cluster, pod, profile, self._now)
-            nominations = self._cluster.nominations
-            others = nominations.signature(pod.priority)
-            alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request, others)
-            is_nominated = bool(nominations.node_of(pod.uid))
+            alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request, self._room_kept_from(pod.priority))
+            is_nominated = bool(self._cluster.nominations.node_of(pod.uid))
             if is_nominated or not self._is_hopeless(alike):
                 # 3. Which nodes are feasible, and how good are they?
                 evaluation = self._evaluation(alike, pod, profile, request)
@@ -207,6 +206,15 @@ class _Cycle:
             self._failed[alike] = _Failure(diagnose_error(self._cluster, error), error=error)
         # 6. No node: drain one for a large pod that has waited for long
         self._fail(pod, alike, profile)
+
+    def _room_kept_from(self, priority: int) -> Hashable:
+        """What is the same for two priorities if the same nominated pods' room is kept from pods of both.
+
+        Within a cycle, only its own placements change what that room is; evaluations follow those.
+        """
+        if priority not in self._nominated:
+            self._nominated[priority] = self._cluster.nominations.signature(priority)
+        return self._nominated[priority]
 
     def _is_hopeless(self, alike: Hashable) -> bool:
         """Whether such a pod has found no node in this cycle, and no placement since can have helped it."""

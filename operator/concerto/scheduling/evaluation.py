@@ -88,11 +88,11 @@ class Feasibility:
     @property
     def may_grow(self) -> bool:
         """Whether a placement may let more nodes pass than before."""
-        return bool(self._by_domain)
+        return bool(self._by_domain or self._nominated)
 
     def update(self, placements: Sequence[Placement], rows: Ints) -> Ints:
         """Look again after these placements, on these rows; returns other rows that pass now or do not any more."""
-        again = NO_ROWS
+        again = self._nominated_rows_of(placements)
         for (plugin, state), passes in zip(self._by_domain, self._passes):
             asked = rows_to_ask(plugin, state, placements)
             if len(asked):
@@ -114,7 +114,17 @@ class Feasibility:
         self.feasible[rows] = mask
         for row, pods in self._nominated.items():
             if self.feasible[row] and (isinstance(rows, slice) or row in rows):
-                self.feasible[row] = self._takes_beside(row, pods)
+                waiting = [pod for pod in pods if not self._cluster.is_placed(pod.uid)]
+                self.feasible[row] = self._takes_beside(row, waiting)
+
+    def _nominated_rows_of(self, placements: Sequence[Placement]) -> Ints:
+        """Rows on which room was kept for pods that the cycle has placed since, there or elsewhere."""
+        if not self._nominated:
+            return NO_ROWS
+        node_of, row_of = self._cluster.nominations.node_of, self._cluster.row_of
+        nodes = (node_of(pod.uid) for pod, _ in placements if pod is not None)
+        rows = {row_of[node] for node in nodes if node in row_of}
+        return np.array(sorted(rows & self._nominated.keys()), dtype=np.int64)
 
     def _takes_beside(self, row: int, nominated: Sequence[PodView]) -> bool:
         return not (nominated and refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated))
