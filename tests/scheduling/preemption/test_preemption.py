@@ -222,6 +222,7 @@ def test_a_budget_is_respected_if_another_node_has_victims_without_one():
 def test_it_does_not_evict_for_a_node_that_only_starts_pods_one_by_one():
     cluster = cluster_state([node("a")], [on("v", "a")], [capacity("a", 1.0, room=5.0)])
     cluster.assume(pod("placed"), Assignment("default", "placed", "uid-placed", "a", "Capacity", "1", 1.0), NOW)
+    cluster.confirm("uid-placed")
     cluster.ledger.nodes.get("a").last_status_at = SOON
     cluster.measured.update(0)
     outcome = preempt(cluster, asking())
@@ -280,3 +281,13 @@ def test_a_nominated_node_that_takes_the_pod_now_is_not_hopeless():
     assert not Preemption(cluster, profile(), asks, SOON).is_hopeless_where_nominated(asks)
     cluster.set_node(node("a", unschedulable=True))
     assert Preemption(cluster, profile(), asks, SOON).is_hopeless_where_nominated(asks)
+
+
+def test_a_pod_whose_binding_may_still_fail_is_not_evicted():
+    cluster = cluster_of(on("o", "b", HIGH, "4"))
+    cluster.assume(
+        pod("v", requests={"cpu": "4"}), Assignment("default", "v", "uid-v", "a", "Capacity", "1", 1.0), SOON
+    )
+    assert preempt(cluster, asking(HIGH, "1")).candidate is None
+    cluster.confirm("uid-v")
+    assert chosen(preempt(cluster, asking(HIGH, "1"))) == ("a", ["v"])

@@ -38,8 +38,7 @@ class NodeLook:
         cluster = self.cluster
         row = cluster.row_of.get(node)
         on_row = () if row is None else cluster.pods_on.on(row)
-        # The deletion of a mirror pod makes no room
-        possible = [each for each in on_row if each.priority < pod.priority and not each.mirror]
+        possible = [each for each in on_row if each.priority < pod.priority and self._may_go(each)]
         if row is None or not possible:
             return (NO_VICTIMS,)
         query = query_for(cluster, pod, self.profile, self.now)
@@ -49,6 +48,13 @@ class NodeLook:
             trial = _Trial(RowTrial(what_if, row, filters), pod, cluster.nominations.beside(pod, node))
             victims = choose_victims(possible, cluster.budgets.of(possible), trial)
             return trial.row.refusal() if victims is None else Candidate(node, victims)
+
+    def _may_go(self, pod: PodView) -> bool:
+        """Whether the pod's deletion makes room on its node.
+
+        That of a mirror pod does not. A pod that is only assumed there may end up on another node.
+        """
+        return not pod.mirror and self.cluster.is_bound(pod.uid)
 
 
 class _Trial:
