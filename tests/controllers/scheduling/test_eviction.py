@@ -114,3 +114,23 @@ async def test_nobody_is_evicted_for_a_pod_that_needs_the_room_no_more(needed, a
         with pytest.raises(NotNeeded):
             await pods.evict(VICTIM, PREEMPTOR, iter(needed).__next__)
         assert [each.partition(" ")[0] for each in server.seen] == sent
+
+
+async def test_so_many_nominations_are_written_at_a_time():
+    going_on, at_once, release = set(), [], asyncio.Event()
+
+    async def slow(request):
+        going_on.add(request.path)
+        at_once.append(len(going_on))
+        await release.wait()
+        going_on.discard(request.path)
+        return await OK(request)
+
+    async with faulty([slow]) as server:
+        settings = EvictionSettings(max_concurrent=2)
+        pods = PodWriter(server.session, lambda: True, lambda failure, seconds: None, settings)
+        writes = [asyncio.create_task(pods.nominate(pod(f"p{i}"), "a")) for i in range(5)]
+        await server.asked(2)
+        release.set()
+        assert await asyncio.gather(*writes) == [True] * 5
+        assert max(at_once) == 2

@@ -25,7 +25,7 @@ class EvictionSettings:
     Attributes:
         timeout_seconds: for one request; see ``BinderSettings.timeout_seconds``.
         give_up_after_seconds: when a write that is known not to have been carried out is no longer repeated.
-        max_concurrent: victims of one pod that are evicted at a time.
+        max_concurrent: victims that are evicted at a time, and nominations that are written at a time.
     """
 
     timeout_seconds: float = 4.0
@@ -58,7 +58,8 @@ class PodWriter:
         self._may_write = may_write
         self._on_failure = on_failure
         self._settings = settings or EvictionSettings()
-        self._limit = asyncio.Semaphore(self._settings.max_concurrent)
+        self._evictions = asyncio.Semaphore(self._settings.max_concurrent)
+        self._nominations = asyncio.Semaphore(self._settings.max_concurrent)
 
     async def nominate(self, pod: PodView, node: str) -> bool:
         """Write the pod's nominatedNodeName; an empty name removes it.
@@ -70,7 +71,8 @@ class PodWriter:
             KubeError: the API server refuses it.
         """
         body = _status_patch(pod, {"nominatedNodeName": node or None})
-        return await self._write("nomination", pod, body, lambda found: _is_nominated(found, node))
+        async with self._nominations:
+            return await self._write("nomination", pod, body, lambda found: _is_nominated(found, node))
 
     async def evict(self, victim: PodView, preemptor: PodView, is_needed: Callable[[], bool]) -> bool:
         """Set the victim's condition DisruptionTarget, and delete it with its own grace period.
@@ -88,7 +90,7 @@ class PodWriter:
             KubeError: the API server refuses it; the victim is not deleted then.
             NotNeeded: the room is not needed any more; an attempt before may have deleted the victim all the same.
         """
-        async with self._limit:
+        async with self._evictions:
             condition = {
                 "type": "DisruptionTarget",
                 "status": "True",
