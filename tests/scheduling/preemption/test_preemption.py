@@ -291,3 +291,18 @@ def test_a_pod_whose_binding_may_still_fail_is_not_evicted():
     assert preempt(cluster, asking(HIGH, "1")).candidate is None
     cluster.confirm("uid-v")
     assert chosen(preempt(cluster, asking(HIGH, "1"))) == ("a", ["v"])
+
+
+def test_it_waits_for_the_room_that_was_made_for_it_if_its_node_only_starts_pods_one_by_one():
+    cluster = cluster_state([node("a"), node("b")], [on("v", "a"), on("w", "b")], [capacity("a", 1.0, room=5.0)])
+    cluster.set_capacity(capacity("b", 1.0, at=SOON), SOON)
+    cluster.assume(pod("placed"), Assignment("default", "placed", "uid-placed", "a", "Capacity", "1", 1.0), NOW)
+    cluster.confirm("uid-placed")
+    for name in "ab":
+        cluster.ledger.nodes.get(name).last_status_at = SOON
+        cluster.measured.update(cluster.row_of[name])
+    asks = asking(HIGH, status={"nominatedNodeName": "a"})
+    cluster.set_pod(asks, SOON)
+    late = CREATED + PATIENCE_SECONDS
+    assert preempt(cluster, asks, at=late).message.startswith("preemption: not needed: 1 node(s)")
+    assert preempt(cluster, pod("other", priority=HIGH), at=late).candidate is not None

@@ -23,7 +23,10 @@ from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Ints
 
 PATIENCE_SECONDS = 10.0
-"""For so long after its creation a pod waits for a node that only limits how many pods start at a time."""
+"""For so long after its creation a pod waits for a node that only limits how many pods start at a time.
+
+For such a node that it is nominated for it waits longer: room was made for it there.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,10 @@ class Preemption:
         self._hopeful = {cluster.names[row] for row in hopeful}
         lower = cluster.pods_on.lowest_priority[hopeful] < pod.priority
         self._without_victims = int(np.count_nonzero(~lower))
-        self._pass_soon = 0
-        if now - pod.created < PATIENCE_SECONDS:
-            soon = exists & _pass_soon(query, filters, self._feasibility.feasible)
-            self._pass_soon = int(np.count_nonzero(soon))
+        self._is_patient = now - pod.created < PATIENCE_SECONDS
+        self._pass_soon: Bools = np.zeros(cluster.size, dtype=np.bool_)
+        if self._is_patient or cluster.nominations:
+            self._pass_soon = exists & _pass_soon(query, filters, self._feasibility.feasible)
         rows = hopeful[lower]
         names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
         self._look = NodeLook(cluster, profile, now)
@@ -80,9 +83,13 @@ class Preemption:
         reason = why_not_eligible(self._cluster, pod, nominated_is_hopeless=hopeless)
         if reason:
             return Outcome(f"preemption: {reason}")
-        if self._pass_soon:
+        row = self._cluster.row_of.get(node)
+        nodes = int(np.count_nonzero(self._pass_soon)) if self._is_patient else 0
+        if row is not None and row < len(self._pass_soon) and self._pass_soon[row]:
+            nodes = nodes or 1
+        if nodes:
             return Outcome(
-                f"preemption: not needed: {self._pass_soon} node(s) can take the pod once those that were just placed "
+                f"preemption: not needed: {nodes} node(s) can take the pod once those that were just placed "
                 "there have started, or their agent has reported."
             )
         if node:
