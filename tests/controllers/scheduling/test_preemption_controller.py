@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 
 from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
+from concerto.scheduling.framework import FilterDefaults
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty, refuses, says
 from support.scheduler_builders import scheduling
-from support.scheduling_builders import capacity, node, raw_pod
+from support.scheduling_builders import capacity, node, pod, raw_pod
 from support.waiting import eventually
 
 NOW = 1000.0
@@ -231,3 +233,34 @@ async def test_alike_pods_beyond_the_time_of_a_search_come_again_later():
             it.fails(name)
         await eventually(lambda: it.attempts("not_found") == 3)
         assert it.searches() == 3
+
+
+async def test_pods_of_a_lower_priority_have_their_turn_in_the_end():
+    now = [NOW]
+    async with faulty([OK]) as server:
+        made = scheduling(server.session, lambda: now[0])
+        controller = PreemptionController(made.context, made.parts)
+        controller.note(pod("low", priority=1))
+        now[0] += 5.0
+        controller.note(pod("high", priority=9))
+        assert controller._next_due()[1] == 9
+        now[0] += 5.0
+        assert controller._next_due()[1] == 1
+
+
+async def test_an_error_costs_alike_pods_their_turn_and_nobody_else():
+    class Fails(FilterDefaults):
+        name = "Fails"
+
+        def prepare(self, query):
+            raise ZeroDivisionError
+
+    async with preempting(clock=passing()) as it:
+        sound = it.made.parts.profiles["concerto"]
+        it.made.parts.profiles.use("concerto", replace(sound, filters=(Fails(),)))
+        it.fails()
+        await eventually(lambda: it.searches() == 1)
+        it.made.parts.profiles.use("concerto", sound)
+        it.fails("other", requests={"cpu": "2"})
+        await it.server.asked(1)
+        assert it.server.seen[0] == STATUS.format("other")

@@ -41,6 +41,7 @@ class PreemptionSettings:
         settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
+        max_turn_seconds: pods that have waited for so long for a search go before those of a higher priority.
     """
 
     slice_seconds: float = 0.03
@@ -50,6 +51,7 @@ class PreemptionSettings:
     max_idle_seconds: float = 4.0
     settle_seconds: float = 3.0
     max_settle_seconds: float = 300.0
+    max_turn_seconds: float = 10.0
 
 
 class PreemptionController:
@@ -68,6 +70,7 @@ class PreemptionController:
             lambda failure, _: failures.labels("Preemption", failure_reason(failure)).inc(),
         )
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
+        self._waits_since: dict[Hashable, float] = {}
         self._not_before: dict[Hashable, float] = {}
         self._idle: dict[Hashable, float] = {}  # the last wait after a search that has found nothing
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
@@ -87,6 +90,7 @@ class PreemptionController:
         """Pods to evict are to be searched for."""
         key = (pod.scheduler_name, pod.priority, self._cluster.signatures.of(pod))
         self._waiting.setdefault(key, {})[pod.uid] = pod
+        self._waits_since.setdefault(key, self._context.clock())
         self._work.set()
 
     async def run(self) -> None:
@@ -97,7 +101,10 @@ class PreemptionController:
                 if key is None:
                     await self._wait()
                     continue
-                await self._search(key)
+                try:
+                    await self._search(key)
+                except Exception:
+                    logger.exception("no pods to evict were found for a pod: this is a fault of Concerto")
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -105,10 +112,19 @@ class PreemptionController:
     # --- whose turn it is
 
     def _next_due(self) -> Hashable | None:
-        """The alike pods of the highest priority that are to be looked at now."""
+        """The alike pods that are to be looked at now: those that have waited for too long, or of the highest priority.
+
+        Otherwise many different pods of a high priority that find nothing would keep all others from their turn.
+        """
         now = self._context.clock()
-        due = [key for key in self._waiting if self._not_before.get(key, 0.0) <= now]
-        return max(due, key=lambda key: next(iter(self._waiting[key].values())).priority, default=None)
+        due_since = {key: max(self._waits_since[key], self._not_before.get(key, 0.0)) for key in self._waiting}
+        due = [key for key, since in due_since.items() if since <= now]
+        if not due:
+            return None
+        longest = min(due, key=due_since.__getitem__)
+        if now - due_since[longest] >= self._settings.max_turn_seconds:
+            return longest
+        return max(due, key=lambda key: next(iter(self._waiting[key].values())).priority)
 
     async def _wait(self) -> None:
         self._work.clear()
@@ -127,6 +143,7 @@ class PreemptionController:
 
     async def _search(self, key: Hashable) -> None:
         """Find pods to evict for alike pods, one after another."""
+        del self._waits_since[key]
         pods = [pod for pod in self._waiting.pop(key).values() if self._is_without_node(pod.uid)]
         profile = self._parts.profiles.get(pods[0].scheduler_name) if pods else None
         if profile is None:
@@ -159,6 +176,7 @@ class PreemptionController:
     def _put_back(self, key: Hashable, pods: Sequence[PodView]) -> None:
         """These have not had their turn; what was noted of them meanwhile is newer."""
         self._waiting[key] = {pod.uid: pod for pod in pods} | self._waiting.get(key, {})
+        self._waits_since.setdefault(key, self._context.clock())
 
     def _rest(self, key: Hashable, found: bool) -> float:
         """How long alike pods are not searched for again."""
