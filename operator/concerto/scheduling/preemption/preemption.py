@@ -100,7 +100,7 @@ class Preemption:
         """Whether the node that one of the pods is nominated for would not take it whatever pods left it."""
         node = self._cluster.nominations.node_of(pod.uid)
         row = self._cluster.row_of.get(node)
-        if row is None:
+        if row is None or row >= len(self._pass_soon):  # it came after the search began
             return True
         return node not in self._hopeful and not self._feasibility.takes_nominated(pod, row)
 
