@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.preemption import PreemptionController, PreemptionSettings
 from concerto.scheduling.framework import FilterDefaults
 from concerto.scheduling.reasons import Diagnosis
@@ -221,6 +222,11 @@ async def test_nothing_is_kept_of_a_pod_that_has_its_room():
     async with preempting() as it:
         it.fails()
         await it.server.asked(3)
+        assert "uid-asks" in it.controller._making_room
+        # its binding may still fail: then it has to wait as long as if it had never been placed
+        it.cluster.assume(pod("asks"), Assignment("default", "asks", "uid-asks", "b", "Capacity", "1", 1.0), NOW)
+        it.fails("more", requests={"cpu": "64"})
+        await eventually(lambda: it.attempts("not_found") == 1)
         assert "uid-asks" in it.controller._making_room
         it.see("asks", **HIGH, nodeName="a")
         it.fails("other", requests={"cpu": "64"})

@@ -128,7 +128,7 @@ class PreemptionController:
 
     async def _wait(self) -> None:
         self._work.clear()
-        self._making_room.keep(self._is_without_node)
+        self._making_room.keep(self._parts.pending.__contains__)
         now = self._context.clock()
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         self._idle = {key: wait for key, wait in self._idle.items() if key in self._not_before or key in self._waiting}
