@@ -7,7 +7,17 @@ import pytest
 from concerto.api.volumes import ClaimKey, VolumeBindings
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, cluster_state, node, pod
-from support.volume_builders import attachment, claim, csi_node, mounts, storage_class, store, volume
+from support.volume_builders import (
+    attachment,
+    claim,
+    csi_capacity,
+    csi_driver,
+    csi_node,
+    mounts,
+    storage_class,
+    store,
+    volume,
+)
 
 CSI = {"driver": "csi.example.com", "volumeHandle": "h1"}
 DRIVER, OTHER = "csi.example.com", "other.example.com"
@@ -147,3 +157,46 @@ def test_claims_in_use(shared):
     assert users.is_used(DATA) is shared, "a claim that belongs to one pod is no other pod's"
     cluster.remove_pod("uid-p")
     assert not users.is_used(DATA)
+
+
+def test_room_for_new_volumes_follows_capacities_and_labels_of_nodes():
+    cluster = cluster_state([node("n1", labels={"zone": "a"}), node("n2", labels={"zone": "b"})])
+    fast = storage_class("fast", provisioner=DRIVER)
+    store(cluster, fast, csi_driver(storageCapacity=True), csi_capacity("room", "2Gi", {"zone": "a"}))
+
+    def room(size):
+        found = cluster.volumes.has_room(fast, size)
+        return {name for name, row in cluster.row_of.items() if found[row]}
+
+    assert room(2**30) == {"n1"}
+    assert room(0) == {"n1"}
+    cluster.volumes.set_capacity(csi_capacity("more", "1Gi", {"zone": "b"}))
+    assert room(2**30) == {"n1", "n2"}
+    cluster.set_node(node("n1", labels={"zone": "b"}))
+    assert room(2**30) == {"n1", "n2"}
+    assert room(2**31) == set()
+    cluster.volumes.set_capacity(csi_capacity("more", "8Ei", {"zone": "b"}))
+    assert room(2**62) == {"n1", "n2"}, "amounts end at 2^63 - 1, as in Kubernetes"
+    cluster.volumes.set_capacity(csi_capacity("more", "1Gi", {"zone": "b"}, storageClassName="slow"))
+    assert room(1) == set()
+    cluster.volumes.set_capacity(csi_capacity("more", "1Gi", {"zone": "b"}))
+    assert room(1) == {"n1", "n2"}
+    cluster.volumes.remove_capacity(("csi", "more"))
+    assert room(1) == set()
+
+
+def test_volumes_of_a_class_stay_in_order_as_they_come_and_go():
+    cluster = cluster_with(volume("b"), volume("c", size="3Gi"))
+    index = cluster.volumes
+
+    def names(of="local"):
+        return [v.name for v in index.of_class(of)]
+
+    assert names() == ["b", "c"]
+    index.set_volume(volume("a", size="2Gi"))
+    assert names() == ["b", "a", "c"]
+    index.set_volume(volume("c", storageClassName="other"))
+    assert (names(), names("other")) == (["b", "a"], ["c"])
+    index.remove_volume("a")
+    index.remove_volume("b")
+    assert names() == []

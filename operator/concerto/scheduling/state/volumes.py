@@ -7,6 +7,8 @@ agree on the node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from concerto.api.pod import PodView
@@ -57,10 +59,13 @@ class VolumeIndex(PodIndex):
         self.use = VolumeUse(rows, self._csi_volume)
         self.reservations = VolumeReservations()
         self._by_class: dict[str, dict[str, PersistentVolume]] = {}
+        self._sorted: dict[str, list[PersistentVolume]] = {}  # by class, once somebody has asked
         self._capacities: dict[str, dict[tuple[str, str], CSIStorageCapacity]] = {}
         self._claims_of: dict[str, set[ClaimKey]] = {}  # by the volume's name
         self._reachable: dict[Terms, Ints] = {}
         self._reachable_version = -1
+        self._largest: dict[str, Ints] = {}  # by class: by row, the largest volume that can be made
+        self._largest_version = -1
 
     # --- what is asked
 
@@ -74,9 +79,13 @@ class VolumeIndex(PodIndex):
         """The node that a claim's volume is being made for, or reserved for; None before a node is selected."""
         return self.reservations.node(claim.key) if claim.selected_node is None else claim.selected_node
 
-    def of_class(self, name: str) -> list[PersistentVolume]:
+    def of_class(self, name: str) -> Sequence[PersistentVolume]:
         """The volumes of a class, smallest first."""
-        return sorted(self._by_class.get(name, {}).values(), key=lambda v: (v.bytes, v.name))
+        if name not in self._by_class:
+            return ()
+        if name not in self._sorted:
+            self._sorted[name] = sorted(self._by_class[name].values(), key=lambda v: (v.bytes, v.name))
+        return self._sorted[name]
 
     def waits(self, claim: PersistentVolumeClaim) -> bool:
         """Whether a claim that is not bound is to be bound when a pod that uses it gets a node."""
@@ -122,12 +131,8 @@ class VolumeIndex(PodIndex):
         driver = self.drivers.get(storage_class.provisioner)
         if size is None or driver is None or not driver.tracks_capacity:
             return self._mask(slice(0, self._rows.size))
-        mask = self._mask(slice(0, 0))
-        for capacity in self._capacities.get(storage_class.name, {}).values():
-            requirements = capacity.nodes.requirements
-            if requirements is not None and capacity.max_bytes is not None and capacity.max_bytes >= size:
-                mask |= self._labels.matching(requirements, slice(0, self._rows.size))
-        return mask
+        roomy: Bools = self._largest_of(storage_class.name) >= max(size, 0)
+        return roomy
 
     def csi_volume(self, claim: PersistentVolumeClaim) -> VolumeID | None:
         """Driver and handle of a claim's volume; before there is one, its driver and a handle of its own."""
@@ -145,6 +150,7 @@ class VolumeIndex(PodIndex):
         self._forget_class_of(volume.name)
         self.volumes[volume.name] = volume
         self._by_class.setdefault(volume.storage_class, {})[volume.name] = volume
+        self._sorted.pop(volume.storage_class, None)
         self._recount_volume(volume.name)
         return Change.VOLUMES
 
@@ -197,6 +203,7 @@ class VolumeIndex(PodIndex):
         """A CSIStorageCapacity as the API server has it now."""
         self._forget_capacity(capacity.key)
         self._capacities.setdefault(capacity.storage_class, {})[capacity.key] = capacity
+        self._largest.pop(capacity.storage_class, None)
         return Change.VOLUMES
 
     def remove_capacity(self, key: tuple[str, str]) -> Change:
@@ -218,6 +225,7 @@ class VolumeIndex(PodIndex):
     def row_assigned(self, row: int) -> None:
         """The row stands for another node from now on; what names the node may have come before."""
         self._reachable.clear()
+        self._largest.clear()
         self.use.row_assigned(row)
         for attachment in self.use.attachments(node=self._rows.names[row]):
             self.set_attachment(attachment)
@@ -236,6 +244,24 @@ class VolumeIndex(PodIndex):
         claim = self.claims.get(key)
         return None if claim is None else self.csi_volume(claim)
 
+    def _largest_of(self, name: str) -> Ints:
+        """By row, the bytes of the largest volume of a class that can be made for the node; -1 for none.
+
+        Kept until something of it changes: there may be a capacity for each node, and a pod with a thousand claims.
+        """
+        if self._largest_version != self._labels.version:
+            self._largest.clear()
+            self._largest_version = self._labels.version
+        if name not in self._largest:
+            every = slice(0, self._rows.size)
+            largest: Ints = np.full(self._rows.size, -1, dtype=np.int64)
+            for capacity in self._capacities.get(name, {}).values():
+                if capacity.nodes.requirements is not None and capacity.max_bytes is not None:
+                    rows = self._labels.matching(capacity.nodes.requirements, every)
+                    largest[rows] = np.maximum(largest[rows], capacity.max_bytes)
+            self._largest[name] = largest
+        return self._largest[name]
+
     def _mask(self, rows: Rows) -> Bools:
         mask: Bools = np.zeros(self._rows.size, dtype=np.bool_)
         mask[rows] = True
@@ -250,6 +276,7 @@ class VolumeIndex(PodIndex):
     def _forget_class_of(self, name: str) -> None:
         volume = self.volumes.get(name)
         if volume is not None:
+            self._sorted.pop(volume.storage_class, None)
             same = self._by_class[volume.storage_class]
             del same[name]
             if not same:
@@ -265,6 +292,7 @@ class VolumeIndex(PodIndex):
 
     def _forget_capacity(self, key: tuple[str, str]) -> None:
         for name, found in list(self._capacities.items()):
-            found.pop(key, None)
+            if found.pop(key, None) is not None:
+                self._largest.pop(name, None)
             if not found:
                 del self._capacities[name]

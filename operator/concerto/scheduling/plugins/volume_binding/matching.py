@@ -43,6 +43,8 @@ class ClaimMatch:
         self._conflict, self._nothing, self._no_space, self._no_volume = self.refused
         self._chosen: list[tuple[PersistentVolumeClaim, list[PersistentVolume], Ints]] = []
         self._provisioned: list[tuple[PersistentVolumeClaim, Bools]] = []
+        self._left: dict[str, Ints] = {}  # by volume that a claim gets: rows where no claim of the pod gets it
+        self._taken: set[str] = set()  # volumes of which no such row is left
         self._check_bound(claims.bound)
         self._check_waiting(claims.waiting)
 
@@ -53,14 +55,6 @@ class ClaimMatch:
             tuple((claim.key, volumes[at[row]].name) for claim, volumes, at in self._chosen if at[row] >= 0),
             tuple(claim.key for claim, needed in self._provisioned if needed[row]),
         )
-
-    def sizes(self) -> list[tuple[str, int, Ints]]:
-        """Of claims that get an existing volume: class, bytes requested, and by row the volume's bytes; 0 elsewhere."""
-        found = []
-        for claim, volumes, at in self._chosen:
-            sizes = np.array([*(v.bytes for v in volumes), 0], dtype=np.int64)
-            found.append((claim.storage_class, claim.bytes or 0, sizes[at]))
-        return found
 
     def _check_bound(self, claims: Iterable[PersistentVolumeClaim]) -> None:
         """The first claim whose volume a node cannot reach, or that has none, says why."""
@@ -90,17 +84,16 @@ class ClaimMatch:
     def _find_volumes(self, claim: PersistentVolumeClaim) -> Ints:
         """By row, the place of the claim's volume among the candidates; -1 without one."""
         at: Ints = np.full(self._rows.size, -1, dtype=np.int64)
-        suitable = [v for v in self._volumes.of_class(claim.storage_class) if self._may_hold(v, claim)]
+        of_class = self._volumes.of_class(claim.storage_class)
+        suitable = [v for v in of_class if v.name not in self._taken and self._may_hold(v, claim)]
         held = next((v for v in suitable if v.is_for(claim) or self._is_reserved_for(v, claim)), None)
         candidates = [v for v in suitable if self._is_free(v, claim)] if held is None else [held]
-        taken = self._taken_by_row(candidates)
+        if not candidates:
+            return at
         for place in reversed(range(len(candidates))):  # the smallest last, so that it stays
-            reached = self._volumes.reach(candidates[place].affinity)
-            if place in taken:
-                at[_without(reached, taken[place], self._rows.size)] = place
-            else:
-                at[reached] = place
+            at[self._rows_left(candidates[place])] = place
         self._chosen.append((claim, candidates, at))
+        self._take(candidates, at)
         return at
 
     def _may_hold(self, volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
@@ -123,19 +116,22 @@ class ClaimMatch:
             and claim.access_modes <= volume.access_modes
         )
 
-    def _taken_by_row(self, candidates: list[PersistentVolume]) -> dict[int, Ints]:
-        """Rows on which a candidate is what another claim of the pod gets, by the candidate's place."""
-        place_of = {volume.name: place for place, volume in enumerate(candidates)}
-        taken: dict[int, list[Ints]] = {}
-        for _, volumes, at in self._chosen:
-            order = np.argsort(at, kind="stable")
-            places, starts = np.unique(at[order], return_index=True)
-            for index, place in enumerate(places.tolist()):
-                mine = place_of.get(volumes[place].name) if place >= 0 else None
-                if mine is not None:
-                    end = starts[index + 1] if index + 1 < len(starts) else len(order)
-                    taken.setdefault(mine, []).append(order[starts[index] : end])
-        return {place: np.concatenate(rows) for place, rows in taken.items()}
+    def _rows_left(self, volume: PersistentVolume) -> Rows:
+        """Rows that reach the volume and on which no other claim of the pod gets it."""
+        left = self._left.get(volume.name)
+        return self._volumes.reach(volume.affinity) if left is None else left
+
+    def _take(self, candidates: list[PersistentVolume], at: Ints) -> None:
+        """The pod's other claims do not get these volumes. Once for each claim, as pods may have a thousand claims."""
+        order = np.argsort(at, kind="stable")
+        places, starts = np.unique(at[order], return_index=True)
+        for place, taken in zip(places.tolist(), np.split(order, starts[1:])):
+            if place >= 0:
+                volume = candidates[place]
+                left = _without(self._rows_left(volume), taken, self._rows.size)
+                self._left[volume.name] = np.flatnonzero(left)
+                if not left.any():
+                    self._taken.add(volume.name)
 
     def _check_provisioning(self, needed: Iterable[tuple[PersistentVolumeClaim, Bools]]) -> None:
         """Claims without an existing volume, in kube-scheduler's order: the first that fails on a row says why."""
