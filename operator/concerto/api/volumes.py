@@ -351,11 +351,13 @@ class VolumeBindings:
         node: the node.
         static: claims, and the existing volume that each of them gets.
         provisioned: claims whose volume is to be made for the node.
+        uids: UIDs of claims and volumes that were decided on, by claim or by the volume's name.
     """
 
     node: str
     static: tuple[tuple[ClaimKey, str], ...] = ()
     provisioned: tuple[ClaimKey, ...] = ()
+    uids: tuple[tuple[ClaimKey | str, str], ...] = ()
 
     def __bool__(self) -> bool:
         """Whether there is anything to bind."""

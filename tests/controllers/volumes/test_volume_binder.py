@@ -11,6 +11,7 @@ from concerto.controllers.volumes.binder import VolumeBinder
 from concerto.controllers.volumes.claim_writes import (
     ClaimWrites,
     ClaimWriteSettings,
+    NotBound,
     build_claim_ref,
     build_selected_node,
 )
@@ -98,6 +99,14 @@ STATIC_WRITES = {
         'binding volumes: persistentvolume "disk" was bound to claim default/other meanwhile', 1,
     ),
     "410, as an API server says whose storage is gone": ([refuses(410, "Gone")], "refused to bind volumes: Gone!", 1),
+    "409, and another volume of that name": (
+        [refuses(409, "Conflict"), says(200, raw_volume(on="n1", uid="another", version="4"))],
+        'persistentvolume "disk" was deleted and created again meanwhile', 1,
+    ),
+    "409, and it is being deleted": (
+        [refuses(409, "Conflict"), says(200, raw_volume(on="n1", deleting=True, version="4"))],
+        'persistentvolume "disk" is being deleted', 1,
+    ),
     "404": ([refuses(404, "NotFound")], "NotFound!", 1),
     "403": ([refuses(403, "Forbidden")], "refused to bind volumes: Forbidden!", 1),
 }  # fmt: skip
@@ -172,6 +181,34 @@ ENDS = {
     "the controller lets the volume go": (
         STATIC, lambda w: w.volume(raw_volume(on="n1", version="6")), 'ClaimRef got reset for pv "disk"',
     ),
+    "a person binds the claim to another volume": (
+        STATIC,
+        lambda w: (
+            w.volume(raw_volume(claim="data", on="n1", version="6")),
+            w.claim(raw_claim(volume="other", version="7")),
+        ),
+        'persistentvolumeclaim "data" was bound to persistentvolume "other" meanwhile',
+    ),
+    "another claim of that name gets the volume": (
+        STATIC, lambda w: w.volume(raw_volume(claim="data", claim_uid="another", on="n1", version="6")),
+        'persistentvolume "disk" was bound to claim default/data meanwhile',
+    ),
+    "the claim is made again": (
+        STATIC, lambda w: w.claim(raw_claim(uid="another", version="7")),
+        'persistentvolumeclaim "data" was deleted and created again meanwhile',
+    ),
+    "the claim is made again, and bound on the same node": (
+        DYNAMIC,
+        lambda w: (
+            w.volume(raw_volume(claim="data", claim_uid="another", on="n1", version="6")),
+            w.claim(raw_claim(volume="disk", node="n1", uid="another", version="7")),
+        ),
+        'persistentvolumeclaim "data" was deleted and created again meanwhile',
+    ),
+    "the volume is made again": (
+        STATIC, lambda w: w.volume(raw_volume(uid="another", on="n1", version="7")),
+        'persistentvolume "disk" was deleted and created again meanwhile',
+    ),
     "the pod is gone": (STATIC, lambda w: w.binder.on_pod("uid-p", ""), "The pod is gone."),
     "the pod was bound elsewhere": (
         DYNAMIC, lambda w: w.binder.on_pod("uid-p", "n2"), "The pod was bound to n2 by another scheduler.",
@@ -242,3 +279,37 @@ async def test_nothing_is_kept_of_a_binding_that_has_ended():
         binding.cancel()
         await asyncio.gather(binding, return_exceptions=True)
         assert not world.binder._flights and not world.binder._waiting
+
+
+DECIDED_ON = {
+    "claim": VolumeBindings("n1", (), (DATA,), ((DATA, "an earlier claim"),)),
+    "volume": VolumeBindings("n1", ((DATA, "disk"),), (), (("disk", "an earlier volume"),)),
+}
+
+
+@pytest.mark.parametrize("bindings", DECIDED_ON.values(), ids=DECIDED_ON)
+async def test_nothing_is_written_to_an_object_that_has_replaced_the_one_decided_on(bindings):
+    async with faulty([says(500)]) as server:
+        assert "was deleted and created again" in await World(server).binder.bind(POD, bindings, 20.0)
+        assert not server.seen
+
+
+async def test_nothing_more_is_written_once_the_pod_is_gone():
+    logs = ClaimKey("default", "logs")
+    async with faulty([refuses(429, "TooManyRequests"), says(200, SELECTED), says(500)]) as server:
+        world = World(server)
+        world.claim(raw_claim("logs"))
+        binding = asyncio.create_task(world.binder.bind(POD, VolumeBindings("n1", (), (DATA, logs)), 20.0))
+        await server.asked(1)
+        world.binder.on_pod("uid-p", "")
+        assert await binding == "binding volumes: The pod is gone."
+        assert not any("logs" in line for line in server.seen)
+
+
+async def test_a_conflict_that_no_other_write_explains_ends():
+    impatient = ClaimWriteSettings(1.0, 0.001, 0.01, 0.0)
+    async with faulty([refuses(409, "Conflict"), says(200, raw_claim())] * 3) as server:
+        writes = ClaimWrites(server.session, lambda: True, impatient)
+        with pytest.raises(NotBound, match="volumes could not be bound: Conflict!"):
+            await writes.select_node(claim(), "n1")
+        assert patches(server) == 1

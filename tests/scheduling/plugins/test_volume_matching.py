@@ -274,3 +274,10 @@ def test_the_work_grows_with_the_number_of_claims_and_not_with_its_square(capaci
 
 def test_the_work_grows_with_claims_and_capacities_and_not_with_their_product():
     assert calls_with(40, 60, 0) < 2 * calls_with(40, 5, 0)
+
+
+def test_bindings_name_the_very_objects_that_were_decided_on():
+    found = match(
+        cluster_with(FAST, storage_class(), claim(), claim("new", storageClassName="fast"), volume("v")), "data", "new"
+    )
+    assert dict(found.bindings(0).uids) == {DATA: "claim-data", ("default", "new"): "claim-new", "v": "volume-v"}

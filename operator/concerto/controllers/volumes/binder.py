@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from concerto.api.pod import PodView
 from concerto.api.resource_version import not_newer
 from concerto.api.volumes import ClaimKey, PersistentVolume, PersistentVolumeClaim, VolumeBindings
-from concerto.controllers.volumes.claim_writes import ClaimWrites, NotBound
+from concerto.controllers.volumes.claim_writes import ClaimWrites, NotBound, held_for_another
 from concerto.kube.failpoints import point
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -30,13 +30,33 @@ class _Flight:
         bindings: what is being bound.
         changed: set when something that it waits for may have changed.
         versions: from which on an object shows what was written, by claim or by the volume's name.
+        uids: of claims and volumes that were decided on; of others, as they were first seen.
         ended: why nothing more is to be done; empty while it waits.
     """
 
     bindings: VolumeBindings
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     versions: dict[Hashable, str] = field(default_factory=dict)
+    uids: dict[Hashable, str] = field(default_factory=dict)
     ended: str = ""
+
+    def check_uid(self, what: str, key: Hashable, uid: str) -> None:
+        """Another object of the same name may be of another size, class or place.
+
+        Raises:
+            NotBound: it is not the one that was decided on.
+        """
+        if self.uids.setdefault(key, uid) != uid:
+            raise NotBound(f"{what} was deleted and created again meanwhile")
+
+    def check_ended(self) -> None:
+        """Whether there is still something to do.
+
+        Raises:
+            NotBound: there is not.
+        """
+        if self.ended:
+            raise NotBound(self.ended)
 
 
 class VolumeBinder:
@@ -78,7 +98,7 @@ class VolumeBinder:
 
     async def bind(self, pod: PodView, bindings: VolumeBindings, within_seconds: float) -> str | None:
         """Bind the volumes of a pod in flight; returns once all its claims are bound, or the problem."""
-        flight = self._flights[pod.uid] = _Flight(bindings)
+        flight = self._flights[pod.uid] = _Flight(bindings, uids=dict(bindings.uids))
         if not self._is_waiting(pod.uid):
             flight.ended = "The pod is gone."
         watched = [*bindings.provisioned, *(each for pair in bindings.static for each in pair)]
@@ -108,20 +128,22 @@ class VolumeBinder:
             flight.changed.set()
 
     async def _write(self, flight: _Flight) -> None:
-        if flight.ended:
-            raise NotBound(flight.ended)
+        flight.check_ended()
         for key, name in flight.bindings.static:
-            flight.versions[name] = await self._writes.hold(self._volume(name), self._claim(key))
+            volume, claim = self._volume(flight, name), self._claim(flight, key)
+            flight.versions[name] = await self._writes.hold(volume, claim)
             point("after-hold-volumes")
+            flight.check_ended()
         for key in flight.bindings.provisioned:
-            flight.versions[key] = await self._writes.select_node(self._claim(key), flight.bindings.node)
+            claim = self._claim(flight, key)
+            flight.versions[key] = await self._writes.select_node(claim, flight.bindings.node)
             point("after-select-nodes")
+            flight.check_ended()
 
     async def _until_bound(self, flight: _Flight) -> None:
         while True:
             flight.changed.clear()
-            if flight.ended:
-                raise NotBound(flight.ended)
+            flight.check_ended()
             bound = [self._is_held(flight, key, name) for key, name in flight.bindings.static]
             bound += [self._is_provisioned(flight, key) for key in flight.bindings.provisioned]
             if all(bound):
@@ -130,16 +152,22 @@ class VolumeBinder:
             await flight.changed.wait()
 
     def _is_held(self, flight: _Flight, key: ClaimKey, name: str) -> bool:
-        volume, claim = self._volume(name), self._claim(key)
+        volume, claim = self._volume(flight, name), self._claim(flight, key)
         if _is_older(volume.version, flight.versions[name]):
             return False
         self._check_reach(volume, flight.bindings.node)
         if volume.claim is None or not volume.claim.uid:
             raise NotBound(f'ClaimRef got reset for pv "{name}"')
+        if not volume.is_for(claim):
+            raise held_for_another(volume, volume.claim)
+        if claim.volume_name not in ("", name):
+            raise NotBound(
+                f'persistentvolumeclaim "{key.name}" was bound to persistentvolume "{claim.volume_name}" meanwhile'
+            )
         return claim.bound
 
     def _is_provisioned(self, flight: _Flight, key: ClaimKey) -> bool:
-        claim = self._claim(key)
+        claim = self._claim(flight, key)
         if _is_older(claim.version, flight.versions[key]):
             return False
         if claim.selected_node != flight.bindings.node:
@@ -156,16 +184,18 @@ class VolumeBinder:
         if row is None or not self._volumes.reaches(volume)[row]:
             raise NotBound(f'pv "{volume.name}" node affinity doesn\'t match node "{node}"')
 
-    def _claim(self, key: ClaimKey) -> PersistentVolumeClaim:
+    def _claim(self, flight: _Flight, key: ClaimKey) -> PersistentVolumeClaim:
         claim = self._volumes.claims.get(key)
         if claim is None:
             raise NotBound(f'persistentvolumeclaim "{key.name}" not found')
+        flight.check_uid(f'persistentvolumeclaim "{key.name}"', key, claim.uid)
         return claim
 
-    def _volume(self, name: str) -> PersistentVolume:
+    def _volume(self, flight: _Flight, name: str) -> PersistentVolume:
         volume = self._volumes.volumes.get(name)
         if volume is None:
             raise NotBound(f'persistentvolume "{name}" not found')
+        flight.check_uid(f'persistentvolume "{name}"', name, volume.uid)
         return volume
 
     def _waits_for(self, flight: _Flight) -> str:

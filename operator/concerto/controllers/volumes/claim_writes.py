@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from concerto.api.volumes import (
     BOUND_BY_CONTROLLER,
     SELECTED_NODE,
+    ClaimRef,
     PersistentVolume,
     PersistentVolumeClaim,
 )
@@ -41,6 +42,12 @@ class ClaimWriteSettings:
 
 class NotBound(Exception):
     """A pod's volumes cannot be bound as decided; the message says why, for the pod's event."""
+
+
+def held_for_another(volume: PersistentVolume, claim: ClaimRef) -> NotBound:
+    """The error about a volume that another claim has."""
+    key = claim.key
+    return NotBound(f'persistentvolume "{volume.name}" was bound to claim {key.namespace}/{key.name} meanwhile')
 
 
 def build_claim_ref(volume: PersistentVolume, claim: PersistentVolumeClaim) -> Object:
@@ -90,12 +97,14 @@ class ClaimWrites:
         def is_held(found: PersistentVolume) -> bool:
             return found.claim is not None and found.claim.uid == claim.uid
 
+        uid = volume.uid
         while not is_held(volume):
+            if volume.uid != uid:
+                raise NotBound(f'persistentvolume "{volume.name}" was deleted and created again meanwhile')
+            if volume.deleting:
+                raise NotBound(f'persistentvolume "{volume.name}" is being deleted')
             if volume.claim is not None and not volume.is_for(claim):
-                raise NotBound(
-                    f'persistentvolume "{volume.name}" was bound to claim '
-                    f"{volume.claim.key.namespace}/{volume.claim.key.name} meanwhile"
-                )
+                raise held_for_another(volume, volume.claim)
             path = PERSISTENT_VOLUMES.path(name=volume.name)
             volume = PersistentVolume.from_raw(await self._patch(path, build_claim_ref(volume, claim), "hold-volume"))
         return volume.version
@@ -136,14 +145,20 @@ class ClaimWrites:
         retries = WriteSettings(
             settings.first_backoff_seconds, settings.max_backoff_seconds, settings.give_up_after_seconds
         )
+        clock = asyncio.get_running_loop().time
+        began, backoff = clock(), settings.first_backoff_seconds
         while True:
             try:
                 return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
             except NotFound as error:
                 raise NotBound(error.message) from error
-            except Conflict:
-                # Refused at this version, which is still what a read shows: the read was of a moment before
-                await asyncio.sleep(settings.first_backoff_seconds)
+            except Conflict as error:
+                # Refused at this version, which is still what a read shows: the read was of a moment before, or the
+                # refusal is a webhook's, which may last
+                if clock() - began > settings.give_up_after_seconds:
+                    raise NotBound(f"volumes could not be bound: {error.message}") from error
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, settings.max_backoff_seconds)
             except ApiError as error:
                 raise NotBound(f"the API server refused to bind volumes: {error.message}") from error
             except NotWritten as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from concerto.api.volumes import PersistentVolume, PersistentVolumeClaim, VolumeBindings
+from concerto.api.volumes import ClaimKey, PersistentVolume, PersistentVolumeClaim, VolumeBindings
 from concerto.scheduling.plugins.volume_binding.claims import SortedClaims
 from concerto.scheduling.state.columns import Bools, Ints, Rows
 from concerto.scheduling.state.node_rows import NodeRows
@@ -50,10 +50,16 @@ class ClaimMatch:
 
     def bindings(self, row: int) -> VolumeBindings:
         """What has to be bound for a pod that goes to the row."""
+        static = [(claim, volumes[at[row]]) for claim, volumes, at in self._chosen if at[row] >= 0]
+        provisioned = [claim for claim, needed in self._provisioned if needed[row]]
+        uids: list[tuple[ClaimKey | str, str]] = [(claim.key, claim.uid) for claim in provisioned]
+        for claim, volume in static:
+            uids += [(claim.key, claim.uid), (volume.name, volume.uid)]
         return VolumeBindings(
             self._rows.names[row],
-            tuple((claim.key, volumes[at[row]].name) for claim, volumes, at in self._chosen if at[row] >= 0),
-            tuple(claim.key for claim, needed in self._provisioned if needed[row]),
+            tuple((claim.key, volume.name) for claim, volume in static),
+            tuple(claim.key for claim in provisioned),
+            tuple(uids),
         )
 
     def _check_bound(self, claims: Iterable[PersistentVolumeClaim]) -> None:
