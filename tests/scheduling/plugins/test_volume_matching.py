@@ -1,8 +1,5 @@
 """Which nodes the claims of a pod allow, and what is bound there."""
 
-import sys
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -17,6 +14,7 @@ from concerto.scheduling.plugins.volume_binding.matching import (
     ClaimMatch,
 )
 from support.scheduling_builders import cluster_state, node, pod
+from support.step_counts import steps_of
 from support.volume_builders import (
     claim,
     csi_capacity,
@@ -237,23 +235,7 @@ def test_claims_with_which_a_pod_goes_nowhere_in_kube_schedulers_words(storage, 
     assert sort_claims(cluster_with(*storage).volumes, pod("web", **spec)).refusal == refusal
 
 
-def calls_of(act: Callable[[], object]) -> int:
-    """How many functions are called, of Python and of C: a measure of work that no clock disturbs."""
-    calls = 0
-
-    def count(frame, event, argument) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def calls_with(claims: int, capacities: int, volumes: int) -> int:
+def steps_with(claims: int, capacities: int, volumes: int) -> int:
     names = [f"c{i}" for i in range(claims)]
     cluster = cluster_with(
         FAST,
@@ -263,17 +245,17 @@ def calls_with(claims: int, capacities: int, volumes: int) -> int:
         *(volume(f"v{i}", storageClassName="fast", on="n1", size="2Gi") for i in range(volumes)),
     )
     found = sort_claims(cluster.volumes, pod("web", **mounts(*names)))
-    return calls_of(lambda: ClaimMatch(cluster.volumes, cluster.rows, found))
+    return steps_of(lambda: ClaimMatch(cluster.volumes, cluster.rows, found))
 
 
 @pytest.mark.parametrize(("capacities", "volumes"), [(0, 0), (50, 0), (0, 10)])
 def test_the_work_grows_with_the_number_of_claims_and_not_with_its_square(capacities, volumes):
-    few, many = (calls_with(claims, capacities, volumes) for claims in (20, 80))
+    few, many = (steps_with(claims, capacities, volumes) for claims in (20, 80))
     assert many < 5 * few
 
 
 def test_the_work_grows_with_claims_and_capacities_and_not_with_their_product():
-    assert calls_with(40, 60, 0) < 2 * calls_with(40, 5, 0)
+    assert steps_with(40, 60, 0) < 2 * steps_with(40, 5, 0)
 
 
 def test_bindings_name_the_very_objects_that_were_decided_on():

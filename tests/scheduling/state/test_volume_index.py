@@ -4,9 +4,11 @@ import random
 
 import pytest
 
-from concerto.api.volumes import ClaimKey, VolumeBindings
+from concerto.api.podreservation import Assignment
+from concerto.api.volumes import NO_BINDINGS, ClaimKey, VolumeBindings
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, cluster_state, node, pod
+from support.step_counts import steps_of
 from support.volume_builders import (
     attachment,
     claim,
@@ -200,3 +202,26 @@ def test_volumes_of_a_class_stay_in_order_as_they_come_and_go():
     index.remove_volume("a")
     index.remove_volume("b")
     assert names() == []
+
+
+def test_a_reservation_that_is_given_back_is_a_change_of_volumes():
+    cluster = cluster_with(storage_class(), claim(), volume(on="n1"))
+    for name, bindings in (("p", VolumeBindings("n1", ((DATA, "disk"),))), ("q", NO_BINDINGS)):
+        asked = pod(name)
+        where = Assignment("default", name, asked.uid, "n1", "Requests", "", 1.0, volumes=bindings)
+        assert cluster.assume(asked, where, NOW)
+        assert (Change.VOLUMES in cluster.forget(f"uid-{name}")) is bool(bindings)
+
+
+def events_of_work(attachments: int) -> list[int]:
+    """Steps while a volume and a node come, in a cluster with so many attachments of others."""
+    others = [attachment(f"a{i}", f"m{i}", f"v{i}") for i in range(attachments)]
+    cluster = cluster_with(*others)
+    return [
+        steps_of(lambda: cluster.volumes.set_volume(volume(csi=CSI))),
+        steps_of(lambda: cluster.set_node(node("n3"))),
+    ]
+
+
+def test_a_volume_or_a_node_that_comes_is_no_more_work_with_more_attachments():
+    assert events_of_work(10) == events_of_work(100)

@@ -335,9 +335,9 @@ class ClusterState:
         placed = self._placed.get(uid)
         if placed is None:
             return Change.NOTHING
-        change, row, left = Change.ENDED, placed.row, self.kinds.left(placed.row)
+        row, left = placed.row, self.kinds.left(placed.row)
         claimed = self.large_pods.has_claim(uid)
-        self._placed.remove(uid)
+        change = self._placed.remove(uid)
         if claimed:
             change |= self.measured.update(row)
         if self.cpus.settle(uid):

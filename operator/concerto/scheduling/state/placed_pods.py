@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.volume_reservations import VolumeReservations
 
@@ -77,12 +78,14 @@ class PlacedPods:
             placed.bound = True
         return placed
 
-    def remove(self, uid: str) -> None:
-        """The pod, which is on a row, is not there any more."""
+    def remove(self, uid: str) -> Change:
+        """The pod, which is on a row, is not there any more; returns what may be possible by that."""
+        change = Change.ENDED | (Change.VOLUMES if self._reservations.of(uid) else Change.NOTHING)
         self._reservations.unreserve(uid)
         placed = self._by_uid.pop(uid)
         for index in self._indexes:
             index.pod_removed(placed.pod, placed.row)
+        return change
 
 
 def is_accounted_alike(one: PodView, other: PodView) -> bool:

@@ -10,6 +10,7 @@ from concerto.api.pod import PodView
 from concerto.api.volume_migration import VolumeID
 from concerto.api.volumes import ClaimKey, CSINode, PersistentVolume, VolumeAttachment
 from concerto.scheduling.state.attached_volumes import AttachedVolumes
+from concerto.scheduling.state.attachments import Attachments
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.claim_users import ClaimUsers
 from concerto.scheduling.state.columns import Bools, widened
@@ -27,6 +28,7 @@ class VolumeUse:
         csi_nodes: CSINodes by the node's name; change them by the methods only.
         users: pods on nodes, by claim and disk.
         attached: volumes in use on the rows, and their limits.
+        attachments: VolumeAttachments.
     """
 
     def __init__(self, rows: NodeRows, resolve: Callable[[ClaimKey], VolumeID | None]) -> None:
@@ -36,8 +38,7 @@ class VolumeUse:
         self.users = ClaimUsers()
         self.attached = AttachedVolumes()
         self._counted: dict[ClaimKey, VolumeID | None] = {}  # of claims in use
-        self._attachments: dict[str, VolumeAttachment] = {}
-        self._attached_as: dict[str, tuple[VolumeID, int]] = {}  # what is counted of an attachment
+        self.attachments = Attachments()
         self._has_csi_node: Bools = np.zeros(0, dtype=np.bool_)
 
     @property
@@ -79,25 +80,19 @@ class VolumeUse:
     def set_attachment(self, attachment: VolumeAttachment, volume: PersistentVolume | None) -> None:
         """A VolumeAttachment as the API server has it now, and its volume if that is known."""
         self._uncount(attachment.name)
-        self._attachments[attachment.name] = attachment
+        self.attachments.set(attachment)
         row = self._rows.row_of.get(attachment.node)
         if row is None or volume is None or volume.volume is None or not volume.is_csi or not attachment.driver:
             return
         counted = (attachment.driver, volume.volume[1])
         self.attached.attach(counted, row)
-        self._attached_as[attachment.name] = counted, row
+        self.attachments.count(attachment.name, counted, row)
 
     def remove_attachment(self, name: str) -> Change:
         """A VolumeAttachment is gone: its node can have another volume."""
         self._uncount(name)
-        self._attachments.pop(name, None)
+        self.attachments.remove(name)
         return Change.VOLUMES
-
-    def attachments(self, *, node: str = "", volume: str = "") -> list[VolumeAttachment]:
-        """Those to a node, or of a volume."""
-        return [
-            a for a in self._attachments.values() if (node and a.node == node) or (volume and a.volume_name == volume)
-        ]
 
     # --- nodes and pods
 
@@ -108,7 +103,7 @@ class VolumeUse:
 
     def row_assigned(self, row: int) -> None:
         """The row stands for another node from now on, and no pod is on it."""
-        for name in [name for name, (_, counted_on) in self._attached_as.items() if counted_on == row]:
+        for name in self.attachments.counted_on(row):
             self._uncount(name)
         self._set_limits(row, self.csi_nodes.get(self._rows.names[row]))
 
@@ -144,7 +139,7 @@ class VolumeUse:
             self.attached.add_pod((after,), row)
 
     def _uncount(self, name: str) -> None:
-        if (counted := self._attached_as.pop(name, None)) is not None:
+        if (counted := self.attachments.uncount(name)) is not None:
             self.attached.detach(*counted)
 
     def _set_limits(self, row: int, csi_node: CSINode | None) -> None:

@@ -227,7 +227,7 @@ class VolumeIndex(PodIndex):
         self._reachable.clear()
         self._largest.clear()
         self.use.row_assigned(row)
-        for attachment in self.use.attachments(node=self._rows.names[row]):
+        for attachment in self.use.attachments.of_node(self._rows.names[row]):
             self.set_attachment(attachment)
 
     def pod_added(self, pod: PodView, row: int) -> None:
@@ -270,7 +270,7 @@ class VolumeIndex(PodIndex):
     def _recount_volume(self, name: str) -> None:
         for key in list(self._claims_of.get(name, ())):
             self.use.recount_claim(key)
-        for attachment in self.use.attachments(volume=name):
+        for attachment in self.use.attachments.of_volume(name):
             self.set_attachment(attachment)
 
     def _forget_class_of(self, name: str) -> None:
