@@ -3,10 +3,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from concerto.api.selectors import LabelSelector
+from concerto.api.volumes import ClaimKey
 from concerto.scheduling.queue import Queue, QueueSettings
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
+from support.volume_builders import mounts
 
 NOW = 1000.0
 
@@ -291,3 +293,39 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_claim_that_changes_requeues_the_pods_that_use_it_and_no_others():
+    names = {
+        "mine": mounts("data"),
+        "alike": mounts("data"),
+        "other": mounts("logs"),
+        "own": mounts(ephemeral=["data"]),
+    }
+    pods = [pod(name, **spec) for name, spec in names.items()]
+    pods.append(pod("elsewhere", namespace="team-b", **mounts("data")))
+    q = queue(*pods)
+    assert len(heads(q)) == 5
+
+    def park():
+        for each in pods:
+            q.mark_unschedulable(each.uid, Change.NODE | Change.VOLUMES, NOW)
+        assert heads(q) == []
+
+    park()
+    q.requeue_users(ClaimKey("default", "data"))
+    assert heads(q) == ["mine", "alike"]
+    park()
+    q.requeue_users(ClaimKey("default", "own-data"))
+    assert heads(q) == ["own"]
+    q.requeue(Change.VOLUMES)
+    assert len(heads(q)) == 5
+    for each in pods:
+        q.mark_unschedulable(each.uid, Change.NODE, NOW)
+    q.requeue_users(ClaimKey("default", "data"))
+    assert heads(q) == [], "no volume is what they wait for"
+    q.requeue(Change.NODE)
+    for each in pods:
+        q.mark_unschedulable(each.uid, Change.VOLUMES, NOW)
+        q.remove(each.uid)
+    assert not q._by_claim, "nothing is kept of pods that are gone"

@@ -310,7 +310,7 @@ def _add_scheduling(
 
 
 def _add_volumes(plan: _Plan, context: Context, parts: SchedulerParts) -> None:
-    informers = VolumeInformers(parts.cluster.volumes, parts.volumes, context.metrics, parts.pending.requeue)
+    informers = VolumeInformers(parts.cluster.volumes, parts.volumes, context.metrics, parts.pending)
     plan.follow(PERSISTENT_VOLUMES, informers.on_volume, trim=trim_volume)
     plan.follow(PERSISTENT_VOLUME_CLAIMS, informers.on_claim, trim=trim_claim)
     plan.follow(STORAGE_CLASSES, informers.classes.on_change, trim=trim_storage_class)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from concerto.api.pod import PodView
+from concerto.api.volumes import ClaimKey
 from concerto.scheduling.cycle import MAX_DECISIONS
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
@@ -49,6 +50,7 @@ class _Group:
     requeue_on: Change = Change.NOTHING
     always_considered: bool = False
     failed_in_pass: int = -1
+    claims: frozenset[ClaimKey] = frozenset()  # once it is unschedulable, and volumes may be why
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Queue:
         self._groups: dict[_GroupKey, _Group] = {}
         self._unschedulable: OrderedDict[_GroupKey, _Group] = OrderedDict()  # longest first
         self._by_requeue_on: dict[Change, dict[_GroupKey, _Group]] = {}
+        self._by_claim: dict[ClaimKey, dict[_GroupKey, _Group]] = {}
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
@@ -171,6 +174,10 @@ class Queue:
             group.always_considered = False
             self._unschedulable[group.key] = group
             self._by_requeue_on.setdefault(requeue_on, {})[group.key] = group
+            if Change.VOLUMES in requeue_on:
+                group.claims = _claims_of(waiting.pod)
+            for claim in group.claims:
+                self._by_claim.setdefault(claim, {})[group.key] = group
         group.always_considered |= always_considered
 
     def not_among_heads(self, uid: str) -> list[PodView]:
@@ -207,6 +214,11 @@ class Queue:
             for group in list(self._by_requeue_on[requeue_on].values()):
                 self._activate(group)
 
+    def requeue_users(self, claim: ClaimKey) -> None:
+        """A claim has changed: that helps pods that use it, and no others, however many claims a namespace makes."""
+        for group in list(self._by_claim.get(claim, {}).values()):
+            self._activate(group)
+
     def requeue_all(self) -> None:
         """Everything may have changed (a profile was edited): all unschedulable pods are active again."""
         for group in list(self._unschedulable.values()):
@@ -238,6 +250,11 @@ class Queue:
         del self._by_requeue_on[group.requeue_on][group.key]
         if not self._by_requeue_on[group.requeue_on]:
             del self._by_requeue_on[group.requeue_on]
+        for claim in group.claims:
+            del self._by_claim[claim][group.key]
+            if not self._by_claim[claim]:
+                del self._by_claim[claim]
+        group.claims = frozenset()
 
     def _in_turns(
         self, buckets: Iterable[tuple[tuple[bool, int], dict[str, list[_Group]]]], limit: int
@@ -297,3 +314,7 @@ def _rotated(names: list[str], last: str) -> list[str]:
     """Sorted names, beginning after the last one."""
     at = bisect_right(names, last)
     return names[at:] + names[:at]
+
+
+def _claims_of(pod: PodView) -> frozenset[ClaimKey]:
+    return frozenset(ClaimKey(pod.namespace, claim.name) for claim in pod.volumes.claims)

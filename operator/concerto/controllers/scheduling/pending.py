@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from concerto.api.pod import PodView
+from concerto.api.volumes import ClaimKey
 from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
@@ -86,6 +87,11 @@ class PendingPods:
         if change:
             self.queue.requeue(change)
             self.work.set()
+
+    def requeue_users(self, claim: ClaimKey) -> None:
+        """A claim changed in a way that may let pods that use it find a node."""
+        self.queue.requeue_users(claim)
+        self.work.set()
 
     def retry(self, uid: str) -> None:
         """A placement of the pod did not come about: it is decided again, after a growing wait."""

@@ -17,6 +17,7 @@ from concerto.api.volumes import (
 )
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.informers import Informer
+from concerto.controllers.scheduling.pending import PendingPods
 from concerto.controllers.volumes.binder import VolumeBinder
 from concerto.kube import Object
 from concerto.scheduling.state.changes import Change
@@ -37,16 +38,15 @@ class VolumeInformers:
         index: what is seen goes there.
         binder: learns of volumes and claims that it waits for.
         metrics: counts objects that cannot be read.
-        requeue: given what may have become possible.
+        pending: pods that wait, some of which may find a node now.
     """
 
-    def __init__(
-        self, index: VolumeIndex, binder: VolumeBinder, metrics: Metrics, requeue: Callable[[Change], None]
-    ) -> None:
+    def __init__(self, index: VolumeIndex, binder: VolumeBinder, metrics: Metrics, pending: PendingPods) -> None:
         self._binder = binder
+        self._pending = pending
 
         def informer(kind: type[Any], put: Callable[[Any], Change], remove: Callable[[Object], Change]) -> Informer:
-            return Informer(kind.__name__, kind.from_raw, put, remove, metrics, requeue)
+            return Informer(kind.__name__, kind.from_raw, put, remove, metrics, pending.requeue)
 
         def by_name(remove: Callable[[str], Change]) -> Callable[[Object], Change]:
             return lambda obj: remove(obj["metadata"]["name"])
@@ -73,7 +73,9 @@ class VolumeInformers:
     def on_claim(self, old: Object | None, new: Object | None) -> None:
         """A PersistentVolumeClaim appeared, changed or went."""
         self._claims.on_change(old, new)
-        self._binder.on_claim(_key(new or old or {}))
+        key = _key(new or old or {})
+        self._pending.requeue_users(key)
+        self._binder.on_claim(key)
 
 
 def _key(obj: Object) -> ClaimKey:

@@ -168,14 +168,14 @@ class VolumeIndex(PodIndex):
         if claim.volume_name:
             self._claims_of.setdefault(claim.volume_name, set()).add(claim.key)
         self.use.recount_claim(claim.key)
-        return Change.VOLUMES
+        return Change.NOTHING  # but to pods that use it: see Queue.requeue_users
 
     def remove_claim(self, key: ClaimKey) -> Change:
         """A PersistentVolumeClaim is gone."""
         self._forget_volume_of(key)
         self.claims.pop(key, None)
         self.use.recount_claim(key)
-        return Change.VOLUMES
+        return Change.NOTHING  # but to pods that use it: see Queue.requeue_users
 
     def set_class(self, storage_class: StorageClass) -> Change:
         """A StorageClass as the API server has it now."""
