@@ -12,6 +12,8 @@ from typing import Any
 from concerto.api.volume_migration import MIGRATED_SOURCES, VolumeID, migrated_volume
 
 Raw = Mapping[str, Any]
+DiskKey = tuple[str, tuple[str, ...]]
+"""Kind and name of a disk."""
 
 _KEPT = {
     "persistentVolumeClaim": ("claimName",),
@@ -57,9 +59,14 @@ class Disk:
     shareable: bool = True
     read_only: bool = False
 
+    @property
+    def key(self) -> DiskKey:
+        """Only disks with the same key can conflict."""
+        return self.kind, self.name
+
     def conflicts(self, other: Disk) -> bool:
         """Whether one node can't have both. Source: kube-scheduler's VolumeRestrictions."""
-        if (self.kind, self.name) != (other.kind, other.name):
+        if self.key != other.key:
             return False
         if self.monitors and not set(self.monitors) & set(other.monitors):
             return False

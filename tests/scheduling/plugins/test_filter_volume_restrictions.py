@@ -2,6 +2,7 @@ import pytest
 
 from concerto.scheduling.plugins.volume_restrictions.filter import VolumeRestrictions
 from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
+from support.step_counts import steps_of
 from support.volume_builders import claim, mounts, store
 
 NODES = [node("n1"), node("n2")]
@@ -63,3 +64,44 @@ def test_pods_that_come_and_go_are_counted():
     assert plugin.remove_pod(state, pod("a", **disk()), 0).tolist() == [0]
     assert plugin.check(state, every).tolist() == [0, 0]
     assert plugin.add_pod(state, pod("c"), 0).tolist() == []
+
+
+def with_disks(name, count):
+    volumes = [{"name": f"d{i}", "iscsi": {"iqn": f"{name}-{i}", "targetPortal": "p", "lun": 0}} for i in range(count)]
+    return pod(name, volumes=volumes)
+
+
+def test_two_pods_with_many_disks_are_compared_disk_by_disk_and_not_each_with_each():
+    plugin, cluster = VolumeRestrictions(), cluster_state(NODES)
+
+    def steps(count):
+        state = plugin.prepare(query(cluster, with_disks("new", count)))
+        other = with_disks("other", count)
+        return steps_of(lambda: plugin.add_pod(state, other, 0))
+
+    assert steps(80) < 5 * steps(20)
+
+
+def test_images_of_ceph_conflict_where_they_share_a_monitor():
+    def image(*monitors, read_only=False):
+        return {"volumes": [{"name": "d", "rbd": {"monitors": monitors, "image": "i", "readOnly": read_only}}]}
+
+    on_nodes = [
+        pod("a", nodeName="n1", **image("m1", "m2")),
+        pod("b", nodeName="n1", **image("m1", "m2")),
+        pod("c", nodeName="n2", **image("m2", read_only=True)),
+    ]
+    cluster = cluster_state(NODES, on_nodes)
+
+    def free(spec):
+        return passes(VolumeRestrictions(), query(cluster, pod("new", **spec)))
+
+    assert free(image("m1")) == ["n2"]
+    assert free(image("m2")) == []
+    assert free(image("m2", read_only=True)) == ["n2"]
+    cluster.remove_pod("uid-a")
+    assert free(image("m1")) == ["n2"], "the other one still has it"
+    cluster.remove_pod("uid-b")
+    assert free(image("m1")) == ["n1", "n2"]
+    cluster.remove_pod("uid-c")
+    assert free(image("m2")) == ["n1", "n2"]

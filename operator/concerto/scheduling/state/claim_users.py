@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.pod_volumes import Disk
+from concerto.api.pod_volumes import Disk, DiskKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.state.columns import Ints
 
@@ -18,7 +18,7 @@ class ClaimUsers:
     def __init__(self) -> None:
         self._claims: dict[ClaimKey, Counter[int]] = {}
         self._named: Counter[ClaimKey] = Counter()
-        self._disks: dict[tuple[str, tuple[str, ...]], list[tuple[Disk, int]]] = {}
+        self._disks: dict[DiskKey, dict[Disk, Counter[int]]] = {}
 
     def rows_of(self, claim: ClaimKey) -> tuple[int, ...]:
         """The rows with a pod that uses the claim, once for each such pod."""
@@ -34,8 +34,9 @@ class ClaimUsers:
 
     def rows_in_conflict(self, disk: Disk) -> Ints:
         """The rows with a pod whose disk a node cannot have beside this one."""
-        others = self._disks.get((disk.kind, disk.name), ())
-        return np.array([row for other, row in others if disk.conflicts(other)], dtype=np.int64)
+        others = self._disks.get(disk.key, {})
+        rows = [row for other, users in others.items() if disk.conflicts(other) for row in users.elements()]
+        return np.array(rows, dtype=np.int64)
 
     def add_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are in use on the row."""
@@ -44,7 +45,7 @@ class ClaimUsers:
             self._claims.setdefault(key, Counter())[row] += 1
             self._named[key] += not claim.ephemeral
         for disk in pod.volumes.disks:
-            self._disks.setdefault((disk.kind, disk.name), []).append((disk, row))
+            self._disks.setdefault(disk.key, {}).setdefault(disk, Counter())[row] += 1
 
     def remove_pod(self, pod: PodView, row: int) -> None:
         """The pod's claims and disks are no longer in use on the row."""
@@ -60,7 +61,12 @@ class ClaimUsers:
             if not self._named[key]:
                 del self._named[key]
         for disk in pod.volumes.disks:
-            users = self._disks[disk.kind, disk.name]
-            users.remove((disk, row))
+            alike = self._disks[disk.key]
+            users = alike[disk]
+            users[row] -= 1
+            if not users[row]:
+                del users[row]
             if not users:
-                del self._disks[disk.kind, disk.name]
+                del alike[disk]
+            if not alike:
+                del self._disks[disk.key]

@@ -5,12 +5,14 @@ Source: kube-scheduler's plugin of that name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from concerto.api.pod import PodView
+from concerto.api.pod_volumes import Disk, DiskKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach
 from concerto.scheduling.state.changes import Change
@@ -25,14 +27,14 @@ class _State:
     """What other pods have of the pod's disks and claims.
 
     Attributes:
-        pod: the pod.
+        disks: the pod's, by what identifies them: two pods may have a thousand each.
         conflicts: by row, disks of pods there that the node cannot have beside the pod's.
         claims: the pod's claims that only one pod may use.
         users: how many of them another pod uses.
         refusal: why the pod can go nowhere; empty if it can.
     """
 
-    pod: PodView
+    disks: Mapping[DiskKey, list[Disk]]
     conflicts: Ints
     claims: frozenset[ClaimKey]
     users: int
@@ -64,8 +66,11 @@ class VolumeRestrictions(FilterDefaults):
         if not missing and not claims and not pod.volumes.disks:
             return None
         refusal = f'persistentvolumeclaim "{missing}" not found' if missing else ""
+        disks: dict[DiskKey, list[Disk]] = {}
+        for disk in pod.volumes.disks:
+            disks.setdefault(disk.key, []).append(disk)
         users = sum(volumes.use.users.is_used(claim) for claim in claims)
-        return _State(pod, conflicts, claims, users, refusal)
+        return _State(disks, conflicts, claims, users, refusal)
 
     def pod_refusal(self, state: _State) -> str:
         """A claim that does not exist."""
@@ -85,7 +90,7 @@ class VolumeRestrictions(FilterDefaults):
         return self._count(state, pod, row, -1)
 
     def _count(self, state: _State, pod: PodView, row: int, change: int) -> Ints:
-        disks = sum(own.conflicts(other) for own in state.pod.volumes.disks for other in pod.volumes.disks)
+        disks = sum(own.conflicts(other) for other in pod.volumes.disks for own in state.disks.get(other.key, ()))
         claims = sum(
             not used.ephemeral and ClaimKey(pod.namespace, used.name) in state.claims for used in pod.volumes.claims
         )
