@@ -78,7 +78,7 @@ class PodVolumes:
     """The volumes of a pod that matter for where it can run.
 
     Attributes:
-        claims: in the pod's order.
+        claims: in the pod's order, each once, however often the pod mounts it.
         disks: that conflict with those of other pods.
         attached: volumes of CSI drivers that are named in the pod itself.
     """
@@ -117,7 +117,7 @@ def pod_volumes(name: str, volumes: list[Raw] | None) -> PodVolumes:
                 attached.append(found)
     if not (claims or disks or attached):
         return NO_VOLUMES
-    return PodVolumes(tuple(claims), tuple(disks), tuple(attached))
+    return PodVolumes(tuple(dict.fromkeys(claims)), tuple(disks), tuple(attached))
 
 
 def _disk(volume: Raw) -> Disk | None:

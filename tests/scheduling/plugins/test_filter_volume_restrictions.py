@@ -1,7 +1,7 @@
 import pytest
 
 from concerto.scheduling.plugins.volume_restrictions.filter import VolumeRestrictions
-from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
+from support.scheduling_builders import NOW, cluster_state, node, passes, pod, query, reasons
 from support.step_counts import steps_of
 from support.volume_builders import claim, mounts, store
 
@@ -105,3 +105,12 @@ def test_images_of_ceph_conflict_where_they_share_a_monitor():
     assert free(image("m1")) == ["n1", "n2"]
     cluster.remove_pod("uid-c")
     assert free(image("m2")) == ["n1", "n2"]
+
+
+def test_a_pod_that_mounts_a_claim_twice_uses_it_once():
+    plugin, cluster = VolumeRestrictions(), store(cluster_state(NODES), ONE_POD)
+    twice = pod("twice", nodeName="n1", **mounts("data", "data"))
+    cluster.set_pod(twice, NOW)
+    state = plugin.prepare(query(cluster, pod("new", **mounts("data"))))
+    plugin.remove_pod(state, twice, 0)
+    assert plugin.check(state, slice(0, cluster.size)).tolist() == [0, 0]

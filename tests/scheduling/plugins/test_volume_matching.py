@@ -263,3 +263,14 @@ def test_bindings_name_the_very_objects_that_were_decided_on():
         cluster_with(FAST, storage_class(), claim(), claim("new", storageClassName="fast"), volume("v")), "data", "new"
     )
     assert dict(found.bindings(0).uids) == {DATA: "claim-data", ("default", "new"): "claim-new", "v": "volume-v"}
+
+
+def test_a_pod_that_mounts_a_claim_twice_gets_one_volume_for_it():
+    cluster = cluster_with(storage_class(), claim(), volume("v"))
+    assert outcome(cluster, "data", "data") == {name: {"data": "v"} for name in ("n1", "n2", "n3")}
+
+
+def test_a_claim_that_is_made_for_a_pod_and_named_by_it_gets_one_volume():
+    cluster = cluster_with(storage_class(), claim("web-own", owner="uid-web"), volume("v1"), volume("v2"))
+    found = sort_claims(cluster.volumes, pod("web", **mounts("web-own", ephemeral=["own"])))
+    assert [each.key.name for each in found.waiting] == ["web-own"]

@@ -16,6 +16,7 @@ from support.volume_builders import (
     csi_driver,
     csi_node,
     mounts,
+    node_affinity,
     storage_class,
     store,
     volume,
@@ -225,3 +226,22 @@ def events_of_work(attachments: int) -> list[int]:
 
 def test_a_volume_or_a_node_that_comes_is_no_more_work_with_more_attachments():
     assert events_of_work(10) == events_of_work(100)
+
+
+def test_a_volume_stays_reserved_when_the_first_claim_that_it_was_reserved_for_is_gone():
+    cluster = cluster_with(claim(), claim("logs"), volume("disk"))
+    volumes = cluster.volumes
+    volumes.reservations.reserve("one", VolumeBindings("n1", ((DATA, "disk"),)))
+    volumes.remove_claim(DATA)
+    assert volumes.claim_of(volumes.volumes["disk"]) is None
+    volumes.reservations.reserve("two", VolumeBindings("n1", ((ClaimKey("default", "logs"), "disk"),)))
+    assert volumes.claim_of(volumes.volumes["disk"]).key.name == "logs"
+
+
+def test_what_is_kept_of_node_affinities_is_bounded_in_bytes(monkeypatch):
+    cluster = cluster_state([node(f"n{i}", labels={"zone": "a"}) for i in range(10)])
+    monkeypatch.setattr("concerto.scheduling.state.volumes.MAX_REACHABLE_BYTES", 400)
+    for i in range(20):
+        affinity = node_affinity("zone", "a", f"zone-{i}")
+        assert len(cluster.volumes.reach(volume(nodeAffinity=affinity).affinity)) == 10
+        assert sum(rows.nbytes for rows in cluster.volumes._reachable.values()) <= 400

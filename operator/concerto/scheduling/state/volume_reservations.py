@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from concerto.api.volumes import NO_BINDINGS, ClaimKey, VolumeBindings
@@ -24,9 +24,9 @@ class VolumeReservations:
         self._holders: dict[str, dict[str, ClaimKey]] = {}  # by the volume's name and the pod's UID
         self._nodes: dict[ClaimKey, dict[str, str]] = {}  # by the pod's UID
 
-    def holder(self, volume: str) -> ClaimKey | None:
-        """The claim that a volume is reserved for."""
-        return next(iter(self._holders.get(volume, {}).values()), None)
+    def holders(self, volume: str) -> Iterable[ClaimKey]:
+        """The claims that a volume is reserved for: one, unless that was deleted and another has taken its place."""
+        return self._holders.get(volume, {}).values()
 
     def node(self, claim: ClaimKey) -> str | None:
         """The node that a claim's volume is to be made for."""

@@ -32,6 +32,9 @@ from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.volume_reservations import VolumeReservations
 from concerto.scheduling.state.volume_use import VolumeUse
 
+MAX_REACHABLE_BYTES = 2**26
+"""Of rows that volumes' node affinities accept: each volume may have one of its own that accepts all nodes."""
+
 
 class VolumeIndex(PodIndex):
     """Storage objects, what pods use of them, and what decisions have reserved.
@@ -64,6 +67,7 @@ class VolumeIndex(PodIndex):
         self._claims_of: dict[str, set[ClaimKey]] = {}  # by the volume's name
         self._reachable: dict[Terms, Ints] = {}
         self._reachable_version = -1
+        self._reachable_bytes = 0
         self._largest: dict[str, Ints] = {}  # by class: by row, the largest volume that can be made
         self._largest_version = -1
 
@@ -71,9 +75,10 @@ class VolumeIndex(PodIndex):
 
     def claim_of(self, volume: PersistentVolume) -> ClaimRef | None:
         """The claim that a volume is bound to, held for, or reserved for."""
-        key = None if volume.claim is not None else self.reservations.holder(volume.name)
-        claim = None if key is None else self.claims.get(key)
-        return volume.claim if claim is None else ClaimRef(claim.key, claim.uid)
+        if volume.claim is not None:
+            return volume.claim
+        claims = (self.claims.get(key) for key in self.reservations.holders(volume.name))
+        return next((ClaimRef(claim.key, claim.uid) for claim in claims if claim is not None), None)
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
         """The node that a claim's volume is being made for, or reserved for; None before a node is selected."""
@@ -97,13 +102,18 @@ class VolumeIndex(PodIndex):
         if terms is None:
             return slice(0, self._rows.size)
         if self._reachable_version != self._labels.version:
-            self._reachable.clear()
+            self._forget_reachable()
             self._reachable_version = self._labels.version
         if terms not in self._reachable:
             accepted: Bools = np.zeros(self._rows.size, dtype=np.bool_)
             for term in terms:
                 accepted |= self._labels.in_term(term, slice(0, self._rows.size))
-            self._reachable[terms] = np.flatnonzero(accepted)
+            rows = np.flatnonzero(accepted)
+            self._reachable_bytes += rows.nbytes
+            if self._reachable_bytes > MAX_REACHABLE_BYTES:
+                self._forget_reachable()
+                self._reachable_bytes = rows.nbytes
+            self._reachable[terms] = rows
         return self._reachable[terms]
 
     def reaches(self, volume: PersistentVolume) -> Bools:
@@ -224,7 +234,7 @@ class VolumeIndex(PodIndex):
 
     def row_assigned(self, row: int) -> None:
         """The row stands for another node from now on; what names the node may have come before."""
-        self._reachable.clear()
+        self._forget_reachable()
         self._largest.clear()
         self.use.row_assigned(row)
         for attachment in self.use.attachments.of_node(self._rows.names[row]):
@@ -272,6 +282,10 @@ class VolumeIndex(PodIndex):
             self.use.recount_claim(key)
         for attachment in self.use.attachments.of_volume(name):
             self.set_attachment(attachment)
+
+    def _forget_reachable(self) -> None:
+        self._reachable.clear()
+        self._reachable_bytes = 0
 
     def _forget_class_of(self, name: str) -> None:
         volume = self.volumes.get(name)

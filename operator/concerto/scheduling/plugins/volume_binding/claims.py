@@ -26,7 +26,8 @@ class SortedClaims:
 
 def sort_claims(volumes: VolumeIndex, pod: PodView) -> SortedClaims:
     """The pod's claims as the API server has them. Source: ``VolumeBinding.PreFilter`` of kube-scheduler."""
-    bound, waiting = [], []
+    bound: dict[ClaimKey, PersistentVolumeClaim] = {}
+    waiting: dict[ClaimKey, PersistentVolumeClaim] = {}  # a claim that is used in two ways needs one volume
     immediate = False
     for used in pod.volumes.claims:
         claim = volumes.claims.get(ClaimKey(pod.namespace, used.name))
@@ -35,14 +36,14 @@ def sort_claims(volumes: VolumeIndex, pod: PodView) -> SortedClaims:
         if problem := _problem(claim, pod, used.ephemeral):
             return SortedClaims(refusal=problem)
         if claim.bound:
-            bound.append(claim)
+            bound[claim.key] = claim
         elif volumes.waits(claim):
-            waiting.append(claim)
+            waiting[claim.key] = claim
         else:
             immediate = True
     if immediate:
         return SortedClaims(refusal="pod has unbound immediate PersistentVolumeClaims")
-    return SortedClaims(tuple(bound), tuple(waiting))
+    return SortedClaims(tuple(bound.values()), tuple(waiting.values()))
 
 
 def _missing(name: str, ephemeral: bool) -> str:

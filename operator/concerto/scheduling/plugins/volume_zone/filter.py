@@ -74,7 +74,7 @@ def _required(volumes: VolumeIndex, pod: PodView) -> tuple[tuple[Requirement, ..
         if volume is None:
             return (), f'persistentvolume "{claim.volume_name}" not found'
         required += _zones(volume)
-    return tuple(required), ""
+    return tuple(dict.fromkeys(required)), ""
 
 
 def _zones(volume: PersistentVolume) -> list[Requirement]:
