@@ -35,7 +35,10 @@ def test_what_a_pod_waits_for(storage, sentences):
 
 async def test_storage_is_read_from_the_api_server():
     async def answer(request):
-        items = {"persistentvolumes": [raw_volume(claim="data")], "persistentvolumeclaims": [raw_claim(volume="disk")]}
+        items = {
+            "persistentvolumes": [raw_volume("bad", size="much"), raw_volume(claim="data")],
+            "persistentvolumeclaims": [raw_claim(volume="disk")],
+        }
         listed = {"metadata": {}, "items": items.get(request.path.rpartition("/")[2], [])}
         return await says(200, listed)(request)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ from concerto.scheduling.state.volumes import VolumeIndex
 
 
 async def read_storage(session: Session, volumes: VolumeIndex) -> None:
-    """Put all storage objects of the cluster into the index.
+    """Put all storage objects of the cluster into the index, except those that cannot be parsed.
 
     Raises:
         KubeError: some of them cannot be read, for want of a right for instance.
@@ -48,7 +49,8 @@ async def read_storage(session: Session, volumes: VolumeIndex) -> None:
     lists = await asyncio.gather(*(session.list(resource.path()) for resource, _, _ in readers))
     for (_, parse, put), listed in zip(readers, lists):
         for raw in listed["items"]:
-            put(parse(raw))
+            with contextlib.suppress(Exception):  # what the operator cannot read counts as gone there, too
+                put(parse(raw))
 
 
 def waits_for(volumes: VolumeIndex, pod: PodView) -> list[str]:

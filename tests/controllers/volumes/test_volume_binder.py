@@ -209,6 +209,9 @@ ENDS = {
         STATIC, lambda w: w.volume(raw_volume(uid="another", on="n1", version="7")),
         'persistentvolume "disk" was deleted and created again meanwhile',
     ),
+    "the node is deleted": (
+        DYNAMIC, lambda w: (w.cluster.remove_node("n1"), w.binder.on_node_gone("n1")), 'node "n1" not found',
+    ),
     "the pod is gone": (STATIC, lambda w: w.binder.on_pod("uid-p", ""), "The pod is gone."),
     "the pod was bound elsewhere": (
         DYNAMIC, lambda w: w.binder.on_pod("uid-p", "n2"), "The pod was bound to n2 by another scheduler.",

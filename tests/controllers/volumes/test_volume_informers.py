@@ -1,11 +1,14 @@
-"""Which pods are looked at again when storage objects change."""
+"""Which pods are looked at again when storage objects change, and which waits end."""
 
+import asyncio
+
+from concerto.api.volumes import ClaimKey, VolumeBindings
 from concerto.controllers.volumes.informers import VolumeInformers
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty
 from support.scheduler_builders import scheduling
-from support.scheduling_builders import pod
-from support.volume_builders import mounts, raw_claim, raw_volume
+from support.scheduling_builders import node, pod
+from support.volume_builders import claim, mounts, raw_claim, raw_volume, store
 
 NOW = 1000.0
 
@@ -34,3 +37,18 @@ async def test_a_claim_of_others_requeues_nobody():
         assert not is_looked_at(informers.on_claim, None, raw_claim("bad", namespace="team-b", size="much"))
         assert is_looked_at(informers.on_claim, None, raw_claim(size="much")), "it counts as gone"
         assert is_looked_at(informers.on_volume, None, raw_volume())
+
+
+async def test_the_wait_for_a_volume_ends_when_its_node_is_gone():
+    async with faulty([]) as server:
+        made = scheduling(server.session)
+        parts, waiting = made.parts, pod("p", **mounts("data"))
+        parts.pending.add_pod(waiting)
+        parts.cluster.set_node(node("n1"))
+        store(parts.cluster, claim(node="n1"))
+        bindings = VolumeBindings("n1", (), (ClaimKey("default", "data"),))
+        binding = asyncio.create_task(parts.volumes.bind(waiting, bindings, 20.0))
+        await asyncio.sleep(0)
+        assert not binding.done()
+        made.informers.nodes.on_change({"metadata": {"name": "n1"}}, None)
+        assert await binding == 'binding volumes: node "n1" not found'

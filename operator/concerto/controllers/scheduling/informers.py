@@ -119,7 +119,7 @@ class Informers:
         def by_name(remove: Callable[[str], Change]) -> Callable[[Object], Change]:
             return lambda obj: remove(obj["metadata"]["name"])
 
-        self.nodes = informer("Node", NodeView.from_raw, cluster.set_node, by_name(cluster.remove_node))
+        self.nodes = informer("Node", NodeView.from_raw, cluster.set_node, by_name(self._remove_node))
         self.pods = informer("Pod", PodView.from_raw, self._put_pod, self._remove_pod, self._unusable_pod)
         self.capacities = informer(
             "NodeCapacity", NodeCapacity.from_raw, self._put_capacity, by_name(cluster.remove_capacity)
@@ -162,6 +162,11 @@ class Informers:
         """A PodReservation appeared, changed or went; only placement records count here."""
         old, new = (obj if obj is not None and self._records.is_record(obj) else None for obj in (old, new))
         self.placement_records.on_change(old, new)
+
+    def _remove_node(self, name: str) -> Change:
+        change = self._cluster.remove_node(name)
+        self._volumes.on_node_gone(name)
+        return change
 
     def _put_pod(self, pod: PodView) -> Change:
         change = self._cluster.set_pod(pod, self._clock())

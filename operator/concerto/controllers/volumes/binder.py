@@ -88,6 +88,12 @@ class VolumeBinder:
         if claim is not None:
             self._wake(claim)
 
+    def on_node_gone(self, name: str) -> None:
+        """A Node is gone: no volume is going to be made for it."""
+        for flight in self._flights.values():
+            if flight.bindings.node == name:
+                flight.changed.set()
+
     def on_pod(self, uid: str, node: str) -> None:
         """A pod is bound to ``node``; or it has ended or gone, and ``node`` is empty."""
         if (flight := self._flights.get(uid)) is not None:
@@ -144,6 +150,7 @@ class VolumeBinder:
         while True:
             flight.changed.clear()
             flight.check_ended()
+            self._check_node(flight.bindings.node)
             bound = [self._is_held(flight, key, name) for key, name in flight.bindings.static]
             bound += [self._is_provisioned(flight, key) for key in flight.bindings.provisioned]
             if all(bound):
@@ -178,6 +185,11 @@ class VolumeBinder:
                 return False  # it is about to be seen
             self._check_reach(volume, flight.bindings.node)
         return claim.bound
+
+    def _check_node(self, name: str) -> None:
+        row = self._cluster.row_of.get(name)
+        if row is None or not self._cluster.nodes.exists[row]:
+            raise NotBound(f'node "{name}" not found')
 
     def _check_reach(self, volume: PersistentVolume, node: str) -> None:
         row = self._cluster.row_of.get(node)
