@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -288,13 +289,20 @@ class LocalControlPlane(Started, Cluster):
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._ssl)
         )
-        try:
-            with opener.open(request, timeout=30) as answer:
-                payload = answer.read()
-        except urllib.error.HTTPError as error:
-            raise ClusterError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')}") from error
-        except (urllib.error.URLError, OSError) as error:
-            raise ClusterError(f"{method} {path}: {error}") from error
+        began = time.monotonic()
+        while True:
+            try:
+                with opener.open(request, timeout=30) as answer:
+                    payload = answer.read()
+                break
+            except urllib.error.HTTPError as error:
+                text = error.read().decode(errors="replace")
+                # A server that asks for patience, as while the storage of a new kind is initialised, has done nothing
+                if error.code != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() - began > PATIENCE_SECONDS:
+                    raise ClusterError(f"{method} {path}: {error.code} {text}") from error
+                time.sleep(float(error.headers.get("Retry-After") or 1))
+            except (urllib.error.URLError, OSError) as error:
+                raise ClusterError(f"{method} {path}: {error}") from error
         try:
             document: dict[str, Any] = json.loads(payload)
         except ValueError:

@@ -33,6 +33,7 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.now = NOW
         self.nodes: set[str] = set()
         self.reported: dict[str, NodeCapacity] = {}
+        self.reported_at: dict[str, float] = {}
         self.placed: dict[str, str] = {}  # node by pod that has not ended
         self.bound: set[str] = set()
         self.ended: set[str] = set()
@@ -43,6 +44,8 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def node_comes(self, name):
         self.cluster.set_node(node(name, allocatable={"cpu": CPUS[name]}))
+        if name not in self.nodes and name in self.reported:
+            self.counts(name)  # shares of the node's CPUs can be amounts now
         self.nodes.add(name)
 
     @rule(name=st.sampled_from(NAMES))
@@ -67,10 +70,17 @@ class SnapshotMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.cluster.set_capacity(status, self.now)
         self.reported[name] = status
-        for uid in [uid for uid in self.claims if self.placed[uid] == name and uid in observed | large.keys()]:
+        self.reported_at[name] = self.now
+        self.counts(name)
+
+    def counts(self, name: str) -> None:
+        """The node's last status is read: claims of pods that it names end, of those that it counts within a minute."""
+        at, status = self.reported_at[name], self.reported[name].status
+        named = {*status.observed_pod_uids, *status.large_pods}
+        for uid in [uid for uid in self.claims if self.placed[uid] == name and uid in named]:
             kept, since = self.claims[uid]
-            since = self.now if since is None else since
-            if uid in large or self.now - since >= MINUTE:
+            since = at if since is None else min(at, since)
+            if uid in status.large_pods or at - since >= MINUTE:
                 del self.claims[uid]
             else:
                 self.claims[uid] = (kept, since)
