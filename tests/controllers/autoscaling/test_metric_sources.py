@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
-from concerto.api.predictivehpa import ObjectReference
+from concerto.api.predictivehpa import MetricSpec, ObjectReference
 from concerto.autoscaling.pods import MetricError, Sample
+from concerto.autoscaling.settings import ControllerSettings, Tolerances
+from concerto.controllers.autoscaling.measurements import Measurements, MetricRequest
 from concerto.controllers.autoscaling.sources import CustomMetrics, ResourceMetrics, answers, external_metric
+from concerto.controllers.autoscaling.targets import Scale
+from concerto.kube import Resource
 from concerto.kube.discovery import Kinds
 from support.faulty_server import Answer, faulty, refuses, says
+from support.pod_views import target_pod
 
 NOW = 1_772_366_400.0
 STAMP = "2026-03-01T12:00:00Z"
 NAMESPACE = ObjectReference("Namespace", "n", "v1")
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True)
 USAGE = [{"name": "app", "usage": {"cpu": "5"}}]
 ITEM = {
     "metadata": {"name": "p"},
@@ -128,3 +134,20 @@ async def test_a_clock_that_is_set_back_does_not_make_an_old_answer_fresh():
         now[0] -= 3600
         await source.usage("n")
         assert len(server.seen) == 2
+
+
+async def test_the_last_value_of_a_pod_that_has_ended_does_not_count():
+    """Pods that have ended are not followed, and a metrics API may still have values of them."""
+    served = [
+        ITEM | {"describedObject": {"name": name}, "value": value} for name, value in (("p", "11"), ("old", "90"))
+    ]
+    group = says(200, {"preferredVersion": {"version": "v1beta2"}})
+    async with faulty([group, says(200, {"items": served})]) as server:
+        kinds = Kinds(server.session, lambda: NOW)
+        measurements = Measurements(server.session, kinds, lambda: NOW, None, sync_seconds=15, timeout_seconds=20)
+        scale = Scale(1, 1, "app=web", REPLICA_SETS, {})
+        tolerances = Tolerances(0.1, 0.1)
+        request = MetricRequest("n", scale, [target_pod("p")], tolerances, ControllerSettings(), NOW)
+        measured = await measurements.measure([MetricSpec("Pods", "qps", average_value=10_000)], request)
+    (proposal,) = measured.outcomes
+    assert (proposal.replicas, proposal.average_value) == (1, 11_000)

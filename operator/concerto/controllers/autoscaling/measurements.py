@@ -71,8 +71,13 @@ class MetricRequest:
     gone: Sequence[Gone] = ()
 
     def readings(self, samples: Mapping[str, Sample]) -> PodReadings:
-        """What the replica rules need, with these readings by pod name."""
-        return PodReadings(self.scale.replicas, self.pods, samples, self.tolerances, self.settings, self.now, self.gone)
+        """What the replica rules need, with these readings by pod name.
+
+        A source may go on serving the last value of a pod that has ended, and such pods are not followed: it carries no
+        load, so only readings of ``pods`` count.
+        """
+        known = {pod.name: samples[pod.name] for pod in self.pods if pod.name in samples}
+        return PodReadings(self.scale.replicas, self.pods, known, self.tolerances, self.settings, self.now, self.gone)
 
 
 @dataclass(frozen=True)
