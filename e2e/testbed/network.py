@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-_numbers = itertools.count()
+# The third part of a network's address, and its number: no two networks of this machine share it
+_NUMBERS = range(250)
 
 
 class Network:
@@ -18,9 +17,9 @@ class Network:
         host: this machine's address, as seen from inside.
     """
 
-    def __init__(self, name: str, number: int) -> None:
+    def __init__(self, number: int) -> None:
         """Nothing exists yet; see `open_network`."""
-        self.name = name
+        self.name = f"concerto-{number}"
         self.host = f"10.79.{number}.1"
         self._inside = f"10.79.{number}.2"
 
@@ -50,18 +49,28 @@ class Network:
     def _filter(self, *arguments: str) -> None:
         _run(*self.wrap(["iptables", "--wait", *arguments]))
 
-    def _make(self) -> None:
-        cable = self.name[-15:]
-        _run("ip", "netns", "add", self.name)
-        _run("ip", "link", "add", cable, "type", "veth", "peer", "name", "inside", "netns", self.name)
-        _run("ip", "address", "add", f"{self.host}/24", "dev", cable)
-        _run("ip", "link", "set", cable, "up")
+    def _claim(self) -> bool:
+        """Make the namespace; False if the number is taken: the kernel gives a name only once."""
+        made = subprocess.run(["ip", "netns", "add", self.name], capture_output=True, text=True, check=False)
+        if made.returncode and "File exists" not in made.stderr:
+            raise RuntimeError(made.stderr.strip())
+        return made.returncode == 0
+
+    def _connect(self) -> None:
+        _run("ip", "link", "add", self.name, "type", "veth", "peer", "name", "inside", "netns", self.name)
+        _run("ip", "address", "add", f"{self.host}/24", "dev", self.name)
+        _run("ip", "link", "set", self.name, "up")
         for command in (
             ("address", "add", f"{self._inside}/24", "dev", "inside"),
             ("link", "set", "inside", "up"),
             ("link", "set", "lo", "up"),
         ):
             _run(*self.wrap(["ip", *command]))
+
+    def _remove(self) -> None:
+        # The cable first: the namespace lives on while a process is inside, and its cable would take up the address
+        subprocess.run(["ip", "link", "delete", self.name], capture_output=True)
+        subprocess.run(["ip", "netns", "delete", self.name], capture_output=True)
 
 
 @contextmanager
@@ -71,18 +80,22 @@ def open_network() -> Iterator[Network]:
     Raises:
         RuntimeError: this process may not make one, or has no ``ip`` or ``iptables``.
     """
-    number = (os.getpid() + next(_numbers)) % 250
-    network = Network(f"concerto-{os.getpid()}-{number}", number)
+    try:
+        network = next((network for network in map(Network, _NUMBERS) if network._claim()), None)
+    except (OSError, RuntimeError) as error:
+        raise RuntimeError(f"no network namespace can be made: {error}") from error
+    if network is None:
+        raise RuntimeError("no network namespace can be made: earlier ones have all numbers (ip netns list)")
     try:
         try:
-            network._make()
+            network._connect()
             network.mend()
         except (OSError, subprocess.CalledProcessError) as error:
             detail = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
             raise RuntimeError(f"no network namespace can be made: {detail}") from error
         yield network
     finally:
-        subprocess.run(["ip", "netns", "delete", network.name], capture_output=True)
+        network._remove()
 
 
 def _run(*command: str) -> None:
