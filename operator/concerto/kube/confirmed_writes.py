@@ -28,6 +28,8 @@ class WriteSettings:
             whose outcome is unknown is repeated for ever.
         max_webhook_failures: after how many attempts that failed at an admission webhook the write counts as refused.
         max_webhook_seconds: or after how long, where the webhook takes long to fail.
+        repeats_conflicts: whether a write that was refused with a conflict is repeated where a read shows nothing that
+            explains it: the read was of a moment before, or the refusal is a webhook's, which may last.
     """
 
     first_backoff_seconds: float = 0.1
@@ -35,6 +37,7 @@ class WriteSettings:
     give_up_after_seconds: float = float("inf")
     max_webhook_failures: int = 3
     max_webhook_seconds: float = 15.0
+    repeats_conflicts: bool = False
 
 
 class NotWritten(KubeError):
@@ -126,9 +129,10 @@ async def write_until_known(
                 continue
             if found is not None:
                 return found
-        if is_refusal:
-            raise failure
         elapsed = clock() - began
+        is_repeated = settings.repeats_conflicts and isinstance(failure, Conflict)
+        if is_refusal and not (is_repeated and elapsed <= settings.give_up_after_seconds):
+            raise failure
         if webhook_failures >= settings.max_webhook_failures or (
             webhook_failed and elapsed >= settings.max_webhook_seconds
         ):

@@ -7,6 +7,7 @@ a row the same answer whatever other rows it is asked about, except in ``Score.n
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -176,6 +177,24 @@ class PluginDefaults:
     def remove_pod(self, state: Any, pod: PodView, row: int) -> Ints:
         """The state knows no pods."""
         return NO_ROWS
+
+
+class CountsPods(ABC):
+    """A plugin whose state holds numbers of pods, by domain: a pod that leaves is counted down as it was counted up."""
+
+    reach: ClassVar[Reach] = Reach.DOMAIN
+
+    def add_pod(self, state: Any, pod: PodView, row: int) -> Ints:
+        """See Plugin."""
+        return self.count_pod(state, pod, row, 1)
+
+    def remove_pod(self, state: Any, pod: PodView, row: int) -> Ints:
+        """See Plugin."""
+        return self.count_pod(state, pod, row, -1)
+
+    @abstractmethod
+    def count_pod(self, state: Any, pod: PodView, row: int, sign: int) -> Ints:
+        """Add what the pod on the row counts for, times the sign; returns the rows to ask again."""
 
 
 class Filter(Plugin, Protocol):

@@ -81,6 +81,18 @@ def test_the_node_is_the_only_annotation_that_is_written():
     }
 
 
+async def binding_ends(bindings, script, problem, writes):
+    async with faulty(script) as server:
+        world = World(server)
+        binding = asyncio.create_task(world.binder.bind(POD, bindings, 20.0))
+        if problem is None:
+            await server.asked(len(script))
+            world.bound()
+        result = await binding
+        assert (result is None) if problem is None else problem in result
+        assert patches(server) == writes
+
+
 STATIC_WRITES = {
     "done": ([says(200, HELD)], None, 1),
     "lost, and done": ([resets, says(200, HELD)], None, 1),
@@ -114,15 +126,7 @@ STATIC_WRITES = {
 
 @pytest.mark.parametrize(("script", "problem", "writes"), STATIC_WRITES.values(), ids=STATIC_WRITES)
 async def test_holding_a_volume_ends_as_the_volume_says(script, problem, writes):
-    async with faulty(script) as server:
-        world = World(server)
-        binding = asyncio.create_task(world.binder.bind(POD, STATIC, 20.0))
-        if problem is None:
-            await server.asked(len(script))
-            world.bound()
-        result = await binding
-        assert (result is None) if problem is None else problem in result
-        assert patches(server) == writes
+    await binding_ends(STATIC, script, problem, writes)
 
 
 DYNAMIC_WRITES = {
@@ -147,15 +151,7 @@ DYNAMIC_WRITES = {
 
 @pytest.mark.parametrize(("script", "problem", "writes"), DYNAMIC_WRITES.values(), ids=DYNAMIC_WRITES)
 async def test_selecting_a_node_ends_as_the_claim_says(script, problem, writes):
-    async with faulty(script) as server:
-        world = World(server)
-        binding = asyncio.create_task(world.binder.bind(POD, DYNAMIC, 20.0))
-        if problem is None:
-            await server.asked(len(script))
-            world.bound()
-        result = await binding
-        assert (result is None) if problem is None else problem in result
-        assert patches(server) == writes
+    await binding_ends(DYNAMIC, script, problem, writes)
 
 
 ENDS = {

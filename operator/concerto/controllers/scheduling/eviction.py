@@ -7,7 +7,7 @@ is kept for: the next leader reads the nomination, and finishes what was begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from concerto.api.pod import PREEMPTED, PodView
@@ -35,6 +35,25 @@ class EvictionSettings:
 
 class NotNeeded(Exception):
     """The pod that room was made for needs none any more, or not there: no victim is to be evicted for it."""
+
+
+@dataclass(frozen=True)
+class _Write:
+    """One write to a pod.
+
+    Attributes:
+        name: in the names of failpoints.
+        pod: the pod.
+        method, path, body: the request.
+        is_done: whether the pod, as it was read, shows the write.
+    """
+
+    name: str
+    pod: PodView
+    method: str
+    path: str
+    body: Object | Patch
+    is_done: Callable[[Object], bool]
 
 
 class PodWriter:
@@ -70,9 +89,9 @@ class PodWriter:
         Raises:
             KubeError: the API server refuses it.
         """
-        body = _status_patch(pod, {"nominatedNodeName": node or None})
+        status = {"nominatedNodeName": node or None}
         async with self._nominations:
-            return await self._write("nomination", pod, body, lambda found: _is_nominated(found, node))
+            return await self._write_status("nomination", pod, status, lambda found: _is_nominated(found, node))
 
     async def evict(self, victim: PodView, preemptor: PodView, is_needed: Callable[[], bool]) -> bool:
         """Set the victim's condition DisruptionTarget, and delete it with its own grace period.
@@ -98,63 +117,28 @@ class PodWriter:
                 "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
                 "lastTransitionTime": wall_timestamp(),
             }
-            body = _status_patch(victim, {"conditions": [condition]})
-            if not await self._write("disruption-target", victim, body, _is_disrupted, is_needed):
+            status = {"conditions": [condition]}
+            if not await self._write_status("disruption-target", victim, status, _is_disrupted, is_needed):
                 return False
             return await self._delete(victim, is_needed)
 
-    async def _write(
+    async def _write_status(
         self,
         name: str,
         pod: PodView,
-        body: Object,
+        status: Object,
         is_written: Callable[[Object], bool],
         is_needed: Callable[[], bool] = lambda: True,
     ) -> bool:
-        async def write() -> bool:
-            _require(is_needed)
-            await self._session.request(
-                "PATCH",
-                PODS.path(pod.namespace, pod.name, "status"),
-                body=Patch(STRATEGIC_PATCH, body),
-                timeout_seconds=self._settings.timeout_seconds,
-                attempts=1,
-            )
-            return True
-
-        async def read_back() -> bool | None:
-            found = await self._find(pod)
-            if found is None:
-                return False
-            return True if is_written(found) else None
-
-        try:
-            return await self._until_known(name, write, read_back)
-        except NotFound:
-            return False
+        # A strategic merge patch; the UID is a precondition
+        patch = Patch(STRATEGIC_PATCH, {"metadata": {"uid": pod.uid}, "status": status})
+        path = PODS.path(pod.namespace, pod.name, "status")
+        return await self._until_known(_Write(name, pod, "PATCH", path, patch, is_written), is_needed)
 
     async def _delete(self, pod: PodView, is_needed: Callable[[], bool]) -> bool:
-        async def write() -> bool:
-            _require(is_needed)
-            await self._session.request(
-                "DELETE",
-                PODS.path(pod.namespace, pod.name),
-                body={"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}},
-                timeout_seconds=self._settings.timeout_seconds,
-                attempts=1,
-            )
-            return True
-
-        async def read_back() -> bool | None:
-            found = await self._find(pod)
-            if found is None:
-                return False
-            return True if "deletionTimestamp" in found["metadata"] else None
-
-        try:
-            return await self._until_known("eviction", write, read_back)
-        except NotFound:
-            return False
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+        path = PODS.path(pod.namespace, pod.name)
+        return await self._until_known(_Write("eviction", pod, "DELETE", path, body, _is_being_deleted), is_needed)
 
     async def _find(self, pod: PodView) -> Object | None:
         """The pod as the API server has it; None if it is gone or has ended, or another one has its name."""
@@ -165,27 +149,33 @@ class PodWriter:
         ended = (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
         return None if ended or found["metadata"]["uid"] != pod.uid else found
 
-    async def _until_known(
-        self, name: str, write: Callable[[], Awaitable[bool]], read_back: Callable[[], Awaitable[bool | None]]
-    ) -> bool:
-        return await write_until_known(
-            write,
-            read_back,
-            may_write=self._may_write,
-            on_failure=self._on_failure,
-            name=name,
-            settings=WriteSettings(give_up_after_seconds=self._settings.give_up_after_seconds),
-        )
+    async def _until_known(self, made: _Write, is_needed: Callable[[], bool]) -> bool:
+        """Repeat it until its outcome is known; False if the pod is gone or has ended."""
 
+        async def write() -> bool:
+            if not is_needed():
+                raise NotNeeded("it needs the room no longer, or not there")
+            timeout = self._settings.timeout_seconds
+            await self._session.request(made.method, made.path, body=made.body, timeout_seconds=timeout, attempts=1)
+            return True
 
-def _require(is_needed: Callable[[], bool]) -> None:
-    if not is_needed():
-        raise NotNeeded("it needs the room no longer, or not there")
+        async def read_back() -> bool | None:
+            found = await self._find(made.pod)
+            if found is None:
+                return False
+            return True if made.is_done(found) else None
 
-
-def _status_patch(pod: PodView, status: Object) -> Object:
-    """A strategic merge patch; the UID is a precondition."""
-    return {"metadata": {"uid": pod.uid}, "status": status}
+        try:
+            return await write_until_known(
+                write,
+                read_back,
+                may_write=self._may_write,
+                on_failure=self._on_failure,
+                name=made.name,
+                settings=WriteSettings(give_up_after_seconds=self._settings.give_up_after_seconds),
+            )
+        except NotFound:
+            return False
 
 
 def _is_nominated(found: Object, node: str) -> bool:
@@ -195,3 +185,7 @@ def _is_nominated(found: Object, node: str) -> bool:
 def _is_disrupted(found: Object) -> bool:
     conditions = (found.get("status") or {}).get("conditions") or ()
     return any(c["type"] == "DisruptionTarget" and c.get("reason") == PREEMPTED for c in conditions)
+
+
+def _is_being_deleted(found: Object) -> bool:
+    return "deletionTimestamp" in found["metadata"]

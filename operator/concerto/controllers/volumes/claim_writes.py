@@ -6,7 +6,6 @@ somebody else has changed since. What is not known to have been written is read 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -143,23 +142,18 @@ class ClaimWrites:
             return None if found["metadata"]["resourceVersion"] == version else found
 
         retries = WriteSettings(
-            settings.first_backoff_seconds, settings.max_backoff_seconds, settings.give_up_after_seconds
+            settings.first_backoff_seconds,
+            settings.max_backoff_seconds,
+            settings.give_up_after_seconds,
+            repeats_conflicts=True,
         )
-        clock = asyncio.get_running_loop().time
-        began, backoff = clock(), settings.first_backoff_seconds
-        while True:
-            try:
-                return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
-            except NotFound as error:
-                raise NotBound(error.message) from error
-            except Conflict as error:
-                # Refused at this version, which is still what a read shows: the read was of a moment before, or the
-                # refusal is a webhook's, which may last
-                if clock() - began > settings.give_up_after_seconds:
-                    raise NotBound(f"volumes could not be bound: {error.message}") from error
-                await asyncio.sleep(backoff)
-                backoff = min(backoff * 2, settings.max_backoff_seconds)
-            except ApiError as error:
-                raise NotBound(f"the API server refused to bind volumes: {error.message}") from error
-            except NotWritten as error:
-                raise NotBound(f"volumes could not be bound: {error}") from error
+        try:
+            return await write_until_known(write, read_back, may_write=self._may_write, settings=retries, name=name)
+        except NotFound as error:
+            raise NotBound(error.message) from error
+        except Conflict as error:
+            raise NotBound(f"volumes could not be bound: {error.message}") from error
+        except ApiError as error:
+            raise NotBound(f"the API server refused to bind volumes: {error.message}") from error
+        except NotWritten as error:
+            raise NotBound(f"volumes could not be bound: {error}") from error

@@ -88,3 +88,19 @@ class DomainCounts:
         if not self.labelled[row]:
             return NO_ROWS
         return np.flatnonzero(self._codes == self._codes[row])
+
+
+class CountsByKey(dict[str, DomainCounts]):
+    """Counts by domain of several topology keys; those of a key begin with nothing when they are first asked for.
+
+    Args:
+        cluster: the cluster.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def __missing__(self, topology_key: str) -> DomainCounts:
+        counts = self[topology_key] = DomainCounts(self._cluster, topology_key)
+        return counts

@@ -10,8 +10,8 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import PodAffinityTerm
-from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach, union
-from concerto.scheduling.plugins.domains import DomainCounts
+from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query, union
+from concerto.scheduling.plugins.domains import CountsByKey, DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Codes, Ints, Rows
@@ -28,20 +28,20 @@ class RequiredTerms:
         pod: the pod.
         cluster: the cluster.
         namespace: labels of the pod's namespace.
+        refusing: by topology key, anti-affinity terms of other pods that select the pod, by domain.
         required: selection of the pods that match all affinity terms; None without any.
         present: for each affinity term, those pods by domain of its topology key.
         refused: each anti-affinity term, and the pods that it selects by domain.
-        refusing: by topology key, anti-affinity terms of other pods that select the pod, by domain.
         starts_group: whether the pod matches its own affinity terms, and no pod does yet.
     """
 
     pod: PodView
     cluster: ClusterState
     namespace: Mapping[str, str]
+    refusing: CountsByKey
     required: PodSelection | None = None
     present: list[DomainCounts] = field(default_factory=list)
     refused: list[tuple[PodSelection, DomainCounts]] = field(default_factory=list)
-    refusing: dict[str, DomainCounts] = field(default_factory=dict)
     starts_group: bool = False
 
     def refresh(self) -> bool:
@@ -52,11 +52,10 @@ class RequiredTerms:
         return self.starts_group != before
 
 
-class InterPodAffinity(FilterDefaults):
+class InterPodAffinity(CountsPods, FilterDefaults):
     """The pod's domain has the pods that it requires, none that it refuses, and none that refuses it."""
 
     name: ClassVar[str] = "InterPodAffinity"
-    reach: ClassVar[Reach] = Reach.DOMAIN
     refusals: ClassVar[tuple[str, ...]] = (
         "node(s) didn't match pod affinity rules",
         "node(s) didn't match pod anti-affinity rules",
@@ -68,7 +67,7 @@ class InterPodAffinity(FilterDefaults):
     def prepare(self, query: Query) -> RequiredTerms:
         """Counts by domain. Any pod may be refused by one that is placed later in the cycle."""
         pod, cluster = query.pod, query.cluster
-        state = RequiredTerms(pod, cluster, cluster.namespaces.labels(pod.namespace))
+        state = RequiredTerms(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
         counts = cluster.pod_counts
         if terms := pod.shape.affinity:
             state.required = selection_of(cluster, pod, *terms)
@@ -78,7 +77,7 @@ class InterPodAffinity(FilterDefaults):
             selection = selection_of(cluster, pod, term)
             state.refused.append((selection, DomainCounts(cluster, term.topology_key, counts.by_row(selection))))
         for (_, term), by_row_of_term in cluster.terms.refusing.selecting(pod.namespace, pod.labels, state.namespace):
-            _refusing(state, term.topology_key).add_rows(by_row_of_term)
+            state.refusing[term.topology_key].add_rows(by_row_of_term)
         state.refresh()
         return state
 
@@ -96,15 +95,8 @@ class InterPodAffinity(FilterDefaults):
             codes[~passes] = _LACKS
         return codes
 
-    def add_pod(self, state: RequiredTerms, pod: PodView, row: int) -> Ints:
+    def count_pod(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:
         """The domains that the pod's terms and the state's terms name."""
-        return self._count(state, pod, row, 1)
-
-    def remove_pod(self, state: RequiredTerms, pod: PodView, row: int) -> Ints:
-        """The domains that the pod's terms and the state's terms name."""
-        return self._count(state, pod, row, -1)
-
-    def _count(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:
         rows = NO_ROWS
         if state.required is not None and state.required.matches(pod):
             for counts in state.present:
@@ -117,17 +109,10 @@ class InterPodAffinity(FilterDefaults):
                 rows = union(rows, counts.rows_beside(row))
         for term in pod.shape.anti_affinity:
             if term.selects(pod.namespace, state.pod.namespace, state.pod.labels, state.namespace):
-                counts = _refusing(state, term.topology_key)
+                counts = state.refusing[term.topology_key]
                 if counts.add(row, sign):
                     rows = union(rows, counts.rows_beside(row))
         return rows
-
-
-def _refusing(state: RequiredTerms, topology_key: str) -> DomainCounts:
-    found = state.refusing.get(topology_key)
-    if found is None:
-        found = state.refusing[topology_key] = DomainCounts(state.cluster, topology_key)
-    return found
 
 
 def selection_of(cluster: ClusterState, pod: PodView, *terms: PodAffinityTerm) -> PodSelection:

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, Query, Reach, ScoreDefaults, union
-from concerto.scheduling.plugins.domains import DomainCounts
+from concerto.scheduling.framework import NO_ROWS, CountsPods, Query, ScoreDefaults, union
+from concerto.scheduling.plugins.domains import CountsByKey
 from concerto.scheduling.plugins.inter_pod_affinity.filter import selection_of
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Floats, Ints, Rows
@@ -26,26 +26,19 @@ class Preferences:
         pod: the pod.
         cluster: the cluster.
         namespace: labels of the pod's namespace.
-        own: weight, topology key and selection of each preferred term of the pod.
         sums: by topology key, weights of the pod's terms for the pods that they select, and of other pods' terms that
             select the pod.
+        own: weight, topology key and selection of each preferred term of the pod.
     """
 
     pod: PodView
     cluster: ClusterState
     namespace: Mapping[str, str]
+    sums: CountsByKey
     own: list[tuple[int, str, PodSelection]] = field(default_factory=list)
-    sums: dict[str, DomainCounts] = field(default_factory=dict)
-
-    def of_key(self, topology_key: str) -> DomainCounts:
-        """The sums of one topology key."""
-        found = self.sums.get(topology_key)
-        if found is None:
-            found = self.sums[topology_key] = DomainCounts(self.cluster, topology_key)
-        return found
 
 
-class InterPodAffinity(ScoreDefaults):
+class InterPodAffinity(CountsPods, ScoreDefaults):
     """The weights of terms that are met in the node's domains, those of the pod and of pods that run there.
 
     Terms of pods that run count for a pod that they select, required affinity with weight 1. 0 for the least sum of a
@@ -53,19 +46,18 @@ class InterPodAffinity(ScoreDefaults):
     """
 
     name: ClassVar[str] = "InterPodAffinity"
-    reach: ClassVar[Reach] = Reach.DOMAIN
     needs_normalising: ClassVar[bool] = True
 
     def prepare(self, query: Query) -> Preferences:
         """Sums by domain. Any pod may be preferred by one that is placed later in the cycle."""
         pod, cluster = query.pod, query.cluster
-        state = Preferences(pod, cluster, cluster.namespaces.labels(pod.namespace))
+        state = Preferences(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
         for weight, term in pod.shape.soft_affinity:
             selection = selection_of(cluster, pod, term)
             state.own.append((weight, term.topology_key, selection))
-            state.of_key(term.topology_key).add_column(cluster.pod_counts.by_row(selection), weight)
+            state.sums[term.topology_key].add_column(cluster.pod_counts.by_row(selection), weight)
         for (weight, term), rows in cluster.terms.preferring.selecting(pod.namespace, pod.labels, state.namespace):
-            state.of_key(term.topology_key).add_rows(rows, weight)
+            state.sums[term.topology_key].add_rows(rows, weight)
         return state
 
     def score(self, state: Preferences, rows: Rows) -> Floats:
@@ -85,15 +77,8 @@ class InterPodAffinity(ScoreDefaults):
         normalised: Floats = np.floor(100.0 * ((scores - least) / (greatest - least)))
         return normalised
 
-    def add_pod(self, state: Preferences, pod: PodView, row: int) -> Ints:
+    def count_pod(self, state: Preferences, pod: PodView, row: int, sign: int) -> Ints:
         """The domains whose sums the pod changes."""
-        return self._count(state, pod, row, 1)
-
-    def remove_pod(self, state: Preferences, pod: PodView, row: int) -> Ints:
-        """The domains whose sums the pod changes."""
-        return self._count(state, pod, row, -1)
-
-    def _count(self, state: Preferences, pod: PodView, row: int, sign: int) -> Ints:
         rows = NO_ROWS
         changes = [(weight, key) for weight, key, selection in state.own if selection.matches(pod)]
         changes += [
@@ -102,7 +87,7 @@ class InterPodAffinity(ScoreDefaults):
             if term.selects(pod.namespace, state.pod.namespace, state.pod.labels, state.namespace)
         ]
         for weight, key in changes:
-            sums = state.of_key(key)
+            sums = state.sums[key]
             if sums.add(row, sign * weight):
                 rows = union(rows, sums.rows_beside(row))
         return rows

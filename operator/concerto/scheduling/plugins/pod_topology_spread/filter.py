@@ -10,7 +10,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach, union
+from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query, union
 from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
@@ -55,11 +55,10 @@ class HardSpread:
     constraints: tuple[HardConstraint, ...]
 
 
-class PodTopologySpread(FilterDefaults):
+class PodTopologySpread(CountsPods, FilterDefaults):
     """With the pod, no domain has more than ``maxSkew`` matching pods more than the domain that has the fewest."""
 
     name: ClassVar[str] = "PodTopologySpread"
-    reach: ClassVar[Reach] = Reach.DOMAIN
     refusals: ClassVar[tuple[str, ...]] = (_REFUSAL, f"{_REFUSAL} (missing required label)")
     resolvable: ClassVar[frozenset[int]] = frozenset({_SKEWED})
     requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED | Change.PLACED
@@ -90,15 +89,8 @@ class PodTopologySpread(FilterDefaults):
             codes[~each.counts.has(rows)] = _MISSING_LABEL
         return codes
 
-    def add_pod(self, state: HardSpread, pod: PodView, row: int) -> Ints:
+    def count_pod(self, state: HardSpread, pod: PodView, row: int, sign: int) -> Ints:
         """The pod's domain; all rows if another domain has the fewest now."""
-        return self._count(state, pod, row, 1)
-
-    def remove_pod(self, state: HardSpread, pod: PodView, row: int) -> Ints:
-        """The pod's domain; all rows if another domain has the fewest now."""
-        return self._count(state, pod, row, -1)
-
-    def _count(self, state: HardSpread, pod: PodView, row: int, sign: int) -> Ints:
         rows = NO_ROWS
         for each in state.constraints:
             if each.selection.matches(pod) and each.counts.add(row, sign):

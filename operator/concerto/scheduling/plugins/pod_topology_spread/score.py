@@ -9,7 +9,7 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.pod_constraints import SpreadConstraint
-from concerto.scheduling.framework import NO_ROWS, Query, Reach, ScoreDefaults, rounded
+from concerto.scheduling.framework import NO_ROWS, CountsPods, Query, ScoreDefaults, rounded
 from concerto.scheduling.plugins.domains import DomainCounts
 from concerto.scheduling.plugins.pod_topology_spread.filter import eligible, selection_of
 from concerto.scheduling.state.cluster import ClusterState
@@ -72,11 +72,10 @@ def default_constraints(query: Query) -> tuple[SpreadConstraint, ...]:
     )
 
 
-class PodTopologySpread(ScoreDefaults):
+class PodTopologySpread(CountsPods, ScoreDefaults):
     """The fewer matching pods in the node's domains, the better; a topology with more domains weighs more."""
 
     name: ClassVar[str] = "PodTopologySpread"
-    reach: ClassVar[Reach] = Reach.DOMAIN
     needs_normalising: ClassVar[bool] = True
 
     def prepare(self, query: Query) -> SoftSpread | None:
@@ -116,15 +115,8 @@ class PodTopologySpread(ScoreDefaults):
             normalised = np.floor(100.0 * (greatest + least - sums) / greatest)
         return np.where(np.isnan(scores), np.nan, np.where(state.ignored, 0.0, normalised))
 
-    def add_pod(self, state: SoftSpread, pod: PodView, row: int) -> Ints:
+    def count_pod(self, state: SoftSpread, pod: PodView, row: int, sign: int) -> Ints:
         """No rows: all scores are computed anew in any case."""
-        return self._count(state, pod, row, 1)
-
-    def remove_pod(self, state: SoftSpread, pod: PodView, row: int) -> Ints:
-        """No rows: all scores are computed anew in any case."""
-        return self._count(state, pod, row, -1)
-
-    def _count(self, state: SoftSpread, pod: PodView, row: int, sign: int) -> Ints:
         for each in state.constraints:
             if each.selection.matches(pod):
                 each.by_row[row] += sign

@@ -14,7 +14,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.pod_volumes import Disk, DiskKey
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach
+from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Codes, Ints, Rows
 from concerto.scheduling.state.volumes import VolumeIndex
@@ -41,11 +41,10 @@ class _State:
     refusal: str
 
 
-class VolumeRestrictions(FilterDefaults):
+class VolumeRestrictions(CountsPods, FilterDefaults):
     """No pod on the node has a conflicting disk, and no pod anywhere a claim that is for one pod."""
 
     name: ClassVar[str] = "VolumeRestrictions"
-    reach: ClassVar[Reach] = Reach.DOMAIN
     refusals: ClassVar[tuple[str, ...]] = (
         "node(s) had no available disk",
         "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
@@ -81,21 +80,14 @@ class VolumeRestrictions(FilterDefaults):
         codes = np.where(state.conflicts[rows] > 0, 1, 2 if state.users else 0)
         return (np.ones_like(codes) if state.refusal else codes).astype(np.int8)
 
-    def add_pod(self, state: _State, pod: PodView, row: int) -> Ints:
-        """Count the other pod's disks on the row, and its claims everywhere."""
-        return self._count(state, pod, row, 1)
-
-    def remove_pod(self, state: _State, pod: PodView, row: int) -> Ints:
-        """Take the other pod's disks off the row, and its claims."""
-        return self._count(state, pod, row, -1)
-
-    def _count(self, state: _State, pod: PodView, row: int, change: int) -> Ints:
+    def count_pod(self, state: _State, pod: PodView, row: int, sign: int) -> Ints:
+        """The other pod's disks count on the row, its claims everywhere."""
         disks = sum(own.conflicts(other) for other in pod.volumes.disks for own in state.disks.get(other.key, ()))
         claims = sum(
             not used.ephemeral and ClaimKey(pod.namespace, used.name) in state.claims for used in pod.volumes.claims
         )
-        state.conflicts[row] += change * disks
-        state.users += change * claims
+        state.conflicts[row] += sign * disks
+        state.users += sign * claims
         if claims:
             return np.arange(len(state.conflicts))
         return np.array([row]) if disks else NO_ROWS
