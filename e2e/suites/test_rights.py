@@ -57,7 +57,7 @@ def volume(namespace: str) -> dict[str, Any]:
         "storageClassName": "rights",
         "persistentVolumeReclaimPolicy": "Retain",
         "hostPath": {"path": "/nowhere"},
-        "claimRef": {"namespace": namespace, "name": "somebody-elses"},
+        "claimRef": {"namespace": namespace, "name": "somebody-elses", "uid": "somebody-elses"},
     }
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "rights-disk"}, "spec": spec}
 
@@ -204,6 +204,7 @@ ALL = {
     "label a volume": Try("merge", VOLUME, LABELS),
     "annotate a volume": Try("merge", VOLUME, {"metadata": {"annotations": {"tried": "true"}}}),
     "take a volume from its claim": Try("merge", VOLUME, {"spec": {"claimRef": {"name": "mine"}}}),
+    "give a volume to a claim of the same name": Try("merge", VOLUME, {"spec": {"claimRef": {"uid": "another"}}}),
     "free a volume from its claim": Try("merge", VOLUME, {"spec": {"claimRef": None}}),
     "delete a volume": Try("DELETE", VOLUME),
     "make a claim that nobody can remove": Try("merge", CLAIM, {"metadata": {"finalizers": ["example.com/never"]}}),
