@@ -1,9 +1,12 @@
 """Placements of a cycle that make nodes feasible, or better, for pods that come later in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.framework import FilterDefaults, Reach, ScoreDefaults
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -12,10 +15,10 @@ NAMES = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
 X = {"labels": {"app": "x"}}
 
 
-def cycle(*heads):
+def cycle(*heads, by=None):
     nodes = [node(name, labels={"zone": zone}) for name, zone in NAMES.items()]
     cluster = cluster_state(nodes, (), [capacity(name, 50.0) for name in NAMES])
-    result = schedule(cluster, heads, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(0))
+    result = schedule(cluster, heads, {"concerto": by or profile()}, now=NOW, generator=np.random.default_rng(0))
     return {d.pod.name: d.assignment.node for d in result.decisions}, [u.pod.name for u in result.unschedulable]
 
 
@@ -72,3 +75,58 @@ def test_a_pod_with_anti_affinity_keeps_plain_pods_of_the_same_cycle_away():
     assert not failed
     assert NAMES[placed["alone"]] != NAMES[placed["x0"]]
     assert {NAMES[placed[f"x{i}"]] for i in range(6)} == {NAMES[placed["x0"]]}
+
+
+class Asked(FilterDefaults):
+    """Lets every node pass, and keeps how many it was asked about each time."""
+
+    name = "Asked"
+
+    def __init__(self):
+        self.rows = []
+
+    def check(self, state, rows):
+        codes = np.zeros_like(state.cluster.nodes.exists[: state.cluster.size][rows], dtype=np.int8)
+        self.rows.append(len(codes))
+        return codes
+
+
+# The first pod with an affinity term makes labels matter that did not: its like are evaluated once more
+LOOKS_AT_ALL = {"spread": (spread("DoNotSchedule"), 1), "affinity": (X | wants("x"), 2)}
+
+
+@pytest.mark.parametrize(("spec", "looks"), LOOKS_AT_ALL.values(), ids=LOOKS_AT_ALL)
+def test_filters_that_look_at_single_nodes_are_asked_only_about_the_node_that_a_pod_has_come_to(spec, looks):
+    asked = Asked()
+    by = profile()
+    _, failed = cycle(*(pod(f"p{i}", **spec) for i in range(6)), by=replace(by, filters=(*by.filters, asked)))
+    assert not failed
+    assert asked.rows == looks * [4] + (6 - looks) * [1]
+
+
+class Fixed(ScoreDefaults):
+    """A score that no placement changes."""
+
+    name = "Fixed"
+    reach = Reach.NOWHERE
+    needs_normalising = True
+
+    def __init__(self):
+        self.normalised = 0
+
+    def score(self, state, rows):
+        return np.arange(4.0)[rows]
+
+    def normalise(self, state, scores):
+        self.normalised += 1
+        return scores * 100.0 / np.nanmax(scores)
+
+
+def test_a_score_is_normalised_again_only_when_it_or_the_feasible_nodes_have_changed():
+    fixed = Fixed()
+    by = replace(profile(), scores=((fixed, 1),))
+    cycle(*(pod(f"p{i}") for i in range(6)), by=by)
+    assert fixed.normalised == 1
+    placed, _ = cycle(*(pod(f"p{i}", requests={"cpu": "3"}) for i in range(3)), by=by)
+    assert placed == {"p0": "b2", "p1": "b1", "p2": "a2"}, "a node that is full is not the measure of the others"
+    assert fixed.normalised == 1 + 3

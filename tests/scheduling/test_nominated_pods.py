@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from concerto.scheduling import evaluation
+from concerto.scheduling import evaluation, feasibility
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -123,7 +123,7 @@ def test_room_that_a_nominated_pod_leaves_is_given_away_in_the_same_cycle():
 def test_alike_nominated_pods_are_evaluated_once(monkeypatch):
     made = []
 
-    class Counted(evaluation.Feasibility):
+    class Counted(feasibility.Feasibility):
         def __init__(self, *args):
             made.append(self)
             super().__init__(*args)

@@ -18,7 +18,8 @@ from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.capacity.kinds.cost import Cost
-from concerto.scheduling.evaluation import Evaluation, Placement, Ranked, reserved
+from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
+from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.framework import Query
 from concerto.scheduling.large_pod_drain import LargePodDrain, ignores_size_by_kind, required_cpu, waits
 from concerto.scheduling.profile import Profile

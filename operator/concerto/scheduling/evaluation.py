@@ -6,7 +6,7 @@ changed since: within a cycle nothing happens to the cluster but the cycle's own
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,18 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.score_arguments import MissingMetrics
-from concerto.scheduling.framework import NO_ROWS, Filter, Plugin, Query, Reach, union
+from concerto.scheduling.feasibility import Feasibility, Placement, rows_to_ask
+from concerto.scheduling.framework import Filter, Query, Reach, union
 from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
-from concerto.scheduling.nominated_room import refusal_beside
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
-from concerto.scheduling.state.what_if import RowWhatIf
+from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows, compact
 
 _FILLED: tuple[MissingMetrics, ...] = ("LeastScore", "Abstain")
 _SHOWN: tuple[MissingMetrics, ...] = ("LeastScore",)
 """Rules whose filled in score is shown as the plugin's: under Abstain it is the other nodes'."""
 NEUTRAL = 50.0
 """Score of a node on which every score plugin abstains: neither the best nor the worst."""
-
-Placement = tuple[PodView | None, int]
-"""A pod that the cycle has placed and its row; without a pod, a row that has changed in another way."""
 
 
 def reserved(cluster: ClusterState, reservation: ReservationKey | None) -> Floats:
@@ -54,87 +50,6 @@ class Ranked:
     node: str
     score: float
     by_plugin: tuple[tuple[str, float], ...]
-
-
-class Feasibility:
-    """Which rows the filters let pass.
-
-    Args:
-        query: the first pod of the template.
-        filters: the profile's.
-
-    Attributes:
-        filters: those that concern the pod, with what they prepared, in order.
-        feasible: by row, whether every filter lets it pass.
-    """
-
-    def __init__(self, query: Query, filters: Iterable[Filter]) -> None:
-        self.filters = [(f, state) for f in filters if (state := f.prepare(query)) is not None]
-        self._by_row = [(f, state) for f, state in self.filters if f.reach is Reach.ROW]
-        self._by_domain = [(f, state) for f, state in self.filters if f.reach is Reach.DOMAIN]
-        every = slice(0, query.cluster.size)
-        self._fixed: Bools = query.cluster.nodes.exists[every].copy()
-        for plugin, state in self.filters:
-            if plugin.reach is Reach.NOWHERE:
-                self._fixed &= plugin.check(state, every) == 0
-        self._passes = [plugin.check(state, every) == 0 for plugin, state in self._by_domain]
-        self._cluster = query.cluster
-        nominated = query.cluster.nominations.of_priority(query.pod.priority) if query.cluster.nominations else {}
-        row_of = query.cluster.row_of
-        self._nominated = {row_of[node]: pods for node, pods in nominated.items() if node in row_of}
-        self.feasible: Bools = self._fixed.copy()
-        self._look(every)
-
-    @property
-    def may_grow(self) -> bool:
-        """Whether a placement may let more nodes pass than before."""
-        return bool(self._by_domain or self._nominated)
-
-    def update(self, placements: Sequence[Placement], rows: Ints) -> Ints:
-        """Look again after these placements, on these rows; returns other rows that pass now or do not any more."""
-        again = self._nominated_rows_of(placements)
-        for (plugin, state), passes in zip(self._by_domain, self._passes):
-            asked = rows_to_ask(plugin, state, placements)
-            if len(asked):
-                passes[asked] = plugin.check(state, asked) == 0
-                again = union(again, asked)
-        if len(again):
-            before = self.feasible[again]
-            self._look(again)
-            again = again[self.feasible[again] != before]
-        self._look(rows)
-        return again
-
-    def _look(self, rows: Rows) -> None:
-        mask = self._fixed[rows] if not isinstance(rows, slice) else self._fixed[rows].copy()
-        for plugin, state in self._by_row:
-            mask &= plugin.check(state, rows) == 0
-        for passes in self._passes:
-            mask &= passes[rows]
-        self.feasible[rows] = mask
-        for row, pods in self._nominated.items():
-            if self.feasible[row] and (isinstance(rows, slice) or row in rows):
-                waiting = [pod for pod in pods if not self._cluster.is_placed(pod.uid)]
-                self.feasible[row] = self._takes_beside(row, waiting)
-
-    def _nominated_rows_of(self, placements: Sequence[Placement]) -> Ints:
-        """Rows on which room was kept for pods that the cycle has placed since, there or elsewhere."""
-        if not self._nominated:
-            return NO_ROWS
-        node_of, row_of = self._cluster.nominations.node_of, self._cluster.row_of
-        nodes = (node_of(pod.uid) for pod, _ in placements if pod is not None)
-        rows = {row_of[node] for node in nodes if node in row_of}
-        return np.array(sorted(rows & self._nominated.keys()), dtype=np.int64)
-
-    def _takes_beside(self, row: int, nominated: Sequence[PodView]) -> bool:
-        return not (nominated and refusal_beside(RowWhatIf(self._cluster, row), row, self.filters, nominated))
-
-    def takes_nominated(self, pod: PodView, row: int) -> bool:
-        """Whether the row takes a pod that is nominated for it, beside the others that go before it there."""
-        pods = self._cluster.nominations.beside(pod, self._cluster.names[row])
-        if any(plugin.check(state, np.array([row]))[0] for plugin, state in self.filters):
-            return False
-        return self._takes_beside(row, pods)
 
 
 class Evaluation:
@@ -169,11 +84,16 @@ class Evaluation:
         self._abstained = not scores
         self._weighted = np.zeros(size)  # over the local scores, weight times score, and weights
         self._weights = np.zeros(size)
-        self._raw = np.full((len(self._whole), size), np.nan)  # of the others, as `normalise` takes them
+        self._raw = np.full((len(self._whole), size), np.nan)  # of the others, also where the pod can't go
         self._known = np.ones((len(self._whole), size), dtype=np.bool_)  # of which nodes they have metrics
-        self._score_local(slice(0, size))
+        # Of the others, from 0 to 100, NaN where the pod can't go; only what has changed is computed anew
+        self._normalised: list[Floats | None] = [None] * len(self._whole)
+        self._stale = [True] * len(self._whole)
+        every = slice(0, size)
+        self._score_local(every)
         for index in range(len(self._whole)):
-            self._score_whole(index, slice(0, size))
+            self._score_whole(index, every)
+            self._look_for_abstentions(index, every)
         self._count_abstentions()
 
     @property
@@ -203,15 +123,24 @@ class Evaluation:
             rows = np.array(sorted({row for _, row in placements}), dtype=np.int64)
         if self.query.reservation is not None:
             self.query.reserved[rows] = reserved(self.query.cluster, self.query.reservation)[rows]
-        changed = self._filters.update(placements, rows)
-        if len(changed):
-            rows = union(rows, changed)
+        turned = self._filters.update(placements, rows)
+        for index, (plugin, _, state) in enumerate(self._whole):
+            asked = rows if plugin.reach is Reach.ROW else rows_to_ask(plugin, state, placements)
+            if len(asked):
+                self._score_whole(index, asked)
+                self._look_for_abstentions(index, asked)
+        if len(turned):
+            self._forget_normalised()
+            for index in range(len(self._whole)):
+                self._look_for_abstentions(index, turned)
         local = rows
         for plugin, _, state in self._local:
             local = union(local, rows_to_ask(plugin, state, placements))
         self._score_local(local)
-        for index, (plugin, _, state) in enumerate(self._whole):
-            self._score_whole(index, union(rows, rows_to_ask(plugin, state, placements)))
+
+    def _forget_normalised(self) -> None:
+        """Other nodes are feasible now."""
+        self._stale = [True] * len(self._whole)
 
     def totals(self) -> Floats:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
@@ -260,6 +189,7 @@ class Evaluation:
         if row is None or not self._filters.takes_nominated(pod, row):
             return None
         self.feasible[row] = True  # for the pod itself; it is looked at again once the pod is there
+        self._forget_normalised()
         score = float(self.totals()[row])
         return None if score == -np.inf else (row, score)
 
@@ -317,14 +247,23 @@ class Evaluation:
         None where a score is the same for every node.
         """
         given = []
-        for (plugin, _, state), raw in zip(self._whole, self._raw):
-            scores = plugin.normalise(state, raw) if plugin.needs_normalising else raw
+        for index, (plugin, _, _) in enumerate(self._whole):
+            scores = self._from_0_to_100(index)
             if plugin.name in failed and plugin.missing_metrics != "Requests":
-                scores = np.full_like(raw, np.nan)
+                scores = np.full_like(self._raw[index], np.nan)
             elif scores is not None and self._abstained and plugin.needs_telemetry and plugin.missing_metrics in fills:
                 scores = settle(scores, candidates, plugin.missing_metrics)
             given.append(scores)
         return given
+
+    def _from_0_to_100(self, index: int) -> Floats | None:
+        """By row, what the score gives, NaN where the pod can't go; None if it is the same for every node."""
+        if self._stale[index]:
+            plugin, _, state = self._whole[index]
+            raw = np.where(self.feasible, self._raw[index], np.nan)
+            self._normalised[index] = plugin.normalise(state, raw) if plugin.needs_normalising else raw
+            self._stale[index] = False
+        return self._normalised[index]
 
     def _without_metrics(self, candidates: Bools) -> Collection[str]:
         """Names of the scores that have metrics of too few candidates."""
@@ -355,6 +294,7 @@ class Evaluation:
     def _score_local(self, rows: Rows) -> None:
         if not self._local:
             return
+        rows = compact(rows)
         size = len(self.query.basis[rows])
         weighted, weights = np.zeros(size), np.zeros(size)
         for scorer, weight, state in self._local:
@@ -364,14 +304,18 @@ class Evaluation:
         self._weighted[rows], self._weights[rows] = weighted, weights
 
     def _score_whole(self, index: int, rows: Rows) -> None:
+        rows = compact(rows)
         scorer, _, state = self._whole[index]
-        mask = self.feasible[rows]
-        scores = scorer.score(state, rows)
-        self._raw[index][rows] = np.where(mask, scores, np.nan)
-        known = self._known[index]
+        self._raw[index][rows] = scorer.score(state, rows)
         if scorer.needs_telemetry:
-            known[rows] = scorer.knows(self.query, rows)
-        self._abstained |= bool(np.isnan(scores[mask]).any() or not known[rows][mask].all())
+            self._known[index][rows] = scorer.knows(self.query, rows)
+        self._stale[index] = True
+
+    def _look_for_abstentions(self, index: int, rows: Rows) -> None:
+        if not self._abstained:
+            rows = compact(rows)
+            given = ~np.isnan(self._raw[index][rows]) & self._known[index][rows]
+            self._abstained = not given[self.feasible[rows]].all()
 
     def _add(self, weighted: Floats, weights: Floats, scores: Floats, weight: float) -> tuple[Floats, Floats]:
         """One more score; where it abstains, neither sum grows."""
@@ -379,13 +323,3 @@ class Evaluation:
             return weighted + scores * weight, weights + weight
         given = ~np.isnan(scores)
         return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight
-
-
-def rows_to_ask(plugin: Plugin, state: Any, placements: Iterable[Placement]) -> Ints:
-    """The rows whose answers of a plugin with reach DOMAIN have changed by these placements."""
-    rows = NO_ROWS
-    if plugin.reach is Reach.DOMAIN:
-        for pod, row in placements:
-            if pod is not None:
-                rows = union(rows, plugin.add_pod(state, pod, row))
-    return rows

@@ -9,7 +9,8 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.capacity.kinds.cost import Cost
-from concerto.scheduling.evaluation import Evaluation, Placement
+from concerto.scheduling.evaluation import Evaluation
+from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints

@@ -119,3 +119,15 @@ def test_until_the_last_of_those_that_refuse_has_ended():
     cluster.remove_pod("uid-two")
     assert passes(InterPodAffinity(), asked) == ["a1", "a2", "b", "c"]
     assert not cluster.terms.refusing
+
+
+def test_a_placement_changes_answers_only_where_it_is_the_first_or_the_last():
+    plugin = InterPodAffinity()
+    cluster = cluster_state(NODES)
+    for over in (wants(term("x")), refuses(term("x"))):
+        state = plugin.prepare(query(cluster, pod("new", **over)))
+        assert plugin.add_pod(state, pod("first", **X), 0).tolist() == [0, 1]
+        assert plugin.add_pod(state, pod("second", **X), 1).tolist() == []
+        assert plugin.remove_pod(state, pod("first", **X), 0).tolist() == []
+        assert plugin.remove_pod(state, pod("second", **X), 1).tolist() == [0, 1]
+        assert plugin.add_pod(state, pod("nowhere", **X), 3).tolist() == []

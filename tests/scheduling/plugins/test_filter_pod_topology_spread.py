@@ -86,3 +86,21 @@ def test_a_pod_that_begins_to_end_counts_no_more():
     assert passes(PodTopologySpread(), query(cluster, new)) == ["b", "c"]
     cluster.set_pod(pod("a1-0", nodeName="a1", deleting=True, **X), NOW)
     assert passes(PodTopologySpread(), query(cluster, new)) == ["a1", "a2", "b", "c"]
+
+
+def test_a_placement_changes_answers_only_where_a_domain_becomes_skewed_or_even():
+    plugin = PodTopologySpread()
+    cluster = cluster_state(NODES)
+    rows = {name: cluster.row_of[name] for name in ("a1", "a2", "b", "c")}
+    state = plugin.prepare(query(cluster, pod("new", **by(spread()))))
+
+    def changed(act, name):
+        found = act(state, pod(f"on-{name}", **X), rows[name])
+        return [name for name, row in rows.items() if row in found]
+
+    assert changed(plugin.add_pod, "a1") == ["a1", "a2"]
+    assert changed(plugin.add_pod, "a2") == [], "zone a is skewed already"
+    assert changed(plugin.add_pod, "b") == ["b"]
+    assert changed(plugin.add_pod, "c") == ["b"], "zones b and c are even; a still has one more"
+    assert changed(plugin.remove_pod, "a2") == ["a1", "a2"]
+    assert changed(plugin.remove_pod, "c") == ["a1", "a2", "b"]

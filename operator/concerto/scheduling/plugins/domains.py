@@ -29,7 +29,8 @@ class DomainCounts:
         self, cluster: ClusterState, topology_key: str, by_row: Ints | None = None, counted: Bools | None = None
     ) -> None:
         size = cluster.size
-        self._codes = cluster.nodes.labels.column(topology_key).codes[:size]
+        self._column = cluster.nodes.labels.column(topology_key)
+        self._codes = self._column.codes[:size]
         self.labelled: Bools = self._codes >= 0
         self._counted = cluster.nodes.exists[:size] if counted is None else counted
         domains = int(self._codes.max(initial=-1)) + 1
@@ -47,6 +48,11 @@ class DomainCounts:
         """Whether the row's node has the label."""
         labelled: Bools = self.labelled[rows]
         return labelled
+
+    @property
+    def numbers(self) -> Ints:
+        """By domain; the first is for rows without the label, and is 0."""
+        return self._totals
 
     def any(self) -> bool:
         """Whether any domain's number is above 0."""
@@ -87,7 +93,26 @@ class DomainCounts:
         """The rows of the row's domain."""
         if not self.labelled[row]:
             return NO_ROWS
-        return np.flatnonzero(self._codes == self._codes[row])
+        return self._column.rows_with(int(self._codes[row]))
+
+    def of_rows(self, by_domain: Bools, rows: Rows) -> Bools:
+        """What is true of each row's domain, of one array that `numbers` is compared to."""
+        answer: Bools = by_domain[self._codes[rows] + 1]
+        return answer
+
+    def rows_of(self, by_domain: Bools) -> Ints:
+        """The rows of the domains of which it is true."""
+        codes = np.flatnonzero(by_domain[1:])
+        if not len(codes):
+            return NO_ROWS
+        return self._column.rows_with(int(codes[0])) if len(codes) == 1 else np.flatnonzero(by_domain[self._codes + 1])
+
+    def turn(self, row: int, count: int) -> Ints:
+        """Add likewise; the rows of the domain if its number is above 0 now and was not before, or the other way."""
+        if not self.add(row, count):
+            return NO_ROWS
+        number = self._totals[self._codes[row] + 1]
+        return self.rows_beside(row) if (number > 0) != (number - count > 0) else NO_ROWS
 
 
 class CountsByKey(dict[str, DomainCounts]):

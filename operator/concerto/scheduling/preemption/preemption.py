@@ -10,7 +10,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import PreemptionPolicy
 from concerto.scheduling.cycle import query_for
-from concerto.scheduling.evaluation import Feasibility
+from concerto.scheduling.feasibility import Feasibility
 from concerto.scheduling.framework import Query, Reach
 from concerto.scheduling.nominated_room import Prepared
 from concerto.scheduling.preemption.candidates import Candidate

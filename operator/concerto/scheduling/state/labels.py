@@ -29,10 +29,25 @@ class LabelColumn:
         self.codes: Ints = np.full(width, -1, dtype=np.int64)
         self.code_of: dict[str, int] = {}
         self._numbers: list[int | None] = []
+        self._rows_by_code: tuple[Ints, Ints] | None = None
 
     def put(self, row: int, value: str | None) -> None:
         """The row's node has this value, or lacks the label."""
         self.codes[row] = -1 if value is None else self.code_of.setdefault(value, len(self.code_of))
+        self._rows_by_code = None
+
+    def grow(self, width: int) -> None:
+        """Make room for rows up to that number."""
+        self.codes = widened(self.codes, width, -1)
+        self._rows_by_code = None
+
+    def rows_with(self, code: int) -> Ints:
+        """The rows with that value, in order."""
+        if self._rows_by_code is None:
+            order: Ints = np.argsort(self.codes, kind="stable")
+            self._rows_by_code = order, np.searchsorted(self.codes[order], np.arange(len(self.code_of) + 1))
+        order, starts = self._rows_by_code
+        return order[starts[code] : starts[code + 1]]
 
     def matching(self, requirement: Requirement, rows: Rows) -> Bools:
         """Which rows meet a requirement on this label."""
@@ -87,7 +102,7 @@ class LabelIndex:
         """Make room for rows up to that number."""
         self._width = width
         for column in self._columns.values():
-            column.codes = widened(column.codes, width, -1)
+            column.grow(width)
         self._nowhere = LabelColumn(width)
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:

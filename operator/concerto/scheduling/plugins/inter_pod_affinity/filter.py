@@ -96,22 +96,19 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         return codes
 
     def count_pod(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:
-        """The domains that the pod's terms and the state's terms name."""
+        """The domains that have such a pod for the first time, or no longer."""
         rows = NO_ROWS
         if state.required is not None and state.required.matches(pod):
             for counts in state.present:
-                counts.add(row, sign)
-                rows = union(rows, counts.rows_beside(row))
+                rows = union(rows, counts.turn(row, sign))
             if state.refresh():
                 rows = np.arange(state.cluster.size)
         for selection, counts in state.refused:
-            if selection.matches(pod) and counts.add(row, sign):
-                rows = union(rows, counts.rows_beside(row))
+            if selection.matches(pod):
+                rows = union(rows, counts.turn(row, sign))
         for term in pod.shape.anti_affinity:
             if term.selects(pod.namespace, state.pod.namespace, state.pod.labels, state.namespace):
-                counts = state.refusing[term.topology_key]
-                if counts.add(row, sign):
-                    rows = union(rows, counts.rows_beside(row))
+                rows = union(rows, state.refusing[term.topology_key].turn(row, sign))
         return rows
 
 

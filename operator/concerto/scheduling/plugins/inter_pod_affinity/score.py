@@ -80,6 +80,8 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
     def count_pod(self, state: Preferences, pod: PodView, row: int, sign: int) -> Ints:
         """The domains whose sums the pod changes."""
         rows = NO_ROWS
+        if not (state.own or pod.shape.soft_affinity or pod.shape.affinity):
+            return rows
         changes = [(weight, key) for weight, key, selection in state.own if selection.matches(pod)]
         changes += [
             (weight, term.topology_key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -30,21 +30,31 @@ class HardConstraint:
         selection: the pods that it counts.
         itself: 1 if it counts the pod itself, else 0.
         counts: the pods by domain, on nodes that count.
-        fewest: the least of them that the skew is measured from.
+        skewed: by domain, whether one more pod like this one would be too many, as `DomainCounts.numbers`.
     """
 
     constraint: SpreadConstraint
     selection: PodSelection
     itself: int
     counts: DomainCounts
-    fewest: int = 0
+    skewed: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
-    def refresh(self) -> bool:
-        """Find the fewest again; returns whether they have changed."""
-        before = self.fewest
+    def __post_init__(self) -> None:
+        self.skewed = self._skewed()
+
+    def count(self, row: int, number: int) -> Ints:
+        """Count pods on the row; returns the rows of domains that are skewed now and were not, or the other way."""
+        if not self.counts.add(row, number):
+            return NO_ROWS
+        before, self.skewed = self.skewed, self._skewed()
+        return self.counts.rows_of(self.skewed != before)
+
+    def _skewed(self) -> Bools:
         fewest, domains = self.counts.fewest()
-        self.fewest = 0 if domains < self.constraint.min_domains else fewest
-        return self.fewest != before
+        if domains < self.constraint.min_domains:
+            fewest = 0
+        answer: Bools = self.counts.numbers + self.itself - fewest > self.constraint.max_skew
+        return answer
 
 
 @dataclass(frozen=True)
@@ -77,25 +87,22 @@ class PodTopologySpread(CountsPods, FilterDefaults):
             )
             itself = int(constraint.selector_of(pod.labels).matches(pod.labels))
             constraints.append(HardConstraint(constraint, selection, itself, counts))
-            constraints[-1].refresh()
         return HardSpread(cluster, tuple(constraints))
 
     def check(self, state: HardSpread, rows: Rows) -> Codes:
         """A missing label, or too many pods, by the first constraint that refuses."""
         codes: Codes = np.zeros_like(state.cluster.nodes.exists[: state.cluster.size][rows], dtype=np.int8)
         for each in reversed(state.constraints):
-            skewed = each.counts.by_row(rows) + each.itself - each.fewest > each.constraint.max_skew
-            codes[skewed] = _SKEWED
+            codes[each.counts.of_rows(each.skewed, rows)] = _SKEWED
             codes[~each.counts.has(rows)] = _MISSING_LABEL
         return codes
 
     def count_pod(self, state: HardSpread, pod: PodView, row: int, sign: int) -> Ints:
-        """The pod's domain; all rows if another domain has the fewest now."""
+        """The domains that the pod makes skewed, or even."""
         rows = NO_ROWS
         for each in state.constraints:
-            if each.selection.matches(pod) and each.counts.add(row, sign):
-                everywhere = each.refresh()
-                rows = np.arange(state.cluster.size) if everywhere else union(rows, each.counts.rows_beside(row))
+            if each.selection.matches(pod):
+                rows = union(rows, each.count(row, sign))
         return rows
 
 

@@ -116,12 +116,14 @@ class PodTopologySpread(CountsPods, ScoreDefaults):
         return np.where(np.isnan(scores), np.nan, np.where(state.ignored, 0.0, normalised))
 
     def count_pod(self, state: SoftSpread, pod: PodView, row: int, sign: int) -> Ints:
-        """No rows: all scores are computed anew in any case."""
+        """The pod's row, for which all scores are computed anew."""
+        rows = NO_ROWS
         for each in state.constraints:
             if each.selection.matches(pod):
                 each.by_row[row] += sign
                 each.by_domain.add(row, sign)
-        return NO_ROWS
+                rows = np.array([row])
+        return rows
 
 
 def _domains(constraint: SoftConstraint, candidates: Bools) -> int:
