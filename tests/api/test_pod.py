@@ -352,6 +352,74 @@ def test_a_pod_that_is_resized_counts_for_the_larger(status, requests):
     assert PodView.from_raw(trim_pod(obj)).requests == requests
 
 
+def whole(actual, allocated, **more):
+    return {"resources": {"requests": actual}, "allocatedResources": allocated, **more}
+
+
+INFEASIBLE = {"conditions": [{"type": "PodResizePending", "reason": "Infeasible"}]}
+BOTH = [container({"cpu": "1"}), container({"cpu": "1"}) | {"name": "d"}]
+RESIZED_AS_A_WHOLE = {
+    "the sums over containers are compared, not each container": (
+        {"containers": BOTH},
+        {
+            "containerStatuses": [
+                {"name": "c", "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "2"}},
+                {"name": "d", "resources": {"requests": {"cpu": "500m"}}, "allocatedResources": {"cpu": "500m"}},
+            ]
+        },
+        {"cpu": 2500},
+    ),
+    "a container that has only been allocated to": (
+        {"containers": BOTH},
+        {"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "3"}}]},
+        {"cpu": 4000},
+    ),
+    "an init container counts by its status, too": (
+        {"containers": [], "initContainers": [container({"cpu": "1"})]},
+        {"initContainerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]},
+        {"cpu": 2000},
+    ),
+    "what the pod has as a whole stands for the sum over its containers": (
+        {"containers": BOTH},
+        whole({"cpu": "3"}, {"cpu": "2500m"}, **resized({"cpu": "9"}, {"cpu": "9"})),
+        {"cpu": 3000},
+    ),
+    "pod-level resources that shrink": (
+        {"resources": {"requests": {"cpu": "2"}}, "containers": BOTH},
+        whole({"cpu": "3"}, {"cpu": "2"}),
+        {"cpu": 3000},
+    ),
+    "pod-level resources that grow": (
+        {"resources": {"requests": {"cpu": "4"}}, "overhead": {"cpu": "100m"}, "containers": BOTH},
+        whole({"cpu": "3"}, {"cpu": "3"}),
+        {"cpu": 4100},
+    ),
+    "pod-level resources that the node will not give": (
+        {"resources": {"requests": {"cpu": "9"}}, "containers": BOTH},
+        whole({"cpu": "3"}, {"cpu": "3"}, **INFEASIBLE),
+        {"cpu": 3000},
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "status", "requests"), RESIZED_AS_A_WHOLE.values(), ids=RESIZED_AS_A_WHOLE)
+def test_a_resize_of_several_containers_counts_for_the_pod(spec, status, requests):
+    obj = raw(spec, status=status)
+    assert PodView.from_raw(obj).requests == requests
+    assert PodView.from_raw(trim_pod(obj)).requests == requests
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{}, whole({"cpu": "1"}, {"cpu": "1"}), whole({"cpu": "1000m"}, {"cpu": "1"})],
+    ids=["", "pod", "other words"],
+)
+def test_a_status_that_agrees_with_the_spec_costs_no_memory(status):
+    of_container = resized({"cpu": "1"}, {"cpu": "1"})
+    found = PodView.from_raw(raw({"containers": [container({"cpu": "1"})]}, status=of_container | status))
+    assert found.requests is found.shape.requests
+
+
 def test_trimming_keeps_all_that_is_read_and_little_else():
     obj = raw(
         {

@@ -101,13 +101,13 @@ def test_the_message_counts_nodes_by_reason_as_kube_scheduler_does():
     result = decide(cluster, [pod("p", requests={"cpu": "1", "memory": "1Gi"})])
     assert reported(result) == {
         "p": "0/5 nodes are available: 1 Insufficient measured capacity, 1 Insufficient memory, "
-        "1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were unschedulable, 2 Insufficient cpu."
+        "1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
     }
     assert result.unschedulable[0].diagnosis.requeue_on == Change.NODE | Change.ENDED | Change.CAPACITY
 
 
 def test_without_nodes_the_message_is_short():
-    assert reported(decide(cluster_state([]), [pod("p")])) == {"p": "0/0 nodes are available."}
+    assert reported(decide(cluster_state([]), [pod("p")])) == {"p": "no nodes available to schedule pods"}
 
 
 def test_siblings_share_one_diagnosis():

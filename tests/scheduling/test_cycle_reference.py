@@ -158,24 +158,27 @@ class Naive:
         """Reasons of the first filter that refuses the node; none if none does."""
         shape = p.shape
         tolerates = shape.tolerates
+        names = shape.node_selector.named_nodes
+        if names is not None and n.name not in names:
+            return ["node(s) didn't satisfy plugin(s) [NodeAffinity]"]
         if n.unschedulable and not tolerates(Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")):
             return ["node(s) were unschedulable"]
         if not n.ready and not tolerates(Taint("node.kubernetes.io/not-ready", "", "NoSchedule")):
             return ["node(s) were not ready"]
         for taint in n.taints:
             if taint.effect != "PreferNoSchedule" and not tolerates(taint):
-                return [f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"]
+                return ["node(s) had untolerated taint(s)"]
         if not shape.node_selector.matches(n.name, n.labels):
             return ["node(s) didn't match Pod's node affinity/selector"]
         there = self.on(n.name)
+        if any(mine.conflicts(theirs) for mine in shape.host_ports for o in there for theirs in o.shape.host_ports):
+            return ["node(s) didn't have free ports for the requested pod ports"]
         lacking = ["Too many pods"] if len(there) + 1 > n.allocatable.get("pods", 0) else []
         for resource, amount in shape.requests.items():
             if sum(o.requests.get(resource, 0) for o in there) + amount > n.allocatable.get(resource, 0):
                 lacking.append(f"Insufficient {resource}")
         if lacking:
             return lacking
-        if any(mine.conflicts(theirs) for mine in shape.host_ports for o in there for theirs in o.shape.host_ports):
-            return ["node(s) didn't have free ports for the requested pod ports"]
         if shape.unsupported:
             return [f"pod has {c}, which Concerto does not evaluate" for c in shape.unsupported]
         return self.of_capacity(p, n, profile, now, held) or self.of_spread(p, n) or self.of_pods(p, n)
@@ -332,9 +335,10 @@ class Naive:
                 room = self.available(n.name) + held.get(n.name, 0) if basis == "Capacity" else self.by_requests(p, n)
                 feasible[n.name] = (basis, room)
         if not feasible:
+            if not self.nodes:
+                return "no nodes available to schedule pods"
             counted = sorted(f"{c} {r}" for r, c in reasons.items())
-            rest = f": {', '.join(counted)}." if counted else "."
-            return f"0/{len(self.nodes)} nodes are available" + rest
+            return f"0/{len(self.nodes)} nodes are available: {', '.join(counted)}."
         measured = [room for basis, room in feasible.values() if basis == "Capacity"]
         mean = sum(measured) / len(measured) if measured else math.inf
         rooms = {}

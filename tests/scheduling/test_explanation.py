@@ -12,7 +12,7 @@ from concerto.cli.explain import (
     run,
 )
 from concerto.scheduling.explanation import explain
-from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, profile
+from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, profile, raw_pod
 
 SCORES = (ScoreSettings("TargetLoadPacking"), ScoreSettings("NodeResourcesFit", 2))
 
@@ -62,6 +62,31 @@ def test_the_table_marks_the_pods_node_and_shows_abstentions_and_refusals():
             "Insufficient measured capacity",
         ]
     )
+
+
+def test_affinity_selects_namespaces_by_their_labels():
+    term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "red"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    nodes = [{"metadata": {"name": name, "labels": {"zone": name}}} for name in "ab"]
+    for raw in nodes:
+        ready = {"type": "Ready", "status": "True"}
+        raw["status"] = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}, "conditions": [ready]}
+    other = raw_pod("other", namespace="theirs", nodeName="a")
+    namespaces = [{"metadata": {"name": "theirs", "labels": {"team": "red"}}}]
+    made = build_snapshot(nodes, [other], [], [], NOW, namespaces=namespaces)
+    verdicts = explain(made, pod("p", affinity={"podAntiAffinity": required}), profile(), NOW)
+    assert [(v.node, v.refused_by) for v in verdicts] == [("b", ""), ("a", "InterPodAffinity")]
+
+
+def test_a_node_that_the_pod_does_not_name_is_refused_for_that():
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["b"]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}}
+    made = cluster_state([node("a", unschedulable=True), node("b")])
+    verdicts = explain(made, pod("p", affinity={"nodeAffinity": required}), profile(), NOW)
+    assert [(v.node, v.reason) for v in verdicts] == [
+        ("b", ""),
+        ("a", "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
+    ]
 
 
 def test_an_empty_cluster_and_the_older_of_two_profiles():

@@ -27,10 +27,6 @@ class Taint:
     value: str
     effect: str
 
-    def __str__(self) -> str:
-        """As kube-scheduler's events have it: ``{key: value}``."""
-        return f"{{{self.key}: {self.value}}}"
-
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
@@ -47,6 +43,7 @@ class NodeView:
         capacity: amounts of cpu and memory of the machine; usage is measured as a share of them.
         addresses: its internal IP addresses, which some metrics use as the node's name.
         images: bytes of the container images that are on the node, by name.
+        declared_features: names of features that its kubelet says it has.
     """
 
     name: str
@@ -59,6 +56,7 @@ class NodeView:
     capacity: Mapping[str, int] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
     images: Mapping[str, int] = field(default_factory=dict)
+    declared_features: frozenset[str] = frozenset()
 
     @classmethod
     def from_raw(cls, obj: Mapping[str, Any]) -> Self:
@@ -82,6 +80,7 @@ class NodeView:
                 for image in status.get("images") or ()
                 for name in image.get("names") or ()
             },
+            declared_features=frozenset(status.get("declaredFeatures") or ()),
         )
 
 
@@ -102,6 +101,7 @@ def trim_node(obj: Mapping[str, Any]) -> dict[str, Any]:
             "allocatable": status.get("allocatable") or {},
             "capacity": {r: v for r, v in (status.get("capacity") or {}).items() if r in _MEASURED},
             "addresses": _internal(status),
+            "declaredFeatures": status.get("declaredFeatures") or [],
             "images": [
                 # Nodes have the same images: one string for each name
                 {"names": [intern(name) for name in image.get("names") or ()], "sizeBytes": image.get("sizeBytes")}

@@ -142,7 +142,7 @@ class PodView:
             uid=metadata["uid"],
             labels=metadata.get("labels") or {},
             shape=shape,
-            requests=shape.requests if resized is None else resized,
+            requests=shape.requests if resized is None or resized == shape.requests else resized,
             node_name=spec.get("nodeName") or "",
             scheduler_name=spec.get("schedulerName") or "default-scheduler",
             priority=spec.get("priority") or 0,

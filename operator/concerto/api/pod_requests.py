@@ -6,9 +6,10 @@ resources, KEP-1287 resize in place), QoS as ``pkg/apis/core/v1/helper/qos``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 from concerto.api.quantities import counted, milli, parse_quantity
@@ -219,52 +220,95 @@ def _compute(resources: Raw | None) -> Raw:
 
 
 def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
-    """Requests of a pod whose containers have, or are about to have, other resources than its spec says (KEP-1287).
+    """Requests of a pod on a node by its spec and its status: they differ while it is resized in place (KEP-1287).
 
-    For each container the largest of wanted, allocated and actual requests counts, or of the latter two if the node
-    reports the resize as infeasible. None where all agree, which is nearly always.
+    For each resource the largest of wanted, allocated and actual requests counts, or of the latter two if the node
+    reports the resize as infeasible. Allocated and actual requests are those of the pod as a whole where its status
+    has both, and else the sums over its containers. None where all agree word for word, which is nearly always.
     """
+    pod_actual = (status.get("resources") or {}).get("requests")
+    pod_allocated = status.get("allocatedResources")
     reported = {
         s["name"]: s
-        for group in ("containerStatuses", "initContainerStatuses")
+        for group in ("initContainerStatuses", "containerStatuses")
         for s in status.get(group) or ()
-        if "resources" in s
+        if "resources" in s or "allocatedResources" in s
     }
-    mains = spec.get("containers") or ()
-    inits = spec.get("initContainers") or ()
-    if all(_agrees(c, reported.get(c.get("name", ""))) for c in (*mains, *inits)):
+    if _is_as_wanted(spec, reported, [each for each in (pod_actual, pod_allocated) if each is not None]):
         return None
-    infeasible = any(
-        c.get("type") == "PodResizePending" and c.get("reason") == "Infeasible" for c in status.get("conditions") or ()
-    )
-
-    def effective(container: Raw) -> Raw:
-        wanted, current = _requests_of(container), reported.get(container.get("name", ""))
-        if current is None:
-            return wanted
-        present = (_requests_of(current), current.get("allocatedResources") or {})
-        highest: Amounts = {}
-        for amounts in present if infeasible else (wanted, *present):
-            _raise(highest, {r: parse_quantity(v) for r, v in amounts.items()})
-        return highest
-
-    total = _total(
-        [effective(c) for c in mains],
-        [(effective(c), True) if c.get("restartPolicy") == "Always" else (_requests_of(c), False) for c in inits],
-    )
-    total |= _pod_level((spec.get("resources") or {}).get("requests"))
+    infeasible = _is_infeasible(status)
+    wanted = _sum(spec, _requests_of)
+    if pod_actual is None or pod_allocated is None:
+        present = [_sum(spec, partial(of, reported, infeasible)) for of in (_actual, _allocated)]
+    else:
+        present = [_exact(pod_actual), _exact(pod_allocated)]
+    total = _highest(*present) if infeasible else _highest(wanted, *present)
+    whole = _pod_level((spec.get("resources") or {}).get("requests"))
+    if whole and status.get("resources") is not None:
+        found = (_pod_level(pod_actual), _pod_level(pod_allocated))
+        whole = _highest(*found) if infeasible else _highest(whole, *found)
+    total |= whole
     _add(total, spec.get("overhead"))
     return _counted(total)
 
 
-def _requests_of(container: Raw) -> Raw:
-    """Requests of a container, or of a container's status."""
-    return (container.get("resources") or {}).get("requests") or {}
+def _is_as_wanted(spec: Raw, reported: Mapping[str, Raw], whole: Sequence[Raw]) -> bool:
+    """Whether all that a status reports of containers, and of the pod as a whole, are the requests of the spec."""
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    if not all(_agrees(container, reported.get(container.get("name", ""))) for container in containers):
+        return False
+    if not whole:
+        return True
+    on_pod = (spec.get("resources") or {}).get("requests")
+    wanted = _requests_of(containers[0]) if not on_pod and len(containers) == 1 else on_pod
+    return all(each == wanted for each in whole)
 
 
 def _agrees(container: Raw, reported: Raw | None) -> bool:
-    """Whether a container's status has the requests of its spec."""
     if reported is None:
         return True
     wanted = _requests_of(container)
-    return wanted == _requests_of(reported) and wanted == (reported.get("allocatedResources") or wanted)
+    actual = (reported.get("resources") or {}).get("requests", wanted)
+    return bool(wanted == actual and wanted == reported.get("allocatedResources", wanted))
+
+
+def _is_infeasible(status: Raw) -> bool:
+    pending = next((c for c in status.get("conditions") or () if c.get("type") == "PodResizePending"), None)
+    return pending is not None and pending.get("reason") == "Infeasible"
+
+
+def _sum(spec: Raw, requests: Callable[[Raw], Raw]) -> Amounts:
+    """What the containers of a pod need together, by what each of them needs."""
+    inits = [(requests(c), c.get("restartPolicy") == "Always") for c in spec.get("initContainers") or ()]
+    return _total([requests(c) for c in spec.get("containers") or ()], inits)
+
+
+def _requests_of(container: Raw) -> Raw:
+    """What the spec of a container requests."""
+    return (container.get("resources") or {}).get("requests") or {}
+
+
+def _allocated(reported: Mapping[str, Raw], infeasible: bool, container: Raw) -> Raw:
+    """What the node has set aside for a container; what its spec says where its status does not say."""
+    allocated: Raw | None = reported.get(container.get("name", ""), {}).get("allocatedResources")
+    if allocated is not None:
+        return allocated
+    return {} if infeasible else _requests_of(container)
+
+
+def _actual(reported: Mapping[str, Raw], infeasible: bool, container: Raw) -> Raw:
+    """What a container runs with."""
+    resources = reported.get(container.get("name", ""), {}).get("resources") or {}
+    actual: Raw | None = resources.get("requests")
+    return _allocated(reported, infeasible, container) if actual is None else actual
+
+
+def _highest(*each: Mapping[str, Decimal]) -> Amounts:
+    highest: Amounts = {}
+    for amounts in each:
+        _raise(highest, amounts)
+    return highest
+
+
+def _exact(amounts: Raw) -> Amounts:
+    return {resource: parse_quantity(value) for resource, value in amounts.items()}

@@ -63,6 +63,7 @@ class PodShape:
         hard_spread: topology spread constraints that must hold (``DoNotSchedule``).
         soft_spread: those that need not (``ScheduleAnyway``).
         unsupported: the names of its hard constraints that Concerto does not evaluate.
+        node_features: features that its node must declare.
         containers: its containers, init containers that restart among them; at most 100.
         pod_level_requests: where the pod has requests of its own, those over its containers', with overhead, in
             thousandths; None elsewhere.
@@ -85,6 +86,7 @@ class PodShape:
     hard_spread: tuple[SpreadConstraint, ...] = field(compare=False)
     soft_spread: tuple[SpreadConstraint, ...] = field(compare=False)
     unsupported: tuple[str, ...] = field(compare=False)
+    node_features: frozenset[str] = field(compare=False)
     containers: tuple[ContainerResources, ...] = field(compare=False, default=())
     pod_level_requests: Mapping[str, int] | None = field(compare=False, default=None)
 
@@ -157,13 +159,26 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         bool(spec.get("resourceClaims")),
         "workloadRef" in spec,
         "schedulingGroup" in spec,
+        _node_features(spec),
     )
+
+
+def _node_features(spec: Raw) -> list[str]:
+    """Features that kube-scheduler 1.37 infers from a pod's spec and requires of its node."""
+    features = []
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    rules = (rule for container in containers for rule in container.get("restartPolicyRules") or ())
+    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+        features.append("RestartAllContainersOnContainerExits")
+    if spec.get("hostNetwork") and spec.get("hostUsers") is False:
+        features.append("UserNamespacesHostNetworkSupport")
+    return features
 
 
 def _decode(key: bytes) -> PodShape:
     """The shape of these marshalled parts."""
     parts = marshal.loads(key)
-    containers, inits, overhead, pod, tolerations, selector, affinity, spread, devices, *gang = parts
+    containers, inits, overhead, pod, tolerations, selector, affinity, spread, devices, *gang, features = parts
     resources = PodResources(
         [own or {} for _, own, _ in containers],
         [(own or {}, restart == "Always") for _, own, _, restart in inits],
@@ -208,6 +223,7 @@ def _decode(key: bytes) -> PodShape:
         hard_spread=tuple(c for unsatisfiable, c in constraints if unsatisfiable == "DoNotSchedule"),
         soft_spread=tuple(c for unsatisfiable, c in constraints if unsatisfiable == "ScheduleAnyway"),
         unsupported=tuple(name for name, present in unsupported if present),
+        node_features=frozenset(features),
         containers=own,
         pod_level_requests=pod_level_requests(own, pod or {}, overhead or {}),
     )

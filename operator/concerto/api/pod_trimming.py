@@ -18,13 +18,13 @@ _METADATA = (
 _SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "schedulingGroup",
-    "preemptionPolicy",
+    "preemptionPolicy", "hostNetwork", "hostUsers",
 )  # fmt: skip
 _STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
 _CONDITIONS = ("PodResizePending", "DisruptionTarget")
 _TIMED_CONDITIONS = ("Ready", "PodScheduled")
 _CONDITION = ("type", "status", "lastTransitionTime")
-_CONTAINER = ("name", "image", "resources", "ports", "restartPolicy")
+_CONTAINER = ("name", "image", "resources", "ports", "restartPolicy", "restartPolicyRules")
 _TARGET_SPEC = ("nodeName", "schedulerName", "overhead", "resources")
 _TARGET_STATUS = ("phase", "startTime", "hostIP", "conditions")
 _MAX_CONTAINERS, _MAX_RESOURCES = 100, 16
@@ -55,7 +55,9 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     trimmed_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
         resized = [
-            {k: s[k] for k in _CONTAINER_STATUS if k in s} for s in status.get(statuses) or () if "resources" in s
+            {k: s[k] for k in _CONTAINER_STATUS if k in s}
+            for s in status.get(statuses) or ()
+            if "resources" in s or "allocatedResources" in s
         ]
         if resized:
             trimmed_status[statuses] = resized

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from concerto.api.metric_provider import MetricProviderSettings
 from concerto.api.quantities import number_of, parse_duration, parse_quantity
 from concerto.api.score_arguments import ScoreSettings
-from concerto.api.selectors import NodeSelector
+from concerto.api.selectors import NodeSelector, NodeSelectorTerm
 
 MetricsPolicy = Literal["FallbackToRequests", "Avoid"]
 TieBreaking = Literal["Random", "FirstByName"]
@@ -23,7 +23,7 @@ CPUPolicy = Literal["Balanced", "MaximumUtilization"]
 CPUFeature = Literal["PhysicalCores", "MemoryBoundExclusiveSockets", "BestEffortSharedCPUs"]
 
 DEFAULT_FILTERS = (
-    "NodeName", "NodeUnschedulable", "NodeReady", "TaintToleration", "NodeAffinity", "NodeResources", "NodePorts",
+    "NodeName", "NodeUnschedulable", "NodeReady", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResources",
     "UnsupportedConstraints", "PodCapacity", "WorkloadAware",
 )  # fmt: skip
 
@@ -34,6 +34,7 @@ DEFAULT_SCORES = (
     ScoreSettings("PodTopologySpread", 2),
     ScoreSettings("InterPodAffinity", 2),
     ScoreSettings("ImageLocality", 1),
+    ScoreSettings("VolumeBinding", 1),
 )
 """kube-scheduler's weights; Capacity has those of NodeResourcesFit and NodeResourcesBalancedAllocation together."""
 
@@ -136,6 +137,7 @@ class ProfileSettings:
         heartbeats_missed: number of missed heartbeats after which an agent counts as not reporting.
         admit_fraction: free capacity that a node needs to get one more pod, in pods.
         added_affinity: alternatives of node selectors, one of which every pod's node must match; None for all nodes.
+        added_preferences: (weight, term) of nodes that every pod of the profile prefers, beside its own.
         tie_breaking: how one of several best nodes is chosen.
         max_units_per_namespace: maximum sum of units that the reservations of one namespace hold.
         unbound_ttl_seconds: time after which a placement without a binding is given up.
@@ -164,6 +166,7 @@ class ProfileSettings:
     preemption: PreemptionSettings = PreemptionSettings()
     bind_timeout_seconds: float = 600.0
     added_affinity: NodeSelector | None = None
+    added_preferences: tuple[tuple[int, NodeSelectorTerm], ...] = ()
 
     @classmethod
     def from_raw(cls, spec: Mapping[str, Any]) -> Self:
@@ -179,6 +182,7 @@ class ProfileSettings:
             load = replace(load, provider=spec["schedulerName"])
         scores = tuple(ScoreSettings.from_raw(s) for s in spec["scores"]) if "scores" in spec else cls.scores
         workload_aware = WorkloadAwareSettings.from_raw(spec.get("workloadAware") or {})
+        added = spec.get("addedAffinity") or {}
         return cls(
             scheduler_name=spec["schedulerName"],
             filters=tuple(f["name"] for f in spec["filters"]) if "filters" in spec else cls.filters,
@@ -197,6 +201,10 @@ class ProfileSettings:
             metric_provider=provider,
             workload_aware=workload_aware,
             preemption=PreemptionSettings.from_raw(spec.get("preemption") or {}),
-            added_affinity=NodeSelector.from_raw(None, spec["addedAffinity"]) if "addedAffinity" in spec else None,
+            added_affinity=NodeSelector.from_raw(None, added) if "nodeSelectorTerms" in added else None,
+            added_preferences=tuple(
+                (term["weight"], NodeSelectorTerm.from_raw(term["preference"]))
+                for term in added.get("preferredSchedulingTerms") or ()
+            ),
             bind_timeout_seconds=parse_duration((spec.get("volumeBinding") or {}).get("bindTimeout", "10m")),
         )

@@ -106,6 +106,12 @@ class NodeSelectorTerm:
             return False
         return _matches(self.labels, labels) and all(r.accepts(name) for r in self.names)
 
+    @property
+    def named_nodes(self) -> frozenset[str] | None:
+        """The only nodes that it can meet, as far as it lists names; None where it lists none."""
+        lists = [frozenset(r.values) for r in self.names if r.operator == "In"]
+        return frozenset.intersection(*lists) if lists else None
+
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any]) -> Self:
         """A ``nodeSelectorTerms`` item, or a preferred term's ``preference``."""
@@ -132,6 +138,16 @@ class NodeSelector:
         if not _matches(self.labels, labels):
             return False
         return self.terms is None or any(t.matches(name, labels) for t in self.terms)
+
+    @property
+    def named_nodes(self) -> frozenset[str] | None:
+        """The only nodes that its terms can match, as far as they list names; None where one of them lists none."""
+        names: frozenset[str] = frozenset()
+        for term in self.terms or ():
+            if (named := term.named_nodes) is None:
+                return None
+            names |= named
+        return names if self.terms else None
 
     @classmethod
     def from_raw(cls, node_selector: Mapping[str, str] | None, required: Mapping[str, Any] | None) -> Self:

@@ -294,12 +294,14 @@ class CSIStorageCapacity:
         storage_class: the class.
         max_bytes: the largest volume that can be made; None if that is not known.
         nodes: the nodes that reach it.
+        free_bytes: all that is left for volumes; 0 if that is not known.
     """
 
     key: tuple[str, str]
     storage_class: str
     max_bytes: int | None
     nodes: LabelSelector
+    free_bytes: int = 0
 
     @classmethod
     def from_raw(cls, obj: Raw) -> Self:
@@ -311,6 +313,7 @@ class CSIStorageCapacity:
             obj["storageClassName"],
             None if largest is None else whole(largest),
             LabelSelector.from_raw(obj.get("nodeTopology")),
+            whole(obj.get("capacity") or 0),
         )
 
 

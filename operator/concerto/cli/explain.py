@@ -33,6 +33,7 @@ from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Objec
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.resources import (
     EVENTS,
+    NAMESPACES,
     NODE_CAPACITIES,
     NODE_CPU_TOPOLOGIES,
     NODES,
@@ -85,13 +86,13 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
         raw = await session.get(PODS.path(namespace, name))
         kinds = (
             NODES, PODS, NODE_CAPACITIES, POD_RESERVATIONS, SCHEDULING_PROFILES, NODE_CPU_TOPOLOGIES, POD_CPU_BINDINGS,
-            POD_DISRUPTION_BUDGETS,
+            POD_DISRUPTION_BUDGETS, NAMESPACES,
         )  # fmt: skip
         lists = await asyncio.gather(*(session.list(kind.path()) for kind in kinds))
         table = await read_kinds(session)
         events = await session.list(EVENTS.path(namespace), field_selector=f"regarding.uid={raw['metadata']['uid']}")
         items = [[*listed["items"]] for listed in lists]
-        nodes, pods, capacities, reservations, profiles, topologies, bindings, budgets = items
+        nodes, pods, capacities, reservations, profiles, topologies, bindings, budgets, namespaces = items
         pod = PodView.from_raw(raw)
         now = time.time()
         # Without the pod, and without its own CPUs: it is asked where it would go
@@ -104,6 +105,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             topologies=topologies,
             bindings=[b for b in bindings if (b.get("status") or {}).get("podUID") != pod.uid],
             kinds=table,
+            namespaces=namespaces,
         )
         for budget in budgets:
             cluster.budgets.set(DisruptionBudget.from_raw(budget))
@@ -175,11 +177,14 @@ def build_snapshot(
     topologies: Sequence[Object] = (),
     bindings: Sequence[Object] = (),
     kinds: Table | None = None,
+    namespaces: Sequence[Object] = (),
 ) -> ClusterState:
     """The cluster as the operator sees it when it has just started; in-flight batches say nothing that pods do not."""
     cluster = ClusterState()
     if kinds:
         cluster.kinds.set_table(kinds)
+    for raw in namespaces:
+        cluster.namespaces.set(raw["metadata"]["name"], raw["metadata"].get("labels") or {})
     for raw in nodes:
         cluster.set_node(NodeView.from_raw(raw))
     for raw in pods:

@@ -16,6 +16,7 @@ from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.framework import Filter
 from concerto.scheduling.preemption.preemption import Preemption
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.reasons import not_named
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
 
@@ -71,7 +72,7 @@ def explain(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -
     for i, row in enumerate(rows):
         refused_by, reason = "", ""
         if not template.feasible[row]:
-            refused_by, reason = _refusal(template.filters, row)
+            refused_by, reason = _refusal(template.filters, row, cluster.names[row])
         elif totals[row] == -np.inf:
             refused_by, reason = "Reservation", "a standing reservation holds a unit for the pod elsewhere"
         verdicts.append(
@@ -109,12 +110,16 @@ def _left(cluster: ClusterState, row: int) -> str:
     return f"{signs[0]}{cpu_in_words(abs(cpu))} CPU, {signs[1]}{memory_in_words(abs(memory))}"
 
 
-def _refusal(filters: Iterable[tuple[Filter, Any]], row: np.int64) -> tuple[str, str]:
+def _refusal(filters: Iterable[tuple[Filter, Any]], row: np.int64, node: str) -> tuple[str, str]:
     rows = np.array([row])
     filters = list(filters)
     for plugin, state in filters:
         if refusal := plugin.pod_refusal(state):
             return plugin.name, refusal
+    for plugin, state in filters:
+        names = plugin.named_nodes(state)
+        if names is not None and node not in names:
+            return plugin.name, not_named(plugin)
     for plugin, state in filters:
         codes = plugin.check(state, rows)
         if codes[0]:

@@ -226,6 +226,13 @@ class Filter(Plugin, Protocol):
         """
         ...
 
+    def named_nodes(self, state: Any) -> frozenset[str] | None:
+        """The only nodes that the pod can go to [PreFilterResult]; None if it names none.
+
+        All others count as refused by this filter, whatever other filters would say of them.
+        """
+        ...
+
     def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Sentences for refused rows and their codes, none of them 0, and how many rows each is true of."""
         ...
@@ -250,6 +257,10 @@ class FilterDefaults(PluginDefaults):
     def pod_refusal(self, state: Any) -> str:
         """Nodes decide."""
         return ""
+
+    def named_nodes(self, state: Any) -> frozenset[str] | None:
+        """All nodes are looked at."""
+        return None
 
     def reasons(self, state: Any, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Each code's sentence."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, Query
+from concerto.scheduling.framework import NO_ROWS, Filter, Query
 from concerto.scheduling.nominated_room import Prepared, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
@@ -42,8 +42,8 @@ class Diagnosis:
         """Like ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
         if self.error:
             return self.error
-        if not self.reasons:
-            return f"0/{self.nodes} nodes are available."
+        if not self.nodes:
+            return "no nodes available to schedule pods"
         if self.concerns_pod:
             return f"0/{self.nodes} nodes are available: {', '.join(self.reasons)}."
         counted = sorted(f"{count} {reason}" for reason, count in self.reasons.items())
@@ -73,6 +73,7 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     for plugin, state in filters:
         if refusal := plugin.pod_refusal(state):
             return Diagnosis(nodes, {refusal: nodes}, requeue_on | plugin.requeue_on, concerns_pod=True)
+    rows = _named(query.cluster, filters, rows, reasons)
     for plugin, state in filters:
         codes = plugin.check(state, rows)
         refused = codes != 0
@@ -87,6 +88,23 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
         resolvable.append(np.array(beside, dtype=np.int64))
         requeue_on |= Change.ENDED | Change.CAPACITY
     return Diagnosis(nodes, reasons, requeue_on, resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])))
+
+
+def not_named(plugin: Filter) -> str:
+    """Why a node is refused that is not among those that the pod names [PreFilterResult]."""
+    return f"node(s) didn't satisfy plugin(s) [{plugin.name}]"
+
+
+def _named(cluster: ClusterState, filters: Prepared, rows: Ints, reasons: Counter[str]) -> Ints:
+    """Those of the rows whose nodes the pod names, if it names any; counts the others."""
+    for plugin, state in filters:
+        names = plugin.named_nodes(state)
+        if names is not None:
+            named = np.array([cluster.names[row] in names for row in rows.tolist()], dtype=np.bool_)
+            if others := len(rows) - int(np.count_nonzero(named)):
+                reasons[not_named(plugin)] += others
+            rows = rows[named]
+    return rows
 
 
 def _refused_beside(

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 
 from concerto.api.selectors import NodeSelector
+from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.node_affinity.filter import NodeAffinity
-from support.scheduling_builders import cluster_state, node, passes, pod, query, reasons
+from support.scheduling_builders import NOW, cluster_state, node, passes, pod, profile, query, reasons
 
 NODES = [
     node("a", labels={"zone": "a", "size": "2"}),
@@ -63,6 +65,51 @@ def test_nodes_that_match(spec, names):
 def test_the_reason_is_kube_schedulers():
     asked = query(CLUSTER, pod(nodeSelector={"zone": "a"}))
     assert reasons(NodeAffinity(), asked) == {"node(s) didn't match Pod's node affinity/selector": 2}
+
+
+NAMED = {
+    "no terms": ({}, None),
+    "one name": (terms({"matchFields": [expression("metadata.name", "In", "b")]}), {"b"}),
+    "the names of all terms": (
+        terms(
+            {"matchFields": [expression("metadata.name", "In", "b")]},
+            {"matchFields": [expression("metadata.name", "In", "x")]} | labels(expression("zone", "Exists")),
+        ),
+        {"b", "x"},
+    ),
+    "a term without names": (
+        terms({"matchFields": [expression("metadata.name", "In", "b")]}, labels(expression("zone", "Exists"))),
+        None,
+    ),
+    "a name that is left out": (terms({"matchFields": [expression("metadata.name", "NotIn", "b")]}), None),
+}
+
+
+@pytest.mark.parametrize(("spec", "names"), NAMED.values(), ids=NAMED)
+def test_the_only_nodes_that_terms_name(spec, names):
+    found = NodeAffinity().named_nodes(query(CLUSTER, pod(**spec)))
+    assert found == (None if names is None else frozenset(names))
+
+
+def message(cluster, waiting):
+    (failure,) = schedule(
+        cluster, [waiting], {"concerto": profile()}, now=NOW, generator=np.random.default_rng(0)
+    ).unschedulable
+    return failure.diagnosis.message
+
+
+def test_nodes_that_the_pod_does_not_name_count_as_such_whatever_else_is_wrong_with_them():
+    cluster = cluster_state([*NODES, node("d", unschedulable=True)])
+    spec = terms({"matchFields": [expression("metadata.name", "In", "b")]})
+    assert message(cluster, pod(requests={"cpu": "8"}, **spec)) == (
+        "0/4 nodes are available: 1 Insufficient cpu, 3 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+    )
+
+
+def test_terms_that_name_different_nodes_at_once_refuse_the_pod():
+    names = [expression("metadata.name", "In", "b"), expression("metadata.name", "In", "c")]
+    waiting = pod(**terms({"matchFields": names}))
+    assert message(cluster_state(NODES), waiting) == "0/3 nodes are available: pod affinity terms conflict."
 
 
 def test_labels_that_change_are_followed():

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.plugins.node_affinity.score import NodeAffinity
 from support.scheduling_builders import cluster_state, node, pod, query, scores
 
@@ -39,6 +40,24 @@ CASES = {
 @pytest.mark.parametrize(("p", "expected"), CASES.values(), ids=CASES)
 def test_preferred_nodes(p, expected):
     assert scores(NodeAffinity(), query(cluster_state(NODES), p)) == expected
+
+
+def test_a_profile_s_own_preferences_count_beside_the_pod_s():
+    spec = {
+        "schedulerName": "concerto",
+        "addedAffinity": {
+            "preferredSchedulingTerms": [
+                {"weight": 3, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+            ]
+        },
+    }
+    settings = ProfileSettings.from_raw(spec)
+    assert settings.added_affinity is None
+    added = {"added_preferences": settings.added_preferences}
+    cluster = cluster_state(NODES)
+    assert scores(NodeAffinity(), query(cluster, pod("p"), **added)) == {"a": 100, "b": 0, "c": 100, "d": 0}
+    both = preferring((1, ("zone", "one")))
+    assert scores(NodeAffinity(), query(cluster, both, **added)) == {"a": 100, "b": 25, "c": 75, "d": 0}
 
 
 def test_nodes_that_are_not_feasible_do_not_set_the_scale():

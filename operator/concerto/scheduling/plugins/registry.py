@@ -16,6 +16,7 @@ from concerto.scheduling.plugins.measured_capacity.filter import PodCapacity
 from concerto.scheduling.plugins.measured_capacity.score import Capacity
 from concerto.scheduling.plugins.node_affinity.filter import NodeAffinity
 from concerto.scheduling.plugins.node_affinity.score import NodeAffinity as PreferredNodeAffinity
+from concerto.scheduling.plugins.node_declared_features.filter import NodeDeclaredFeatures
 from concerto.scheduling.plugins.node_name.filter import NodeName
 from concerto.scheduling.plugins.node_ports.filter import NodePorts
 from concerto.scheduling.plugins.node_ready.filter import NodeReady
@@ -30,6 +31,7 @@ from concerto.scheduling.plugins.taint_toleration.filter import TaintToleration
 from concerto.scheduling.plugins.taint_toleration.score import TaintToleration as PreferredTaintToleration
 from concerto.scheduling.plugins.unsupported_constraints.filter import UnsupportedConstraints
 from concerto.scheduling.plugins.volume_binding.filter import VolumeBinding
+from concerto.scheduling.plugins.volume_binding.score import VolumeBinding as StorageCapacity
 from concerto.scheduling.plugins.volume_restrictions.filter import VolumeRestrictions
 from concerto.scheduling.plugins.volume_zone.filter import VolumeZone
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
@@ -43,8 +45,8 @@ FILTERS: dict[str, type[Filter]] = {
         NodeReady,
         TaintToleration,
         NodeAffinity,
-        NodeResources,
         NodePorts,
+        NodeResources,
         UnsupportedConstraints,
         PodCapacity,
         WorkloadAware,
@@ -57,8 +59,9 @@ ALWAYS: tuple[type[Filter], ...] = (
     VolumeZone,
     PodTopologySpread,
     InterPodAffinity,
+    NodeDeclaredFeatures,
 )
-"""What every profile evaluates without naming it: the volumes that a pod claims, and constraints between pods."""
+"""What every profile evaluates without naming it: claims, constraints between pods, and features of kubelets."""
 SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     Capacity.name: lambda _: Capacity(),
     TargetLoadPacking.name: lambda s: TargetLoadPacking(s.target_load_packing, missing_metrics=s.missing_metrics),
@@ -75,5 +78,6 @@ SCORES: dict[str, Callable[[ScoreSettings], Score]] = {
     PreferredInterPodAffinity.name: lambda _: PreferredInterPodAffinity(),
     SoftTopologySpread.name: lambda _: SoftTopologySpread(),
     ImageLocality.name: lambda _: ImageLocality(),
+    StorageCapacity.name: lambda _: StorageCapacity(),
     WorkloadAwareScore.name: lambda _: WorkloadAwareScore(),
 }

@@ -139,6 +139,8 @@ def outcome_without_search(cluster: ClusterState, pod: PodView, diagnosis: Diagn
 
     In a cluster whose pods all have one priority, nothing else is ever asked.
     """
+    if not diagnosis.nodes:
+        return Outcome("", withdraws=True)
     if not pod.preempts:
         return Outcome(f"preemption: {NEVER}")
     if (cluster.pods_on.lowest_priority[: cluster.size] < pod.priority).any():

@@ -52,9 +52,3 @@ class TaintIndex(Columns):
     def repel(self, rows: Rows) -> Bools:
         """Which rows have a taint that only pods that tolerate it get past."""
         return self.accepted(lambda taints: any(t.effect in ("NoSchedule", "NoExecute") for t in taints), rows)
-
-    def lists(self, rows: Ints) -> list[tuple[Taints, int]]:
-        """The distinct lists of taints among these rows, and how many rows have each."""
-        lists = list(self._code_of)
-        codes, counts = np.unique(self._codes[rows], return_counts=True)
-        return [(lists[code], int(count)) for code, count in zip(codes, counts)]

@@ -68,8 +68,8 @@ class VolumeIndex(PodIndex):
         self._reachable: dict[Terms, Ints] = {}
         self._reachable_version = -1
         self._reachable_bytes = 0
-        self._largest: dict[str, Ints] = {}  # by class: by row, the largest volume that can be made
-        self._largest_version = -1
+        self._room: dict[str, Ints] = {}  # by class: by row, the largest volume that can be made, and all that is free
+        self._room_version = -1
 
     # --- what is asked
 
@@ -141,8 +141,16 @@ class VolumeIndex(PodIndex):
         driver = self.drivers.get(storage_class.provisioner)
         if size is None or driver is None or not driver.tracks_capacity:
             return self._mask(slice(0, self._rows.size))
-        roomy: Bools = self._largest_of(storage_class.name) >= max(size, 0)
+        roomy: Bools = self._room_of(storage_class.name)[0] >= max(size, 0)
         return roomy
+
+    def free_bytes(self, storage_class: StorageClass) -> Ints:
+        """By row, what is free for volumes of the class where the largest can be made; -1 where that is not known."""
+        driver = self.drivers.get(storage_class.provisioner)
+        if driver is None or not driver.tracks_capacity:
+            return np.full(self._rows.size, -1, dtype=np.int64)
+        free: Ints = self._room_of(storage_class.name)[1]
+        return free
 
     def csi_volume(self, claim: PersistentVolumeClaim) -> VolumeID | None:
         """Driver and handle of a claim's volume; before there is one, its driver and a handle of its own."""
@@ -213,7 +221,7 @@ class VolumeIndex(PodIndex):
         """A CSIStorageCapacity as the API server has it now."""
         self._forget_capacity(capacity.key)
         self._capacities.setdefault(capacity.storage_class, {})[capacity.key] = capacity
-        self._largest.pop(capacity.storage_class, None)
+        self._room.pop(capacity.storage_class, None)
         return Change.VOLUMES
 
     def remove_capacity(self, key: tuple[str, str]) -> Change:
@@ -235,7 +243,7 @@ class VolumeIndex(PodIndex):
     def row_assigned(self, row: int) -> None:
         """The row stands for another node from now on; what names the node may have come before."""
         self._forget_reachable()
-        self._largest.clear()
+        self._room.clear()
         self.use.row_assigned(row)
         for attachment in self.use.attachments.of_node(self._rows.names[row]):
             self.set_attachment(attachment)
@@ -254,23 +262,25 @@ class VolumeIndex(PodIndex):
         claim = self.claims.get(key)
         return None if claim is None else self.csi_volume(claim)
 
-    def _largest_of(self, name: str) -> Ints:
-        """By row, the bytes of the largest volume of a class that can be made for the node; -1 for none.
+    def _room_of(self, name: str) -> Ints:
+        """By row, bytes of the largest volume of a class that can be made for the node, and all that is free there.
 
-        Kept until something of it changes: there may be a capacity for each node, and a pod with a thousand claims.
+        Shape (2, rows); -1 for none. Kept until something of it changes: there may be a capacity for each node, and a
+        pod with a thousand claims.
         """
-        if self._largest_version != self._labels.version:
-            self._largest.clear()
-            self._largest_version = self._labels.version
-        if name not in self._largest:
+        if self._room_version != self._labels.version:
+            self._room.clear()
+            self._room_version = self._labels.version
+        if name not in self._room:
             every = slice(0, self._rows.size)
-            largest: Ints = np.full(self._rows.size, -1, dtype=np.int64)
+            room: Ints = np.full((2, self._rows.size), -1, dtype=np.int64)
             for capacity in self._capacities.get(name, {}).values():
                 if capacity.nodes.requirements is not None and capacity.max_bytes is not None:
-                    rows = self._labels.matching(capacity.nodes.requirements, every)
-                    largest[rows] = np.maximum(largest[rows], capacity.max_bytes)
-            self._largest[name] = largest
-        return self._largest[name]
+                    reached = self._labels.matching(capacity.nodes.requirements, every)
+                    reached &= room[0] < capacity.max_bytes
+                    room[:, reached] = [[capacity.max_bytes], [capacity.free_bytes]]
+            self._room[name] = room
+        return self._room[name]
 
     def _mask(self, rows: Rows) -> Bools:
         mask: Bools = np.zeros(self._rows.size, dtype=np.bool_)
@@ -307,6 +317,6 @@ class VolumeIndex(PodIndex):
     def _forget_capacity(self, key: tuple[str, str]) -> None:
         for name, found in list(self._capacities.items()):
             if found.pop(key, None) is not None:
-                self._largest.pop(name, None)
+                self._room.pop(name, None)
             if not found:
                 del self._capacities[name]

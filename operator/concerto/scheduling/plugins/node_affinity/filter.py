@@ -24,6 +24,14 @@ class NodeAffinity(FilterDefaults):
         """Pods that select no nodes are not concerned, unless their profile does."""
         return query if query.pod.shape.selects_nodes or query.settings.added_affinity is not None else None
 
+    def pod_refusal(self, state: Query) -> str:
+        """Each term of the pod's affinity names nodes, and then others."""
+        return "pod affinity terms conflict" if state.pod.shape.node_selector.named_nodes == frozenset() else ""
+
+    def named_nodes(self, state: Query) -> frozenset[str] | None:
+        """Those that the terms of the pod's affinity name, if each of them does."""
+        return state.pod.shape.node_selector.named_nodes
+
     def check(self, state: Query, rows: Rows) -> Codes:
         """The profile's affinity counts first; then the pod's selector and the terms of its affinity."""
         labels, added = state.cluster.nodes.labels, state.settings.added_affinity

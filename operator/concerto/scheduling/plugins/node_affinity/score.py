@@ -1,4 +1,4 @@
-"""NodeAffinity: the pod's preferred node affinity. Source: kube-scheduler's plugin of that name."""
+"""NodeAffinity: nodes that the pod or its profile prefers. Source: kube-scheduler's plugin of that name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class NodeAffinity(ScoreDefaults):
     needs_normalising: ClassVar[bool] = True
 
     def prepare(self, query: Query) -> Query | None:
-        """Pods without preferences are not concerned."""
-        return query if query.pod.shape.preferred_nodes else None
+        """Pods without preferences are not concerned, unless their profile has some."""
+        return query if query.pod.shape.preferred_nodes or query.settings.added_preferences else None
 
     def score(self, state: Query, rows: Rows) -> Floats:
         """Sums of weights."""
         total = np.zeros(len(state.basis[rows]))
-        for weight, term in state.pod.shape.preferred_nodes:
+        for weight, term in (*state.settings.added_preferences, *state.pod.shape.preferred_nodes):
             total += np.where(state.cluster.nodes.labels.in_term(term, rows), float(weight), 0.0)
         return total
 

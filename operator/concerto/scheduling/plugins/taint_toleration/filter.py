@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import ClassVar
 
-from concerto.api.node import Taint
-from concerto.api.pod_shape import PodShape
 from concerto.scheduling.framework import FilterDefaults, Query, Reach, refused_unless
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Codes, Ints, Rows
-
-
-def _untolerated(shape: PodShape, taints: tuple[Taint, ...]) -> Taint | None:
-    return next((t for t in taints if t.effect in ("NoSchedule", "NoExecute") and not shape.tolerates(t)), None)
+from concerto.scheduling.state.columns import Codes, Rows
+from concerto.scheduling.state.taints import Taints
 
 
 class TaintToleration(FilterDefaults):
@@ -28,11 +21,8 @@ class TaintToleration(FilterDefaults):
     def check(self, state: Query, rows: Rows) -> Codes:
         """Rows with an untolerated taint are refused."""
         shape = state.pod.shape
-        return refused_unless(state.cluster.nodes.taints.accepted(lambda t: _untolerated(shape, t) is None, rows))
 
-    def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
-        """A node counts under the first taint that is not tolerated."""
-        found: Counter[str] = Counter()
-        for taints, count in state.cluster.nodes.taints.lists(rows):
-            found[f"node(s) had untolerated taint {_untolerated(state.pod.shape, taints)}"] += count
-        return found
+        def accepts(taints: Taints) -> bool:
+            return all(t.effect not in ("NoSchedule", "NoExecute") or shape.tolerates(t) for t in taints)
+
+        return refused_unless(state.cluster.nodes.taints.accepted(accepts, rows))

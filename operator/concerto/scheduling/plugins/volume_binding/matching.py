@@ -33,6 +33,8 @@ class ClaimMatch:
 
     Attributes:
         refused: by refusal of ``REFUSALS`` and row, whether it holds; a row may be refused for two reasons.
+        chosen: claims that get an existing volume; its place among the candidates by row, -1 without one.
+        provisioned: claims for which a volume has to be made, and on which rows.
     """
 
     def __init__(self, volumes: VolumeIndex, rows: NodeRows, claims: SortedClaims) -> None:
@@ -41,8 +43,8 @@ class ClaimMatch:
         size = rows.size
         self.refused: Bools = np.zeros((len(REFUSALS), size), dtype=np.bool_)
         self._conflict, self._nothing, self._no_space, self._no_volume = self.refused
-        self._chosen: list[tuple[PersistentVolumeClaim, list[PersistentVolume], Ints]] = []
-        self._provisioned: list[tuple[PersistentVolumeClaim, Bools]] = []
+        self.chosen: list[tuple[PersistentVolumeClaim, list[PersistentVolume], Ints]] = []
+        self.provisioned: list[tuple[PersistentVolumeClaim, Bools]] = []
         self._left: dict[str, Ints] = {}  # by volume that a claim gets: rows where no claim of the pod gets it
         self._taken: set[str] = set()  # volumes of which no such row is left
         self._check_bound(claims.bound)
@@ -50,8 +52,8 @@ class ClaimMatch:
 
     def bindings(self, row: int) -> VolumeBindings:
         """What has to be bound for a pod that goes to the row."""
-        static = [(claim, volumes[at[row]]) for claim, volumes, at in self._chosen if at[row] >= 0]
-        provisioned = [claim for claim, needed in self._provisioned if needed[row]]
+        static = [(claim, volumes[at[row]]) for claim, volumes, at in self.chosen if at[row] >= 0]
+        provisioned = [claim for claim, needed in self.provisioned if needed[row]]
         uids: list[tuple[ClaimKey | str, str]] = [(claim.key, claim.uid) for claim in provisioned]
         for claim, volume in static:
             uids += [(claim.key, claim.uid), (volume.name, volume.uid)]
@@ -98,7 +100,7 @@ class ClaimMatch:
             return at
         for place in reversed(range(len(candidates))):  # the smallest last, so that it stays
             at[self._rows_left(candidates[place])] = place
-        self._chosen.append((claim, candidates, at))
+        self.chosen.append((claim, candidates, at))
         self._take(candidates, at)
         return at
 
@@ -155,7 +157,7 @@ class ClaimMatch:
             self._nothing |= no_topology
             self._no_space |= no_space
             undecided &= ~(no_topology | no_space)
-            self._provisioned.append((claim, rows))
+            self.provisioned.append((claim, rows))
 
 
 def _without(rows: Rows, excluded: Ints, size: int) -> Bools:
