@@ -1,0 +1,122 @@
+"""Which placements the volumes of a pod forbid, by the documentation alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from e2e.testbed.placement.amounts import amount
+
+Object = Mapping[str, Any]
+_ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+
+
+class Storage:
+    """Volumes and claims of a cluster.
+
+    Args:
+        objects: PersistentVolumes, claims, StorageClasses and CSINodes.
+        pods: those that run.
+    """
+
+    def __init__(self, objects: list[Object], pods: list[Object]) -> None:
+        self._of = {(o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]): o for o in objects}
+        self._pods = pods
+
+    def broken(self, pod: Object, node: Object) -> set[str]:
+        """The rules that the pod's volumes would break on the node."""
+        found = set()
+        for claim in self._claims(pod):
+            if claim is None:
+                found.add("a claim that does not exist")
+                continue
+            if "ReadWriteOncePod" in claim["spec"]["accessModes"] and self._is_used(claim):
+                found.add("a claim for one pod that another uses")
+            found |= self._broken_by(claim, node)
+        return found | self._beyond_limit(pod, node)
+
+    def _claims(self, pod: Object) -> list[Object | None]:
+        volumes = pod["spec"].get("volumes") or ()
+        names = [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
+        return [self._of.get(("PersistentVolumeClaim", pod["metadata"]["namespace"], name)) for name in names]
+
+    def _is_used(self, claim: Object) -> bool:
+        return any(claim is other for pod in self._pods for other in self._claims(pod))
+
+    def _broken_by(self, claim: Object, node: Object) -> set[str]:
+        volume = self._volume_of(claim)
+        if volume is not None:
+            return self._out_of_reach(volume, node)
+        storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
+        if storage_class["volumeBindingMode"] == "Immediate":
+            return {"a claim that is not bound"}
+        if any(self._suits(v, claim) and not self._out_of_reach(v, node) for v in self._all("PersistentVolume")):
+            return set()
+        if storage_class["provisioner"] == "kubernetes.io/no-provisioner":
+            return {"no volume for a claim"}
+        topologies = storage_class.get("allowedTopologies")
+        allowed = not topologies or any(
+            all(
+                node["metadata"]["labels"].get(e["key"]) in e["values"] for e in term.get("matchLabelExpressions") or ()
+            )
+            for term in topologies
+        )
+        return set() if allowed else {"no volume can be made for a claim"}
+
+    def _volume_of(self, claim: Object) -> Object | None:
+        return self._of.get(("PersistentVolume", "", claim["spec"].get("volumeName", "")))
+
+    def _all(self, kind: str) -> list[Object]:
+        return [o for (found, _, _), o in self._of.items() if found == kind]
+
+    def _suits(self, volume: Object, claim: Object) -> bool:
+        spec, wanted = volume["spec"], claim["spec"]
+        return (
+            "claimRef" not in spec
+            and spec["storageClassName"] == wanted["storageClassName"]
+            and set(wanted["accessModes"]) <= set(spec["accessModes"])
+            and amount(spec["capacity"]["storage"]) >= amount(wanted["resources"]["requests"]["storage"])
+        )
+
+    def _out_of_reach(self, volume: Object, node: Object) -> set[str]:
+        labels = node["metadata"]["labels"]
+        found = set()
+        required = (volume["spec"].get("nodeAffinity") or {}).get("required")
+        if required and not any(
+            all(labels.get(e["key"]) in e["values"] for e in term["matchExpressions"])
+            for term in required["nodeSelectorTerms"]
+        ):
+            found.add("node affinity of a volume")
+        # A claim that is to get the volume does not ask for its zone: only a bound claim does
+        if "claimRef" in volume["spec"] and any(key in labels for key in _ZONES):
+            for key in _ZONES:
+                zones = (volume["metadata"].get("labels") or {}).get(key)
+                if zones and labels.get(key) not in zones.split("__"):
+                    found.add("zone of a volume")
+        return found
+
+    def _beyond_limit(self, pod: Object, node: Object) -> set[str]:
+        csi_node = self._of.get(("CSINode", "", node["metadata"]["name"]))
+        there = [p for p in self._pods if p["spec"].get("nodeName") == node["metadata"]["name"]]
+        attached = {volume for other in there for volume in self._attachable(other)}
+        new = self._attachable(pod) - attached
+        for driver in (csi_node or {"spec": {"drivers": []}})["spec"]["drivers"] or ():
+            mine = {volume for volume in new if volume[0] == driver["name"]}
+            count = (driver.get("allocatable") or {}).get("count")
+            held = sum(volume[0] == driver["name"] for volume in attached)
+            if mine and count is not None and held + len(mine) > count:
+                return {"volumes that a node can attach"}
+        return set()
+
+    def _attachable(self, pod: Object) -> set[tuple[str, str]]:
+        """Volumes of CSI drivers, those that are to be made among them."""
+        found = set()
+        for claim in self._claims(pod):
+            volume = None if claim is None else self._volume_of(claim)
+            if volume is not None and "csi" in volume["spec"]:
+                found.add((volume["spec"]["csi"]["driver"], volume["spec"]["csi"]["volumeHandle"]))
+            elif claim is not None and not claim["spec"].get("volumeName"):
+                storage_class = self._of["StorageClass", "", claim["spec"]["storageClassName"]]
+                name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+                found.add((storage_class["provisioner"], name))
+        return found

@@ -1,0 +1,68 @@
+"""What Concerto's cycle says of a pod in a cluster that is given as the API server has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from concerto.api.node import NodeView, trim_node
+from concerto.api.pod import PodView
+from concerto.api.pod_trimming import trim_pod
+from concerto.api.schedulingprofile import ProfileSettings
+from concerto.api.volume_trimming import trim_claim, trim_csi_node, trim_storage_class, trim_volume
+from concerto.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from concerto.scheduling.cycle import CycleResult, query_for, schedule
+from concerto.scheduling.evaluation import Evaluation
+from concerto.scheduling.preemption.preemption import outcome_without_search
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.state.cluster import ClusterState
+from e2e.testbed.placement.answer import Answer
+from e2e.testbed.placement.rules import World
+
+NAME = "default-scheduler"
+PROFILE = Profile.build(ProfileSettings(NAME))
+_NOW = 1.8e9
+
+
+def ask(world: World, raw: Mapping[str, Any]) -> tuple[Answer, set[str]]:
+    """What one cycle decides, and the nodes that pass all filters."""
+    cluster, pod = cluster_of(world), PodView.from_raw(trim_pod(raw))
+    rows = np.flatnonzero(Evaluation(query_for(cluster, pod, PROFILE, _NOW), PROFILE, ()).feasible)
+    feasible = {cluster.names[row] for row in rows}
+    result = schedule(cluster, [pod], {NAME: PROFILE}, now=_NOW, generator=np.random.default_rng(0))
+    return _answer(cluster, pod, result), feasible
+
+
+def _answer(cluster: ClusterState, pod: PodView, result: CycleResult) -> Answer:
+    if result.decisions:
+        return Answer(node=result.decisions[0].assignment.node)
+    if not result.unschedulable:
+        return Answer(waits=True)
+    failure = result.unschedulable[0]
+    if failure.error is not None:
+        raise failure.error
+    outcome = outcome_without_search(cluster, pod, failure.diagnosis)
+    assert outcome is not None, "pods of lower priority are not part of these scenarios"
+    return Answer(message=f"{failure.diagnosis.message} {outcome.message}".strip())
+
+
+def cluster_of(world: World) -> ClusterState:
+    """The state that the operator has once it has read these objects."""
+    cluster = ClusterState()
+    for name, labels in world.namespaces.items():
+        cluster.namespaces.set(name, labels)
+    for node in world.nodes.values():
+        cluster.set_node(NodeView.from_raw(trim_node(node)))
+    put: dict[str, Any] = {
+        "PersistentVolume": lambda o: cluster.volumes.set_volume(PersistentVolume.from_raw(trim_volume(o))),
+        "PersistentVolumeClaim": lambda o: cluster.volumes.set_claim(PersistentVolumeClaim.from_raw(trim_claim(o))),
+        "StorageClass": lambda o: cluster.volumes.set_class(StorageClass.from_raw(trim_storage_class(o))),
+        "CSINode": lambda o: cluster.volumes.use.set_csi_node(CSINode.from_raw(trim_csi_node(o))),
+    }
+    for obj in world.storage:
+        put[obj["kind"]](obj)
+    for pod in world.pods:
+        cluster.set_pod(PodView.from_raw(trim_pod(pod)), _NOW)
+    return cluster
