@@ -25,12 +25,13 @@ from concerto.kube import KubeError, Reflector, Session
 from concerto.kube.reflector import ONE_OF_MANY
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPSHOTS
 from concerto.linux.reserved_cpus import reserved_count
+from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
-from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
+from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import Containers, limits_of, trim_pod
 from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.pod_reader import PodReader, PodReading
@@ -132,7 +133,8 @@ class Agent:
             where,
             settings.topology,
             wall,
-            None if pinner is None else lambda: pinner.held,
+            HeldCPUs if pinner is None else lambda: pinner.held,
+            lambda: "None" if pinner is None else pinner.writer,
             lambda: self._reserved_count,
         )
         self._pod_reader = PodReader(Hierarchies.detect(where.sys))

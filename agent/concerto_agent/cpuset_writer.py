@@ -1,10 +1,8 @@
 """What gives a node's pods their cpusets, as the rest of the agent sees it.
 
-`node_cpusets` is the one writer so far: it writes cgroup files. It sets a container's CPUs once the kernel has reported
-its cgroup, so a container can run its first instructions elsewhere. A runtime plugin (NRI, which containerd 2 and CRI-O
-offer) would set them in the container's OCI spec before it starts. It fits in here: the runtime's CreateContainer is
-answered from ``grants``, its UpdateContainers takes what `steps` would write, and its name joins `WriterName`, which
-the agent publishes as ``status.cpusetWriter`` of the NodeCPUTopology.
+`node_cpusets` writes cgroup files: what changes while containers run, on every node. A container that has just appeared
+can run its first instructions elsewhere. Where the container runtime has NRI (containerd 2, CRI-O), `runtime_plugin`
+closes that gap: containers are created with their CPUs. `WriterName` is ``status.cpusetWriter`` of NodeCPUTopology.
 """
 
 from __future__ import annotations
@@ -13,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 from concerto_agent.bindings import HeldCPUs, Outcome
+from concerto_agent.container_start import NewContainer, StartCpus
 from concerto_agent.cpusets import Claim, Grant, Numbers, Refusal
 
-WriterName = Literal["None", "Files"]
-"""Who writes cpusets on a node: nobody (the agent does not pin), or the agent by cgroup files."""
+WriterName = Literal["None", "Files", "NRI"]
+"""How cpusets are written on a node: not at all (the agent does not pin), by cgroup files alone, or by the container
+runtime when it creates containers, and by cgroup files afterwards."""
 
 
 class CpusetWriter(Protocol):
@@ -35,6 +35,11 @@ class CpusetWriter(Protocol):
     @property
     def repairs(self) -> int:
         """Pods whose cpusets somebody else had changed and that were set again, since the start."""
+        ...
+
+    @property
+    def late(self) -> int:
+        """Pods whose containers ran on other CPUs when their binding came, since the start."""
         ...
 
     @property
@@ -57,6 +62,10 @@ class CpusetWriter(Protocol):
 
     def look_at(self, uid: str) -> bool:
         """Bring one pod to what the claims say; True if what is to be said of it has changed."""
+        ...
+
+    def start_cpus(self, container: NewContainer) -> StartCpus:
+        """What a container is to be created with, if its pod was looked at just before."""
         ...
 
     def standing(self, claim: Claim) -> tuple[Grant, Outcome] | Refusal | None:

@@ -104,6 +104,10 @@ class KubeletRule:
         """Every CPU that it gave away."""
         return _NONE.union(*(cpus for sets in self.exclusive.values() for cpus in sets))
 
+    def shared_by_default(self, limit: Numbers) -> Numbers:
+        """CPUs of containers that it gives none of their own, within what the cgroup above the pod has."""
+        return limit if self.default is None else (self.default & limit) or limit
+
 
 @dataclass(frozen=True)
 class Cpuset:
@@ -311,8 +315,7 @@ class _Layout:
         return targets
 
     def _default(self) -> Numbers:
-        limit = self.pod.limit.effective_cpus
-        return limit if self.rule.default is None else (self.rule.default & limit) or limit
+        return self.rule.shared_by_default(self.pod.limit.effective_cpus)
 
     def write(self, file: CpusetFile, now: dict[str, Numbers], targets: Mapping[str, Numbers]) -> list[Write]:
         """The writes that lead from ``now`` to the targets; ``now`` is brought up to date."""

@@ -23,9 +23,10 @@ from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
-from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.nri.client import NriSettings
 from concerto_agent.pinning_release import release
+from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import limits_of, trim_pod
 from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
 from concerto_agent.topology_publisher import TopologySettings
@@ -94,6 +95,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time between two checks of every pod's cpuset, 1 to 3600 (default: %(default)g)",
     )
     pinning.add_argument(
+        "--nri-socket",
+        type=Path,
+        metavar="FILE",
+        help="socket of the container runtime for plugins of NRI (containerd 2 and CRI-O: /var/run/nri/nri.sock), so "
+        "that containers are created with their cpusets (default: the runtime is not asked)",
+    )
+    pinning.add_argument(
         "--release",
         action="store_true",
         help="give every pod of the node its unpinned cpuset and its CPU quota back, and exit",
@@ -125,6 +133,7 @@ def run(args: argparse.Namespace) -> int:
         kubelet_config=args.kubelet_config,
         daemon_set=args.daemon_set,
         repair_seconds=args.repair_period,
+        nri=None if args.nri_socket is None else NriSettings(args.nri_socket),
     )
     if args.release:
         return _release(args, where, pinning)

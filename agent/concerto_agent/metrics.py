@@ -114,9 +114,25 @@ def _pins(counts: PinCounts | None) -> Iterator[Any]:
     repairs = CounterMetricFamily(
         "concerto_agent_cpuset_repairs", "Pods whose cpusets another program had changed, and that were set again."
     )
+    late = CounterMetricFamily(
+        "concerto_agent_late_pins", "Pods whose containers ran on other CPUs when their PodCPUBinding came."
+    )
+    registrations = CounterMetricFamily(
+        "concerto_agent_nri_registrations", "Times that the container runtime took the agent as a plugin of NRI."
+    )
+    created = CounterMetricFamily(
+        "concerto_agent_nri_containers",
+        "Containers that the container runtime created, by the CPUs that NRI gave them: Bound (those of the pod's "
+        "binding), Shared, Inherited (the pod's, or what kubelet asked for), LeftToKubelet or Unknown.",
+        labels=["cpus"],
+    )
     if counts is not None:
         repairs.add_metric([], counts.repairs)
-    yield repairs
+        late.add_metric([], counts.late)
+        registrations.add_metric([], counts.registrations)
+        for value, number in counts.created.items():
+            created.add_metric([value], number)
+    yield from (repairs, late, registrations, created)
 
 
 async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> HttpServer:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from concerto.api.nodecputopology import CPUTopology
 from concerto.api.podcpubinding import BindingKey
 from concerto.kube.failpoints import point
 from concerto_agent.bindings import HeldCPUs, Outcome
 from concerto_agent.cgroups import Hierarchies, container_id
+from concerto_agent.container_start import NewContainer, StartCpus, choose_start_cpus
 from concerto_agent.cpuset_files import CpusetFiles, read_rule
 from concerto_agent.cpusets import (
     KUBELETS,
@@ -28,39 +28,14 @@ from concerto_agent.cpusets import (
 )
 from concerto_agent.grants import resolve
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
 from concerto_agent.topology_reader import TopologyReader
-from concerto_agent.workload_fit import FitSettings
 
 log = logging.getLogger(__name__)
 
 _CPU = {1: "cpu", 2: ""}
 """Where the hierarchy of the controller cpu is; on v1 a link of this name is there if it shares one with cpuacct."""
-
-
-@dataclass(frozen=True)
-class PinningSettings:
-    """Which files pinning reads, and how cpusets are written.
-
-    Attributes:
-        kubelet_state: kubelet's ``cpu_manager_state``; its ``memory_manager_state`` lies beside it.
-        kubelet_config: kubelet's KubeletConfiguration.
-        daemon_set: namespace and name of the DaemonSet that the agent belongs to; None: of none.
-        repair_seconds: between two looks at every pod, and at the topology.
-        attempts: how often a pod is looked at again whose cgroups change while they are written.
-        retry_seconds: wait after a status could not be written.
-        release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
-        fit: when a pod uses its CPUs as its workload type says.
-    """
-
-    kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
-    kubelet_config: Path = Path("/var/lib/kubelet/config.yaml")
-    daemon_set: tuple[str, str] | None = None
-    repair_seconds: float = 15.0
-    attempts: int = 5
-    retry_seconds: float = 2.0
-    release_timeout_seconds: float = 5.0
-    fit: FitSettings = field(default_factory=FitSettings)
 
 
 class NodeCpusets:
@@ -72,6 +47,7 @@ class NodeCpusets:
         refusals: of the claims that are no grants.
         written_at: when a bound pod's cgroups last had to be written, seconds since the epoch.
         repairs: pods whose cpusets somebody else had changed and that were set again, since the start.
+        late: pods whose containers ran on other CPUs when their binding came, since the start.
     """
 
     def __init__(
@@ -113,7 +89,7 @@ class NodeCpusets:
         self._claims: dict[BindingKey, Claim] = {}  # that the last look at every pod was for
         self._blocked: dict[str, str] = {}  # UID of a bound pod -> who is in its way
         self._looked_at: set[str] = set()  # since the last look at every pod began
-        self.repairs = 0
+        self.repairs, self.late = 0, 0
         self._settled: dict[str, frozenset[str]] = {}  # by UID, cgroups that the last look left as these claims say
 
     def enforce(self, claims: Iterable[Claim]) -> None:
@@ -153,6 +129,10 @@ class NodeCpusets:
         self.written_at = {uid: at for uid, at in self.written_at.items() if uid in self.grants}
         still = {uid: who for uid, who in self._blocked.items() if uid in same}
         self._blocked = dict.fromkeys(self.grants.keys() - same, "other pods") | still
+        self.late += sum(
+            bool(granted(pods[uid])[0] - self.grants[uid].claim.cpus)
+            for uid in pods.keys() & self.grants.keys() - before
+        )
         if now != self._claims:
             self._settled = {}
         errors: dict[str, str] = {}
@@ -221,6 +201,14 @@ class NodeCpusets:
         before, now = self.outcomes.get(uid), self._outcome(uid, pods.get(uid), error)
         self.outcomes[uid] = now
         return now != before
+
+    def start_cpus(self, container: NewContainer) -> StartCpus:
+        """What a container is to be created with, if its pod was looked at just before."""
+        path = (self._pods() or {}).get(container.pod_uid)
+        pod = None if path is None else self._read({container.pod_uid: path}).get(container.pod_uid)
+        if pod is None:
+            return StartCpus("Unknown")
+        return choose_start_cpus(pod, container, self.grants, self._rule, self._blocked)
 
     def standing(self, claim: Claim) -> tuple[Grant, Outcome] | Refusal | None:
         """How a claim stands; None if it has come, or has changed, since the last look at every pod."""
@@ -389,8 +377,3 @@ def open_cpusets(
         quotas,
         names,
     )
-
-
-def kubelet_unknown(settings: PinningSettings) -> str:
-    """Why no cpuset is given back: kubelet's state cannot be read."""
-    return f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from concerto_agent.container_start import StartResult
 from concerto_agent.cpuset_writer import CpusetWriter
 from concerto_agent.cpusets import Claim, Refusal
+from concerto_agent.runtime_plugin import RuntimePlugin
 
 PinState = Literal["Applied", "Waiting", "NotApplied", "Refused"]
 """Applied: all containers have the CPUs. Waiting: no container, or not looked at yet. NotApplied: the pod or others
@@ -23,20 +25,30 @@ class PinCounts:
         cpus: number of online CPUs by pool (``status.pools`` of NodeCPUTopology); empty where they can't be read.
         pods: number of bound pods by `PinState`.
         repairs: pods whose cpusets somebody else had changed and that were set again, since the start.
+        late: pods whose containers ran on other CPUs when their binding came, since the start.
+        created: number of containers that the runtime created, by what NRI gave them, since the start; empty where
+            NRI is not used.
+        registrations: times that the runtime took the plugin, since the start.
     """
 
     cpus: Mapping[str, int]
     pods: Mapping[str, int]
     repairs: int
+    late: int = 0
+    created: Mapping[str, int] = field(default_factory=dict)
+    registrations: int = 0
 
 
-def count_pins(cpusets: CpusetWriter, claims: Iterable[Claim], online: frozenset[int]) -> PinCounts:
+def count_pins(
+    cpusets: CpusetWriter, claims: Iterable[Claim], online: frozenset[int], plugin: RuntimePlugin | None = None
+) -> PinCounts:
     """The numbers as they are now.
 
     Args:
         cpusets: what was written.
         claims: the validated bindings of the node.
         online: the node's CPUs; empty where they can't be read.
+        plugin: of the container runtime; None: it is not asked.
     """
     held, kubelets = cpusets.held(), cpusets.kubelet_exclusive
     cpus = {
@@ -47,7 +59,11 @@ def count_pins(cpusets: CpusetWriter, claims: Iterable[Claim], online: frozenset
     }
     states = Counter(dict.fromkeys(get_args(PinState), 0))
     states.update(_state(cpusets, claim) for claim in claims)
-    return PinCounts(cpus if online else {}, states, cpusets.repairs)
+    counts = PinCounts(cpus if online else {}, states, cpusets.repairs, cpusets.late)
+    if plugin is None:
+        return counts
+    created = dict.fromkeys(get_args(StartResult), 0) | plugin.created
+    return replace(counts, created=created, registrations=plugin.registrations)
 
 
 def _state(cpusets: CpusetWriter, claim: Claim) -> PinState:

@@ -26,14 +26,16 @@ from concerto.kube.resources import DAEMON_SETS, POD_CPU_BINDINGS
 from concerto_agent.bindings import HeldCPUs, Object, build_agent_status, own_part, read_claim
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher
-from concerto_agent.cpuset_writer import CpusetWriter
+from concerto_agent.cpuset_writer import CpusetWriter, WriterName
 from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.inotify import Inotify
-from concerto_agent.node_cpusets import PinningSettings, kubelet_unknown, open_cpusets
+from concerto_agent.node_cpusets import open_cpusets
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pin_counts import PinCounts, count_pins
+from concerto_agent.pinning_settings import PinningSettings, kubelet_unknown
 from concerto_agent.pod_watcher import PodWatcher
 from concerto_agent.quotas import PodLimits
+from concerto_agent.runtime_plugin import RuntimePlugin
 from concerto_agent.topology_reader import TopologyReader
 from concerto_agent.workload_fit import UseMeter, judge_fit
 
@@ -82,7 +84,13 @@ class Pinner:
         root = hierarchies.cpuset
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
-        self._cpusets: CpusetWriter = open_cpusets(where, settings, self._pods, wall, limits, names)
+        self._names_in_status = names
+        self._cpusets: CpusetWriter = open_cpusets(where, settings, self._pods, wall, limits, self._names)
+        self._plugin = (
+            None
+            if settings.nri is None
+            else RuntimePlugin(settings.nri, self._watcher, self._look_at, self._cpusets.start_cpus)
+        )
         self._topology = TopologyReader(where)
         self._reflector = Reflector(
             session,
@@ -95,7 +103,7 @@ class Pinner:
         self._objects: dict[BindingKey, Object] = {}
         self._use = UseMeter(hierarchies, settings.fit)
         self._fits: dict[str, tuple[Claim, Condition]] = {}  # by UID of the pod
-        self._enforced = False
+        self._enforced = asyncio.Event()
         self._missed: set[str] = set()  # pods that changed before the first look at all of them was over
         self._wake = asyncio.Event()
         self._status_changed = asyncio.Event()
@@ -105,13 +113,18 @@ class Pinner:
         """What the bindings of the node hold now."""
         return self._cpusets.held()
 
+    @property
+    def writer(self) -> WriterName:
+        """How cpusets are written now."""
+        return "NRI" if self._plugin is not None and self._plugin.is_registered else "Files"
+
     def counts(self) -> PinCounts:
         """The numbers for metrics."""
         try:
             online = self._topology.read().cpus
         except (OSError, ValueError):
             online = frozenset()
-        return count_pins(self._cpusets, self._claims.values(), online)
+        return count_pins(self._cpusets, self._claims.values(), online, self._plugin)
 
     def containers_known(self, uid: str) -> None:
         """The names of a pod's running containers have changed."""
@@ -128,6 +141,8 @@ class Pinner:
                 tasks.create_task(self._reflector.run())
                 tasks.create_task(self._enforce())
                 tasks.create_task(self._publish())
+                if self._plugin is not None:
+                    tasks.create_task(self._answer_runtime(self._plugin))
         finally:
             asyncio.get_running_loop().remove_reader(self._containers.fileno())
             self._containers.close()
@@ -163,6 +178,15 @@ class Pinner:
             return ""
         return f"DaemonSet {namespace}/{name} is being deleted" if "deletionTimestamp" in found["metadata"] else ""
 
+    async def _answer_runtime(self, plugin: RuntimePlugin) -> None:
+        # A runtime that is told to wait for this plugin must not create containers before all bindings are known
+        await self._enforced.wait()
+        await plugin.run()
+
+    def _names(self, uid: str) -> Mapping[str, str]:
+        """Names of a pod's containers by their IDs: the runtime gives them before the pod's status has them."""
+        return {**self._names_in_status(uid), **(self._plugin.names(uid) if self._plugin is not None else {})}
+
     def _pods(self) -> Mapping[str, str] | None:
         return None if self._watcher.kubepods is None else self._watcher.pods
 
@@ -196,10 +220,12 @@ class Pinner:
             self._look_at(uid)
         else:
             self._containers.forget(uid)
+            if self._plugin is not None:
+                self._plugin.forget(uid)
 
     def _look_at(self, uid: str) -> None:
         # No await between the event and the write: the container's program starts some 20 ms after its first process
-        if not self._enforced:
+        if not self._enforced.is_set():
             self._missed.add(uid)
         elif self._cpusets.look_at(uid):
             self._status_changed.set()
@@ -214,7 +240,8 @@ class Pinner:
             try:
                 for _ in self._cpusets.steps(list(self._claims.values())):
                     await asyncio.sleep(0)  # containers that have just started come first
-                self._enforced, complaint = True, ""
+                self._enforced.set()
+                complaint = ""
                 for uid in self._missed:
                     self._cpusets.look_at(uid)
                 self._missed.clear()
@@ -243,7 +270,7 @@ class Pinner:
         while True:
             await self._status_changed.wait()
             self._status_changed.clear()
-            if not self._enforced:
+            if not self._enforced.is_set():
                 continue
             problem = ""
             for key, obj in list(self._objects.items()):

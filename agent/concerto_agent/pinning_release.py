@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from concerto_agent.cgroups import Hierarchies
-from concerto_agent.node_cpusets import PinningSettings, kubelet_unknown, open_cpusets
+from concerto_agent.node_cpusets import open_cpusets
 from concerto_agent.node_files import NodeFiles
+from concerto_agent.pinning_settings import PinningSettings, kubelet_unknown
 from concerto_agent.pod_watcher import PodWatcher
 from concerto_agent.quotas import PodLimits
 

@@ -57,7 +57,8 @@ class TopologyPublisher:
         where: NodeFiles,
         settings: TopologySettings,
         wall: Callable[[], float],
-        held: Callable[[], HeldCPUs] | None,
+        held: Callable[[], HeldCPUs],
+        cpuset_writer: Callable[[], WriterName],
         reserved_count: Callable[[], int | None],
     ) -> None:
         """Nothing is read before `run`.
@@ -69,11 +70,12 @@ class TopologyPublisher:
             where: the node's files.
             settings: further files.
             wall: seconds since the epoch.
-            held: what the bindings of the node hold; None where the agent does not pin.
+            held: what the bindings of the node hold.
+            cpuset_writer: how cpusets are written.
             reserved_count: CPUs that the Node has not allocatable; None: not known.
         """
-        self._writer_name: WriterName = "None" if held is None else "Files"
-        self._held = HeldCPUs if held is None else held
+        self._cpuset_writer = cpuset_writer
+        self._held = held
         # A node that shares its machine has the Node of the whole machine
         self._reserved_count = reserved_count if where.scope == "Machine" else lambda: None
         self._writer = writer
@@ -106,7 +108,11 @@ class TopologyPublisher:
             self._wake.clear()
             obj = self._object
             metadata = {} if obj is None else obj["metadata"]
-            now = ((self._fingerprint(), self._held()), metadata.get("uid"), metadata.get("generation"))
+            now = (
+                (self._fingerprint(), self._held(), self._cpuset_writer()),
+                metadata.get("uid"),
+                metadata.get("generation"),
+            )
             wait = self._settings.look_seconds
             if now != seen:
                 try:
@@ -137,7 +143,7 @@ class TopologyPublisher:
         problems = (*kubelet.problems, problem) if problem else kubelet.problems
         kubelet = replace(kubelet, reserved=reserved, problems=problems)
         status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held())
-        status["cpusetWriter"] = self._writer_name
+        status["cpusetWriter"] = self._cpuset_writer()
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)
         log.info("topology published: %s", reading.topology.counts())
         return written

@@ -29,9 +29,9 @@ from aiohttp import web
 
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import write_file
-from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
+from concerto_agent.pinning_settings import PinningSettings
 from e2e.bench.__main__ import machine
 from e2e.testbed.system import REPOSITORY
 from support.faulty_server import faulty
@@ -57,10 +57,15 @@ class Tree:
 
     def pod(self, uid: str) -> Path:
         """A pod with its sandbox and one container."""
-        path = self.pods / f"pod{uid}"
-        self._make(path)
+        path = self.empty_pod(uid)
         for _ in range(2):
             self.container(path)
+        return path
+
+    def empty_pod(self, uid: str) -> Path:
+        """A pod before its sandbox."""
+        path = self.pods / f"pod{uid}"
+        self._make(path)
         return path
 
     def container(self, pod: Path) -> Path:

@@ -20,7 +20,8 @@ from concerto.api.nodecputopology import Core, CPUTopology
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import CpusetFiles, write_file
 from concerto_agent.cpusets import Claim, KubeletRule
-from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
+from concerto_agent.node_cpusets import NodeCpusets
+from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 
 SETTINGS = PinningSettings()

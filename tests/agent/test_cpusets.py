@@ -18,8 +18,9 @@ from concerto_agent.cpuset_files import ContainerWatcher, CpusetFiles, read_rule
 from concerto_agent.cpusets import Claim, Grant, KubeletRule, Refusal, Write, granted, make_plan
 from concerto_agent.grants import resolve
 from concerto_agent.inotify import Inotify
-from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
+from concerto_agent.node_cpusets import NodeCpusets
 from concerto_agent.pin_counts import count_pins
+from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.crd_schemas import problems
 

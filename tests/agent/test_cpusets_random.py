@@ -21,7 +21,8 @@ from concerto.pinning.validation import BoundPod, Verdict, judge_node
 from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.cpusets import Claim, Grant, KubeletRule
 from concerto_agent.grants import resolve
-from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
+from concerto_agent.node_cpusets import NodeCpusets
+from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 
 LEVELS = ("None", "CPU", "Core", "Socket", "NUMA")

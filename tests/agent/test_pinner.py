@@ -9,9 +9,9 @@ import json
 import pytest
 from aiohttp import web
 
-from concerto_agent.node_cpusets import PinningSettings
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
+from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.faulty_server import faulty, hangs_up, refuses
 from support.sysfs_trees import build, smt

@@ -12,9 +12,10 @@ import pytest
 from concerto.api.nodecputopology import Core, CPUTopology
 from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.cpusets import Claim, KubeletRule
-from concerto_agent.node_cpusets import NodeCpusets, PinningSettings
+from concerto_agent.node_cpusets import NodeCpusets
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_release import release
+from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas, spec_limits
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.sysfs_trees import build, smt

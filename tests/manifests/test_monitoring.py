@@ -41,6 +41,7 @@ BOUNDED_LABELS = {
     "profile": "SchedulingProfiles",
     "state": "fresh, stale and missing; how pins stand",
     "pool": "pools of NodeCPUTopology",
+    "cpus": "what a container can be created with by NRI",
     "lease": "the Leases of operator and autoscaler",
     "namespace": "PredictiveHPAs, of which people make as many as they like",
     "name": "PredictiveHPAs",
@@ -78,7 +79,7 @@ def exposed() -> str:
         (counters.failed, "Forbidden"),
     ):  # fmt: skip
         counted[label] += 1
-    pins = PinCounts({"shared": 1}, {"Applied": 1}, 0)
+    pins = PinCounts({"shared": 1}, {"Applied": 1}, 0, created={"Bound": 1})
     agent = CollectorRegistry()
     agent.register(_Collector(counters, Gauges(usage={"cpu": 0.5}, pins=lambda: pins)))
     return metrics.render().decode() + generate_latest(agent).decode()

@@ -66,6 +66,7 @@ def test_the_flags_it_adds_are_the_agents_and_name_what_is_mounted():
     mounts = [m["mountPath"] for m in merge["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]]
     assert str(args.kubelet_state.parent) in mounts
     assert str(args.kubelet_config.parent) in mounts
+    assert str(args.nri_socket.parent) in mounts
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "often"])

@@ -203,7 +203,7 @@ class NodeCPUTopology:
         name: the node's.
         topology: its CPUs; None until its agent has published them.
         pools: who holds them.
-        cpuset_writer: who writes cpusets there: Files (its agent), or None; empty where that was not published.
+        cpuset_writer: how cpusets are written there: Files, NRI or None; empty where that was not published.
     """
 
     name: str

@@ -1,0 +1,41 @@
+"""How an agent pins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from concerto_agent.nri.client import NriSettings
+from concerto_agent.workload_fit import FitSettings
+
+
+@dataclass(frozen=True)
+class PinningSettings:
+    """Which files pinning reads, and how cpusets are written.
+
+    Attributes:
+        kubelet_state: kubelet's ``cpu_manager_state``; its ``memory_manager_state`` lies beside it.
+        kubelet_config: kubelet's KubeletConfiguration.
+        daemon_set: namespace and name of the DaemonSet that the agent belongs to; None: of none.
+        repair_seconds: between two looks at every pod, and at the topology.
+        attempts: how often a pod is looked at again whose cgroups change while they are written.
+        retry_seconds: wait after a status could not be written.
+        release_timeout_seconds: how long the API server may take to answer whether the DaemonSet is gone.
+        fit: when a pod uses its CPUs as its workload type says.
+        nri: how to register with the container runtime; None: it is not asked.
+    """
+
+    kubelet_state: Path = Path("/var/lib/kubelet/cpu_manager_state")
+    kubelet_config: Path = Path("/var/lib/kubelet/config.yaml")
+    daemon_set: tuple[str, str] | None = None
+    repair_seconds: float = 15.0
+    attempts: int = 5
+    retry_seconds: float = 2.0
+    release_timeout_seconds: float = 5.0
+    fit: FitSettings = field(default_factory=FitSettings)
+    nri: NriSettings | None = None
+
+
+def kubelet_unknown(settings: PinningSettings) -> str:
+    """Why no cpuset is given back: kubelet's state cannot be read."""
+    return f"{settings.kubelet_state} can't be read, so that any cpuset could be kubelet's (--kubelet-state)"
