@@ -7,6 +7,7 @@ SOAK ?= 60
 # of `make chaos`, at each point
 TURNS ?= 20
 COMPARE ?=
+BENCH ?=
 OVERLAY ?= manifests/overlays/default
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
@@ -56,8 +57,8 @@ volumes: setup ## run a StatefulSet with claims on real nodes: local volumes, an
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)
 
-bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/
-	@$(PY) -m e2e.bench
+bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/ (BENCH="--only cpusets": CPUs of new containers)
+	@$(PY) -m e2e.bench $(BENCH)
 
 evaluate: .venv/.installed ## simulate: the control law against its peers, with every fault, and forecasts against HPA v2; tables in docs/evaluation.md (1 h)
 	@$(PY) -m concerto.simulation.scheduling.evaluate

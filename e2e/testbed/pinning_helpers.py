@@ -28,15 +28,20 @@ FIRST_INSTRUCTION = (
 
 @contextlib.contextmanager
 def pinning_node(
-    cluster: LocalControlPlane, name: str, *, kubelet_config: Mapping[str, Any] | None = None
+    cluster: LocalControlPlane,
+    name: str,
+    *,
+    kubelet_config: Mapping[str, Any] | None = None,
+    containerd: Path | None = None,
 ) -> Iterator[tuple[RealNode, Process]]:
-    """A real node that has both CPUs of the machine, and its agent, which pins."""
+    """A real node that has both CPUs of the machine, and its agent, which pins: by NRI with a containerd of ours."""
     cluster.kubectl("apply", "-f", str(REPOSITORY / "manifests" / "components" / "pinning" / "rbac.yaml"))
-    with RealNodes(cluster, [name], kubelet_config=kubelet_config) as nodes:
+    with RealNodes(cluster, [name], kubelet_config=kubelet_config, containerd=containerd) as nodes:
         nodes.wait_ready()
         node = nodes[name]
         node.import_image(build_image(cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
-        agent = pinning_agent(cluster, node).start()
+        more = [] if containerd is None else ["--nri-socket", str(node.nri_socket)]
+        agent = pinning_agent(cluster, node, *more).start()
         try:
             yield node, agent
         finally:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from e2e.testbed.clusters import Binaries, Cluster, LocalControlPlane, NoCluster, Unusable, find_binaries
-from e2e.testbed.clusters.binaries import find_or_build_metrics_server
+from e2e.testbed.clusters.binaries import find_or_build_containerd, find_or_build_metrics_server
 from e2e.testbed.network import Network, open_network
 from e2e.testbed.nodes import real_nodes_available
 from e2e.testbed.prometheus import prometheus_available
@@ -78,6 +79,14 @@ def require_metrics_server(say: Callable[[str], None]) -> None:
         find_or_build_metrics_server(say)
     except Unusable as error:
         pytest.skip(f"no metrics-server here: {error}")
+
+
+def require_containerd(say: Callable[[str], None]) -> Path:
+    """Folder of containerd 2, built now unless the cache has it."""
+    try:
+        return find_or_build_containerd(say)
+    except Unusable as error:
+        pytest.skip(f"no containerd 2 here: {error}")
 
 
 def require_prometheus() -> None:

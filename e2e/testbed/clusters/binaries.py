@@ -22,6 +22,7 @@ METRICS_SERVER_VERSION = "0.9.0"
 ARGOCD_VERSION = "3.2.11"
 KUSTOMIZE_VERSION = "5.7.1"
 LOCAL_PATH_PROVISIONER_VERSION = "0.0.30"
+CONTAINERD_VERSION = "2.4.2"
 # The oldest that the docs promise. Older etcds lack what a consistent watch cache asks of them.
 OLDEST_KUBERNETES = (1, 34)
 OLDEST_ETCD = (3, 5, 13)
@@ -254,17 +255,46 @@ def find_or_build_argocd(say: Say, environment: Mapping[str, str] = os.environ) 
     return cache
 
 
+def find_or_build_containerd(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """Folder of containerd 2, its shim and ctr, built by the go command from their module unless the cache has them.
+
+    Raises:
+        Unusable: as `find_or_build`.
+    """
+    cache = _cache_root(environment) / f"containerd-v{CONTAINERD_VERSION}"
+    module = "github.com/containerd/containerd/v2"
+    stamps = {f"{module}/version.Version": f"v{CONTAINERD_VERSION}"}
+    names = ("containerd", "containerd-shim-runc-v2", "ctr")
+    builds = [_Build(name, "containerd", f"{module}/cmd/{name}", stamps) for name in names]
+    _build_missing(builds, cache, f"containerd {CONTAINERD_VERSION}, about 4 minutes", say, environment)
+    return cache
+
+
 def find_or_build_watcher_client(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
     """The client of the load-watcher API in Go, built by the go command unless the cache has it.
 
     Raises:
         Unusable: there is no go command, or the build fails.
     """
-    source = _SOURCES / "watcher-client"
-    content = b"".join((source / name).read_bytes() for name in ("main.go", "go.mod"))
-    cache = _cache_root(environment) / f"watcher-client-{hashlib.sha256(content).hexdigest()[:12]}"
-    _build_missing([_Build("watcher-client", "watcher-client", ".")], cache, "watcher-client, 10 s", say, environment)
-    return cache / "watcher-client"
+    return _find_or_build_own("watcher-client", say, environment)
+
+
+def find_or_build_cri_client(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """The client of the Container Runtime Interface, built by the go command unless the cache has it.
+
+    Raises:
+        Unusable: there is no go command, or the build fails.
+    """
+    return _find_or_build_own("cri-client", say, environment)
+
+
+def _find_or_build_own(name: str, say: Say, environment: Mapping[str, str]) -> Path:
+    """A program of this repository."""
+    source = _SOURCES / name
+    content = b"".join((source / file).read_bytes() for file in ("main.go", "go.mod"))
+    cache = _cache_root(environment) / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
+    _build_missing([_Build(name, name, ".")], cache, f"{name}, 10 s", say, environment)
+    return cache / name
 
 
 def _build_missing(builds: Sequence[_Build], cache: Path, what: str, say: Say, environment: Mapping[str, str]) -> None:

@@ -104,7 +104,10 @@ class Slot:
 
 
 def containerd_config(cni_config: Path, state: Path, cni_binaries: Path) -> str:
-    """Containerd's TOML: CRI on overlayfs, no AppArmor, and no OOM score that would need CAP_SYS_RESOURCE."""
+    """Containerd's TOML: CRI on overlayfs, no AppArmor, and no OOM score that would need CAP_SYS_RESOURCE.
+
+    Containerd 1 ignores the part about NRI. The socket is where programs outside of the node find it, too.
+    """
     return f"""\
 version = 2
 root = "{state / "containerd"}"
@@ -127,6 +130,8 @@ disabled_plugins = {json.dumps(_NO_SNAPSHOTTERS)}
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "{state / "nri" / "nri.sock"}"
 """
 
 
@@ -207,6 +212,7 @@ def inner_settings(
     logs: Path,
     hierarchies: Sequence[Hierarchy],
     v2_only: bool,
+    containerd: str,
 ) -> str:
     """The shell variables that inner.sh reads."""
     mounts = "\n".join(
@@ -225,6 +231,7 @@ def inner_settings(
         "PEER_ROUTES": "\n".join(f"{slot.pod_cidr(i)} {slot.address(i)}" for i in peers),
         "SERVICE_ADDRESS": SERVICE_ADDRESS,
         "API_PORT": api_port,
+        "CONTAINERD_PROGRAMS": containerd,
         "IMAGES": " ".join(map(str, images)),
         "CGROUP_V2_ONLY": int(v2_only),
         "CGROUP_MOUNTS": mounts,

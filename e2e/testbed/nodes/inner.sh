@@ -48,7 +48,16 @@ for chain in PREROUTING OUTPUT; do
   iptables -t nat -A $chain -d "$SERVICE_ADDRESS/32" -p tcp --dport 443 -j DNAT --to-destination "$GATEWAY:$API_PORT"
 done
 
-containerd --config "$STATE/containerd.toml" >"$LOGS/containerd.log" 2>&1 </dev/null &
+# where the node has another containerd than the machine
+PATH=$CONTAINERD_PROGRAMS${CONTAINERD_PROGRAMS:+:}$PATH
+# It ends the node when it ends, unless it was to be started again
+run_containerd() {
+  while :; do
+    containerd --config "$STATE/containerd.toml" || true
+    rm "$STATE/again" 2>/dev/null || break
+  done
+}
+run_containerd >>"$LOGS/containerd.log" 2>&1 </dev/null &
 containerd=$!
 for _ in $(seq 2400); do [ -S /run/containerd/containerd.sock ] && break; kill -0 $containerd; sleep .05; done
 for image in $IMAGES; do ctr -n k8s.io images import "$image"; done

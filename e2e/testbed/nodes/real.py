@@ -70,6 +70,16 @@ class RealNode:
         files = {"--kubelet-state": "varlib/kubelet/cpu_manager_state", "--kubelet-config": "kubelet.yaml"}
         return [part for flag, path in files.items() for part in (flag, str(state / path))]
 
+    @property
+    def nri_socket(self) -> Path:
+        """Where the node's containerd takes plugins of NRI, if it is of version 2."""
+        return self._run.slot.node_state(self.spec) / "nri" / "nri.sock"
+
+    def restart_containerd(self) -> None:
+        """Ends containerd, and has it started again; containers go on running."""
+        (self._run.slot.node_state(self.spec) / "again").touch()
+        self.exec("pkill", "-x", "containerd")
+
     def cgroup_path(self, controller: str) -> Path:
         """The node's directory of ``controller`` (``cpuacct``, ``memory``, ``unified``, ...) on the machine."""
         return self._run.machine.controller_path(self.cgroup, controller)
@@ -168,6 +178,7 @@ class RealNodes(Started):
         cpus: a Linux CPU list for each; by default the machine's CPUs are dealt out, disjoint while they last.
         memory_bytes: of each; by default an equal share of what the machine has, less 4 GiB.
         kubelet_config: more KubeletConfiguration fields for all of them.
+        containerd: folder of another containerd, its shim and ctr than the machine's.
         logs: where each node's logs go, a folder each; beside the control plane's by default.
 
     Raises:
@@ -182,12 +193,14 @@ class RealNodes(Started):
         cpus: Sequence[str] | None = None,
         memory_bytes: int | None = None,
         kubelet_config: Mapping[str, Any] | None = None,
+        containerd: Path | None = None,
         logs: Path | None = None,
     ) -> None:
         available, reason = real_nodes_available(control_plane.binaries)
         if not available:
             raise NodeError(reason)
         self.control_plane = control_plane
+        self.containerd = containerd
         self.logs = logs or control_plane.logs
         self.machine = Machine()
         machine_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -218,6 +231,7 @@ class RealNodes(Started):
             "nodes": [asdict(node.spec) for node in self],
             "kubelet": str(control_plane.binaries / "kubelet"),
             "kubectl": str(control_plane.kubectl_path),
+            "containerd": str(self.containerd or ""),
             "client_ca": str(control_plane.ca_file),
             "admin_kubeconfig": str(control_plane.kubeconfig),
             "kubeconfigs": {

@@ -110,6 +110,7 @@ class Supervisor:
             logs=logs,
             hierarchies=self.machine.hierarchies,
             v2_only=self.machine.v2_only,
+            containerd=self.plan["containerd"],
         )
         for name, text in files.items():
             (state / name).parent.mkdir(parents=True, exist_ok=True)
