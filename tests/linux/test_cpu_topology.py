@@ -183,3 +183,19 @@ def test_memory_nodes_are_published_with_their_sizes(tmp_path):
     obj = build_object(NODE_CPU_TOPOLOGIES, {"metadata": {"name": "n", "uid": "u"}}) | {"status": status}
     assert problems(obj) == []
     assert NodeCPUTopology.from_raw(obj).topology == reading.topology
+
+
+def test_huge_pages_are_published_by_memory_node(tmp_path):
+    sys = trees.build(tmp_path, trees.SEED)
+    pages = sys / "devices/system/node/node1/hugepages"
+    write(pages / "hugepages-2048kB/nr_hugepages", "3\n")
+    write(pages / "hugepages-1048576kB/nr_hugepages", "0\n")
+    before = fingerprint(sys)
+    reading = read_topology(sys)
+    assert reading.topology.hugepage_bytes == {1: {"hugepages-1Gi": 0, "hugepages-2Mi": 6 * 2**20}}
+    status = build_topology_status({}, reading, KubeletCPUs(), 1e9)
+    obj = build_object(NODE_CPU_TOPOLOGIES, {"metadata": {"name": "n", "uid": "u"}}) | {"status": status}
+    assert problems(obj) == []
+    assert NodeCPUTopology.from_raw(obj).topology == reading.topology
+    write(pages / "hugepages-2048kB/nr_hugepages", "4\n")
+    assert fingerprint(sys) != before, "the agent publishes it when they change"

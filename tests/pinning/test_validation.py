@@ -171,6 +171,26 @@ def test_memory_is_bound_where_it_fits(memory, cpus, size, status, mems, message
     assert message in verdict.message
 
 
+HUGE = replace(SIZED, hugepage_bytes={0: {"hugepages-2Mi": 24 * GI}, 1: {"hugepages-2Mi": 0}})
+# CPUs, memory and huge pages of the pod, memory nodes, what the message names
+HUGEPAGES = {
+    "huge pages are part of a node's memory": ({0}, 10 * GI, {}, "", "10.0 GiB do not fit memory nodes [0]"),
+    "and do not limit the other's": ({5}, 10 * GI, {}, "1", "MemSet [1]"),
+    "bound where they are": ({0}, GI, {"hugepages-2Mi": 20 * GI}, "0", "MemSet [0]"),
+    "not bound where they are not": ({5}, GI, {"hugepages-2Mi": GI}, "", "1.0 GiB of hugepages-2Mi do not fit"),
+    "of a size that is not reported": ({5}, GI, {"hugepages-1Gi": GI}, "1", "MemSet [1]"),
+}
+
+
+@pytest.mark.parametrize(("cpus", "size", "hugepages", "mems", "message"), HUGEPAGES.values(), ids=HUGEPAGES)
+def test_huge_pages_count_by_memory_node(cpus, size, hugepages, mems, message):
+    pcb = PodCPUBinding("ns", "b", "u", "2026-03-01T12:00:00Z", "p", frozenset(cpus), "CPU")
+    pod = BoundPod("uid", "n", memory_bytes=size, hugepages=hugepages)
+    (verdict,) = judge_node("n", NodeCPUTopology("n", HUGE, CPUPools()), [(pcb, pod)]).values()
+    assert (verdict.status, verdict.mems) == ("Validated", mems)
+    assert message in verdict.message
+
+
 def test_a_binding_of_containers_that_the_pod_has_not_is_refused_with_those_that_it_has():
     made = PodCPUBinding(
         "ns", "b", "u", "2026-03-01T12:00:00Z", "p", frozenset({0}), "CPU", containers=frozenset({"main", "lgo"})

@@ -56,7 +56,9 @@ class CPUTopology:
         caches: shared caches.
         core_kinds: online CPUs by the kernel's name of the kind; empty where all cores are alike.
         offline: CPUs that exist and are switched off. The kernel hides where they belong.
-        memory_bytes: size of each memory node as far as it is known, bytes.
+        memory_bytes: size of each memory node as far as it is known, bytes; its huge pages are part of it.
+        hugepage_bytes: huge pages of each memory node as far as they are known, bytes by resource
+            (``hugepages-2Mi``).
     """
 
     cores: tuple[Core, ...]
@@ -65,6 +67,7 @@ class CPUTopology:
     core_kinds: Mapping[str, frozenset[int]] = field(default_factory=dict)
     offline: frozenset[int] = frozenset()
     memory_bytes: Mapping[int, int] = field(default_factory=dict)
+    hugepage_bytes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def cpus(self) -> frozenset[int]:
@@ -102,6 +105,7 @@ class CPUTopology:
             {kind: each & kept for kind, each in self.core_kinds.items() if each & kept},
             self.offline & kept,
             {node: size for node, size in self.memory_bytes.items() if self.numa_nodes.get(node, frozenset()) & kept},
+            {node: each for node, each in self.hugepage_bytes.items() if self.numa_nodes.get(node, frozenset()) & kept},
         )
 
     def counts(self) -> dict[str, int]:
@@ -125,6 +129,7 @@ class CPUTopology:
             "numaNodes": {
                 str(node): {"cpus": sorted(cpus)}
                 | ({"memoryBytes": self.memory_bytes[node]} if node in self.memory_bytes else {})
+                | ({"hugepageBytes": dict(self.hugepage_bytes[node])} if self.hugepage_bytes.get(node) else {})
                 for node, cpus in self.numa_nodes.items()
             },
         }
@@ -153,6 +158,7 @@ class CPUTopology:
             {kind["name"]: parse_cpu_list(kind["cpus"]) for kind in raw.get("coreKinds") or ()},
             parse_cpu_list(raw.get("offlineCPUs", "")),
             {int(n): node["memoryBytes"] for n, node in raw["numaNodes"].items() if "memoryBytes" in node},
+            {int(n): node["hugepageBytes"] for n, node in raw["numaNodes"].items() if "hugepageBytes" in node},
         )
 
 

@@ -19,6 +19,7 @@ from concerto.api.nodecputopology import Cache, Core, CPUTopology
 
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_HUGEPAGES = "node[0-9]*/hugepages/hugepages-*kB/nr_hugepages"
 _FIRST_SHARED_LEVEL = 2  # a core's threads share its L1 as they share the core
 
 
@@ -88,6 +89,7 @@ def read_topology(sys: Path) -> TopologyReading:
         _core_kinds(sys, online),
         offline,
         _memory_bytes(sys),
+        _hugepage_bytes(sys),
     )
     return TopologyReading(topology, tuple(problems))
 
@@ -125,6 +127,22 @@ def _memory_bytes(sys: Path) -> dict[int, int]:
         match = re.search(r"MemTotal:\s*(\d+) kB", _text(directory / "meminfo") or "")
         if match:
             found[int(directory.name.removeprefix("node"))] = int(match[1]) * 1024
+    return dict(sorted(found.items()))
+
+
+def _hugepage_bytes(sys: Path) -> dict[int, dict[str, int]]:
+    """Huge pages of each memory node by resource, the sizes of which it has none as well."""
+    found: dict[int, dict[str, int]] = {}
+    for file in sorted((sys / "devices/system/node").glob(_HUGEPAGES)):
+        kilobytes = re.fullmatch(r"hugepages-(\d+)kB", file.parent.name)
+        pages = _number(file)
+        if kilobytes is not None and pages is not None:
+            size, unit = int(kilobytes[1]), "Ki"
+            for larger in ("Mi", "Gi"):
+                if size % 1024 == 0:
+                    size, unit = size // 1024, larger
+            node = int(file.parent.parent.parent.name.removeprefix("node"))
+            found.setdefault(node, {})[f"hugepages-{size}{unit}"] = pages * int(kilobytes[1]) * 1024
     return dict(sorted(found.items()))
 
 
@@ -193,10 +211,11 @@ def read_kubelet(state: Path, config: Path) -> KubeletCPUs:
 
 
 def fingerprint(sys: Path, *files: Path) -> tuple[bytes | None, ...]:
-    """What changes when CPUs come or go, or when one of ``files`` does, by a few small reads."""
+    """What changes when CPUs or huge pages come or go, or when one of ``files`` does, by a few small reads."""
     cpu = sys / "devices/system/cpu"
-    numa = sys / "devices/system/node/online"
-    return tuple(_bytes(path) for path in (cpu / "online", cpu / "present", numa, *files))
+    nodes = sys / "devices/system/node"
+    hugepages = sorted(nodes.glob(_HUGEPAGES))
+    return tuple(_bytes(path) for path in (cpu / "online", cpu / "present", nodes / "online", *hugepages, *files))
 
 
 def _words(error: Exception) -> str:

@@ -6,8 +6,8 @@ an older one is edited to can take CPUs from a younger one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from concerto.api.cpulist import format_cpu_list
 from concerto.api.nodecputopology import NodeCPUTopology
@@ -31,6 +31,7 @@ class BoundPod:
         static: whether kubelet runs it from a file of the node.
         memory_bytes: its memory limit, else its request; 0 without either.
         containers: names of its containers, init containers among them; None where they are not known.
+        hugepages: its huge pages, bytes by resource (``hugepages-2Mi``).
     """
 
     uid: str
@@ -38,6 +39,12 @@ class BoundPod:
     static: bool = False
     memory_bytes: int = 0
     containers: frozenset[str] | None = None
+    hugepages: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def memory_needs(self) -> dict[str, int]:
+        """Memory and huge pages, bytes by resource."""
+        return {"memory": self.memory_bytes, **self.hugepages}
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,12 @@ def judge_node(
         return {b.key: Verdict("NodeTopologyNotFound", "NoTopology", text, name, pod.uid) for b, pod in ordered}
     index = TopologyIndex.build(node.topology)
     held: list[tuple[PodCPUBinding, Claim]] = []
-    memory = MemoryNodes(node.topology.memory_bytes)
+    memory = MemoryNodes(node.topology)
     verdicts: dict[BindingKey, Verdict] = {}
     for binding, pod in ordered:
         claim = Claim(to_mask(binding.cpus), binding.level)
         mems = index.mems(claim.cpus)
-        fits = binding.memory != "None" and memory.fits(mems, pod.memory_bytes)
+        fits = binding.memory != "None" and not memory.too_small_for(mems, pod.memory_needs)
         verdict = _refusal(index, node, binding, claim, held, pod)
         if verdict is None and binding.memory == "Bind" and not fits:
             verdict = Verdict(
@@ -105,7 +112,7 @@ def judge_node(
             held.append((binding, claim))
             text = f"CPUSet {brackets(binding.cpus)}, MemSet {brackets(mems if fits else ())}"
             if fits:
-                memory.hold(mems, pod.memory_bytes)
+                memory.hold(mems, pod.memory_needs)
             elif binding.memory == "Prefer":
                 text += f" (not bound: {_too_small(memory, mems, pod, node.name)})"
                 mems = frozenset()
@@ -121,9 +128,11 @@ def judge_node(
 
 def _too_small(memory: MemoryNodes, mems: frozenset[int], pod: BoundPod, node: str) -> str:
     gib = 2**30
+    resource = memory.too_small_for(mems, pod.memory_needs)
+    what = "" if resource == "memory" else f" of {resource}"
     return (
-        f"{pod.memory_bytes / gib:.1f} GiB do not fit memory nodes {brackets(mems)} of node {node}, where "
-        f"{memory.free(mems) / gib:.1f} GiB are free beside other bound pods"
+        f"{pod.memory_needs[resource] / gib:.1f} GiB{what} do not fit memory nodes {brackets(mems)} of node {node}, "
+        f"where {memory.free(mems, resource) / gib:.1f} GiB are free beside other bound pods"
     )
 
 

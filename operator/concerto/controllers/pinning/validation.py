@@ -186,7 +186,7 @@ class PodCPUBindingController:
         if pod is not None and not pod.node:
             assigned = self.assigned(key)
             if assigned is not None and assigned.uid == pod.uid:
-                return replace(assigned, memory_bytes=pod.memory_bytes, containers=pod.containers)
+                return replace(pod, node=assigned.node)
         return pod
 
     def _patient(self, key: BindingKey, obj: Object, verdict: Verdict) -> bool:
@@ -293,4 +293,5 @@ def _bound(pod: Object | None) -> BoundPod | None:
     names = frozenset(
         c["name"] for kind in ("containers", "initContainers") for c in spec.get(kind) or () if "name" in c
     )
-    return BoundPod(pod["metadata"]["uid"], spec.get("nodeName") or "", static, memory, names or None)
+    hugepages = {name: size for name, size in shape.requests.items() if name.startswith("hugepages-")}
+    return BoundPod(pod["metadata"]["uid"], spec.get("nodeName") or "", static, memory, names or None, hugepages)
