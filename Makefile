@@ -13,7 +13,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare demo demo-down test e2e e2e-argocd e2e-cluster bench evaluate lint image image-packages rights uninstall lock volumes
+.PHONY: help setup chaos compare demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -45,6 +45,10 @@ e2e-argocd: setup ## Concerto in the hands of the real Argo CD on a real node (b
 
 e2e-cluster: setup image-packages ## install from images on real nodes, restart everything during a Job, remove it (3 min)
 	@E2E_CLUSTER=1 $(PY) -m pytest e2e/suites/test_cluster_install.py
+
+e2e-guest: setup ## pinning on cgroup v2, systemd, hyper-threads and two memory nodes, in a machine that QEMU emulates (10 min)
+	@./e2e/testbed/nodes/install-packages.sh e2e/testbed/guest/packages.txt "an emulated machine"
+	@CONCERTO_GUEST=1 $(PY) -m pytest -s e2e/suites/test_pinning_guest.py
 
 chaos: setup ## end operator and agent at every named point TURNS times, and cut the leader off for 17 s in every way (1 h)
 	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \

@@ -15,6 +15,7 @@ import pytest
 
 from e2e.testbed.clusters import Binaries, Cluster, LocalControlPlane, NoCluster, Unusable, find_binaries
 from e2e.testbed.clusters.binaries import find_or_build_containerd, find_or_build_metrics_server
+from e2e.testbed.guest.requirements import guest_available
 from e2e.testbed.network import Network, open_network
 from e2e.testbed.nodes import real_nodes_available
 from e2e.testbed.prometheus import prometheus_available
@@ -59,6 +60,17 @@ def require_real_nodes(cluster: Cluster, *, cpus: int = 1) -> LocalControlPlane:
     require_kubelet(plane)
     if len(os.sched_getaffinity(0)) < cpus:
         pytest.skip(f"this test needs a real node of {cpus} CPUs")
+    return plane
+
+
+def require_guest(cluster: Cluster) -> LocalControlPlane:
+    """The cluster, if an emulated machine can join it, and is asked for: it takes minutes."""
+    if os.environ.get("CONCERTO_GUEST") != "1":
+        pytest.skip("an emulated machine takes minutes: run `make e2e-guest`")
+    plane = require_local_plane(cluster)
+    available, reason = guest_available(plane.binaries)
+    if not available:
+        pytest.skip(f"no emulated machine here: {reason}")
     return plane
 
 

@@ -152,7 +152,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
         Unusable: $KUBERNETES_VERSION names no release that can be built.
     """
     kubernetes, etcd = chosen_release(environment)
-    return _cache_root(environment) / f"k8s-v{kubernetes}-etcd-v{etcd}"
+    return cache_root(environment) / f"k8s-v{kubernetes}-etcd-v{etcd}"
 
 
 def chosen_release(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
@@ -172,7 +172,8 @@ def modules_of(kubernetes: str) -> str:
     return f"kubernetes-{kubernetes.rpartition('.')[0]}"
 
 
-def _cache_root(environment: Mapping[str, str]) -> Path:
+def cache_root(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where everything that is built once is kept, outside of the repository."""
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "concerto"
 
 
@@ -206,7 +207,7 @@ def find_or_build_metrics_server(say: Say, environment: Mapping[str, str] = os.e
     Raises:
         Unusable: as `find_or_build`.
     """
-    cache = _cache_root(environment) / f"metrics-server-v{METRICS_SERVER_VERSION}"
+    cache = cache_root(environment) / f"metrics-server-v{METRICS_SERVER_VERSION}"
     module = "sigs.k8s.io/metrics-server"
     stamps = {f"{module}/pkg/version.gitVersion": f"v{METRICS_SERVER_VERSION}"}
     build = _Build("metrics-server", "metrics-server", f"{module}/cmd/metrics-server", stamps)
@@ -221,7 +222,7 @@ def find_or_build_local_path_provisioner(say: Say, environment: Mapping[str, str
         Unusable: as `find_or_build`.
     """
     version = LOCAL_PATH_PROVISIONER_VERSION
-    cache = _cache_root(environment) / f"local-path-provisioner-v{version}"
+    cache = cache_root(environment) / f"local-path-provisioner-v{version}"
     module = "github.com/rancher/local-path-provisioner"
     build = _Build("local-path-provisioner", "local-path-provisioner", module)
     _build_missing([build], cache, f"local-path-provisioner {version}, about 2 minutes", say, environment)
@@ -234,7 +235,7 @@ def find_or_build_argocd(say: Say, environment: Mapping[str, str] = os.environ) 
     Raises:
         Unusable: as `find_or_build`.
     """
-    cache = _cache_root(environment) / f"argocd-v{ARGOCD_VERSION}-kustomize-v{KUSTOMIZE_VERSION}"
+    cache = cache_root(environment) / f"argocd-v{ARGOCD_VERSION}-kustomize-v{KUSTOMIZE_VERSION}"
     module = "github.com/argoproj/argo-cd/v3"
     builds = [
         _Build("argocd", "argocd", f"{module}/cmd"),
@@ -261,7 +262,7 @@ def find_or_build_containerd(say: Say, environment: Mapping[str, str] = os.envir
     Raises:
         Unusable: as `find_or_build`.
     """
-    cache = _cache_root(environment) / f"containerd-v{CONTAINERD_VERSION}"
+    cache = cache_root(environment) / f"containerd-v{CONTAINERD_VERSION}"
     module = "github.com/containerd/containerd/v2"
     stamps = {f"{module}/version.Version": f"v{CONTAINERD_VERSION}"}
     names = ("containerd", "containerd-shim-runc-v2", "ctr")
@@ -292,7 +293,7 @@ def _find_or_build_own(name: str, say: Say, environment: Mapping[str, str]) -> P
     """A program of this repository."""
     source = _SOURCES / name
     content = b"".join((source / file).read_bytes() for file in ("main.go", "go.mod"))
-    cache = _cache_root(environment) / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
+    cache = cache_root(environment) / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}"
     _build_missing([_Build(name, name, ".")], cache, f"{name}, 10 s", say, environment)
     return cache / name
 
@@ -307,7 +308,7 @@ def _build_missing(builds: Sequence[_Build], cache: Path, what: str, say: Say, e
         return
     go = _toolchain(environment)
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / ".lock", say):
+    with locked(cache / ".lock", say):
         todo = [build for build in builds if not (cache / build.name).exists()]
         if todo:
             say(f"building {what} on 2 CPUs when Go's own cache is empty, once, with {go} into {cache}")
@@ -367,7 +368,8 @@ def _build(go: str, build: _Build, cache: Path, say: Say) -> None:
 
 
 @contextmanager
-def _locked(path: Path, say: Say) -> Iterator[None]:
+def locked(path: Path, say: Say) -> Iterator[None]:
+    """Hold the lock of a build; says so where another process has it."""
     with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
