@@ -13,6 +13,7 @@ from concerto.capacity.kinds.table import NodeKinds
 from concerto.cli.explain import render
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.explanation import cost_in_words, explain
+from concerto.scheduling.recalled_work import recall_work
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, profile
 
 MI = 2**20
@@ -85,6 +86,46 @@ def test_a_pod_waits_until_the_work_of_those_before_it_is_done_and_says_so():
     assert 0 < len(result.decisions) < 20
     assert "1 node(s) limited how fast pods may start" in result.unschedulable[0].diagnosis.message
     assert NOW < result.look_again_at < NOW + 60.0
+
+
+def successor(cluster, decisions, made):
+    """The cluster as a scheduler finds it that begins after those decisions were carried out."""
+    names = sorted(cluster.row_of)
+    nodes = {d.pod.name: d.assignment.node for d in decisions}
+    there = [replace(p, node_name=nodes[p.name]) for p in made if p.name in nodes]
+    after = cluster_state([node(name) for name in names], there, [measured(name) for name in names])
+    after.kinds.set_table(cluster.kinds._table)
+    return after
+
+
+def test_a_scheduler_that_begins_anew_goes_on_at_the_pace_of_the_one_before():
+    made = [pod(f"p-{i}") for i in range(20)]
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    decisions = run(cluster, *made).decisions
+    assert run(successor(cluster, decisions, made), *made).decisions, "which cannot be had without what is on record"
+    after = successor(cluster, decisions, made)
+    recall_work(after, [d.assignment for d in decisions], NOW)
+    assert not run(after, *made).decisions
+    assert run(after, *made, now=NOW + 60.0).decisions
+
+
+def test_a_scheduler_that_begins_anew_fills_nodes_as_far_as_the_one_before():
+    made = [pod(f"p-{i}") for i in range(2)]
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(2.0, 4.0, 64 * MI))
+    cluster.kinds.loads.set_head_room(0, 1.5)
+    decisions = run(cluster, *made).decisions
+    after = successor(cluster, decisions, made)
+    recall_work(after, [d.assignment for d in decisions], NOW)
+    assert after.kinds.loads.head_room[0] == pytest.approx(1.5)
+
+
+def test_a_placement_that_was_never_carried_out_gives_its_node_no_work():
+    made = [pod(f"p-{i}") for i in range(20)]
+    cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))
+    decisions = run(cluster, *made).decisions
+    after = successor(cluster, [], made)
+    recall_work(after, [d.assignment for d in decisions], NOW)
+    assert len(run(after, *made).decisions) == len(decisions)
 
 
 def test_pods_of_a_kind_that_nobody_knows_start_one_by_one():

@@ -123,8 +123,20 @@ def test_the_order_of_nodes_makes_no_difference(nodes, seed):
     assert merge(tables, [64.0] * len(tables)) == merge(shuffled, [64.0] * len(tables))
 
 
-@given(steps=st.lists(st.tuples(st.integers(0, 3), st.lists(measured, max_size=3), st.booleans()), max_size=12))
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.lists(measured, max_size=3)), max_size=12))
 def test_what_is_merged_step_by_step_is_what_is_merged_at_once(steps):
+    stepwise, now = ClusterKinds(), {}
+    for node, pods in steps:
+        now[node] = table_of(ended(1.0, 4.0), *pods)
+        stepwise.set_node(f"n{node}", now[node], 64.0)
+        assert stepwise.table() == merge(list(now.values()), [64.0] * len(now))
+
+
+many = st.lists(measured, min_size=6, max_size=8)
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 3), many, st.booleans()), max_size=12))
+def test_nodes_that_have_gone_make_no_difference_once_others_have_measured_enough(steps):
     stepwise, now = ClusterKinds(), {}
     for node, pods, gone in steps:
         if gone:
@@ -133,7 +145,36 @@ def test_what_is_merged_step_by_step_is_what_is_merged_at_once(steps):
         else:
             now[node] = table_of(*pods)
             stepwise.set_node(f"n{node}", now[node], 64.0)
-        assert stepwise.table() == merge(list(now.values()), [64.0] * len(now))
+        if now:
+            assert stepwise.table() == merge(list(now.values()), [64.0] * len(now))
+
+
+def test_what_nodes_that_have_gone_measured_counts_until_others_have_measured_enough():
+    cluster = ClusterKinds()
+    for number in range(3):
+        cluster.set_node(f"old{number}", table_of(*[ended(2.0, 4.0)] * 20), 4.0)
+    for number in range(3):
+        cluster.remove_node(f"old{number}")
+    assert estimate(cluster.table(), JOB).share == pytest.approx(0.5)
+    running = PodMeasurement(0.2, 1.0, 1.0, 5e7, False, recent=0.2)
+    cluster.set_node("new", NodeKinds().table([(JOB, running)], 0.0), 4.0)
+    assert estimate(cluster.table(), JOB).basis == "Ended"
+    assert estimate(cluster.table(), JOB).share == pytest.approx(0.5)
+    cluster.set_node("new", table_of(*[ended(4.0, 4.0)] * 6), 4.0)
+    assert estimate(cluster.table(), JOB).share == pytest.approx(1.0)
+    cluster.set_node("new", table_of(ended(4.0, 4.0)), 4.0)
+    assert estimate(cluster.table(), JOB).share == pytest.approx(1.0), "what has gone does not come back"
+
+
+def test_kinds_that_no_node_measures_any_more_make_room_for_those_that_some_do():
+    cluster = ClusterKinds()
+    for day in range(20):
+        old = {f"shop/Job/run-{day}-{i}@x": KindSums.of_ended(ended(100.0, 200.0)) for i in range(MAX_ENTRIES // 4)}
+        cluster.set_node("n", old, 4.0)
+        assert len(cluster.table()) <= MAX_ENTRIES
+    cluster.set_node("n", table_of(ended(1.0, 4.0)), 4.0)
+    assert JOB.key in cluster.table()
+    assert len(cluster.table()) == MAX_ENTRIES
 
 
 def test_two_nodes_know_together_what_one_would_have_known():

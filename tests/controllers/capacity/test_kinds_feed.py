@@ -101,3 +101,23 @@ def test_an_odd_table_of_the_cluster_is_left_out():
         feed.on_snapshot(None, snapshot(f"n{i}", of=pod("a")))
     feed.load()
     assert not cluster.kinds
+
+
+def test_what_pods_cost_is_known_after_a_restart_though_the_nodes_that_measured_it_have_gone():
+    cluster, feed, _ = fed()
+    feed.on_snapshot(None, snapshot("cluster", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.on_snapshot(None, snapshot("new", of=pod("a")))
+    feed.load()
+    feed.update()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5
+    assert cluster.kinds.cost_of(pod("b")).basis == "Ended"
+
+
+def test_what_pods_cost_is_known_though_the_node_that_measured_it_goes():
+    cluster, feed, _ = fed()
+    of = snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a"))
+    feed.on_snapshot(None, of)
+    feed.update()
+    feed.on_snapshot(of, None)
+    feed.update()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5

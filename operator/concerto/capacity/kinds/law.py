@@ -248,7 +248,9 @@ class NodeLoads:
         seconds = min(5.0, max(0.0, now - self._used_at[row]))
         self._used_at[row] = now
         self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
-        settings = self.settings
         if waiting and self._is_filled(row):
-            wider = self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row)
-            self.head_room[row] = min(max(wider, settings.head_room), settings.max_head_room)
+            self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row))
+
+    def set_head_room(self, row: int, head_room: float) -> None:
+        """Fill the node to that part of its cores, within the bounds that the settings name."""
+        self.head_room[row] = min(max(head_room, self.settings.head_room), self.settings.max_head_room)

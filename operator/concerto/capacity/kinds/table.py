@@ -6,7 +6,7 @@ groups. What a node says of the pods that run there now is replaced each time; w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from statistics import median
 
 from concerto.api.pod_kind import CLUSTER, Kind
@@ -22,6 +22,8 @@ _MAX_NODE_WEIGHT = 3.0
 _MAX_NODE_MEAN = 4.0
 """What one node may say that a pod takes or holds, in times of what the median node says."""
 _MEANS = ("work", "started", "held", "life", "memory")
+_ENOUGH = 5.0
+"""Pods of a kind that must have ended on the nodes of now, until what nodes measured that have gone counts no more."""
 
 
 class NodeKinds:
@@ -74,6 +76,9 @@ class ClusterKinds:
     the median node, and its pods take and hold no more than four times what the median node's do. A pod takes no more
     CPUs than its node has. Only kinds of which something changed are added up again.
 
+    What nodes measured that have gone since still counts, as long as few pods of the kind have ended on other nodes: an
+    autoscaler that takes all of a Job's nodes away must not make the cluster forget what the Job's pods cost.
+
     Attributes:
         version: greater after each change.
     """
@@ -84,18 +89,19 @@ class ClusterKinds:
         self._keys: dict[str, frozenset[str]] = {}  # of each node
         self._merged: dict[str, KindSums] = {}
         self._changed: set[str] = set()
-        self._earlier: Table = {}
+        self._earlier: dict[str, KindSums] = {}  # of nodes that have gone
 
     def begin_with(self, table: Table) -> None:
-        """Use what an earlier process has merged until ``all_known``: for kinds of which no node has been read yet."""
-        self._earlier = table
-        self.version += 1
+        """What an earlier process has merged, before any node's table is read: some of its nodes may have gone."""
+        self._earlier = dict(bounded(table, MAX_ENTRIES))
+        for key in self._earlier:
+            self._change(key)
 
-    def all_known(self) -> None:
-        """Every node's table has been read."""
-        if self._earlier:
-            self._earlier = {}
-            self.version += 1
+    def all_read(self) -> None:
+        """Every node's table has been read: what they know was in what the earlier process merged."""
+        for key in [key for key in self._earlier if any(s.ended for s in self._by_key.get(key, {}).values())]:
+            del self._earlier[key]
+            self._change(key)
 
     def set_node(self, node: str, table: Table, cores: float) -> None:
         """What a node knows now, in place of what it knew before.
@@ -122,9 +128,10 @@ class ClusterKinds:
 
     def _take_off(self, node: str, key: str) -> None:
         at = self._by_key[key]
-        del at[node]
+        last = at.pop(node)
         if not at:
             del self._by_key[key]
+            self._earlier[key] = self._merged.get(key, last)
         self._change(key)
 
     def _change(self, key: str) -> None:
@@ -133,13 +140,29 @@ class ClusterKinds:
 
     def table(self) -> dict[str, KindSums]:
         """All of them together."""
+        if len(self._earlier) > 2 * MAX_ENTRIES:
+            kept = bounded(self._earlier, MAX_ENTRIES)
+            self._changed |= self._earlier.keys() - kept.keys()
+            self._earlier = kept
         for key in self._changed:
-            if at := self._by_key.get(key):
-                self._merged[key] = _sum(_evened(list(at.values())))
+            if (sums := self._merge(key)) is not None:
+                self._merged[key] = sums
             else:
                 self._merged.pop(key, None)
         self._changed.clear()
-        return bounded({**self._earlier, **self._merged}, MAX_ENTRIES)
+        return bounded(self._merged, MAX_ENTRIES, first=self._by_key)
+
+    def _merge(self, key: str) -> KindSums | None:
+        at, earlier = self._by_key.get(key), self._earlier.get(key)
+        if not at:
+            return earlier
+        sums = _sum(_evened(list(at.values())))
+        if earlier is None:
+            return sums
+        if sums.ended >= _ENOUGH:
+            del self._earlier[key]
+            return sums
+        return earlier.only_ended().plus(sums)
 
 
 def _possible(sums: KindSums, cores: float) -> KindSums:
@@ -192,11 +215,11 @@ def _sum(found: list[KindSums]) -> KindSums:
     return total
 
 
-def bounded(table: Table, max_entries: int) -> dict[str, KindSums]:
-    """The entries that matter most: the cluster's own, then those whose pods take most."""
+def bounded(table: Table, max_entries: int, first: Container[str] = ()) -> dict[str, KindSums]:
+    """The entries that matter most: the cluster's own, then those of ``first``, then those whose pods take most."""
     if len(table) <= max_entries:
         return dict(table)
-    ranked = sorted(table, key=lambda key: (key != CLUSTER, -_weight(table[key]), key))
+    ranked = sorted(table, key=lambda key: (key != CLUSTER, key not in first, -_weight(table[key]), key))
     return {key: table[key] for key in ranked[:max_entries]}
 
 

@@ -47,6 +47,7 @@ class KindsFeed:
         self._version = 0
         self._seen: dict[str, Object | None] = {}  # snapshots to be taken in, by node; None for one that has gone
         self._of_cluster: Object | None = None
+        self._are_all_read = True
 
     def on_snapshot(self, old: Object | None, new: Object | None) -> None:
         """A SubspaceSnapshot appeared, changed or went."""
@@ -59,11 +60,11 @@ class KindsFeed:
     def load(self) -> None:
         """Make known what was measured before this process began, before it decides on anything.
 
-        To take in the tables of thousands of nodes takes a while. Until then the cluster's own table, which an earlier
-        process has merged from them, stands for them.
+        The cluster's own table, which an earlier process has merged, holds what nodes measured that have gone. It also
+        stands for the tables of thousands of nodes until they have been taken in, which takes a while.
         """
-        if len(self._seen) > _NODES_A_LOOK and (table := self._read_of_cluster()):
-            self.kinds.begin_with(table)
+        self.kinds.begin_with(self._read_of_cluster())
+        self._are_all_read = False
         self.update()
 
     def _read_of_cluster(self) -> Table:
@@ -84,8 +85,9 @@ class KindsFeed:
         """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
         for name in list(self._seen)[:_NODES_A_LOOK]:
             self._take(name, self._seen.pop(name))
-        if not self._seen:
-            self.kinds.all_known()
+        if not self._seen and not self._are_all_read:
+            self._are_all_read = True
+            self.kinds.all_read()
         if self._places_by_kind and self.kinds.version != self._version:
             self._version = self.kinds.version
             if table := self.kinds.table():

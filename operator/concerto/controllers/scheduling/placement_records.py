@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_placement_record
+from concerto.api.timestamps import parse_timestamp
 from concerto.controllers.runtime.context import Context
 from concerto.kube import ApiError, Conflict, Forbidden, KubeError, NotFound, Object, Session, Unauthorized
 from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, failure_reason, write_until_known
@@ -34,12 +35,21 @@ _RETRY = WriteSettings(first_backoff_seconds=0.5, max_backoff_seconds=0.5)
 
 @dataclass(frozen=True)
 class PlacementRecord:
-    """A placement record that the API server has confirmed."""
+    """A placement record that the API server has confirmed.
+
+    Attributes:
+        name: its name.
+        uid: its UID.
+        resource_version: its version when it was read.
+        assignments: what was decided.
+        created_at: when it was created, seconds since the epoch; None if that is not known.
+    """
 
     name: str
     uid: str
     resource_version: str
     assignments: tuple[Assignment, ...]
+    created_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -113,16 +123,19 @@ class PlacementRecords:
         if record.name not in self._open:
             self._found[record.name] = record
 
-    def adopt_found(self) -> None:
-        """Count the records that exist and that this process does not know.
+    def adopt_found(self) -> list[PlacementRecord]:
+        """Count the records that exist and that this process does not know, and return them.
 
         They are of an earlier process, whose last write may have been carried out long after its end; or of this one,
         which was refused a write that an earlier attempt had carried out.
         """
+        adopted = []
         for record in list(self._found.values()):
             if record.name not in self._open and not (self._storing and record.name.startswith(self._storing)):
                 self._ledger.adopt_record(record.name, record.assignments)
                 self._add(record)
+                adopted.append(record)
+        return adopted
 
     async def delete_closable(self) -> bool:
         """Delete the records whose assignments have all been observed; False if one could not be deleted now."""
@@ -190,7 +203,8 @@ def read_record(obj: Object) -> PlacementRecord:
     """A placement record as the API server has it."""
     metadata = obj["metadata"]
     assignments = tuple(Assignment.from_raw(a) for a in obj["spec"].get("assignments") or ())
-    return PlacementRecord(metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments)
+    created_at = parse_timestamp(metadata["creationTimestamp"])
+    return PlacementRecord(metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments, created_at)
 
 
 async def store(

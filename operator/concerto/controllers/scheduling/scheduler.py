@@ -23,6 +23,7 @@ from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.scheduling.cycle import CycleResult, schedule
 from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,10 @@ class Scheduler:
     async def run(self) -> None:
         """Decide and bind until cancelled; only the leader does, and only after every reflector was refreshed."""
         parts = self._parts
-        parts.records.adopt_found()
+        adopted = parts.records.adopt_found()
+        for record in sorted(adopted, key=lambda record: record.created_at or 0.0):
+            if record.created_at is not None:
+                recall_work(parts.cluster, record.assignments, record.created_at)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
             group.create_task(self._housekeeping.run())

@@ -178,6 +178,18 @@ class KindLoads(PodIndex):
         if (known := self._kinds.get(pod.kind.key)) is not None and pod.counted:
             self.loads.give_work(row, known.cost, now)
 
+    def recall_work(self, pod: PodView, row: int, recorded: AssignmentCost, at: float) -> None:
+        """An earlier process placed the pod on the row: pace and head room go on from there.
+
+        Args:
+            pod: the pod, which is on the row.
+            row: the row.
+            recorded: what the placement record says.
+            at: when it was placed, seconds.
+        """
+        self.give_work(pod, row, at)
+        self.loads.set_head_room(row, recorded.head_room)
+
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row, and uses what its kind costs."""
         if not pod.counted:

@@ -29,6 +29,10 @@ class PodsOnRows(Columns, PodIndex):
         """The pods on the row, as they were seen last."""
         return self._pods.get(row, {}).values()
 
+    def get(self, row: int, uid: str) -> PodView | None:
+        """The pod, if it is on the row."""
+        return self._pods.get(row, {}).get(uid)
+
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on the row."""
         self._pods.setdefault(row, {})[pod.uid] = pod
