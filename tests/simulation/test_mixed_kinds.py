@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from concerto.simulation.scheduling.evaluate_kinds import SCENARIOS, kinds_table, run_kinds
+from concerto.simulation.scheduling.evaluate_kinds import ABLATIONS, SCENARIOS, ablation_lines, kinds_table, run_kinds
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.policies.fitting_requests import natural_share, vpa_cores
 from concerto.simulation.scheduling.policies.raw_pods import kind_of_job
@@ -71,3 +71,16 @@ def test_a_sample_of_the_comparison_holds():
 
 def test_every_scenario_of_kinds_is_compared():
     assert len(SCENARIOS) >= 9
+
+
+@pytest.mark.parametrize("ending", ABLATIONS.values())
+def test_placement_by_kind_can_be_run_without_each_of_its_parts(ending):
+    assert is_policy(f"concerto{ending}")
+
+
+def test_a_table_shows_what_each_part_of_placement_by_kind_is_worth():
+    lines = ablation_lines(1, ["kinds-tiny"], workers=1)
+    assert len(lines) == 4 + len(ABLATIONS)
+    assert lines[2] == "| law | tiny |"
+    as_it_is, without_pace = lines[4], lines[6]
+    assert as_it_is.split("|")[2] != without_pace.split("|")[2]

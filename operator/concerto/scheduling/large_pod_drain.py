@@ -60,8 +60,10 @@ def ignores_size_by_kind(cluster: ClusterState, pod: PodView, cost: Cost, profil
     A large pod does once draining has not helped for long, and an ordinary one once nodes were drained at its cost for
     long.
     """
+    if not cluster.kinds.large_pods_wait:
+        return False
     limit = _MAX_WAITS_LARGE if cluster.kinds.is_large(cost) else _MAX_WAITS_REGULAR
-    return cluster.kinds.large_pods_wait and waits(pod, profile, now) >= limit
+    return waits(pod, profile, now) >= limit
 
 
 class LargePodDrain:

@@ -73,9 +73,14 @@ def memory_in_words(amount: float) -> str:
 UNKNOWN = Cost(PRIOR_SHARE, None, None, None, 0.0, "Guess")
 
 
+def groups_of(kind: Kind) -> tuple[str, ...]:
+    """Keys of the groups that say what a pod of the kind costs: entries of others make no difference."""
+    return kind.keys[:_LIKE]
+
+
 def estimate(table: Table, kind: Kind) -> Cost:
     """The cost of one more pod of the kind."""
-    groups = [table.get(key) for key in kind.keys[:_LIKE]]
+    groups = [table.get(key) for key in groups_of(kind)]
     ended = [(s, w) for s, w in zip(groups, _PRIOR_WEIGHT) if s is not None and s.ended > 1e-3 and s.held > 0.0]
     if ended:
         return _from_ended(ended, kind)

@@ -137,10 +137,10 @@ class NodeLoads:
         self.memory[row] -= self.memory_of(cost)
         self.pods[row] -= 1.0
 
-    def change_cost(self, row: int, before: Cost, after: Cost, pods: float = 1.0) -> None:
-        """More is known of the kind of pods that are there."""
-        self.cpu[row] += pods * (after.share - before.share)
-        self.memory[row] += pods * (self.memory_of(after) - self.memory_of(before))
+    def change_cost(self, rows: NDArray[np.int64], before: Cost, after: Cost, pods: Floats) -> None:
+        """More is known of the kind of pods that are on these rows, each row once, and so many on each."""
+        self.cpu[rows] += pods * (after.share - before.share)
+        self.memory[rows] += pods * (self.memory_of(after) - self.memory_of(before))
 
     def memory_of(self, cost: Cost) -> float:
         """Bytes that such a pod takes; of a kind whose memory nobody knows, the default."""

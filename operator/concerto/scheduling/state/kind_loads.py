@@ -11,11 +11,11 @@ from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import AssignmentCost
-from concerto.capacity.kinds.cost import Cost, estimate
+from concerto.capacity.kinds.cost import Cost, estimate, groups_of
 from concerto.capacity.kinds.law import NodeLoads
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.columns import Bools, Rows
+from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 from concerto.scheduling.state.nodes import machine_of
 from concerto.scheduling.state.pod_index import PodIndex
 
@@ -30,6 +30,20 @@ class _Kind:
     kind: Kind
     cost: Cost
     pods: dict[int, int] = field(default_factory=dict)
+
+    def counts(self, rows: Rows, width: int) -> Floats:
+        """How many of its pods are on each of these rows, of ``width`` rows in all."""
+        if not isinstance(rows, slice):
+            return np.array([self.pods.get(row, 0) for row in rows.tolist()], dtype=np.float64)
+        counts = np.zeros(width)
+        on, pods = self.columns()
+        counts[on] = pods
+        return counts[rows]
+
+    def columns(self) -> tuple[Ints, Floats]:
+        """The rows that its pods are on, and how many are on each."""
+        on = np.fromiter(self.pods.keys(), np.int64, len(self.pods))
+        return on, np.fromiter(self.pods.values(), np.float64, len(self.pods))
 
 
 class KindLoads(PodIndex):
@@ -95,10 +109,7 @@ class KindLoads(PodIndex):
         if cost.basis == "Ended" or known is None:
             return limit > 0.0
         limit = np.maximum(limit, _GROWTH * cost.pods / max(1, len(known.pods)))
-        counts = np.zeros(len(self.loads.pods))
-        for row, count in known.pods.items():
-            counts[row] = count
-        may: Bools = counts[rows] < limit
+        may: Bools = known.counts(rows, len(self.loads.pods)) < limit
         return may
 
     def set_table(self, table: Table) -> Change:
@@ -107,13 +118,17 @@ class KindLoads(PodIndex):
         Returns:
             CAPACITY if anything differs: a pod that waits may be of a kind that no pod in the cluster is of.
         """
-        differs = table != self._table or not self._measured
+        before = self._table
+        changed = {key for key, sums in table.items() if before.get(key) != sums} | (before.keys() - table.keys())
+        differs = bool(changed) or not self._measured
         self._table, self._measured = table, True
         for known in self._kinds.values():
+            if changed.isdisjoint(groups_of(known.kind)):
+                continue
             after = estimate(table, known.kind)
             if after != known.cost:
-                for row, count in known.pods.items():
-                    self.loads.change_cost(row, known.cost, after, count)
+                on, pods = known.columns()
+                self.loads.change_cost(on, known.cost, after, pods)
                 known.cost = after
         return Change.CAPACITY if differs else Change.NOTHING
 

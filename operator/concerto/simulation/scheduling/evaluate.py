@@ -18,6 +18,7 @@ from typing import Any
 
 from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, SlotSettings
 from concerto.simulation.scheduling import scenario
+from concerto.simulation.scheduling.evaluate_kinds import ablation_lines as kind_ablation_lines
 from concerto.simulation.scheduling.evaluate_kinds import kinds_table, run_kinds
 from concerto.simulation.scheduling.experiments import (
     Outcome,
@@ -41,7 +42,7 @@ GRID_THREADS = (1, 4)
 GRID_COSTS = (0.05, 0.1, 0.2)
 RUNAWAY = 2.0
 """Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
-_PARTS = ("main", "kinds", "grid", "faults", "ablation", "scale")
+_PARTS = ("main", "kinds", "kinds-ablation", "grid", "faults", "ablation", "scale")
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 
 Figures = dict[str, Any]
@@ -364,6 +365,9 @@ def main() -> None:
     if "kinds" in parts:
         kinds = run_kinds(seeds=args.seeds)
         keep("kinds", kinds, kinds_table(kinds))
+    if "kinds-ablation" in parts:
+        lines = kind_ablation_lines(min(args.seeds, 3))
+        keep("kinds-ablation", lines, lines)
     if "grid" in parts:
         results = run_grid(list(cells()), GRID_COSTS, args.seeds)
         keep("grid", results, _grid_table(results))

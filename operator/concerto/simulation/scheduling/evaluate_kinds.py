@@ -16,6 +16,18 @@ from concerto.simulation.scheduling.setup import Setup
 
 SCENARIOS = tuple(name for name in scenario.built_in_names() if name.startswith("kinds-"))
 OURS = ("concerto", "concerto-known", "concerto-without-kinds")
+ABLATION_SCENARIOS = (
+    *("pi-2000", "mixed", "kinds-functions", "kinds-memory", "kinds-heavy-after-light", "kinds-uneven", "kinds-tiny"),
+)
+ABLATIONS = {
+    "as it is": "",
+    "every pod is one unit": "-without-kinds",
+    "work is given without a pace": "-without-pace",
+    "stalls count as time in which the place is held": "-without-stall-correction",
+    "the whole share has to fit": "-without-overhang",
+    "head room does not grow": "-without-wider-head-room",
+}
+"""What is left out, and how the policy's name ends. Nodes that share nothing make each run a first run."""
 WITHIN = 1.10
 """Requests whose job completion is within so many times the best are traded for shorter pods."""
 
@@ -95,3 +107,33 @@ def kinds_table(results: Sequence[KindsResult]) -> list[str]:
         cells += ["{:.2f} / {:.2f}".format(*r.ratio(policy)) for policy in ("concerto", "concerto-known")]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def ablation_lines(seeds: int, names: Sequence[str] = ABLATION_SCENARIOS, workers: int | None = None) -> list[str]:
+    """A row for placement by kind without each of its parts: seconds of first and later runs of some scenarios."""
+    lines = [
+        "Job completion / mean pod completion over all jobs, in seconds: first run → later run.",
+        "",
+        f"| law | {' | '.join(name.removeprefix('kinds-') for name in names)} |",
+        "| --- |" + " ---: |" * len(names),
+    ]
+    policies = {ending: _policies_of(ending) for ending in ABLATIONS.values()}
+    every = [policy for of_one in policies.values() for policy in of_one]
+    tasks = [(name, task) for name in names for task in tasks_of(scenario.load(name), every, seeds)]
+    found: dict[tuple[str, str], list[Figures]] = {}
+    for (name, _), outcome in zip(tasks, run_all([task for _, task in tasks], workers)):
+        found.setdefault((name, outcome.policy), []).append(outcome.figures)
+    for label, ending in ABLATIONS.items():
+        cells = [" → ".join(_seconds(medians(found[name, policy])) for policy in policies[ending]) for name in names]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
+def _policies_of(ending: str) -> list[str]:
+    """A first and a later run; pods that are units have but one."""
+    return [f"concerto{ending}"] if ending == "-without-kinds" else [f"concerto{ending}", f"concerto-known{ending}"]
+
+
+def _seconds(figures: Figures) -> str:
+    job = figures["jct_s"]
+    return f"{'never' if job is None else f'{job:.1f}'} / {figures['pct_s']['mean']:.1f}"

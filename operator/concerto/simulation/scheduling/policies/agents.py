@@ -44,6 +44,7 @@ class Agents:
         windows: publish means and deviations over minutes, too, for scores that read them.
         kinds: measure what pods cost by kind.
         learned: what the cluster knows of kinds from before.
+        leaves_out_stalls: leave out the time in which a pod's tasks waited for a CPU, as production does.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Agents:
         windows: bool = False,
         kinds: bool = False,
         learned: Table | None = None,
+        leaves_out_stalls: bool = True,
     ) -> None:
         self.settings = settings
         self.deadband = deadband
         self._with_windows = windows
         self._measures_kinds = kinds
         self._learned = learned or {}
+        self._leaves_out_stalls = leaves_out_stalls
         self._windows: Mapping[str, WindowStatistics] = {}
 
     def attach(
@@ -114,7 +117,7 @@ class Agents:
                 self.pipeline.pod_ended(node, started, change.at, uid)
                 self._start_costs[node].started_or_ended()
                 if change.measured is not None and change.reason == "Completed":
-                    measured = self._start_costs[node].added_to(change.measured)
+                    measured = self._start_costs[node].added_to(self._corrected(change.measured))
                     self._kinds[node].pod_ended(self._kind_of_pod(uid), measured, change.at)
 
     def sample(self, readings: Readings, now: float) -> None:
@@ -156,11 +159,15 @@ class Agents:
                 if self._measures_kinds:
                     self._publish_kinds(node, now)
 
+    def _corrected(self, pod: PodMeasurement) -> PodMeasurement:
+        return pod if self._leaves_out_stalls else dataclasses.replace(pod, held=pod.life)
+
     def _kind_of_pod(self, uid: str) -> Kind:
         return self._kind_of[self.world.pods[uid].job.name]
 
     def _publish_kinds(self, node: int, now: float) -> None:
-        before, measured = self._measured[node], self.world.fleet.pod_measurements(node, self.running[node], now)
+        before, read = self._measured[node], self.world.fleet.pod_measurements(node, self.running[node], now)
+        measured = {uid: self._corrected(pod) for uid, pod in read.items()}
         for uid, pod in measured.items():
             if (earlier := before.get(uid)) is not None:
                 measured[uid] = dataclasses.replace(pod, recent=recent_share(earlier, pod))

@@ -16,6 +16,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.capacity.kinds.law import KindSettings
 from concerto.capacity.kinds.table import Table
 from concerto.capacity.publish_rule import PublishSettings
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
@@ -40,6 +41,8 @@ class Concerto:
         publish: the agents' deadbands.
         kinds: place by what pods cost by kind; without it every pod is one unit, as while nothing is measured of kinds.
         known: whether the kinds' costs are known from an earlier run.
+        law: constants of placement by kind; None for production's.
+        leaves_out_stalls: whether agents leave out the time in which a pod's tasks waited for a CPU.
     """
 
     def __init__(
@@ -50,8 +53,11 @@ class Concerto:
         *,
         kinds: bool = True,
         known: bool = False,
+        law: KindSettings | None = None,
+        leaves_out_stalls: bool = True,
     ) -> None:
         self._with_kinds, self._known = kinds, known
+        self._law, self._leaves_out_stalls = law or KindSettings(), leaves_out_stalls
         self.settings = settings or CapacitySettings()
         self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
         deadband = publish or PublishSettings(jitter=0.0)
@@ -68,8 +74,10 @@ class Concerto:
             windows=self.profile.reads_load,
             kinds=self._with_kinds,
             learned=learned,
+            leaves_out_stalls=self._leaves_out_stalls,
         )
         self.state = ClusterState()
+        self.state.kinds.loads.settings = self._law
         self.queue = Queue()
         self.agents.attach(world, self._on_status, self._learn)
         self._woken_at = -math.inf  # when time alone next makes pods ready

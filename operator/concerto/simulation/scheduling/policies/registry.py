@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.quantities import milli
 from concerto.api.schedulingprofile import ProfileSettings
+from concerto.capacity.kinds.law import KindSettings
 from concerto.simulation.scheduling.cluster import Policy
 from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import FittingRequests
@@ -25,10 +27,19 @@ REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 COST_SWEEP = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 """What `kube-costs-sweep` multiplies the cost of each kind by, one run each: the best is the best request per kind."""
 
+KIND_ABLATIONS: dict[str, dict[str, Any]] = {
+    "-without-pace": {"law": KindSettings(pace=1e6)},
+    "-without-stall-correction": {"leaves_out_stalls": False},
+    "-without-overhang": {"law": KindSettings(overhang=1.0)},
+    "-without-wider-head-room": {"law": KindSettings(max_head_room=KindSettings.head_room)},
+}
+"""Placement by kind without one of its parts, by the ending of the policy's name."""
 _CONCERTO: dict[str, Callable[[CapacitySettings | None, ProfileSettings], Policy]] = {
     "concerto": Concerto,
     "concerto-known": partial(Concerto, known=True),
     "concerto-without-kinds": partial(Concerto, kinds=False),
+    **{f"concerto{ending}": partial(Concerto, **parts) for ending, parts in KIND_ABLATIONS.items()},
+    **{f"concerto-known{ending}": partial(Concerto, known=True, **parts) for ending, parts in KIND_ABLATIONS.items()},
 }
 """Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit."""
 _PLAIN: dict[str, Callable[[], Policy]] = {
