@@ -27,6 +27,7 @@ from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS, SUBSPACE_SNAPS
 from concerto.linux.reserved_cpus import reserved_count
 from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
+from concerto_agent.container_exits import ContainerExits
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.node_files import NodeFiles
@@ -140,11 +141,17 @@ class Agent:
         self._pod_reader = PodReader(Hierarchies.detect(where.sys))
         self._looked_for_pods = False
         hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
+        self._exits = ContainerExits(hierarchies.pressure, self._container_exited)
         self._pods = (
             None
             if hierarchies.cpu is None
             else PodWatcher(
-                hierarchies.cpu, where.cgroup, self._cgroup_changed, self._container_seen, self._containers_gone
+                hierarchies.cpu,
+                where.cgroup,
+                self._cgroup_changed,
+                self._container_seen,
+                self._containers_gone,
+                exits=self._exits,
             )
         )
         own, cluster = f"metadata.name={node_name}", f"metadata.name={CLUSTER_NAME}"
@@ -214,6 +221,7 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 if self._pods is not None:
                     tasks.create_task(self._pods.run())
+                    tasks.create_task(self._exits.run())
                 tasks.create_task(self.measure())
                 tasks.create_task(self._publisher.run(self._reflect_own.synced))
                 tasks.create_task(self.follow_node())
@@ -282,6 +290,7 @@ class Agent:
         """What each counted pod has used, of those whose cgroup can be read."""
         if self._pods is None:
             return {}
+        self._exits.follow()
         counted = self.measurement.census.counted
         return self._pod_reader.read({uid: path for uid in counted if (path := self._pods.pods.get(uid))})
 
@@ -320,6 +329,9 @@ class Agent:
 
     def _container_seen(self, uid: str) -> None:
         self.measurement.census.working(uid, self._clock())
+
+    def _container_exited(self, uid: str) -> None:
+        self.measurement.costs.exited(uid, self._clock())
 
     def _containers_gone(self, uid: str, left: Containers) -> None:
         # The pod's cgroup still has the CPU time of containers that are gone

@@ -36,13 +36,13 @@ class _Pod:
 
     Attributes:
         kind: which pods it is like.
-        accepted_at: monotonic time at which kubelet took it in, seconds; None if it is not known.
+        bound_at: monotonic time since which it holds its place, seconds.
         cpu_limit: cores that its quota allows; None without one.
         finished: whether the API server shows that it has ended.
     """
 
     kind: Kind
-    accepted_at: float | None
+    bound_at: float
     cpu_limit: float | None
     finished: bool
 
@@ -58,11 +58,20 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Ending:
-    """A pod whose containers have ended at ``at``, and which the API server does not show to have ended yet."""
+    """A pod whose containers have ended, and which the API server does not show to have ended yet.
+
+    Attributes:
+        pod: the pod.
+        use: what it has used.
+        started_at: when its first container started, monotonic seconds.
+        exited_at: when its last process ended.
+        at: when its containers' cgroups were gone.
+    """
 
     pod: _Pod
     use: _Use
     started_at: float
+    exited_at: float
     at: float
 
 
@@ -83,6 +92,7 @@ class PodCosts:
         self._kinds = NodeKinds()
         self._pods: dict[str, _Pod] = {}
         self._use: dict[str, _Use] = {}
+        self._exited: dict[str, float] = {}  # pods that use something -> when a container of theirs last ended
         self._ending: dict[str, _Ending] = {}
         self._around: deque[float] = deque(maxlen=_REMEMBERED_STARTS)  # seconds before and after containers ran
         self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
@@ -114,12 +124,13 @@ class PodCosts:
                     self._pods.pop(uid, None)
             return
         accepted = new["status"]["acceptedAt"]
-        since = None if accepted is None else at - max(0.0, wall - parse_timestamp(accepted))
+        # A pod that kubelet has not taken in was bound just now. Kubelet's own time is rounded to a second
+        since = at if accepted is None else at - max(0.0, wall - parse_timestamp(accepted))
         limit = new["limits"].get("")
         for uid in uids_of(new):
             known = self._pods.get(uid)
             # The first answer stays: a later one would be off by a step of the wall clock
-            begun = since if known is None or known.accepted_at is None else known.accepted_at
+            begun = since if known is None else known.bound_at
             finished = new["status"]["finished"]
             self._pods[uid] = _Pod(new["kind"], begun, None if limit is None else limit / 1000, finished)
             if finished:
@@ -148,6 +159,11 @@ class PodCosts:
         if len(self._published) < MAX_ENTRIES and self._published.get(key) not in (True, ended):
             self.has_news = True
 
+    def exited(self, uid: str, at: float) -> None:
+        """A container of the pod has no process any more, at ``at``, monotonic seconds."""
+        if uid in self._use:
+            self._exited[uid] = at
+
     def ended(self, uid: str, started_at: float, at: float) -> None:
         """The containers of a counted pod have ended.
 
@@ -157,10 +173,11 @@ class PodCosts:
             at: when its last one ended, monotonic seconds.
         """
         pod, use = self._pods.get(uid), self._use.pop(uid, None)
+        exited_at = min(self._exited.pop(uid, at), at)
         if pod is None or use is None:
             self._pods.pop(uid, None)
             return
-        self._ending[uid] = _Ending(pod, use, started_at, at)
+        self._ending[uid] = _Ending(pod, use, started_at, max(exited_at, started_at), at)
         if pod.finished:
             self._finish(uid, at)
 
@@ -181,8 +198,7 @@ class PodCosts:
 
         On an overloaded node kubelet and container runtime wait for a CPU as pods do, and no pod's cgroup shows that.
         """
-        begun = ending.started_at if ending.pod.accepted_at is None else ending.pod.accepted_at
-        around = max(0.0, ending.started_at - begun) + max(0.0, until - ending.at)
+        around = max(0.0, ending.started_at - ending.pod.bound_at) + max(0.0, until - ending.exited_at)
         self._around.append(around)
         return around - min(self._around)
 
@@ -208,8 +224,7 @@ class PodCosts:
 
 
 def _measurement(pod: _Pod, use: _Use, started_at: float, until: float, *, ended: bool) -> PodMeasurement:
-    begun = started_at if pod.accepted_at is None else min(pod.accepted_at, started_at)
-    life = max(0.0, until - begun)
+    life = max(0.0, until - min(pod.bound_at, started_at))
     held = max(0.0, life - use.lost)
     # A quota stalls a pod, too, so that its share would come out above what it may take
     if pod.cpu_limit is not None and pod.cpu_limit > 0.0:

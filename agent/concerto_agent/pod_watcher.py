@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from concerto_agent.cgroups import KUBEPODS_PATHS, container_id, is_qos_directory, pod_uid
+from concerto_agent.container_exits import ContainerExits
 from concerto_agent.inotify import (
     IN_CREATE,
     IN_DELETE,
@@ -56,6 +57,7 @@ class PodWatcher:
         on_working: Callable[[str], None],
         on_containers_gone: Callable[[str, Containers], None] = lambda uid, left: None,
         *,
+        exits: ContainerExits | None = None,
         scan_seconds: float = 1.0,
         check_seconds: float = 30.0,
         open_inotify: Callable[[], Inotify] = Inotify,
@@ -69,6 +71,7 @@ class PodWatcher:
             on_working: called with a UID when a container has its cgroup, and none had one before. A runtime that gives
                 sandboxes none is never seen to get there with one container: the pod's status shows those.
             on_containers_gone: called with a UID when the last container's cgroup is gone.
+            exits: is given the cgroup of each container; None: nobody asks when their processes end.
             scan_seconds: how often the tree is read where events can't be had.
             check_seconds: how often it is read in spite of events, should the kernel ever keep one to itself.
             open_inotify: gives an inotify instance.
@@ -82,6 +85,7 @@ class PodWatcher:
         self._on_change = on_change
         self._on_working = on_working
         self._on_containers_gone = on_containers_gone
+        self._exits = exits
         self._seen: dict[str, set[str]] = {}  # names of the cgroups that each pod has had in its own
         self._uid_of: dict[str, str] = {}  # the other way round
         self._scan_seconds = scan_seconds
@@ -241,6 +245,8 @@ class PodWatcher:
         except OSError:
             return  # gone already
         seen = self._seen.setdefault(uid, set())
+        for name in names - seen if self._exits is not None else ():
+            self._exits.add(uid, f"{self.pods[uid]}/{name}")
         seen |= names
         if len(names) >= _SANDBOX_AND_CONTAINER:
             if uid not in self.working:

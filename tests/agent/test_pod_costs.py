@@ -91,6 +91,18 @@ def test_life_begins_when_kubelet_takes_the_pod_in():
     assert cost_of(costs).share == pytest.approx(1 / 10, rel=0.01)
 
 
+def test_life_begins_when_the_pod_is_bound_where_kubelet_has_not_taken_it_in_yet():
+    costs = PodCosts()
+    for i in range(20):
+        bound = trim_pod(raw(f"p{i}"))
+        costs.on_pod(None, bound, NOW - 1.3, WALL - 1.3)
+        costs.on_pod(bound, trim_pod(raw(f"p{i}", accepted=WALL - 2.0)), NOW - 1.0, WALL - 1.0)
+        costs.read({f"uid-p{i}": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+        costs.ended(f"uid-p{i}", NOW, NOW + 2.7)
+        shown_ended(costs, f"p{i}", NOW + 2.7)
+    assert cost_of(costs).share == pytest.approx(1 / 4, rel=0.01)
+
+
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
 def test_a_wall_clock_that_is_set_makes_no_pod_older_or_younger(step):
     costs = PodCosts()
@@ -123,6 +135,28 @@ def test_starts_and_ends_that_an_overloaded_node_holds_up_make_no_kind_cheaper()
         costs.ended(f"uid-p{i}", NOW, NOW + 2.5)
         shown_ended(costs, f"p{i}", NOW + 2.5 + teardown)
     assert cost_of(costs).share == pytest.approx(1.0 / 4.0, rel=0.01)
+
+
+def test_a_runtime_that_an_overloaded_node_keeps_from_removing_cgroups_makes_no_kind_cheaper():
+    costs = PodCosts()
+    for i, removal in enumerate([0.5] * 4 + [6.0] * 16):
+        costs.on_pod(None, trim_pod(raw(f"p{i}", accepted=WALL - 1.0)), NOW, WALL)
+        costs.read({f"uid-p{i}": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+        costs.exited(f"uid-p{i}", NOW + 2.5)
+        costs.ended(f"uid-p{i}", NOW, NOW + 2.5 + removal)
+        shown_ended(costs, f"p{i}", NOW + 2.5 + removal)
+    assert cost_of(costs).share == pytest.approx(1.0 / 4.0, rel=0.01)
+
+
+def test_a_container_that_ends_before_others_does_not_end_its_pod():
+    costs = PodCosts()
+    costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
+    costs.read({"uid-p": PodReading(1.0, 0.0, 0.0, 1e6)}, 1.0)
+    for second in (1.0, 5.0):
+        costs.exited("uid-p", NOW + second)
+    costs.ended("uid-p", NOW, NOW + 5.0)
+    shown_ended(costs, "p", NOW + 5.0)
+    assert from_entries(costs.entries({}, NOW + 5.0))[CLUSTER].held == pytest.approx(5.0)
 
 
 def test_a_pod_that_ended_after_the_api_server_had_shown_it_is_complete_at_once():
@@ -249,13 +283,16 @@ def test_a_pod_that_does_not_count_or_was_never_read_costs_nothing():
 def test_what_is_known_of_a_pod_goes_with_it():
     costs = PodCosts()
     for i in range(100):
+        costs.exited(f"uid-p{i}", NOW)
         run(costs, f"p{i}", work=1.0, life=2.0, lost=0.0)
+        costs.exited(f"uid-p{i}", NOW)
         costs.on_pod(trim_pod(raw(f"p{i}")), None, NOW, WALL)
         pod = trim_pod(raw(f"q{i}"))
         costs.on_pod(None, pod, NOW, WALL)
         costs.on_pod(pod, None, NOW, WALL)
     assert not costs._pods
     assert not costs._use
+    assert not costs._exited
 
 
 numbers = st.floats(0, 1e12, allow_nan=False)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from concerto.api.nodecapacity import ResourceStatus
 from concerto.capacity.kinds.sums import PodMeasurement
@@ -83,3 +86,65 @@ def test_more_pods_that_show_their_load_let_more_of_their_kind_start():
     cluster = crowded(1)
     cluster.kinds.set_table(table(one, ended=False))
     assert Change.CAPACITY in cluster.kinds.set_table(table(one, one, ended=False))
+
+
+def kind_table(shares):
+    """What is known of pods by name: their share, by a pod of each that has ended."""
+    kinds = NodeKinds()
+    for name, share in shares.items():
+        kinds.pod_ended(pod(name).kind, PodMeasurement(4.0 * share, 4.0, 4.0, 1e6 * (1.0 + share), True), 0.0)
+    return kinds.table((), 0.0)
+
+
+NAMES, NODES = ("a", "b", "c"), ("n0", "n1", "n2")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("place"), st.sampled_from(NAMES), st.sampled_from(NODES)),
+        st.tuples(st.just("end"), st.integers(0, 20), st.none()),
+        st.tuples(st.just("learn"), st.dictionaries(st.sampled_from(NAMES), st.floats(0.1, 4.0)), st.none()),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_whatever_is_placed_ends_and_is_learned_nodes_are_committed_as_if_all_had_been_known_before(taken):
+    def empty():
+        return cluster_state([node(name) for name in NODES], [], [measured(name, 0.0) for name in NODES])
+
+    cluster, placed, known = empty(), {}, {}
+    for number, (what, first, second) in enumerate(taken):
+        if what == "place":
+            made = pod(f"{first}-{number}", nodeName=second)
+            placed[made.uid] = made
+            cluster.set_pod(made, NOW)
+        elif what == "end" and placed:
+            uid = sorted(placed)[first % len(placed)]
+            cluster.set_pod(replace(placed.pop(uid), phase="Succeeded"), NOW)
+        elif what == "learn":
+            known = kind_table(first)
+            cluster.kinds.set_table(known)
+    afresh = empty()
+    afresh.kinds.set_table(known)
+    for made in placed.values():
+        afresh.set_pod(made, NOW)
+    one, other = cluster.kinds.loads, afresh.kinds.loads
+    for name in NODES:
+        row, again = cluster.row_of[name], afresh.row_of[name]
+        assert one.cpu[row] == pytest.approx(other.cpu[again], abs=1e-6)
+        assert one.memory[row] == pytest.approx(other.memory[again], abs=1.0)
+        assert one.pods[row] == other.pods[again]
+
+
+def test_a_kind_that_has_not_ended_a_pod_is_limited_alike_whether_all_nodes_are_asked_about_or_some():
+    running = PodMeasurement(1.0, 4.0, 4.0, 1e6, False, recent=0.5)
+    there = [pod(f"any-{i}", nodeName="n1") for i in range(5)]
+    cluster = cluster_state([node(name) for name in NODES], there, [measured(name, 0.0) for name in NODES])
+    cluster.kinds.set_table(NodeKinds().table([(pod("any").kind, running)], 0.0))
+    waiting = pod("any-x")
+    cost = cluster.kinds.cost_of(waiting)
+    every = cluster.kinds.may_run(waiting, cost, slice(0, cluster.size))
+    some = np.array([2, 0, 1])
+    assert every.tolist() == [name != "n1" for name in cluster.names[: cluster.size]]
+    assert cluster.kinds.may_run(waiting, cost, some).tolist() == every[some].tolist()
