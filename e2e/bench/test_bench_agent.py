@@ -6,35 +6,48 @@ Goals (docs and `make bench` print the figures beside them): 1 % of a core, 60 M
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from concerto_agent.cgroups import Hierarchies
+from e2e.testbed.agent_helpers import status
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.processes import Process, agent_process, cpu_seconds, rss_mib
+from e2e.testbed.waiting import eventually
 
 pytestmark = pytest.mark.bench
 
 SETTLE_SECONDS = 10
 SECONDS = 60
 IDLE_SECONDS = 120  # four heartbeats
+PODS = 100
 
 
 @pytest.fixture
-def start(concerto_cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts the agent of a new node, with its metrics."""
+def node(concerto_cluster: Cluster) -> Iterator[str]:
+    """Name of a new node."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     concerto_cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    yield name
+    concerto_cluster.kubectl("delete", "node", name, "--wait=false")
+
+
+@pytest.fixture
+def start(concerto_cluster: Cluster, node: str, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts the agent of the node, with its metrics."""
     health = f"127.0.0.1:{free_ports(1)[0]}"
     started: list[Process] = []
 
     def start_one(*extra: str) -> Process:
-        process = agent_process(concerto_cluster, tmp_path, name, extra=["--metrics-bind", health, *extra])
+        process = agent_process(concerto_cluster, tmp_path, node, extra=["--metrics-bind", health, *extra])
         process.health = health
         started.append(process)
         return process.start()
@@ -42,7 +55,6 @@ def start(concerto_cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., P
     yield start_one
     for process in started:
         process.kill()
-    concerto_cluster.kubectl("delete", "node", name, "--wait=false")
 
 
 @pytest.fixture
@@ -59,8 +71,8 @@ def idle_cgroup() -> Iterator[str]:
         pytest.skip(f"no cgroup of its own for an idle node: {error}")
     yield name
     for path in made:
-        (path / "kubepods").rmdir()
-        path.rmdir()
+        for folder, _, _ in os.walk(path, topdown=False):
+            Path(folder).rmdir()
 
 
 def counters(agent: Process) -> dict[str, float]:
@@ -97,3 +109,37 @@ def test_an_agent_over_a_minute(start: Callable[..., Process], say: Callable[[st
 def test_an_agent_of_an_idle_node(start: Callable[..., Process], idle_cgroup: str, say: Callable[[str], None]):
     agent = start("--scope", "cgroup", "--cgroup", idle_cgroup)
     say(f"agent, an idle node, {measure(agent, IDLE_SECONDS)} (goal 0.04)")
+
+
+def test_an_agent_of_a_hundred_pods_of_ten_kinds(
+    concerto_cluster: Cluster,
+    namespace: str,
+    node: str,
+    start: Callable[..., Process],
+    idle_cgroup: str,
+    say: Callable[[str], None],
+):
+    """Each pod has cgroups of its own, for its sandbox and a container; they are read once a second."""
+    kept = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "tolerations": [{"operator": "Exists"}],
+        "nodeName": node,
+    }
+    pods: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": namespace, "name": f"p-{i}"},
+            "spec": {**kept, "containers": [{"name": "c", "image": f"none.invalid/{i % 10}"}]},
+        }
+        for i in range(PODS)
+    ]
+    concerto_cluster.apply(*pods)
+    uids = [pod["metadata"]["uid"] for pod in concerto_cluster.get("pods", "-n", namespace)["items"]]
+    hierarchies = {root for root in dataclasses.astuple(Hierarchies.detect(Path("/sys"))) if isinstance(root, Path)}
+    for root, uid, container in itertools.product(hierarchies, uids, "ab"):
+        (root / idle_cgroup / "kubepods" / "besteffort" / f"pod{uid}" / (container * 64)).mkdir(parents=True)
+    agent = start("--scope", "cgroup", "--cgroup", idle_cgroup)
+    eventually("all pods are counted", lambda: status(concerto_cluster, node).get("podCount") == PODS)
+    say(f"agent, {PODS} pods of 10 kinds, {measure(agent, SECONDS)}")
