@@ -268,6 +268,7 @@ class Agent:
     def _sample(self) -> None:
         now = self._clock()
         self.gauges.sampled_at = now
+        self._pod_reader.add_up_pressure()
         full = self.measurement.sample(now, self._wall(), self._uncounted_paths())
         # A pod that is newly observed frees what the operator holds for it: that can't wait for the batch to be full
         early = (

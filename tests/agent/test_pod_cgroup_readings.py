@@ -58,3 +58,26 @@ def test_the_last_reading_of_a_pod_holds_everything(tmp_path):
     last = reader.read_last(A, PATHS[A])
     assert (last.cpu_seconds, last.stalled_seconds, last.memory_bytes) == (1.0, 2.0, 900.0)
     assert reader.read_last("gone", "kubepods/podgone") is None
+
+
+def test_pods_wait_whose_pressure_has_grown_since_the_read_before(tmp_path):
+    machine, reader = made(tmp_path, "v2")
+    reader.read(PATHS)
+    assert reader.waiting == {A, B}, "nothing is known of a pod that was read once"
+    machine.cgroup_psi(PATHS[B], some=7_000_000, full=2_000_000)
+    reader.read(PATHS)
+    assert reader.waiting == {B}
+    reader.add_up_pressure()
+    reader.read_last(B, PATHS[B])
+    assert reader.waiting == set()
+    reader.read({A: PATHS[A]})
+    reader.close()
+    assert not reader.waiting
+    reader.add_up_pressure()
+
+
+def test_a_pod_without_pressure_does_not_wait(tmp_path):
+    _, reader = made(tmp_path, "v1")
+    reader.read(PATHS)
+    assert not reader.waiting
+    reader.add_up_pressure()

@@ -142,7 +142,7 @@ def test_a_kind_that_has_not_ended_a_pod_is_limited_alike_whether_all_nodes_are_
     there = [pod(f"any-{i}", nodeName="n1") for i in range(5)]
     cluster = cluster_state([node(name) for name in NODES], there, [measured(name, 0.0) for name in NODES])
     cluster.kinds.set_table(NodeKinds().table([(pod("any").kind, running)], 0.0))
-    waiting = pod("any-x")
+    waiting = pod("any-77")
     cost = cluster.kinds.cost_of(waiting)
     every = cluster.kinds.may_run(waiting, cost, slice(0, cluster.size))
     some = np.array([2, 0, 1])
