@@ -35,8 +35,8 @@ class PodReader:
     """Reads pods through descriptors that stay open.
 
     Attributes:
-        waiting: UIDs of pods whose tasks wait for a CPU now and then: those that were read for the first time, and those
-            whose pressure has grown since the read before.
+        waiting: UIDs of pods whose tasks wait for a CPU now and then: those that were read once, and those whose
+            pressure has grown since the read before.
     """
 
     def __init__(self, hierarchies: Hierarchies) -> None:

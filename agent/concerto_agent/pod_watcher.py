@@ -245,8 +245,9 @@ class PodWatcher:
         except OSError:
             return  # gone already
         seen = self._seen.setdefault(uid, set())
-        for name in names - seen if self._exits is not None else ():
-            self._exits.add(uid, f"{self.pods[uid]}/{name}")
+        if self._exits is not None:
+            for name in names - seen:
+                self._exits.add(uid, f"{self.pods[uid]}/{name}")
         seen |= names
         if len(names) >= _SANDBOX_AND_CONTAINER:
             if uid not in self.working:

@@ -94,7 +94,8 @@ class Query:
         """Pods that reservations which are not this pod's hold room for; 0 where unmeasured."""
         measured = self.cluster.measured
         held = measured.startable[rows] - measured.available[rows] - self.reserved[rows]
-        return np.maximum(np.nan_to_num(held), 0.0)
+        known: Floats = np.fmax(held, 0.0)
+        return known
 
     def pods_by_requests(self, rows: Rows) -> Floats:
         """How many such pods the nodes could still take by requests: least over cpu, memory and the number of pods.

@@ -325,7 +325,8 @@ def test_a_node_that_is_over_takes_nothing_until_its_pods_have_ended():
 
 def test_no_setting_lets_a_node_full_of_memory_take_a_pod():
     nodes = loads()
-    nodes.own_memory[:] = 0.97 * 8 * GI
+    for row in range(2):
+        nodes.set_own(row, 0.0, 0.97 * 8 * GI)
     assert not nodes.fits(cost(0.01, memory=1.0), ALL).any()
     assert (nodes.capacity(cost(0.01, memory=1.0), ALL) < 0).all()
 
@@ -394,7 +395,7 @@ def test_the_scarcest_resource_decides_where_a_pod_is_least_in_the_way():
 @pytest.mark.parametrize(("own", "pods"), [(0.0, 9), (2.0, 5), (3.0, 2)])
 def test_a_node_is_filled_when_what_it_leaves_to_pods_is_committed(own, pods):
     nodes = loads(nodes=1)
-    nodes.own_cpu[0] = own
+    nodes.set_own(0, own, 0.0)
     for _ in range(pods):
         nodes.add_pod(0, cost(0.5))
     assert not nodes.fits(cost(0.5), ALL)[0]

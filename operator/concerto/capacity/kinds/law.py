@@ -87,6 +87,14 @@ class NodeLoads:
         self.memory: Floats = np.zeros(0)
         self.pods: Floats = np.zeros(0)
         self.head_room: Floats = np.zeros(0)
+        # What follows from the columns above alone, so that it is the same for pods of every kind; see _settle
+        self._cpu_left: Floats = np.zeros(0)
+        self._memory_left: Floats = np.zeros(0)
+        self._cpu_part: Floats = np.zeros(0)
+        self._memory_part: Floats = np.zeros(0)
+        self._per_core: Floats = np.zeros(0)
+        self._per_byte: Floats = np.zeros(0)
+        self._unsettled: set[int] = set()
         self._tokens: Floats = np.zeros(0)  # core-seconds of work that might be given at _tokens_at
         self._tokens_at: Floats = np.zeros(0)
         self._used: Floats = np.zeros(0)
@@ -94,6 +102,7 @@ class NodeLoads:
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes."""
+        self._unsettled.update(range(len(self.cores), width))
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray):
                 fill = {"head_room": self.settings.head_room, "_tokens": np.inf, "_used_at": np.nan}.get(name, 0.0)
@@ -102,18 +111,26 @@ class NodeLoads:
     def set_node(self, row: int, cores: float, memory_bytes: float) -> None:
         """How large the node is."""
         self.cores[row], self.memory_bytes[row] = cores, memory_bytes
+        self._unsettled.add(row)
+
+    def set_own(self, row: int, cpu: float, memory: float) -> None:
+        """Cores and bytes that what is no pod uses on the node."""
+        self.own_cpu[row], self.own_memory[row] = cpu, memory
+        self._unsettled.add(row)
 
     def clear(self, row: int) -> None:
         """The row stands for another node from now on; its pods have been removed."""
         self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
         self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = 0.0
         self.head_room[row], self._tokens[row], self._used_at[row] = self.settings.head_room, np.inf, np.nan
+        self._unsettled.add(row)
 
     def add_pod(self, row: int, cost: Cost) -> None:
         """A pod is there."""
         self.cpu[row] += cost.share
         self.memory[row] += self.memory_of(cost)
         self.pods[row] += 1.0
+        self._unsettled.add(row)
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
@@ -136,11 +153,13 @@ class NodeLoads:
         self.cpu[row] -= cost.share
         self.memory[row] -= self.memory_of(cost)
         self.pods[row] -= 1.0
+        self._unsettled.add(row)
 
     def change_cost(self, rows: NDArray[np.int64], before: Cost, after: Cost, pods: Floats) -> None:
         """More is known of the kind of pods that are on these rows, each row once, and so many on each."""
         self.cpu[rows] += pods * (after.share - before.share)
         self.memory[rows] += pods * (self.memory_of(after) - self.memory_of(before))
+        self._unsettled.update(rows.tolist())
 
     def memory_of(self, cost: Cost) -> float:
         """Bytes that such a pod takes; of a kind whose memory nobody knows, the default."""
@@ -152,16 +171,31 @@ class NodeLoads:
         tokens: Floats = self._tokens[rows] + self.settings.pace * self.cores[rows] * waited
         return tokens
 
+    def _settle(self) -> None:
+        """Bring the columns up to date that follow from others, on the rows where those have changed."""
+        if not self._unsettled:
+            return
+        rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
+        self._unsettled.clear()
+        usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
+        self._cpu_left[rows] = self.head_room[rows] * usable - self.cpu[rows]
+        self._per_core[rows] = per_core = 1.0 / np.maximum(usable, 1e-6)
+        self._cpu_part[rows] = self.cpu[rows] * per_core
+        in_all, own = self.memory_bytes[rows], self.own_memory[rows]
+        self._memory_left[rows] = self.settings.memory * in_all - own - self.memory[rows]
+        self._per_byte[rows] = per_byte = 1.0 / np.maximum(in_all, 1.0)
+        self._memory_part[rows] = (own + self.memory[rows]) * per_byte
+
     def cpu_left(self, rows: Rows) -> Floats:
         """Cores that are not committed; negative where a node is over."""
-        usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
-        left: Floats = self.head_room[rows] * usable - self.cpu[rows]
+        self._settle()
+        left: Floats = self._cpu_left[rows]
         return left
 
     def memory_left(self, rows: Rows) -> Floats:
         """Bytes that are not committed; negative where a node is over."""
-        usable = self.settings.memory * self.memory_bytes[rows] - self.own_memory[rows]
-        left: Floats = usable - self.memory[rows]
+        self._settle()
+        left: Floats = self._memory_left[rows]
         return left
 
     def capacity(self, cost: Cost, rows: Rows) -> Floats:
@@ -201,7 +235,7 @@ class NodeLoads:
 
     def blind_pods(self, rows: Rows) -> Floats:
         """Pods of a kind that nothing is known of which a node may run at once."""
-        blind: Floats = np.maximum(1.0, self.cores[rows] // self.settings.blind_cores)
+        blind: Floats = np.maximum(1.0, np.floor(self.cores[rows] / self.settings.blind_cores))
         return blind
 
     def seconds_until_paced(self, cost: Cost, rows: Rows, now: float) -> float:
@@ -214,9 +248,10 @@ class NodeLoads:
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""
-        cpu = (self.cpu[rows] + cost.share) / np.maximum(self.cores[rows] - self.own_cpu[rows], 1e-6)
-        memory = self.own_memory[rows] + self.memory[rows] + self.memory_of(cost)
-        commitment: Floats = np.maximum(cpu, memory / np.maximum(self.memory_bytes[rows], 1.0))
+        self._settle()
+        cpu = self._cpu_part[rows] + cost.share * self._per_core[rows]
+        memory = self._memory_part[rows] + self.memory_of(cost) * self._per_byte[rows]
+        commitment: Floats = np.maximum(cpu, memory)
         return commitment
 
     def _is_filled(self, row: int) -> bool:
@@ -254,3 +289,4 @@ class NodeLoads:
     def set_head_room(self, row: int, head_room: float) -> None:
         """Fill the node to that part of its cores, within the bounds that the settings name."""
         self.head_room[row] = min(max(head_room, self.settings.head_room), self.settings.max_head_room)
+        self._unsettled.add(row)

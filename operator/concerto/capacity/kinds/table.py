@@ -6,7 +6,7 @@ groups. What a node says of the pods that run there now is replaced each time; w
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from concerto.api.pod_kind import CLUSTER, Kind
@@ -22,6 +22,8 @@ _MAX_NODE_WEIGHT = 3.0
 _MAX_NODE_MEAN = 4.0
 """What one node may say that a pod takes or holds, in times of what the median node says."""
 _MEANS = ("work", "started", "held", "life", "memory")
+_MAX_CORES = 1024.0
+"""CPUs of a node that count where nodes decide which kinds are left out."""
 _ENOUGH = 5.0
 """Pods of a kind that must have ended on the nodes of now, until what nodes measured that have gone counts no more."""
 
@@ -74,7 +76,8 @@ class ClusterKinds:
 
     What one node says is bounded. Where three nodes know a kind, a node counts for no more than three times the pods of
     the median node, and its pods take and hold no more than four times what the median node's do. A pod takes no more
-    CPUs than its node has. Only kinds of which something changed are added up again.
+    CPUs than its node has. Where there are more kinds than the table holds, each node decides by its part of the
+    cluster's CPUs which are left out. Only kinds of which something changed are added up again.
 
     What nodes measured that have gone since still counts, as long as few pods of the kind have ended on other nodes: an
     autoscaler that takes all of a Job's nodes away must not make the cluster forget what the Job's pods cost.
@@ -87,6 +90,8 @@ class ClusterKinds:
         self.version = 0
         self._by_key: dict[str, dict[str, KindSums]] = {}  # by node
         self._keys: dict[str, frozenset[str]] = {}  # of each node
+        self._sizes: dict[str, tuple[float, float]] = {}  # by node, its CPUs and the weight of all its kinds
+        self._parts: dict[str, float] = {}  # by key, the CPUs of the nodes that it has its part of their kinds' weight
         self._merged: dict[str, KindSums] = {}
         self._changed: set[str] = set()
         self._earlier: dict[str, KindSums] = {}  # of nodes that have gone
@@ -111,6 +116,7 @@ class ClusterKinds:
             table: what it has measured.
             cores: CPUs that it has.
         """
+        self._count(node, -1.0)
         for key in self._keys.get(node, frozenset()) - table.keys():
             self._take_off(node, key)
         for key, sums in table.items():
@@ -120,9 +126,21 @@ class ClusterKinds:
                 at[node] = possible
                 self._change(key)
         self._keys[node] = frozenset(table)
+        weight = sum(_weight(self._by_key[key][node]) for key in table)
+        self._sizes[node] = (min(cores, _MAX_CORES), max(weight, 1e-300))
+        self._count(node, 1.0)
+
+    def _count(self, node: str, sign: float) -> None:
+        """Add what the node's kinds are of its weight to their parts, or take it off."""
+        cores, weight = self._sizes.get(node, (0.0, 1.0))
+        for key in self._keys.get(node, ()):
+            part = cores * _weight(self._by_key[key][node]) / weight
+            self._parts[key] = self._parts.get(key, 0.0) + sign * part
 
     def remove_node(self, node: str) -> None:
         """The node is gone, or has not reported for too long."""
+        self._count(node, -1.0)
+        self._sizes.pop(node, None)
         for key in self._keys.pop(node, ()):
             self._take_off(node, key)
 
@@ -130,7 +148,7 @@ class ClusterKinds:
         at = self._by_key[key]
         last = at.pop(node)
         if not at:
-            del self._by_key[key]
+            del self._by_key[key], self._parts[key]
             self._earlier[key] = self._merged.get(key, last)
         self._change(key)
 
@@ -150,7 +168,7 @@ class ClusterKinds:
             else:
                 self._merged.pop(key, None)
         self._changed.clear()
-        return bounded(self._merged, MAX_ENTRIES, first=self._by_key)
+        return bounded(self._merged, MAX_ENTRIES, self._parts)
 
     def _merge(self, key: str) -> KindSums | None:
         at, earlier = self._by_key.get(key), self._earlier.get(key)
@@ -215,11 +233,19 @@ def _sum(found: list[KindSums]) -> KindSums:
     return total
 
 
-def bounded(table: Table, max_entries: int, first: Container[str] = ()) -> dict[str, KindSums]:
-    """The entries that matter most: the cluster's own, then those of ``first``, then those whose pods take most."""
+def bounded(table: Table, max_entries: int, parts: Mapping[str, float] | None = None) -> dict[str, KindSums]:
+    """The entries that matter most.
+
+    Args:
+        table: the entries.
+        max_entries: how many are left.
+        parts: how much an entry matters, by key. The cluster's own comes first, then those that matter most, then those
+            whose pods take most.
+    """
     if len(table) <= max_entries:
         return dict(table)
-    ranked = sorted(table, key=lambda key: (key != CLUSTER, key not in first, -_weight(table[key]), key))
+    by_key = parts or {}
+    ranked = sorted(table, key=lambda key: (key != CLUSTER, -by_key.get(key, 0.0), -_weight(table[key]), key))
     return {key: table[key] for key in ranked[:max_entries]}
 
 

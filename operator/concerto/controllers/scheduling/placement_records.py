@@ -203,7 +203,8 @@ def read_record(obj: Object) -> PlacementRecord:
     """A placement record as the API server has it."""
     metadata = obj["metadata"]
     assignments = tuple(Assignment.from_raw(a) for a in obj["spec"].get("assignments") or ())
-    created_at = parse_timestamp(metadata["creationTimestamp"])
+    created = metadata.get("creationTimestamp")
+    created_at = parse_timestamp(created) if created else None
     return PlacementRecord(metadata["name"], metadata["uid"], metadata["resourceVersion"], assignments, created_at)
 
 

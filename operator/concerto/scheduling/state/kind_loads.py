@@ -168,8 +168,8 @@ class KindLoads(PodIndex):
         system_cpu = status.system_cpu if status is not None else None
         if system_cpu is None and cpu is not None:
             system_cpu = cpu.non_pod
-        loads.own_cpu[row] = loads.cores[row] * _own(system_cpu)
-        loads.own_memory[row] = loads.memory_bytes[row] * _own(memory.non_pod if memory else None)
+        own_memory = loads.memory_bytes[row] * _own(memory.non_pod if memory else None)
+        loads.set_own(row, loads.cores[row] * _own(system_cpu), own_memory)
         if cpu is not None:
             # y is half the runnable threads per CPU, up to two of them: from one on no CPU idles
             loads.observe(row, min(1.0, 2.0 * cpu.usage), self.pods_wait, now)
