@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from concerto.capacity.kinds.sums import KindSums
 from e2e.testbed.agent_helpers import Object, make_daemon_pod, make_pod, status
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
 from e2e.testbed.nodes import RealNode, RealNodes
+from e2e.testbed.processes import operator_process
 from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.system import agent_on
 from e2e.testbed.waiting import eventually
@@ -18,6 +21,8 @@ from e2e.testbed.waiting import eventually
 pytestmark = pytest.mark.realnode
 
 NODE = "agent-real"
+ALONE = 4
+WITHIN = 0.25  # 0.1 while nothing else runs on this machine: what waits is read ten times a second by a busy agent
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,52 @@ def test_a_pod_that_ends_by_itself_is_no_longer_observed(concerto_cluster: Clust
     eventually("its end is observed", lambda: uid not in status(concerto_cluster, NODE)["observedPodUIDs"])
     phase = concerto_cluster.get("pod", "-n", namespace, "short")["status"]["phase"]
     assert phase in ("Running", "Succeeded"), "the object stays, whatever it says by now"
+
+
+def test_what_a_kind_takes_is_the_same_on_an_empty_and_on_an_overloaded_node(
+    concerto_cluster: Cluster, namespace: str, node: RealNode, say: Callable[[str], None]
+):
+    """Pods of one program: one at a time, and four on each CPU at once."""
+    measured(concerto_cluster)
+    program = "sleep 1; i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
+
+    def ended(kind: str, pods: int) -> KindSums | None:
+        """What the node's agent has measured of a kind, once so many of its pods have ended."""
+        kinds = (concerto_cluster.get("sub", NODE).get("status") or {}).get("kinds") or ()
+        found = next((k["sums"] for k in kinds if k["key"].startswith(f"{namespace}/Pod/{kind}@")), [])
+        sums = KindSums.from_list(found)
+        return sums if sums.ended > 0.97 * pods else None
+
+    for i in range(ALONE):
+        make_pod(concerto_cluster, namespace, NODE, f"alone-{i}", program)
+        concerto_cluster.wait("--for=jsonpath={.status.phase}=Succeeded", f"pod/alone-{i}", "-n", namespace)
+    crowd = 4 * len(node.cpus)
+    for i in range(crowd):
+        make_pod(concerto_cluster, namespace, NODE, f"crowd-{i}", program)
+    for kind, pods in (("alone", ALONE), ("crowd", crowd)):
+        sums = eventually(f"{pods} pods {kind} are measured", lambda kind=kind, pods=pods: ended(kind, pods))
+        say(
+            f"agent: {pods} pods {kind}: {sums.work / sums.ended:.2f} core-seconds, held "
+            f"{sums.held / sums.ended:.2f} s of {sums.life / sums.ended:.2f} s: {sums.work / sums.held:.3f} cores "
+            f"(by their life {sums.work / sums.life:.3f})"
+        )
+    operator = operator_process(concerto_cluster, concerto_cluster.logs, "operator-kinds").start()
+    try:
+        cores = eventually(
+            "a person sees both kinds", lambda: described(concerto_cluster, f"{namespace}/Pod/", ("alone", "crowd"))
+        )
+    finally:
+        operator.kill()
+    say(f"agent: kubectl describe sub cluster: {cores[0]} cores alone, {cores[1]} in a crowd")
+    assert cores[1] == pytest.approx(cores[0], rel=WITHIN)
+
+
+def described(cluster: Cluster, prefix: str, kinds: Sequence[str]) -> list[float] | None:
+    """Cores that `kubectl describe` of the cluster's SubspaceSnapshot shows for those kinds, once it shows them all."""
+    text = cluster.kubectl("describe", "sub", "cluster", check=False)
+    found = {pods: float(cores) for cores, pods in re.findall(r"Cores: +(\S+)\n(?:.*\n){1,4}? +Pods: +(\S+)", text)}
+    shown = [found.get(f"{prefix}{kind}") for kind in kinds]
+    return None if None in shown else [cores for cores in shown if cores is not None]
 
 
 def test_a_pod_of_as_many_threads_as_cpus_among_short_ones_is_named(

@@ -90,8 +90,8 @@ class ClusterKinds:
         self.version = 0
         self._by_key: dict[str, dict[str, KindSums]] = {}  # by node
         self._keys: dict[str, frozenset[str]] = {}  # of each node
-        self._sizes: dict[str, tuple[float, float]] = {}  # by node, its CPUs and the weight of all its kinds
-        self._parts: dict[str, float] = {}  # by key, the CPUs of the nodes that it has its part of their kinds' weight
+        self._parts_by_node: dict[str, dict[str, float]] = {}  # its CPUs divided among its keys
+        self._parts: dict[str, float] = {}  # by key, the sum over nodes
         self._merged: dict[str, KindSums] = {}
         self._changed: set[str] = set()
         self._earlier: dict[str, KindSums] = {}  # of nodes that have gone
@@ -116,31 +116,31 @@ class ClusterKinds:
             table: what it has measured.
             cores: CPUs that it has.
         """
-        self._count(node, -1.0)
+        self._withdraw(node)
         for key in self._keys.get(node, frozenset()) - table.keys():
             self._take_off(node, key)
+        weights = {}
         for key, sums in table.items():
             possible = _possible(sums, cores)
+            weights[key] = _weight(possible)
             at = self._by_key.setdefault(key, {})
             if at.get(node) != possible:
                 at[node] = possible
                 self._change(key)
         self._keys[node] = frozenset(table)
-        weight = sum(_weight(self._by_key[key][node]) for key in table)
-        self._sizes[node] = (min(cores, _MAX_CORES), max(weight, 1e-300))
-        self._count(node, 1.0)
+        scale = min(cores, _MAX_CORES) / max(sum(weights.values()), 1e-300)
+        self._parts_by_node[node] = parts = {key: scale * weight for key, weight in weights.items()}
+        for key, part in parts.items():
+            self._parts[key] = self._parts.get(key, 0.0) + part
 
-    def _count(self, node: str, sign: float) -> None:
-        """Add what the node's kinds are of its weight to their parts, or take it off."""
-        cores, weight = self._sizes.get(node, (0.0, 1.0))
-        for key in self._keys.get(node, ()):
-            part = cores * _weight(self._by_key[key][node]) / weight
-            self._parts[key] = self._parts.get(key, 0.0) + sign * part
+    def _withdraw(self, node: str) -> None:
+        """Take off what the node has added to its keys' parts."""
+        for key, part in self._parts_by_node.pop(node, {}).items():
+            self._parts[key] -= part
 
     def remove_node(self, node: str) -> None:
         """The node is gone, or has not reported for too long."""
-        self._count(node, -1.0)
-        self._sizes.pop(node, None)
+        self._withdraw(node)
         for key in self._keys.pop(node, ()):
             self._take_off(node, key)
 
