@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from concerto.capacity.kinds.table import from_entries, to_entries
+from concerto.simulation.scheduling import scenario
+from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.evaluate_kinds import ABLATIONS, SCENARIOS, ablation_lines, kinds_table, run_kinds
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
+from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import natural_share, vpa_cores
 from concerto.simulation.scheduling.policies.raw_pods import kind_of_job
 from concerto.simulation.scheduling.policies.registry import COST_SWEEP, expand, is_policy
@@ -84,3 +88,16 @@ def test_a_table_shows_what_each_part_of_placement_by_kind_is_worth():
     assert lines[2] == "| law | tiny |"
     as_it_is, without_pace = lines[4], lines[6]
     assert as_it_is.split("|")[2] != without_pace.split("|")[2]
+
+
+def test_a_later_run_on_nodes_that_never_saw_the_kind_begins_with_what_the_first_one_has_measured():
+    setup = scenario.load("kinds-tiny").setup
+
+    def run(policy):
+        return World(setup, policy, 1).run().summary()["jct_s"]
+
+    first = Concerto()
+    unknown = run(first)
+    # All parts are started again: what is left is what the operator had published
+    published = from_entries(to_entries(first.agents.known_kinds()))
+    assert run(Concerto(learned=published)) <= 0.8 * unknown

@@ -104,6 +104,10 @@ class Agents:
         self._agent = AgentInfo("simulated", "simulated", "Machine", "Inotify")
         self.report: CapacityReport | None = None
 
+    def known_kinds(self) -> Table:
+        """What the cluster knows of kinds now."""
+        return self._cluster_kinds.table()
+
     def transition(self, change: Transition) -> None:
         """A pod's cgroup has come or gone."""
         node, uid = change.node, str(change.pod)

@@ -40,7 +40,8 @@ class Concerto:
         profile: SchedulingProfile.spec.
         publish: the agents' deadbands.
         kinds: place by what pods cost by kind; without it every pod is one unit, as while nothing is measured of kinds.
-        known: whether the kinds' costs are known from an earlier run.
+        known: whether the kinds' costs are known, as from an earlier run on nodes that had nothing else to do.
+        learned: what the cluster knows of kinds from before, as an earlier run's ``Agents.known_kinds``.
         law: constants of placement by kind; None for production's.
         leaves_out_stalls: whether agents leave out the time in which a pod's tasks waited for a CPU.
     """
@@ -53,10 +54,11 @@ class Concerto:
         *,
         kinds: bool = True,
         known: bool = False,
+        learned: Table | None = None,
         law: KindSettings | None = None,
         leaves_out_stalls: bool = True,
     ) -> None:
-        self._with_kinds, self._known = kinds, known
+        self._with_kinds, self._known, self._learned = kinds, known, learned
         self._law, self._leaves_out_stalls = law or KindSettings(), leaves_out_stalls
         self.settings = settings or CapacitySettings()
         self.profile = Profile.build(profile or ProfileSettings(SCHEDULER_NAME))
@@ -67,7 +69,7 @@ class Concerto:
         """See Policy."""
         self.world = world
         self.names = node_names(len(world.nodes))
-        learned = earlier_run(world.setup) if self._known else None
+        learned = earlier_run(world.setup) if self._known else self._learned
         self.agents = Agents(
             self.settings,
             self._deadband,
