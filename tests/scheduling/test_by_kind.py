@@ -172,6 +172,40 @@ def test_a_node_that_is_over_shows_it():
     assert verdict.left.startswith("-1.4 CPU")
 
 
+def small_and_large(**over):
+    """Nine small pods that fill a node, and one that takes nearly all of it."""
+    return [pod(f"small-{i}") for i in range(9)] + [pod("large", **over)]
+
+
+def one_node():
+    return knows(cluster_state([node("n")], [], [measured("n")]), small=(0.0, 4.0, 800 * MI), large=(0.0, 4.0, 7 * GI))
+
+
+def placed_first(cluster, *pods):
+    return run(cluster, *pods).decisions[0].pod.name
+
+
+def test_of_pods_created_in_the_same_second_those_that_take_most_of_a_node_come_first():
+    assert placed_first(one_node(), *small_and_large()) == "large"
+
+
+@pytest.mark.parametrize(
+    "over", [{"created": "2026-03-01T12:00:01Z"}, {"namespace": "other"}], ids=["created later", "of another namespace"]
+)
+def test_a_large_pod_takes_no_other_pods_turn(over):
+    cluster = one_node()
+    knows_more = NodeKinds()
+    for each in small_and_large(**over):
+        measured_pod = PodMeasurement(0.0, 4.0, 4.0, (7 * GI if each.name == "large" else 800 * MI), True)
+        knows_more.pod_ended(each.kind, measured_pod, 0.0)
+    cluster.kinds.set_table(knows_more.table((), 0.0))
+    assert placed_first(cluster, *small_and_large(**over)) == "small-0"
+
+
+def test_while_nothing_is_measured_the_queues_order_stays():
+    assert placed_first(cluster_state([node("n")], [], [capacity("n", 5.0)]), *small_and_large()) == "small-0"
+
+
 class Stream:
     """Two nodes full of small pods of which one ends a second, more of them waiting, and one large pod among those."""
 

@@ -22,6 +22,7 @@ from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.framework import Query
 from concerto.scheduling.large_pod_drain import LargePodDrain, ignores_size_by_kind, required_cpu, waits
+from concerto.scheduling.larger_first import larger_first
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis, diagnose, diagnose_error
 from concerto.scheduling.state.cluster import ClusterState
@@ -112,8 +113,9 @@ def schedule(
 
     Args:
         cluster: the cluster; decisions are assumed in it.
-        heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``). Pods that do not wait
-            (gates, or deletion under way), of no profile, or placed already are passed over.
+        heads: pending pods, in the order in which they are to be served (``queue.Queue.heads``), except that of pods
+            created in the same second larger ones come first (``larger_first``). Pods that do not wait (gates, or
+            deletion under way), of no profile, or placed already are passed over.
         profiles: by scheduler name.
         now: seconds since the epoch: says which telemetry is still good.
         generator: breaks ties.
@@ -122,7 +124,7 @@ def schedule(
         max_seconds: time after which no other pod is looked at.
     """
     cycle = _Cycle(cluster, profiles, now, generator)
-    for looked_at, pod in enumerate(cycle.drain.first(heads, profiles, now)):
+    for looked_at, pod in enumerate(cycle.drain.first(larger_first(cluster, heads), profiles, now)):
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
             break

@@ -1,0 +1,51 @@
+"""The order of pods that were created in the same second: those that take most of a node come first. Pure.
+
+Small pods find room beside large ones, but not the other way round: large pods that come last run on after all others
+have ended. The queue's order says nothing about such pods, as creation times are whole seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+
+from concerto.api.pod import PodView
+from concerto.scheduling.state.cluster import ClusterState
+
+_MAX_SORTED = 1024
+"""Heads that are put in order; a cycle decides on a quarter as many at most."""
+
+
+def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[PodView]:
+    """The same pods. Those of one namespace, priority and second of creation change places with each other alone.
+
+    So namespaces keep their turns. While nothing is measured of any kind, the order stays.
+
+    Args:
+        cluster: says what pods cost, and how large its nodes are together.
+        heads: in the queue's order.
+    """
+    kinds = cluster.kinds
+    if not kinds:
+        return heads
+    iterator = iter(heads)
+    some = list(islice(iterator, _MAX_SORTED))
+    cores, memory_bytes = float(kinds.loads.cores.sum()), float(kinds.loads.memory_bytes.sum())
+    sizes: dict[str, float] = {}
+
+    def size(pod: PodView) -> float:
+        """Part of the cluster that it takes of what it takes most of."""
+        if (known := sizes.get(pod.kind.key)) is None:
+            cost = kinds.cost_of(pod)
+            known = max(cost.share / max(cores, 1.0), kinds.loads.memory_of(cost) / max(memory_bytes, 1.0))
+            sizes[pod.kind.key] = known
+        return known
+
+    places: dict[tuple[str, int, int], list[int]] = {}
+    for place, pod in enumerate(some):
+        places.setdefault((pod.namespace, pod.priority, int(pod.created)), []).append(place)
+    ordered = some[:]
+    for alike in places.values():
+        for place, pod in zip(alike, sorted((some[place] for place in alike), key=lambda pod: -size(pod))):
+            ordered[place] = pod
+    return chain(ordered, iterator)
