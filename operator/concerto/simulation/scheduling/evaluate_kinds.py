@@ -16,9 +16,7 @@ from concerto.simulation.scheduling.setup import Setup
 
 SCENARIOS = tuple(name for name in scenario.built_in_names() if name.startswith("kinds-"))
 OURS = ("concerto", "concerto-known", "concerto-without-kinds")
-ABLATION_SCENARIOS = (
-    *("pi-2000", "mixed", "kinds-functions", "kinds-memory", "kinds-heavy-after-light", "kinds-uneven", "kinds-tiny"),
-)
+ABLATION_SCENARIOS = ("mixed", *(f"kinds-{n}" for n in ("functions", "memory", "heavy-after-light", "uneven", "tiny")))
 ABLATIONS = {
     "as it is": "",
     "every pod is one unit": "-without-kinds",
