@@ -30,7 +30,7 @@ class ContainerExits:
         """Nothing is followed yet.
 
         Args:
-            root: the hierarchy's root; None where there is none: no exit is ever reported.
+            root: the root of that hierarchy; None without one, and no exit is ever reported then.
             on_exit: called with the UID of a pod when a container of it has no process any more.
             open_inotify: gives an inotify instance.
         """
