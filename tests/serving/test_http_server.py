@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from concerto.serving.connection_limiter import ConnectionLimits
 from concerto.serving.http_server import HttpServer, HttpServerThread
+from support.waiting import eventually
 
 LIMITS = ConnectionLimits(connections=16, pause_seconds=0.0)
 
@@ -74,6 +76,64 @@ async def test_the_connection_of_another_address_survives_a_flood():
         writer.close()
         for each in idle:
             each.close()
+
+
+async def slow_server(answer: asyncio.Event, limits: ConnectionLimits) -> HttpServer:
+    async def slow(_: web.Request) -> web.Response:
+        await answer.wait()
+        return web.Response(text="slow")
+
+    server = HttpServer("127.0.0.1:0", [web.get("/slow", slow), *ROUTES], limits)
+    await server.start()
+    return server
+
+
+async def request(
+    port: int, path: str, address: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return reader, writer
+
+
+async def in_progress(server: HttpServer, count: int) -> None:
+    await eventually(lambda: len(server._in_progress._handlers) == count)
+
+
+async def test_a_request_that_is_being_answered_survives_a_flood_of_its_own_address():
+    answer = asyncio.Event()
+    server = await slow_server(answer, LIMITS)
+    reader, writer = await request(server.port, "/slow")
+    await in_progress(server, 1)
+    idle = await idle_connections(server.port, 100)
+    async with client("127.0.0.2") as other:
+        assert await text(other, server.port) == "hello"  # so all of the flood has been accepted
+    answer.set()
+    async with asyncio.timeout(10):
+        assert b"200 OK" in await reader.readline()
+    for each in (writer, *idle):
+        each.close()
+    await server.cleanup()
+
+
+async def test_where_all_requests_of_an_address_are_being_answered_its_next_one_is_refused_and_anothers_is_not():
+    answer = asyncio.Event()
+    server = await slow_server(answer, ConnectionLimits(connections=3, pause_seconds=0.0))
+    asked = [await request(server.port, "/slow") for _ in range(3)]
+    await in_progress(server, 3)
+    reader, refused = await request(server.port, "/")
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    async with client("127.0.0.2") as other:
+        assert await text(other, server.port) == "hello"
+    answer.set()
+    async with asyncio.timeout(10):
+        for asked_first, _ in asked[:2]:
+            assert b"200 OK" in await asked_first.readline()
+    for writer in (refused, *(writer for _, writer in asked)):
+        writer.close()
+    await server.cleanup()
 
 
 def test_a_thread_answers_while_the_loop_of_the_process_is_held():

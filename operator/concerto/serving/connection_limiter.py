@@ -11,9 +11,11 @@ import logging
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from aiohttp.web_protocol import RequestHandler
 
 log = logging.getLogger(__name__)
@@ -24,7 +26,8 @@ class ConnectionLimits:
     """Limits of a server's connections.
 
     Attributes:
-        connections: most open connections. A new one closes the oldest one of the address that has the most.
+        connections: most open connections. A new one closes one of the address that has the most: the oldest that has
+            no request being answered, else the newest. If that is the new one, it is closed.
         handshakes: most TLS handshakes at a time; a new one aborts the one that has lasted longest.
         handshake_seconds: longest time for a TLS handshake.
         pause_seconds: pause between two accepted connections.
@@ -38,6 +41,31 @@ class ConnectionLimits:
     queue: int = 64
 
 
+class RequestsInProgress:
+    """Connections whose request is being answered; what is only being written counts no longer."""
+
+    def __init__(self) -> None:
+        """No request has come."""
+        self._handlers: set[object] = set()
+
+    def __contains__(self, handler: object) -> bool:
+        """Whether a request of the connection is being answered."""
+        return handler in self._handlers
+
+    def middleware(self) -> Middleware:
+        """Counts the requests of an application."""
+
+        @web.middleware
+        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self._handlers.add(request.protocol)
+            try:
+                return await handler(request)
+            finally:
+                self._handlers.discard(request.protocol)
+
+        return count
+
+
 class ConnectionLimiter:
     """Accepts the connections of a server, within limits."""
 
@@ -47,6 +75,7 @@ class ConnectionLimiter:
         listener: socket.socket,
         context: ssl.SSLContext | None,
         settings: ConnectionLimits | None = None,
+        answering: Container[RequestHandler] = (),
     ) -> None:
         """A limiter that accepts nothing before `run`.
 
@@ -55,11 +84,13 @@ class ConnectionLimiter:
             listener: bound, listening, and not blocking.
             context: for TLS; None serves without it.
             settings: the limits.
+            answering: connections whose request is being answered (`RequestsInProgress`).
         """
         self._server = server
         self._listener = listener
         self._context = context
         self._settings = settings or ConnectionLimits()
+        self._answering = answering
         self._handshakes: dict[asyncio.Task[None], None] = {}  # in order
 
     async def run(self) -> None:
@@ -68,7 +99,7 @@ class ConnectionLimiter:
         try:
             while True:
                 try:
-                    connection, _ = await loop.sock_accept(self._listener)
+                    connection, peer = await loop.sock_accept(self._listener)
                 except OSError as error:  # it went away again, or there are no descriptors left
                     log.debug("a connection was not accepted: %s", error)
                 else:
@@ -76,7 +107,7 @@ class ConnectionLimiter:
                         oldest = next(iter(self._handshakes))
                         oldest.cancel()
                         del self._handshakes[oldest]
-                    task = asyncio.ensure_future(self._handshake(connection))
+                    task = asyncio.ensure_future(self._handshake(connection, address_of(peer)))
                     self._handshakes[task] = None
                     task.add_done_callback(lambda done: self._handshakes.pop(done, None))
                 await asyncio.sleep(self._settings.pause_seconds)
@@ -85,11 +116,14 @@ class ConnectionLimiter:
                 task.cancel()
             self._listener.close()
 
-    async def _handshake(self, connection: socket.socket) -> None:
+    async def _handshake(self, connection: socket.socket, address: str) -> None:
+        if not self._makes_room_for(address):
+            connection.close()
+            return
         tls = self._context is not None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._accept,
+                self._server,
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=self._settings.handshake_seconds if tls else None,
@@ -99,19 +133,33 @@ class ConnectionLimiter:
             log.debug("a connection ended in its handshake: %s", error)
             connection.close()
 
-    def _accept(self) -> RequestHandler:
-        open_ones = [handler for handler in self._server.connections if handler.transport is not None]
-        if len(open_ones) >= self._settings.connections:
-            addresses = Counter(_address(handler) for handler in open_ones)
-            busiest = max(addresses.values())
-            # Oldest first: of one caller with many connections its oldest goes, and never another caller's only one
-            for handler in open_ones:
-                if addresses[_address(handler)] == busiest and handler.transport is not None:
-                    handler.transport.abort()
-                    break
-        return self._server()
+    def _makes_room_for(self, newcomer: str) -> bool:
+        """Close a connection if there are as many as may be; false if the new one is to be closed."""
+        open_ones = [(_address(h), h) for h in self._server.connections if h.transport is not None]
+        if len(open_ones) < self._settings.connections:
+            return True
+        counts = Counter(address for address, _ in open_ones)
+        counts[newcomer] += 1
+        most = max(counts.values())
+        # Of one address with many connections one goes, and never another address's only one
+        of_busiest = [handler for address, handler in open_ones if counts[address] == most]
+        idle = [handler for handler in of_busiest if handler not in self._answering]
+        if idle:
+            victim = idle[0]  # the oldest
+        elif counts[newcomer] == most:
+            return False
+        else:
+            victim = of_busiest[-1]  # what was asked first is answered first
+        if victim.transport is not None:
+            victim.transport.abort()
+        return True
 
 
 def _address(handler: RequestHandler) -> str:
     peer = handler.transport.get_extra_info("peername") if handler.transport is not None else None
-    return str(peer[0]) if peer else ""
+    return address_of(peer)
+
+
+def address_of(peer: object) -> str:
+    """The address of a socket's peer; empty if it has none."""
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from aiohttp import web
 
-from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits
+from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits, RequestsInProgress
 
 _KEEP_ALIVE_SECONDS = 15.0
 _LIMITS = ConnectionLimits(connections=64, pause_seconds=0.002)
@@ -33,6 +33,7 @@ class HttpServer:
         self._limits = limits or _LIMITS
         self._listener = _listen(bind, self._limits.queue)
         self._routes = list(routes)
+        self._in_progress = RequestsInProgress()
         self._runner: web.AppRunner | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -43,12 +44,15 @@ class HttpServer:
 
     async def start(self) -> None:
         """Accept connections from now on."""
-        app = web.Application()
+        app = web.Application(middlewares=[self._in_progress.middleware()])
         app.router.add_routes(self._routes)
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS)
+        # Whoever goes away no longer waits for an answer
+        self._runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, handler_cancellation=True
+        )
         await self._runner.setup()
         assert self._runner.server is not None, "starting"
-        limiter = ConnectionLimiter(self._runner.server, self._listener, None, self._limits)
+        limiter = ConnectionLimiter(self._runner.server, self._listener, None, self._limits, self._in_progress)
         self._accepting = asyncio.create_task(limiter.run())
 
     async def cleanup(self) -> None:

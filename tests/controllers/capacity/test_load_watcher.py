@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -13,7 +16,10 @@ from jsonschema import Draft4Validator
 
 from concerto.api.nodecapacity import Window
 from concerto.controllers.capacity.load_watcher import Watcher, WatcherSettings
+from concerto.serving.fair_turns import FairTurns, TurnSettings
+from concerto.serving.http_server import HttpServer
 from support.scheduling_builders import NOW, capacity, cluster_state, node
+from support.waiting import eventually
 
 WINDOWS = tuple(
     Window(resource, window, average, 0.05, 0.5, 300)
@@ -185,30 +191,99 @@ async def test_a_node_without_windows_or_without_a_node_object_is_left_out(serve
     assert (await api.get("/watcher/bare"))[0] == (await api.get("/watcher/gone"))[0] == 404
 
 
-async def test_too_many_requests_are_held_back_and_health_is_not(serve):
-    api = await serve(cluster("node-1"), requests_per_second=1.0, burst=2)
-    assert [(await api.get("/watcher"))[0] for _ in range(3)] == [200, 200, 429]
-    assert (await api.get("/watcher/health"))[0] == 200
-    api.time[0] += 1.0
-    assert [(await api.get("/watcher"))[0] for _ in range(2)] == [200, 429]
+@asynccontextmanager
+async def served(watcher: Watcher) -> AsyncIterator[str]:
+    """The API as the operator serves it; gives the URL of all nodes."""
+    server = HttpServer("127.0.0.1:0", watcher.routes())
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}/watcher"
+    finally:
+        await server.cleanup()
 
 
-async def test_one_client_that_asks_too_much_keeps_no_other_from_its_answers():
-    app = web.Application()
-    settings = WatcherSettings(requests_per_second=1.0, burst=2, max_clients=2)
-    app.router.add_routes(Watcher(cluster("node-1"), lambda: NOW, settings).routes())
-    server = TestServer(app)
-    await server.start_server()
+@dataclass
+class Turns:
+    """Turns that are given one by one, as the test says."""
 
-    async def statuses(address: str, times: int) -> list[int]:
-        connector = aiohttp.TCPConnector(local_addr=(address, 0))
-        async with aiohttp.ClientSession(connector=connector) as session:
-            return [(await session.get(server.make_url("/watcher"))).status for _ in range(times)]
+    let: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    now: float = NOW
 
-    assert await statuses("127.0.0.1", 4) == [200, 200, 429, 429]
-    assert await statuses("127.0.0.2", 3) == [200, 200, 429]
-    assert await statuses("127.0.0.1", 1) == [429]
-    await server.close()
+    def made(self) -> FairTurns:
+        return FairTurns(lambda: self.now, TurnSettings(per_second=1.0, burst=1), self._second)
+
+    async def _second(self, seconds: float) -> None:
+        await self.let.acquire()
+        self.now += seconds
+
+
+@asynccontextmanager
+async def connection() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client with one connection."""
+    connector = aiohttp.TCPConnector(limit=1)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(10)) as session:
+        yield session
+
+
+async def ask(session: aiohttp.ClientSession, url: str) -> int:
+    async with session.get(url) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def waiting(watcher: Watcher, count: int) -> None:
+    """Until so many requests wait for their turn."""
+    await eventually(lambda: len(watcher._turns._waiting) == count)
+
+
+async def test_a_client_that_asks_on_and_on_keeps_no_other_behind_its_address_from_an_answer():
+    turns = Turns()
+    watcher = Watcher(cluster("node-1"), lambda: NOW, None, turns.made())
+    async with served(watcher) as url, connection() as one, connection() as two, connection() as quiet:
+        assert await ask(one, url) == 200
+        turns.let.release()
+        assert await ask(two, url) == 200
+        noisy = [asyncio.create_task(ask(each, url)) for each in (one, two)]
+        await waiting(watcher, 2)
+        asked = asyncio.create_task(ask(quiet, url))
+        await waiting(watcher, 3)
+        turns.let.release()
+        assert await asked == 200
+        assert not any(task.done() for task in noisy)
+        for _ in noisy:
+            turns.let.release()
+        assert await asyncio.gather(*noisy) == [200, 200]
+
+
+async def test_health_is_answered_while_all_else_waits():
+    watcher = Watcher(cluster("node-1"), lambda: NOW, None, Turns().made())
+    async with served(watcher) as url, connection() as noisy, connection() as quiet:
+        assert await ask(noisy, url) == 200
+        task = asyncio.create_task(ask(noisy, url))
+        await waiting(watcher, 1)
+        assert await ask(quiet, f"{url}/health") == 200
+        task.cancel()
+
+
+async def test_a_client_that_goes_away_while_the_answer_is_made_keeps_no_other_from_it(monkeypatch):
+    watcher = Watcher(cluster("node-1"), lambda: NOW)
+    go_on, render = asyncio.Event(), watcher._render
+    made = []
+
+    async def slowly(*args):
+        made.append(args)
+        await go_on.wait()
+        return await render(*args)
+
+    monkeypatch.setattr(watcher, "_render", slowly)
+    async with served(watcher) as url, connection() as first, connection() as second:
+        gone = asyncio.create_task(ask(first, url))
+        await eventually(lambda: made)
+        asked = asyncio.create_task(ask(second, url))
+        gone.cancel()
+        go_on.set()
+        assert await asked == 200
+        assert len(made) == 1
 
 
 async def test_an_answer_is_given_again_for_a_few_seconds(serve):

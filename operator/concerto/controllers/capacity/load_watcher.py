@@ -2,15 +2,16 @@
 
 ``GET /watcher``, ``/watcher/{host}`` and ``?host=`` answer as load-watcher does today (``data.NodeMetricsMap``), so
 that a kube-scheduler with Trimaran can have Concerto as its ``watcherAddress``; ``?format=kep`` is Trimaran's form.
-``?window=`` chooses 5m, 10m or 15m. Read-only, rate limited, and made afresh at most every few seconds: a scheduler
-asks for all nodes at once, and 5,000 of them take some 50 ms to write down.
+``?window=`` chooses 5m, 10m or 15m. Read-only. Clients take turns, and an answer about all nodes is made afresh at most
+every few seconds: a scheduler asks for all of them at once, and 5,000 take some 50 ms to write down.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections import OrderedDict
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from aiohttp import web
 from concerto.api.nodecapacity import NodeCapacityStatus, Window
 from concerto.capacity.windows import WINDOW_SECONDS
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.serving.connection_limiter import address_of
+from concerto.serving.fair_turns import FairTurns
 
 Form = Literal["today", "kep"]
 
@@ -44,21 +47,15 @@ _NODES_BETWEEN_BREATHS = 200
 
 @dataclass(frozen=True)
 class WatcherSettings:
-    """How the API is held back.
+    """How old what the API says may be.
 
     Attributes:
         stale_after_seconds: age of a status above which the node is left out (Trimaran: 5 minutes).
         keep_seconds: how long an answer about all nodes is given again.
-        requests_per_second: how many requests of one client are answered in the long run.
-        burst: how many are answered at once.
-        max_clients: clients whose requests are counted; of more, the ones that were longest silent are forgotten.
     """
 
     stale_after_seconds: float = 300.0
     keep_seconds: float = 5.0
-    requests_per_second: float = 10.0
-    burst: int = 20
-    max_clients: int = 1024
 
 
 class Watcher:
@@ -69,7 +66,11 @@ class Watcher:
     """
 
     def __init__(
-        self, cluster: ClusterState, clock: Callable[[], float], settings: WatcherSettings | None = None
+        self,
+        cluster: ClusterState,
+        clock: Callable[[], float],
+        settings: WatcherSettings | None = None,
+        turns: FairTurns | None = None,
     ) -> None:
         """Nothing is kept yet.
 
@@ -77,13 +78,13 @@ class Watcher:
             cluster: the cluster; only read.
             clock: seconds since the epoch, never jumping.
             settings: limits.
+            turns: which request is answered next.
         """
         self._cluster = cluster
         self._clock = clock
         self._settings = settings or WatcherSettings()
-        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by client: tokens, and as of when
-        self._rendering = asyncio.Lock()
-        self._kept: dict[tuple[Form, str], tuple[float, bytes]] = {}
+        self._turns = turns or FairTurns(clock)
+        self._kept: dict[tuple[Form, str], tuple[float, asyncio.Task[bytes | None]]] = {}
 
     def routes(self) -> list[web.RouteDef]:
         """What to serve; aiohttp answers HEAD as well, and 405 to all else."""
@@ -95,25 +96,34 @@ class Watcher:
 
     async def _all(self, request: web.Request) -> web.Response:
         if "host" in request.query:
-            return self._answer(request, request.query["host"])
-        form, window = self._asked(request)
-        async with self._rendering:  # who comes meanwhile gets the same answer
-            kept = self._kept.get((form, window))
-            now = self._clock()
-            if kept is None or now - kept[0] > self._settings.keep_seconds:
-                self._kept[form, window] = kept = (now, await self._render(form, window, now))
-        return _json(kept[1])
+            return await self._answer(request, request.query["host"])
+        form, window = await self._asked(request)
+        now = self._clock()
+        made_at, answer = self._kept.get((form, window)) or (-math.inf, None)
+        if answer is None or now - made_at > self._settings.keep_seconds:
+            answer = asyncio.create_task(self._render(form, window, now))
+            answer.add_done_callback(functools.partial(self._forget_unless_made, (form, window)))
+            self._kept[form, window] = now, answer
+        # Who comes meanwhile gets the same answer, also if whoever asked first goes away
+        body = await asyncio.shield(answer)
+        if body is None:
+            raise web.HTTPNotFound(text="no metrics of any node: no agent has reported recently")
+        return _json(body)
+
+    def _forget_unless_made(self, asked: tuple[Form, str], answer: asyncio.Task[bytes | None]) -> None:
+        if answer.cancelled() or answer.exception() is not None or answer.result() is None:
+            self._kept.pop(asked, None)
 
     async def _one(self, request: web.Request) -> web.Response:
-        return self._answer(request, request.match_info["host"])
+        return await self._answer(request, request.match_info["host"])
 
     async def _health(self, request: web.Request) -> web.Response:
         fresh = next(self._fresh(self._clock()), None) is not None
         text = "ok" if fresh else f"no agent has reported for {self._settings.stale_after_seconds:.0f} s"
         return web.Response(text=text, status=200 if fresh else 503)
 
-    def _answer(self, request: web.Request, host: str) -> web.Response:
-        form, window = self._asked(request)
+    async def _answer(self, request: web.Request, host: str) -> web.Response:
+        form, window = await self._asked(request)
         now = self._clock()
         status, reported_at = self._status(host, now) or (None, 0.0)
         metrics = build_metrics(status, form, window) if status is not None else []
@@ -123,18 +133,10 @@ class Watcher:
         node = build_node(metrics, self._labels(host))
         return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(node)}"]))
 
-    def _asked(self, request: web.Request) -> tuple[Form, str]:
-        """What is asked for; every answer but health's costs a token."""
-        now = self._clock()
-        settings = self._settings
-        client = request.remote or ""
-        left, at = self._tokens.pop(client, (float(settings.burst), now))
-        left = min(settings.burst, left + (now - at) * settings.requests_per_second)
-        self._tokens[client] = (max(left - 1.0, 0.0) if left >= 1.0 else left, now)
-        if len(self._tokens) > settings.max_clients:
-            self._tokens.popitem(last=False)
-        if left < 1.0:
-            raise web.HTTPTooManyRequests(text="too many requests", headers={"Retry-After": "1"})
+    async def _asked(self, request: web.Request) -> tuple[Form, str]:
+        """What is asked for, once it is the client's turn; health is answered without one."""
+        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+        await self._turns.wait(address_of(peer), peer)
         window = request.query.get("window", "15m")
         if window not in WINDOW_SECONDS:
             raise web.HTTPBadRequest(text=f"window must be one of {', '.join(WINDOW_SECONDS)}")
@@ -143,7 +145,7 @@ class Watcher:
             raise web.HTTPBadRequest(text="format must be kep, or left out")
         return ("kep" if form == "kep" else "today"), window
 
-    async def _render(self, form: Form, window: str, now: float) -> bytes:
+    async def _render(self, form: Form, window: str, now: float) -> bytes | None:
         nodes: list[str] = []
         end = 0.0
         for count, (name, status, reported_at) in enumerate(list(self._fresh(now)), 1):
@@ -153,7 +155,7 @@ class Watcher:
             if count % _NODES_BETWEEN_BREATHS == 0:
                 await asyncio.sleep(0)
         if not nodes:
-            raise web.HTTPNotFound(text="no metrics of any node: no agent has reported recently")
+            return None
         return _document(build_head(window, timestamp=now, end=end), form, nodes)
 
     def _fresh(self, now: float) -> Iterator[tuple[str, NodeCapacityStatus, float]]:
