@@ -8,6 +8,7 @@ import yaml
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.cli.main import main
 from concerto.cli.migrate_trimaran import migrate
+from concerto.scheduling.consistency import consistency_condition
 from concerto.scheduling.profile import Profile
 from support.crd_schemas import REPOSITORY, problems
 
@@ -105,6 +106,13 @@ def test_scores_by_requests_are_carried_over_with_advice():
     assert "trimaran: score NodeResourcesFit compares requests: Trimaran advises to disable it; remove it" in notes
 
 
+def test_risks_beside_requests_are_as_in_upstreams_example_and_work_together():
+    spec, notes = migrated(configuration({"name": "LowRiskOverCommitment"}, disabled=()))
+    assert {"LowRiskOverCommitment", "NodeResourcesFit"} <= {score["name"] for score in spec["scores"]}
+    assert not any("compares requests" in note for note in notes)
+    assert consistency_condition(ProfileSettings.from_raw(spec)).status == "True"
+
+
 OTHERS = {
     "metrics-server is the default": ({"targetUtilization": 50}, {"type": "KubernetesMetricsServer"}, ""),
     "no arguments at all": (None, {"type": "KubernetesMetricsServer"}, ""),
@@ -127,7 +135,7 @@ def test_other_sources(args, provider, note):
 def test_the_default_schedulers_profile_gets_another_name():
     spec, notes = migrated(configuration(TLP, name="default-scheduler"))
     assert spec["schedulerName"] == "trimaran"
-    assert any("must not have schedulerName default-scheduler" in note for note in notes)
+    assert any("kube-scheduler has schedulerName default-scheduler" in note for note in notes)
 
 
 def test_the_command_prints_profiles_and_notes(tmp_path, capsys):

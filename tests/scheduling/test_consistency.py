@@ -32,6 +32,7 @@ CASES = {
     "packing alone": (scores(TLP, "TaintToleration", "NodeAffinity"), "Consistent"),
     "spreading alone": (scores(LVRB, "Capacity"), "Consistent"),
     "risks beside packing": (scores(TLP, LROC), "Consistent"),
+    "risks, and least allocated": (scores(LROC, FIT, BALANCED), "Consistent"),
     "requests alone": (scores(FIT, BALANCED), "Consistent"),
     "packing and spreading by load": (scores(TLP, LVRB), "OpposedScores"),
     "packing, and most capacity": (scores(TLP, "Capacity"), "OpposedScores"),

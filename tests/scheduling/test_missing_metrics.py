@@ -141,6 +141,7 @@ class TestRules:
     def test_coverage_counts_the_nodes_whose_metrics_are_missing(self, provider, score):
         known = coverage(cluster_of(provider, LOADS), made(score, provider), NOW)
         assert (known.fresh, known.missing, known.missing_nodes) == (3, 2, ("d", "e"))
+        assert known.affected == ((score, "missingMetrics LeastScore", 2),)
 
 
 @pytest.mark.parametrize("policy", ["FallbackToRequests", "Avoid"])
@@ -163,22 +164,31 @@ def test_a_profile_that_reads_capacity_still_needs_agents():
     )
     result = decide(cluster, Profile.build(both))
     assert result.decisions == []
-    assert coverage(cluster, Profile.build(both), NOW).missing == 5
+    known = coverage(cluster, Profile.build(both), NOW)
+    assert (known.missing, known.affected) == (5, (("Capacity", "metricsPolicy Avoid", 5),))
+
+
+def test_the_study_has_every_load_aware_score():
+    assert SCORES == BY_LOAD
+
+
+# Limits and deviations are of risks alone
+OUTAGES = [(score, 1.0, 0.0) for score in SCORES] + [("LowRiskOverCommitment", 2.0, 0.1)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("score", SCORES)
-def test_a_partial_outage_is_not_worse_than_a_total_one(score, order):
-    settings = OutageSettings(pods=100, millicores=80)
+@pytest.mark.parametrize(("score", "limits", "deviation"), OUTAGES)
+def test_a_partial_outage_is_not_worse_than_a_total_one(score, order, limits, deviation):
+    settings = OutageSettings(pods=100, millicores=80, limits=limits, deviation=deviation)
     shares = share_on_the_fullest(settings, score, ORDERS[order])
     assert len(shares) == 11
     assert max(shares) == shares[0], shares
 
 
 @pytest.mark.parametrize("rule", ["Abstain", "Requests"])
-@pytest.mark.parametrize("score", SCORES)
-def test_nor_is_it_by_the_other_rules(score, rule):
-    settings = OutageSettings(nodes=6, pods=60, millicores=80)
+@pytest.mark.parametrize(("score", "limits", "deviation"), OUTAGES)
+def test_nor_is_it_by_the_other_rules(score, rule, limits, deviation):
+    settings = OutageSettings(nodes=6, pods=60, millicores=80, limits=limits, deviation=deviation)
     shares = share_on_the_fullest(settings, score, ORDERS["the fullest first"], rule)
     assert max(shares) == shares[0], shares
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from concerto.scheduling.consistency import BY_REQUESTS, WITHOUT_REQUESTS
 from concerto.scheduling.plugins.registry import SCORES
 
 BY_LOAD = ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment")
@@ -92,7 +93,7 @@ class _Migration:
         name = self._name
         if name == "default-scheduler":
             name = "trimaran"
-            self._note("a profile must not have schedulerName default-scheduler: it is called trimaran here")
+            self._note("kube-scheduler has schedulerName default-scheduler while it runs: it is called trimaran here")
         spec: dict[str, Any] = {"schedulerName": name, "scores": self._scores()}
         load = self._load()
         spec["load"] = load
@@ -120,7 +121,7 @@ class _Migration:
             if name not in SCORES:
                 self._note(f"score {name} has no counterpart, and is left out")
                 continue
-            if name in ("NodeResourcesFit", "NodeResourcesBalancedAllocation"):
+            if name in BY_REQUESTS and not WITHOUT_REQUESTS.isdisjoint(self.by_load):
                 self._note(f"score {name} compares requests: Trimaran advises to disable it; remove it")
             score: dict[str, Any] = {"name": name, "weight": min(max(self._weights[name], 1), 100)}
             if arguments := _ARGUMENTS.get(name, lambda _: {})(self._args.get(name, {})):

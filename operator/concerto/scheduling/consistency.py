@@ -18,8 +18,9 @@ from concerto.capacity.windows import WINDOW_SECONDS
 
 _PACK = {"TargetLoadPacking"}
 _SPREAD = {"Capacity", "LoadVariationRiskBalancing"}
-_BY_LOAD = {"TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment"}
-_BY_REQUESTS = {"NodeResourcesFit", "NodeResourcesBalancedAllocation"}
+WITHOUT_REQUESTS = {"TargetLoadPacking", "LoadVariationRiskBalancing"}
+"""Scores that requests work against. Of LowRiskOverCommitment, which compares risks, they do not: references.md."""
+BY_REQUESTS = {"NodeResourcesFit", "NodeResourcesBalancedAllocation"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _opposed(scores: tuple[ScoreSettings, ...]) -> Iterator[Contradiction]:
 
 def _load_and_requests(scores: tuple[ScoreSettings, ...]) -> Iterator[Contradiction]:
     names = [score.name for score in scores]
-    by_load, by_requests = [n for n in names if n in _BY_LOAD], [n for n in names if n in _BY_REQUESTS]
+    by_load, by_requests = [n for n in names if n in WITHOUT_REQUESTS], [n for n in names if n in BY_REQUESTS]
     if by_load and by_requests:
         yield Contradiction(
             "LoadAndRequests",

@@ -21,6 +21,7 @@ from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_me
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows, compact
+from concerto.scheduling.ties import break_tie
 
 _FILLED: tuple[MissingMetrics, ...] = ("LeastScore", "Abstain")
 _SHOWN: tuple[MissingMetrics, ...] = ("LeastScore",)
@@ -168,19 +169,13 @@ class Evaluation:
         return self._totals
 
     def best(self, generator: np.random.Generator) -> tuple[int, float] | None:
-        """The best row and its score, or None; tie-breaking chooses among equal ones."""
+        """The best row and its score, or None; `break_tie` chooses among equal ones."""
         totals = self.totals()
         greatest = totals.max(initial=-np.inf)
         if greatest == -np.inf:
             return None
         ties: Ints = np.flatnonzero(totals == greatest)
-        if len(ties) == 1:
-            row = ties[0]
-        elif self._profile.settings.tie_breaking == "FirstByName":
-            row = ties[np.argmin(self.query.cluster.rows.name_ranks()[ties])]
-        else:
-            row = ties[generator.integers(len(ties))]
-        return int(row), float(greatest)
+        return break_tie(ties, self.query, self._profile, generator), float(greatest)
 
     def best_if_nominated(self, pod: PodView) -> tuple[int, float] | None:
         """The row that the pod is nominated for and its score, if it takes the pod; nothing else counts then."""

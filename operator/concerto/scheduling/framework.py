@@ -291,6 +291,7 @@ class Score(Plugin, Protocol):
         by_requests: whether it compares nodes by requests, so that nothing need stand in for missing telemetry.
         missing_metrics: what is done about nodes whose telemetry is missing (`missing_metrics.settle`).
         packs: whether it prefers nodes that are in use to empty ones.
+        ties_by_requests: whether requests decide among the nodes that are equally good beside it.
         resources: of which it reads the load.
     """
 
@@ -298,6 +299,7 @@ class Score(Plugin, Protocol):
     needs_telemetry: ClassVar[frozenset[str]]
     by_requests: ClassVar[bool]
     packs: ClassVar[bool]
+    ties_by_requests: ClassVar[bool]
     resources: ClassVar[tuple[str, ...]]
 
     @property
@@ -328,6 +330,7 @@ class ScoreDefaults(PluginDefaults):
     needs_telemetry: ClassVar[frozenset[str]] = frozenset()
     by_requests: ClassVar[bool] = False
     packs: ClassVar[bool] = False
+    ties_by_requests: ClassVar[bool] = False
     resources: ClassVar[tuple[str, ...]] = ()
 
     @property

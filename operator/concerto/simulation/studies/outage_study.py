@@ -3,8 +3,7 @@
 Run ``python -m concerto.simulation.studies.outage_study``. Ten nodes are full to between 10 and 80 %, as their pods
 request. 400 pods are placed by the production cycle while a metric provider knows k of the nodes, for each k. A partial
 outage must not be worse than a total one: the fullest node gets no greater share of the pods than where no node is
-measured. LowRiskOverCommitment is left out: it compares risks and not loads, so even where every node is measured the
-fullest one may be the best.
+measured. With ``--limits 2 --deviation 0.1`` the pods that run may use twice what they request, and their use varies.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.provided_load import RESOURCES, Series
 
-SCORES = ("TargetLoadPacking", "LoadVariationRiskBalancing")
+SCORES = ("TargetLoadPacking", "LoadVariationRiskBalancing", "LowRiskOverCommitment")
 ORDERS = {"the fullest first": slice(None, None, -1), "the emptiest first": slice(None)}
 _NOW = 1000.0
 _GIB = 2**30
@@ -46,6 +45,8 @@ class OutageSettings:
         fullest: part of the fullest node that is in use.
         pods: how many are placed, one after the other.
         millicores: that each requests, and is limited to.
+        limits: of the pods that run, in parts of their requests.
+        deviation: of the load of each node, in parts of the node.
     """
 
     nodes: int = 10
@@ -54,6 +55,8 @@ class OutageSettings:
     fullest: float = 0.8
     pods: int = 400
     millicores: int = 20
+    limits: float = 1.0
+    deviation: float = 0.0
 
     @property
     def names(self) -> list[str]:
@@ -62,8 +65,10 @@ class OutageSettings:
 
     @property
     def loads(self) -> dict[str, float]:
-        """By name."""
-        return dict(zip(self.names, np.linspace(self.emptiest, self.fullest, self.nodes).tolist()))
+        """By name, in whole millicores: load that exceeds the requests by as little as a rounding is a risk."""
+        millicores = 1000 * self.cores
+        loads = np.linspace(self.emptiest, self.fullest, self.nodes)
+        return dict(zip(self.names, (np.round(millicores * loads) / millicores).tolist()))
 
 
 def place(
@@ -80,7 +85,7 @@ def place(
         Series(
             resource,
             statistic,
-            {n: (value if statistic == "average" else 0.0, _NOW) for n, value in loads.items()},
+            {n: (value if statistic == "average" else settings.deviation, _NOW) for n, value in loads.items()},
             300.0,
         )
         for resource in RESOURCES
@@ -113,13 +118,16 @@ def share_on_the_fullest(
 
 def _pod(name: str, part: float, settings: OutageSettings, node: str = "") -> PodView:
     """A pod that takes that part of a node; one on a node has run for long."""
-    amounts = {
-        "cpu": f"{round(1000 * settings.cores * part)}m",
-        "memory": str(round(4 * _GIB * settings.cores * part)),
-    }
+    requests, limits = (
+        {
+            "cpu": f"{round(1000 * settings.cores * part * factor)}m",
+            "memory": str(round(4 * _GIB * settings.cores * part * factor)),
+        }
+        for factor in (1.0, settings.limits if node else 1.0)
+    )
     spec: dict[str, Any] = {
         "schedulerName": "study",
-        "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}],
+        "containers": [{"name": "main", "resources": {"requests": requests, "limits": limits}}],
     }
     status: dict[str, Any] = {}
     if node:
@@ -138,7 +146,7 @@ def plot(shares: dict[tuple[str, str], list[float]], path: Path) -> None:
 
     figure, axis = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
     styles = dict(zip(ORDERS, ("-", "--")))
-    colours = dict(zip(SCORES, ("#2563a8", "#d97706")))
+    colours = dict(zip(SCORES, ("#2563a8", "#d97706", "#2e7d32")))
     for (score, order), line in shares.items():
         axis.plot(range(len(line)), line, styles[order], color=colours[score], label=f"{score}, {order}")
     axis.set_xlabel("measured nodes, of 10")
@@ -153,8 +161,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m concerto.simulation.studies.outage_study", description=__doc__)
     parser.add_argument("--plot", type=Path, help="draw the shares there")
+    parser.add_argument(
+        "--limits", type=float, default=OutageSettings.limits, help="of pods that run, in parts of their requests"
+    )
+    parser.add_argument(
+        "--deviation", type=float, default=OutageSettings.deviation, help="of the load of a node, in parts of the node"
+    )
     args = parser.parse_args(argv)
-    settings = OutageSettings()
+    settings = OutageSettings(limits=args.limits, deviation=args.deviation)
     shares = {(s, order): share_on_the_fullest(settings, s, rows) for s in SCORES for order, rows in ORDERS.items()}
     print("% of pods on the fullest node, by the number of measured nodes")
     print(f"{'score, and which nodes are measured':50}" + "".join(f"{k:>5}" for k in range(settings.nodes + 1)))

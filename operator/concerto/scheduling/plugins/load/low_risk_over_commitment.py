@@ -77,11 +77,13 @@ class LowRiskOverCommitment(LoadAwareScore):
     """100 less the greater risk of cpu and memory; 0 for a BestEffort pod, of which nothing is promised.
 
     Of a resource whose load is not measured, limits alone are a risk. A node that offers none of it is at full risk.
+    Nodes without a risk are alike, however full they are: requests decide among them.
     """
 
     args: LowRiskOverCommitmentArgs
     name: ClassVar[str] = "LowRiskOverCommitment"
     needs_telemetry: ClassVar[frozenset[str]] = frozenset({"load", "deviation"})
+    ties_by_requests: ClassVar[bool] = True
 
     def score(self, state: NodeLoad, rows: Rows) -> Floats:
         """By row; NaN where neither cpu nor memory is measured."""
