@@ -6,6 +6,7 @@ What the agents do not say is then asked of Debian's Prometheus, until that stop
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -145,6 +147,33 @@ def test_a_client_in_go_with_load_watchers_json_library_reads_every_node(operato
         for kind in types
         for operator_, value in values.items()
     }
+
+
+def test_clients_that_ask_without_pause_keep_no_other_behind_their_address_from_an_answer(operator, nodes):
+    host, port = operator.health.split(":")
+    done = threading.Event()
+
+    def ask_on_and_on() -> int:
+        answered = 0
+        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        while not done.is_set():
+            connection.request("GET", "/watcher")
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 200
+            answered += 1
+        connection.close()
+        return answered
+
+    with ThreadPoolExecutor(20) as pool:
+        noisy = [pool.submit(ask_on_and_on) for _ in range(20)]
+        try:
+            client = WatcherClient(f"http://{operator.health}")
+            assert [len(client.all().loads) for _ in range(5)] == [NODES] * 5
+        finally:
+            done.set()
+        # Whoever asks without pause waits for its own turns, and is refused none
+        assert all(each.result() > 0 for each in noisy)
 
 
 def test_the_watcher_api_is_a_metric_provider_itself(concerto_cluster, operator, nodes, namespace):
@@ -307,6 +336,7 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
         table = eventually("each node has its score", scores)
         (score,) = {table[name] for name in names[:7]}
         assert 0 < int(score) < int(table[f"{names[7]}*"])
+        avoids_nodes_without_metrics(cluster, namespace, prometheus, names[9])
         os.kill(prometheus.pid, signal.SIGSTOP)
         try:
             eventually("timeouts", lambda: metrics_condition(cluster, "Timeout", "by-prometheus", "ProviderReady"))
@@ -331,6 +361,22 @@ def test_a_prometheus_that_times_out_holds_up_nobody(concerto_cluster, operator,
         return reasons == {"MetricProviderFailed", "MetricProviderRecovered"}
 
     eventually("events report the timeout and its end", reported)
+
+
+def avoids_nodes_without_metrics(cluster: Cluster, namespace: str, prometheus: Prometheus, measured: str) -> None:
+    """With metricsPolicy Avoid all pods go to the one node that is measured, however busy it is."""
+    wanted = profile("avoiding", SCORES[1:2])
+    query = {"cpu": {"latest": f'node_load_ratio{{node="{measured}"}}'}}
+    wanted["spec"] |= {
+        "metricsPolicy": "Avoid",
+        "metricProvider": {"type": "Prometheus", "prometheus": {"address": prometheus.url, "queries": query}},
+    }
+    cluster.apply(wanted)
+    for index in range(3):
+        assert f"to {measured}" in place(cluster, namespace, f"avoiding-{index}", "avoiding")
+    missing = eventually("the other nodes lack metrics", lambda: metrics_condition(cluster, "SomeMissing", "avoiding"))
+    assert f"TargetLoadPacking lacks that of {NODES - 1} (missingMetrics Avoid)" in missing["message"]
+    cluster.kubectl("delete", "sprof", "avoiding")
 
 
 def test_what_was_decided_without_metrics_is_counted(concerto_cluster, operator, nodes, namespace):

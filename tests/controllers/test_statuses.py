@@ -152,6 +152,15 @@ def test_a_profile_says_of_how_many_nodes_it_has_no_metrics(missing, nodes, expe
     assert (condition.status, condition.reason) == expected
 
 
+def test_the_condition_names_the_scores_that_lack_metrics_and_their_rules():
+    affected = (("TargetLoadPacking", "missingMetrics LeastScore", 2), ("Capacity", "metricsPolicy Avoid", 1))
+    message = metrics_condition(Coverage("Prometheus", fresh=1, missing=2, affected=affected)).message
+    assert message.startswith("Telemetry of 2 of 3 nodes is missing, unusable or older than spec.staleAfter. ")
+    assert "TargetLoadPacking lacks that of 2 (missingMetrics LeastScore)" in message
+    assert "Capacity lacks that of 1 (metricsPolicy Avoid)" in message
+    assert "spec.metricsPolicy decides" in metrics_condition(Coverage(missing=1)).message
+
+
 def test_a_score_that_its_provider_has_no_answer_for_has_a_condition_once_all_else_is_well():
     lacking = (("LoadVariationRiskBalancing", ("memory.standardDeviation",)),)
     condition = metrics_condition(Coverage("Prometheus", fresh=3, lacking=lacking))
@@ -165,6 +174,10 @@ NEWS = {
     "only counters have moved": (replace(TOLD, counts=ProfileCounts(9)), False),
     "a node has grown old, and is used still": (replace(TOLD, coverage=Coverage(fresh=1, stale=1, missing=1)), False),
     "one more node is missing": (replace(TOLD, coverage=Coverage(fresh=1, missing=2)), True),
+    "another score lacks metrics of it": (
+        replace(TOLD, coverage=Coverage(fresh=2, missing=1, affected=(("Capacity", "metricsPolicy Avoid", 1),))),
+        True,
+    ),
     "no node is missing any more": (replace(TOLD, coverage=Coverage(fresh=3)), True),
     "all are missing": (replace(TOLD, coverage=Coverage(missing=3)), True),
     "the provider is another way": (replace(TOLD, provider=ProviderState()), True),

@@ -8,10 +8,12 @@ import numpy as np
 
 from concerto.api.metric_provider import MetricProviderSettings
 from concerto.api.pod import PodView
+from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling.cycle import query_for
-from concerto.scheduling.framework import Score
+from concerto.scheduling.framework import Query, Score
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.measured_capacity import MEASURED
 
 MAX_TOLD = 10
@@ -33,6 +35,7 @@ class Coverage:
         missing: not measured, not usably, or too long ago.
         missing_nodes: names of the first of these.
         lacking: (score, what its provider is not asked for) for scores that go without some of what they read.
+        affected: (score, rule for such nodes, how many nodes) for scores whose metrics are missing on some nodes.
     """
 
     provider: str = "Agents"
@@ -41,6 +44,7 @@ class Coverage:
     missing: int = 0
     missing_nodes: tuple[str, ...] = ()
     lacking: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    affected: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -56,10 +60,12 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
     by_telemetry = [score for score, _ in profile.scores if score.needs_telemetry]
     lacking = {score.name: lacks for score in by_telemetry if (lacks := _lacks(score, settings.metric_provider))}
     asked = query_for(cluster, _ANY_POD, profile, now)
-    missing = np.zeros_like(exists)
-    for score in by_telemetry:
-        if not set(lacking.get(score.name, ())).issuperset(f"{resource}.average" for resource in score.resources):
-            missing |= ~score.knows(asked, rows)
+    without = {
+        score: exists & _without_metrics(score, asked, rows)
+        for score in by_telemetry
+        if not _reads_nothing(score, lacking.get(score.name, ()))
+    }
+    missing = np.logical_or.reduce([np.zeros_like(exists), *without.values()])
     if settings.load.provider:
         measured_at = cluster.load.measured_at(settings.load.provider, rows)
         missing |= measured_at < now - settings.stale_after_seconds
@@ -78,7 +84,28 @@ def coverage(cluster: ClusterState, profile: Profile, now: float) -> Coverage:
         len(names),
         tuple(names[:MAX_TOLD]),
         tuple(lacking.items()),
+        tuple(
+            (score.name, _rule(score, settings), int(np.count_nonzero(lacks)))
+            for score, lacks in without.items()
+            if lacks.any()
+        ),
     )
+
+
+def _without_metrics(score: Score, asked: Query, rows: Rows) -> Bools:
+    """Rows whose metrics the score lacks."""
+    return ~score.knows(asked, rows) if "load" in score.needs_telemetry else ~asked.is_measured(rows)
+
+
+def _rule(score: Score, settings: ProfileSettings) -> str:
+    """The setting that decides how the score uses nodes without metrics."""
+    by_load = "load" in score.needs_telemetry
+    return f"missingMetrics {score.missing_metrics}" if by_load else f"metricsPolicy {settings.metrics_policy}"
+
+
+def _reads_nothing(score: Score, lacks: tuple[str, ...]) -> bool:
+    """Whether the provider is asked for nothing that the score could do with."""
+    return bool(score.resources) and {f"{resource}.average" for resource in score.resources}.issubset(lacks)
 
 
 def _lacks(score: Score, provider: MetricProviderSettings) -> tuple[str, ...]:

@@ -170,7 +170,10 @@ class ProfileController:
 
 def is_news(state: ProfileState, reported: ProfileState) -> bool:
     """Whether a condition would say something else than it does."""
-    numbers = [(s.coverage.missing, metrics_condition(s.coverage).reason, s.provider) for s in (state, reported)]
+    numbers = [
+        (s.coverage.missing, s.coverage.affected, metrics_condition(s.coverage).reason, s.provider)
+        for s in (state, reported)
+    ]
     return numbers[0] != numbers[1]
 
 
@@ -235,9 +238,16 @@ def metrics_condition(coverage: Coverage) -> Condition:
         "MetricsComplete",
         "False",
         "SomeMissing" if missing < nodes else "AllMissing",
-        f"Telemetry of {missing} of {nodes} nodes is missing, unusable or older than spec.staleAfter; "
-        f"missingMetrics of each score and spec.metricsPolicy decide how these nodes are used. {look}",
+        f"Telemetry of {missing} of {nodes} nodes is missing, unusable or older than spec.staleAfter. "
+        f"{_affected(coverage)} {look}",
     )
+
+
+def _affected(coverage: Coverage) -> str:
+    """Which scores lack metrics, of how many nodes, and by which rule these nodes are used."""
+    if not coverage.affected:
+        return "spec.metricsPolicy decides how these nodes are used."
+    return "; ".join(f"{score} lacks that of {count} ({rule})" for score, rule, count in coverage.affected) + "."
 
 
 def build_profile_status(obj: Object, ready: Condition, state: ProfileState, now: str) -> Object:
