@@ -12,6 +12,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import LoadSettings
+from concerto.scheduling.state import ended_pods
 from support.scheduling_builders import NOW, capacity, cluster_state, load, node, pod, raw_pod
 
 SETTINGS = LoadSettings()
@@ -102,6 +103,94 @@ def test_a_pod_that_ended_drops_out(end):
     assert recent(cluster)[0] == pytest.approx(240)
     cluster.remove_pod("uid-p") if end == "gone" else cluster.set_pod(placed(age=60, phase=end), NOW)
     assert recent(cluster) == [0, 0]
+
+
+def ended(*ages, covered=300):
+    """A node from whose window pods of these ages have just gone."""
+    names = [f"old{i}" for i in range(len(ages))]
+    there = [placed(name, age=age) for name, age in zip(names, ages)]
+    windows = load((0.5, 0.1), (0.25, 0.0), covered)
+    seen = tuple(f"uid-{name}" for name in names)
+    cluster = cluster_state([node("n")], there, [capacity("n", observed=seen, windows=windows)])
+    recent(cluster)
+    for uid in seen:
+        cluster.remove_pod(uid)
+    return cluster
+
+
+def reported(cluster, after, version=2, **over):
+    """The next status of the node, which counts no pod."""
+    cluster.set_capacity(capacity("n", windows=FULL, version=version, at=NOW + after, **over), NOW + after)
+
+
+ENDS = {
+    "one that was there all the time": ([900], 300, 0),
+    "two that were there half the time": ([150, 150], 300, 0),
+    "one that was there a fifth of the time": ([60], 300, 240),
+    "one that was there all of a short window": ([60], 60, 0),
+    "more than young pods add is never taken off": ([900, 900, 900], 300, 0),
+    "one that had not begun": ([0], 300, 300),
+}
+
+
+@pytest.mark.parametrize(("ages", "covered", "left"), ENDS.values(), ids=ENDS)
+def test_what_pods_used_that_have_ended_is_taken_off_what_young_pods_add(ages, covered, left):
+    cluster = ended(*ages, covered=covered)
+    assert recent(cluster) == [0, 0]
+    cluster.set_pod(placed("young"), NOW)
+    assert recent(cluster) == pytest.approx([left, left / 3])
+
+
+def test_pods_that_have_ended_leave_the_window():
+    cluster = ended(900)
+    cluster.set_pod(placed("young"), NOW)
+    for after, left in ((75, 75), (150, 150), (299, 299), (300, 300), (1000, 300)):
+        reported(cluster, after, version=after)
+        assert recent(cluster)[0] == pytest.approx(left)
+    assert not cluster.load._ended._slot_of
+
+
+def test_where_short_pods_follow_each_other_the_mean_is_the_load():
+    """Each minute a pod ends, and another comes: nothing is added to a mean that has five such minutes."""
+    cluster = cluster_state([node("n")], [placed("p0", age=0)], [capacity("n", observed=("uid-p0",), windows=FULL)])
+    for minute in range(1, 8):
+        now = NOW + 60 * minute
+        cluster.set_pod(placed(f"p{minute - 1}", age=-60 * (minute - 1), phase="Succeeded"), now)
+        cluster.set_pod(placed(f"p{minute}", age=-60 * minute), now)
+        seen = (f"uid-p{minute}",)
+        cluster.set_capacity(capacity("n", observed=seen, windows=FULL, version=minute + 1, at=now), now)
+    assert recent(cluster) == [0, 0]
+
+
+def test_a_pod_that_is_added_again_has_not_ended():
+    """As the cluster does where what counts of a pod has changed."""
+    cluster = ended(900)
+    cluster.set_pod(placed("young"), NOW)
+    cluster.load.pod_added(placed("old0", age=900), cluster.row_of["n"])
+    assert recent(cluster)[0] == pytest.approx(300)
+    assert not cluster.load._ended._slot_of
+
+
+def test_a_decision_that_is_taken_back_has_used_nothing():
+    cluster = cluster_state([node("n")], [placed("young")], [capacity("n", windows=FULL)])
+    assignment = Assignment("default", "p", "uid-p", "n", "Capacity", "1", 5.0)
+    assert cluster.assume(replace(placed(), node_name=""), assignment, NOW)
+    reported(cluster, 30)
+    cluster.forget("uid-p")
+    assert recent(cluster) == [300, 100]
+
+
+def test_the_next_node_of_a_row_knows_nothing_of_what_ended_on_the_last_one():
+    cluster = ended(900)
+    cluster.load.row_assigned(cluster.row_of["n"])
+    cluster.set_pod(placed("young"), NOW)
+    assert recent(cluster) == [300, 100]
+
+
+def test_what_is_kept_of_ended_pods_is_bounded(monkeypatch):
+    monkeypatch.setattr(ended_pods, "_MAX_KEPT", 2)
+    cluster = ended(900, 900, 900)
+    assert list(cluster.load._ended._slot_of) == ["uid-old1", "uid-old2"]
 
 
 @pytest.mark.parametrize("created", [900, 60], ids=["long after they were created", "in the second of their creation"])

@@ -209,6 +209,15 @@ def test_a_pod_that_starts_in_the_second_of_its_creation_is_not_added_for_ever()
     assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([150.0])
 
 
+@pytest.mark.parametrize(("age", "left"), [(300, 0.0), (150, 150.0), (None, 300.0)])
+def test_what_a_mean_contains_of_a_pod_that_ended_is_taken_off_what_young_pods_add(age, left):
+    cluster = cluster_state(nodes("a"), [placed("old", age=age)])
+    cluster.provide(NAME, [series({"a": 0.5})], NOW)
+    cluster.remove_pod("uid-old")
+    cluster.set_pod(placed("young"), NOW)
+    assert cluster.load.recent("cpu", SETTINGS, np.array([0])) == pytest.approx([left])
+
+
 def test_a_dead_agent_has_no_say_in_what_a_provider_contains():
     agent = capacity("a", windows=load((0.9, 0.0)), at=NOW - 600)
     cluster = cluster_state(nodes("a"), [placed(age=400)])

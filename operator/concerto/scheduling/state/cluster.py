@@ -137,6 +137,7 @@ class ClusterState:
 
     def set_pod(self, pod: PodView, now: float) -> Change:
         """A pod as the API server has it now: waiting, bound, or ended."""
+        self.load.time_is(now)
         change = self._follow(lambda: self.ledger.set_pod(pod, now)) | self.nominations.set_pod(pod)
         if pod.terminal or self.ledger.has_ended(pod.uid):
             change |= self._remove_pod(pod.uid)

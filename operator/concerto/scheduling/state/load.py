@@ -2,8 +2,11 @@
 
 A mean over a window contains a pod only from the moment at which the pod began: one that is 60 s old is in a mean over
 5 minutes with a fifth of its use. Its predicted use is added with the share of the window that does not contain it
-(docs/references.md, "Load-aware scores"), all of it while no agent has counted the pod. A restart finds it again,
-since it comes from pods and NodeCapacities alone; a pod has one entry, by UID, that goes with its end.
+(docs/references.md, "Load-aware scores"), all of it while no agent has counted the pod. A pod that has ended is in the
+mean still. Its predicted use is taken off what young pods add, with the share of the window that contains it: where
+short pods follow each other, the mean has the use of one for the other. A restart finds the young pods again, since
+they come from pods and NodeCapacities alone; of those that have ended it knows nothing, so that load is overestimated
+until no window contains them.
 
 A profile may have its load from a metric provider instead (``provided.py``). Its metrics contain a pod from the moment
 at which the node's agent counted it, if there is an agent, and else from its start time: then nobody can say how long
@@ -22,6 +25,7 @@ from concerto.api.pod import PodView
 from concerto.api.prometheus_queries import Statistic
 from concerto.api.schedulingprofile import LoadSettings
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.ended_pods import EndedPods
 from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Floats, Ints, Joined, Provided, Rows, Series
 
@@ -54,6 +58,8 @@ class Load(PodIndex):
         self._started: Floats = np.zeros(0)  # by its kubelet, else created
         self._taken: Floats = np.zeros(0)  # by its kubelet; +inf: not yet
         self._terms: Floats = np.zeros((_TERMS, 0))
+        self._ended = EndedPods(_TERMS)
+        self._latest = -np.inf  # when something was last observed
         self._recent: dict[LoadSettings, Floats] = {}
         self._provided: dict[str, Provided] = {}
 
@@ -70,13 +76,13 @@ class Load(PodIndex):
         return measured
 
     def recent(self, resource: str, settings: LoadSettings, rows: Rows) -> Floats:
-        """Predicted use of pods that the window does not wholly contain, less the part that it does.
+        """Predicted use of young pods that the window lacks, less that of ended pods that it contains.
 
-        In millicores for cpu, bytes for memory; at least 0.
+        In millicores for cpu, bytes for memory; at least 0: load is never taken to be below the mean.
         """
         if settings not in self._recent:
             self._recent[settings] = self._sum_up(settings)
-        recent: Floats = self._recent[settings][RESOURCES.index(resource)][rows]
+        recent: Floats = np.maximum(self._recent[settings][RESOURCES.index(resource)][rows], 0.0)
         return recent
 
     def measured_at(self, provider: str, rows: Rows) -> Floats:
@@ -90,6 +96,7 @@ class Load(PodIndex):
     ) -> Joined:
         """A provider has answered; see `Provided.take`."""
         joined = self._of(provider).take(answer, row_of, machine, now)
+        self.time_is(now)
         self._recent = {s: r for s, r in self._recent.items() if s.provider != provider}
         return joined
 
@@ -97,6 +104,10 @@ class Load(PodIndex):
         """What it said counts no longer: it is gone, or asked for something else from now on."""
         self._provided.pop(provider, None)
         self._recent.clear()
+
+    def time_is(self, now: float) -> None:
+        """It is that late; pods that are removed from now on end then."""
+        self._latest = max(self._latest, now)
 
     def node_changed(self, row: int, node: NodeView | None) -> None:
         """The row's Node is gone: what providers say of it does not hold for another."""
@@ -132,12 +143,14 @@ class Load(PodIndex):
             if window.covered_seconds > 0:
                 windows[at] = (*usable, window.covered_seconds)
         self._ends[row] = -np.inf if last_status_at is None else last_status_at
+        self.time_is(self._ends[row])
         self._see(row, status, last_status_at)
         self._recent.clear()
         return Change.LOAD if (unknown & ~np.isnan(windows)).any() else Change.NOTHING
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """The pod is on that node, bound or assumed."""
+        self._ended.withdraw(pod.uid)
         slot = self._slot_of.get(pod.uid)
         if slot is None:
             slot = self._slot_of[pod.uid] = self._free.pop() if self._free else self._more()
@@ -167,9 +180,26 @@ class Load(PodIndex):
 
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod is not on that node any more."""
+        slot = self._slot_of.get(pod.uid)
+        # A pod without an entry is in every window as a whole
+        since = -np.inf if slot is None else self._begun(slot, row)
+        if since < self._latest:
+            terms = np.array([*pod.shape.predicted_cpu, pod.requests.get("memory", 0)], dtype=np.float64)
+            self._ended.add(pod.uid, row, (since, self._latest), terms)
+            self._recent.clear()
         self._forget_pod(pod.uid)
 
+    def row_assigned(self, row: int) -> None:
+        """Pods that ended on the row's last node are in no window of its next one."""
+        self._ended.vacate(row)
+
     # --- inside
+
+    def _begun(self, slot: int, row: int) -> float:
+        """From when on windows contain the pod, seconds; +inf if none does, as far as is known."""
+        has_agent = self._ends[row] >= self._latest - _AGENT_LIVES_SECONDS
+        since, taken = float(self._since[slot]), float(self._taken[slot])
+        return taken if np.isinf(since) and not has_agent else since
 
     def _of(self, provider: str) -> Provided:
         if provider not in self._provided:
@@ -199,13 +229,20 @@ class Load(PodIndex):
                 self._since[slot] = self._started[slot] if before is None or last_status_at is None else last_status_at
 
     def _sum_up(self, settings: LoadSettings) -> Floats:
-        """By resource and row, for pods whose share is not 1."""
+        """By resource and row, for young pods and those that have ended; may be below 0."""
         self._forget_the_old()
-        rows = self._row
-        weights = 1.0 - self._share(slice(0, len(rows)), settings)
-        amounts = _predict(self._terms, settings) * weights
+        rows, ended = self._row, self._ended
+        young = _predict(self._terms, settings) * (1.0 - self._share(slice(0, len(rows)), settings))
+        gone = _predict(ended.terms, settings) * ended.share(*self._window(ended.row, settings))
         width = self._windows.shape[-1]
-        return np.array([np.bincount(rows, amount, width) for amount in amounts], dtype=np.float64)
+        sums = (np.bincount(rows, y, width) - np.bincount(ended.row, g, width) for y, g in zip(young, gone))
+        return np.array(list(sums), dtype=np.float64)
+
+    def _window(self, rows: Ints, settings: LoadSettings) -> tuple[Floats, Floats]:
+        """When the windows end and how long they are, by row; of a provider by resource and row."""
+        if settings.provider:
+            return self._of(settings.provider).span(rows)
+        return self._ends[rows], self._windows[0, _WINDOWS[settings.window], _COVERED][rows]
 
     def _share(self, slots: Rows, settings: LoadSettings) -> Floats:
         """The part of its node's window that contains a pod, 0 to 1; the window is as long as what it covers.
@@ -213,12 +250,10 @@ class Load(PodIndex):
         By slot; of a provider by resource and slot.
         """
         rows, since = self._row[slots], self._since[slots]
+        ends, covered = self._window(rows, settings)
         if settings.provider:
-            ends, covered = self._of(settings.provider).span(rows)
             would_show = self._ends[rows] >= ends - _AGENT_LIVES_SECONDS
             since = np.where(np.isinf(since) & ~would_show, self._taken[slots], since)
-        else:
-            ends, covered = self._ends[rows], self._windows[0, _WINDOWS[settings.window], _COVERED][rows]
         with np.errstate(invalid="ignore", divide="ignore"):
             share: Floats = np.clip((ends - since) / covered, 0.0, 1.0)
         return np.nan_to_num(share)
@@ -233,7 +268,11 @@ class Load(PodIndex):
         self._recent.clear()
 
     def _forget_the_old(self) -> None:
-        """Pods that every window contains: they need no entry, and a status never takes one out of a window again."""
+        """Pods that every window contains: they need no entry, and a status never takes one out of a window again.
+
+        And those that have ended, and that no window contains any more.
+        """
+        self._ended.forget_ended_before(self._latest - _LONGEST_SECONDS)
         if self._provided:
             return  # whose windows may lag behind the agents'
         with np.errstate(invalid="ignore"):
