@@ -147,7 +147,8 @@ def soak(cluster: Cluster, argo: ArgoCD, names: tuple[str, ...]) -> list[str]:
                 scaled.append(now)
             time.sleep(1)
         cluster.kubectl("delete", "pcb", "pin-me", "-n", "default")
-        cluster.kubectl("delete", "pod", "pin-me", "-n", "default", "--wait=false")
+        # A pod that is still ending would be applied in the place of the next one
+        cluster.kubectl("delete", "pod", "pin-me", "-n", "default", "--timeout=60s", timeout_seconds=70)
         done = cluster.get("job", "burn", "-n", "default").get("status", {}).get("succeeded", 0)
         say(
             f"soak: {done} of 60 pods of the Job have ended, as many as {room(cluster)} let in; "
