@@ -61,12 +61,11 @@ class ClusterState:
         pod_counts: pods by row that match what pending pods ask about.
         measured: measured capacity.
         large_pods: pods that are no single unit of capacity.
-        signatures: which pods are alike.
+        signatures, pods_on: which pods are alike; the pods on each row.
         kinds: what pods cost by kind, and what is committed because of it.
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
         exclusive: what exclusive CPUs take of nodes beyond requests.
-        pods_on: the pods on each row.
         nominations: pods that room is being made for.
         budgets: PodDisruptionBudgets.
         volumes: storage, what pods use of it, and what decisions have reserved; reflectors change it directly.
