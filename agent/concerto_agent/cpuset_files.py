@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from concerto.api.cpulist import parse_cpu_list
-from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Write
+from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Refusal, Write
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Inotify
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
@@ -103,6 +103,32 @@ class CpusetFiles:
                     error.filename = f"{write.path}/{write.file} = {write.value}"
                     return error
         return None
+
+
+def find_obstacle(
+    files: CpusetFiles, paths: Mapping[str, str] | None, found: Mapping[str, PodCgroups]
+) -> Refusal | None:
+    """Why no CPU can be kept from anybody: pods whose cgroups are not found, or that have no cpuset.
+
+    Args:
+        files: the node's.
+        paths: of the pods' cgroups by UID; None where it is unknown which there are.
+        found: those of them that have cpusets.
+    """
+    if paths is None:
+        text = (
+            "No kubepods cgroup is found, so it is unknown which pods run on the CPUs: start the agent with "
+            "--cgroup as kubelet's cgroupRoot says."
+        )
+        return Refusal("PodCgroupsNotFound", text)
+    lacking = next((path for uid, path in paths.items() if uid not in found and files.lacks_cpuset(path)), None)
+    if lacking is None:
+        return None
+    text = (
+        f"cgroup {lacking} has no cpuset, so its pod can't be kept off any CPU: the cpuset controller is missing "
+        f"in cgroup.subtree_control of cgroup {lacking.rpartition('/')[0]} or of one above it."
+    )
+    return Refusal("NoCpusetController", text)
 
 
 class ContainerWatcher:

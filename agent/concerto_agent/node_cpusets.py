@@ -12,13 +12,14 @@ from concerto.kube.failpoints import point
 from concerto_agent.bindings import HeldCPUs, Outcome
 from concerto_agent.cgroups import Hierarchies, container_id
 from concerto_agent.container_start import NewContainer, StartCpus, choose_start_cpus
-from concerto_agent.cpuset_files import CpusetFiles, read_rule
+from concerto_agent.cpuset_files import CpusetFiles, find_obstacle, read_rule
 from concerto_agent.cpusets import (
     KUBELETS,
     Claim,
     Grant,
     KubeletRule,
     Numbers,
+    Plan,
     PodCgroups,
     Refusal,
     Write,
@@ -27,6 +28,7 @@ from concerto_agent.cpusets import (
     make_plan,
 )
 from concerto_agent.grants import resolve
+from concerto_agent.memory_writes import MemoryWrites
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.quotas import PodLimits, PodQuotas, QuotaFiles, kubelet_sets_quotas
@@ -47,6 +49,7 @@ class NodeCpusets:
         refusals: of the claims that are no grants.
         written_at: when a bound pod's cgroups last had to be written, seconds since the epoch.
         repairs: pods whose cpusets somebody else had changed and that were set again, since the start.
+        memory: makes the writes that move memory.
         late: pods whose containers ran on other CPUs when their binding came, since the start.
     """
 
@@ -77,6 +80,7 @@ class NodeCpusets:
         self.outcomes: dict[str, Outcome] = {}
         self.refusals: dict[BindingKey, Refusal] = {}
         self.written_at: dict[str, float] = {}
+        self.memory = MemoryWrites(files.apply)
         self._files = files
         self._pods = pods
         self._topology = topology
@@ -107,6 +111,7 @@ class NodeCpusets:
             OSError, ValueError: there are claims, and the topology can't be read.
         """
         self._refresh_rule()
+        self.memory.retry()
         now = {claim.key: claim for claim in claims}
         before = self.grants
         self._looked_at.clear()
@@ -118,7 +123,7 @@ class NodeCpusets:
         paths = self._pods()
         changed = {u: p for u, p in (paths or {}).items() if u not in pods or u in self._looked_at}
         pods = {uid: pod for uid, pod in pods.items() if uid not in changed} | self._read(changed)
-        if (obstacle := self._obstacle(paths, pods)) is not None:
+        if (obstacle := find_obstacle(self._files, paths, pods)) is not None:
             self.grants, self.refusals = {}, dict.fromkeys(now, obstacle)
         else:
             claimed = tuple(now.values())
@@ -161,7 +166,7 @@ class NodeCpusets:
             entering: dict[str, Sequence[Write]] = {}
             written = False
             for uid in list(pods):
-                plan = make_plan(self._files.version, {uid: pods[uid]}, self.grants, self._rule, blocked)
+                plan = self._plan({uid: pods[uid]}, blocked)
                 entering |= plan.enter
                 written |= bool(plan.leave)
                 errors |= self._write(pods, plan.leave)
@@ -174,6 +179,9 @@ class NodeCpusets:
                     errors |= self._write(pods, {uid: writes})
                     yield
         self._blocked = yield from self._in_the_way(pods)
+
+    def _plan(self, pods: Mapping[str, PodCgroups], blocked: Iterable[str]) -> Plan:
+        return self.memory.due(make_plan(self._files.version, pods, self.grants, self._rule, blocked))
 
     def look_at(self, uid: str) -> bool:
         """Look at one pod, of which something has changed; True if what is to be said of it has changed.
@@ -188,7 +196,7 @@ class NodeCpusets:
             return False
         pods, error = self._read({uid: path}), ""
         for _ in range(self._settings.attempts):
-            plan = make_plan(self._files.version, pods, self.grants, self._rule, self._blocked)
+            plan = self._plan(pods, self._blocked)
             if not plan.leave and not plan.enter:
                 break
             errors = self._write(pods, plan.leave) or self._write(pods, plan.enter)
@@ -218,7 +226,7 @@ class NodeCpusets:
         if grant is None or grant.claim != claim:
             return self.refusals.get(claim.key)
         outcome = self.outcomes.get(claim.pod_uid)
-        return None if outcome is None else (grant, outcome)
+        return None if outcome is None or self.memory.is_under_way(claim.pod_uid) else (grant, outcome)
 
     def held(self) -> HeldCPUs:
         """What the grants hold, and which claims kubelet's static CPU manager stands in the way of."""
@@ -245,25 +253,6 @@ class NodeCpusets:
         if rule.known or not self._rule.known:  # kubelet's file is away while an administrator changes the policy
             self._rule = rule
 
-    def _obstacle(self, paths: Mapping[str, str] | None, pods: Mapping[str, PodCgroups]) -> Refusal | None:
-        """Why no CPU can be kept from anybody: pods whose cgroups are not found, or that have no cpuset."""
-        if paths is None:
-            text = (
-                "No kubepods cgroup is found, so it is unknown which pods run on the CPUs: start the agent with "
-                "--cgroup as kubelet's cgroupRoot says."
-            )
-            return Refusal("PodCgroupsNotFound", text)
-        lacking = next(
-            (path for uid, path in paths.items() if uid not in pods and self._files.lacks_cpuset(path)), None
-        )
-        if lacking is None:
-            return None
-        text = (
-            f"cgroup {lacking} has no cpuset, so its pod can't be kept off any CPU: the cpuset controller is missing "
-            f"in cgroup.subtree_control of cgroup {lacking.rpartition('/')[0]} or of one above it."
-        )
-        return Refusal("NoCpusetController", text)
-
     def _read(self, paths: Mapping[str, str]) -> dict[str, PodCgroups]:
         found = {uid: self._files.pod(path) for uid, path in paths.items()}
         return {uid: self._with_others(uid, pod) for uid, pod in found.items() if pod is not None}
@@ -288,7 +277,7 @@ class NodeCpusets:
                 del self._settled[uid]  # once a look
                 self.repairs += 1
             point("before-cpuset")
-            error = self._files.apply(writes)
+            error = self._files.apply(self.memory.divert(uid, pods[uid], writes))
             point("after-cpuset")
             if error is not None:
                 errors[uid] = f"{error.strerror} ({error.filename})"
@@ -327,7 +316,7 @@ class NodeCpusets:
         return found
 
     def _outcome(self, uid: str, pod: PodCgroups | None, error: str) -> Outcome:
-        blocked = self._blocked.get(uid, "")
+        blocked, error = self._blocked.get(uid, ""), error or self.memory.error(uid)
         if pod is None:
             return Outcome(intruder=blocked)
         cpus, mems, same = granted(pod)

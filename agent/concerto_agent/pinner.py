@@ -29,6 +29,7 @@ from concerto_agent.cpuset_files import ContainerWatcher
 from concerto_agent.cpuset_writer import CpusetWriter, WriterName
 from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.inotify import Inotify
+from concerto_agent.memory_writes import Work
 from concerto_agent.node_cpusets import open_cpusets
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pin_counts import PinCounts, count_pins
@@ -85,7 +86,11 @@ class Pinner:
         self._watcher = PodWatcher(root, where.cgroup, self._pod_changed, lambda uid: None)
         self._containers = ContainerWatcher(root, self._look_at, Inotify)
         self._names_in_status = names
-        self._cpusets: CpusetWriter = open_cpusets(where, settings, self._pods, wall, limits, self._names)
+        cpusets = open_cpusets(where, settings, self._pods, wall, limits, self._names)
+        self._memory = cpusets.memory
+        self._memory.move_to(self._in_thread, self._memory_moved)
+        self._moving: set[asyncio.Future[OSError | None]] = set()
+        self._cpusets: CpusetWriter = cpusets
         self._plugin = (
             None
             if settings.nri is None
@@ -152,6 +157,8 @@ class Pinner:
         reason = await self._removed()
         if reason:
             log.info("releasing every pin: %s", reason)
+            self._memory.run = None
+            await asyncio.gather(*self._moving)
             self._watcher.refresh()
             self._cpusets.enforce(())
             self._watcher.close()
@@ -231,6 +238,21 @@ class Pinner:
             self._status_changed.set()
 
     # Writing
+
+    def _in_thread(self, work: Work, done: Callable[[OSError | None], None]) -> None:
+        moving = asyncio.get_running_loop().run_in_executor(None, work)
+        self._moving.add(moving)
+
+        def finished(future: asyncio.Future[OSError | None]) -> None:
+            self._moving.discard(future)
+            if not future.cancelled():
+                done(future.result())
+
+        moving.add_done_callback(finished)
+
+    def _memory_moved(self, uid: str) -> None:
+        self._look_at(uid)
+        self._status_changed.set()
 
     async def _enforce(self) -> None:
         await self._reflector.synced.wait()
