@@ -125,6 +125,10 @@ class Cpuset:
     effective_cpus: Numbers
     effective_mems: Numbers
 
+    def written(self, file: CpusetFile) -> Numbers:
+        """What is written in one of its files."""
+        return self.cpus if file == "cpuset.cpus" else self.mems
+
 
 @dataclass(frozen=True)
 class PodCgroups:
@@ -240,13 +244,18 @@ class _Layout:
         """Containers that kubelet has not pinned itself: it gives just them the sets of its state file."""
         return [path for path in self.pod.containers if self.pod.cpusets[path].cpus not in self.kubelets]
 
-    def _all(self, root: str, numbers: Numbers) -> dict[str, Numbers]:
-        """A cgroup's set, and that of all below it; on v2 these inherit (nested ones limit themselves at most)."""
+    def _all(self, root: str, numbers: Numbers, file: CpusetFile = "cpuset.cpus") -> dict[str, Numbers]:
+        """A cgroup's set, and that of all below it.
+
+        On v2 these inherit, unless they have a set already, which can't be emptied while there are processes. Nested
+        ones limit themselves at most.
+        """
         if not numbers:
             return {}  # on v1 the kernel takes no such set, on v2 it means all that the parent has
         if self.version == 1:
             return dict.fromkeys(self.pod.tree(root), numbers)
-        return {root: numbers} | {path: _NONE for path in self.pod.containers if path.startswith(f"{root}/")}
+        below = (path for path in self.pod.containers if path.startswith(f"{root}/"))
+        return {root: numbers} | {path: numbers for path in below if self.pod.cpusets[path].written(file)}
 
     def left(self, others: Numbers, kept: Numbers) -> dict[str, Numbers]:
         """Sets without what is kept for others: those of cgroups that have some of it now."""
@@ -293,7 +302,7 @@ class _Layout:
             return self._all(pod.path, grant.claim.cpus)
         if others:
             return self._all(pod.path, pod.limit.effective_cpus - others)
-        return self._inherited(pod.limit.cpus, {path: cpuset.cpus for path, cpuset in pod.cpusets.items()})
+        return self._inherited(pod.limit.effective_cpus, "cpuset.cpus")
 
     def mems(self, grant: Grant | None) -> dict[str, Numbers]:
         """The memory nodes that the pod's cgroups shall have; none of our business where kubelet gives them."""
@@ -301,17 +310,21 @@ class _Layout:
         if self.rule.mems:
             return {}
         if grant is not None:
-            return self._all(pod.path, pod.memory_of(grant.claim))
-        return self._inherited(pod.limit.mems, {path: cpuset.mems for path, cpuset in pod.cpusets.items()})
+            return self._all(pod.path, pod.memory_of(grant.claim), "cpuset.mems")
+        return self._inherited(pod.limit.effective_mems, "cpuset.mems")
 
-    def _inherited(self, limit: Numbers, now: Mapping[str, Numbers]) -> dict[str, Numbers]:
-        """Back to what it would be without us; what a container made of it for cgroups of its own stays."""
+    def _inherited(self, limit: Numbers, file: CpusetFile) -> dict[str, Numbers]:
+        """Back to what it would be without us; what a container made of it for cgroups of its own stays.
+
+        On v2 that is the whole set of the cgroup above: the kernel refuses to empty one while there are processes.
+        """
+        now = {path: cpuset.written(file) for path, cpuset in self.pod.cpusets.items()}
         if self.version == 2:
-            return {self.pod.path: _NONE} | dict.fromkeys(self.pod.containers, _NONE)
+            return {path: limit for path in (self.pod.path, *self.pod.containers) if now[path]}
         targets = {self.pod.path: limit} if limit else {}
         for path in self.pod.containers:
             if now[path] != limit:
-                targets |= self._all(path, limit)
+                targets |= self._all(path, limit, file)
         return targets
 
     def _default(self) -> Numbers:

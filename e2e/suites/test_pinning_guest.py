@@ -119,7 +119,10 @@ def no_pins_left(guest: Pinned, namespace: str) -> Iterator[None]:
 
 
 def test_the_topology_has_sockets_siblings_and_memory_nodes_with_their_sizes(guest: Pinned):
-    status = guest.plane.get("ncpu", NODE)["status"]
+    found = eventually(
+        "the topology is published", lambda: guest.plane.get("ncpu", f"--field-selector=metadata.name={NODE}")["items"]
+    )
+    status = found[0]["status"]
     assert status["counts"] == {"sockets": 2, "cores": 10, "cpus": 20, "numaNodes": 2}
     for number, cpus in (("0", FIRST_SOCKET), ("1", SECOND_SOCKET)):
         memory = status["topology"]["numaNodes"][number]

@@ -60,6 +60,7 @@ class KernelNode(NodeModel):
         def __init__(self, root: Path, version: int) -> None:
             self.root = root
             self.version = version
+            self.populated: set[str] = set()
 
         def make(self, path: str, *, filled: bool = True) -> None:
             directory = self.root / path

@@ -3,7 +3,8 @@
 The rules are those of the kernel's ``cpuset.c`` and ``cpuset-v1.c``: v1 refuses a set that is not within the parent's
 (EACCES), that does not contain a child's (EBUSY), that is empty (ENOSPC), or that names CPUs which do not exist
 (EINVAL); v2 takes any set of CPUs that exist, and grants what the parent has of it, or all that the parent has if that
-is nothing. Runtimes fill an empty v1 cpuset from the parent's.
+is nothing. But v2, too, refuses to empty a set below which there are processes (ENOSPC). Runtimes fill an empty v1
+cpuset from the parent's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class CgroupfsModel:
         version: 1 or 2.
         writes: (path of the cgroup, file, text) of every write that was taken, in order.
         after_write: called after each of them.
+        populated: paths of cgroups that have processes.
     """
 
     def __init__(self, root: Path, version: int, cpus: Numbers, mems: Numbers = frozenset({0})) -> None:
@@ -35,6 +37,7 @@ class CgroupfsModel:
         self.version = version
         self.writes: list[tuple[str, str, str]] = []
         self.after_write: Callable[[], None] = lambda: None
+        self.populated: set[str] = set()
         self._all = dict(zip(_FILES, (cpus, mems)))
         root.mkdir(parents=True, exist_ok=True)
         for file in _FILES:
@@ -58,6 +61,7 @@ class CgroupfsModel:
     def remove(self, path: str) -> None:
         """A cgroup goes, with all below it."""
         shutil.rmtree(self.root / path)
+        self.populated = {each for each in self.populated if not self._is_below(each, path)}
 
     def read(self, directory: Path, file: str) -> Numbers:
         """What a file says."""
@@ -85,8 +89,10 @@ class CgroupfsModel:
     def _refusal(self, directory: Path, file: str, wanted: Numbers) -> int:
         if not wanted <= self._all[file]:
             return errno.EINVAL
+        own = directory.relative_to(self.root).as_posix()
         if self.version == 2:
-            return 0
+            emptied = not wanted and self.read(directory, file)
+            return errno.ENOSPC if emptied and any(self._is_below(each, own) for each in self.populated) else 0
         if not wanted:
             return errno.ENOSPC
         if not wanted <= self.read(directory.parent, file):
@@ -94,6 +100,10 @@ class CgroupfsModel:
         if any(not self.read(child, file) <= wanted for child in directory.iterdir() if child.is_dir()):
             return errno.EBUSY
         return 0
+
+    @staticmethod
+    def _is_below(path: str, above: str) -> bool:
+        return f"{path}/".startswith(f"{above}/")
 
     def _put(self, directory: Path, file: str, numbers: Numbers) -> None:
         (directory / file).write_text(format_cpu_list(numbers) + "\n")
@@ -149,6 +159,7 @@ class NodeModel:
         """One more container; its path."""
         path = f"{self.pods[uid]}/{self._container.format(id=name)}"
         self.cgroups.make(path)
+        self.cgroups.populated.add(path)
         return path
 
     def stop(self, uid: str) -> None:
