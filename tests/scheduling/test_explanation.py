@@ -89,6 +89,17 @@ def test_a_node_that_the_pod_does_not_name_is_refused_for_that():
     ]
 
 
+def test_taints_are_named_that_the_pod_does_not_tolerate():
+    taints = [("gpu", "yes", "NoSchedule"), ("spot", "", "PreferNoSchedule"), ("bad", "", "NoExecute")]
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    tainted = cluster_state([node("a", taints=taints)])
+    reasons = [explain(tainted, pod("p", tolerations=t), profile(), NOW)[0].reason for t in ([], tolerations)]
+    assert reasons == [
+        "node(s) had untolerated taint(s): gpu=yes:NoSchedule, bad:NoExecute",
+        "node(s) had untolerated taint(s): bad:NoExecute",
+    ]
+
+
 def test_an_empty_cluster_and_the_older_of_two_profiles():
     assert explain(build_snapshot([], [], [], [], NOW), pod("p"), profile(), NOW) == []
 

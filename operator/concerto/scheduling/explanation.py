@@ -123,5 +123,7 @@ def _refusal(filters: Iterable[tuple[Filter, Any]], row: np.int64, node: str) ->
     for plugin, state in filters:
         codes = plugin.check(state, rows)
         if codes[0]:
-            return plugin.name, ", ".join(plugin.reasons(state, rows, codes))
+            reason = ", ".join(plugin.reasons(state, rows, codes))
+            detail = plugin.detail(state, int(row))
+            return plugin.name, f"{reason}: {detail}" if detail else reason
     return "", ""

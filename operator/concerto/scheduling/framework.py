@@ -238,6 +238,10 @@ class Filter(Plugin, Protocol):
         """Sentences for refused rows and their codes, none of them 0, and how many rows each is true of."""
         ...
 
+    def detail(self, state: Any, row: int) -> str:
+        """What it is of a refused row, for a person who asks about one node; empty where the sentence says all."""
+        ...
+
     def reserve(self, state: Any, assignment: Assignment) -> Assignment:
         """The assignment, with what the plugin gives the pod on its node [Reserve]."""
         ...
@@ -267,6 +271,10 @@ class FilterDefaults(PluginDefaults):
         """Each code's sentence."""
         counts = np.bincount(codes, minlength=len(self.refusals) + 1).tolist()
         return {sentence: count for sentence, count in zip(self.refusals, counts[1:]) if count}
+
+    def detail(self, state: Any, row: int) -> str:
+        """The sentence says all."""
+        return ""
 
     def reserve(self, state: Any, assignment: Assignment) -> Assignment:
         """As it is."""
