@@ -28,6 +28,7 @@ from concerto.linux.reserved_cpus import reserved_count
 from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.container_exits import ContainerExits
+from concerto_agent.law_trace import LawTrace
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
 from concerto_agent.node_files import NodeFiles
@@ -53,6 +54,7 @@ class AgentSettings:
         sample_period_seconds: time between two samples.
         stuck_seconds: time without a sample after which the process counts as unhealthy.
         node_seconds: mean time between two reads of the Node.
+        trace_batches: batches whose numbers are kept for /debug/trace, one a second.
         publishing: when and how often the agent writes.
         topology: where kubelet's files are, and how often the CPUs are read.
         pinning: how pods are pinned to CPUs; None: pods are not pinned.
@@ -61,6 +63,7 @@ class AgentSettings:
     sample_period_seconds: float = 0.1
     stuck_seconds: float = 30.0
     node_seconds: float = 300.0
+    trace_batches: int = 600
     publishing: PublisherSettings = field(default_factory=PublisherSettings)
     topology: TopologySettings = field(default_factory=TopologySettings)
     pinning: PinningSettings | None = None
@@ -72,6 +75,7 @@ class Agent:
     Attributes:
         measurement: what is measured and learned.
         gauges: how things are, for the metrics.
+        trace: the control law's numbers over the last minutes.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Agent:
         self.measurement = Measurement(where, clock())
         self.counters = self.measurement.counters
         self.gauges = Gauges()
+        self.trace = LawTrace(node_name, settings.trace_batches)
         self._writer = Writer(session, node_name)
         self._publisher = StatusPublisher(
             self._writer,
@@ -285,6 +290,7 @@ class Agent:
             self.gauges.pod_count = len(measured.pod_uids)
             latest = next(iter(measured.windows.values())).latest[0]
             self.gauges.usage = {r: float(v) for r, v in zip(measured.settings.resources, latest) if not math.isnan(v)}
+            self.trace.keep(self._wall(), measured, self.gauges.usage.get("cpu"), self._publisher.published_capacity)
             self._publisher.offer(measured)
 
     def _pod_readings(self) -> dict[str, PodReading]:
@@ -344,6 +350,7 @@ class Agent:
 
     def _cluster_changed(self, _: Object | None, new: Object | None) -> None:
         self._cluster = read_cluster_model(new)
+        self._publisher.placed_by_kind = ((new or {}).get("status") or {}).get("placement") == "ByKind"
 
     def _capacity_changed(self, _: Object | None, new: Object | None) -> None:
         settings = self._publisher.on_own_object(new)

@@ -189,7 +189,7 @@ async def _run(
         agent = Agent(session, node_name, where, _version(), settings)
         ends: list[Callable[[], Awaitable[None]]] = []
         if metrics_bind:
-            runner = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell)
+            runner = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell, agent.trace.document)
             ends.append(runner.cleanup)
         if pod_metrics_bind and (server := await _serve_pod_metrics(agent, session, node_name, pod_metrics_bind)):
             ends.append(server.cleanup)

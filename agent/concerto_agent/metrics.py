@@ -135,14 +135,21 @@ def _pins(counts: PinCounts | None) -> Iterator[Any]:
     yield from (repairs, late, registrations, created)
 
 
-async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[[], str | None]) -> HttpServer:
-    """Serve /metrics, /healthz and /readyz; the caller cleans the server up.
+async def serve(
+    bind: str,
+    counters: Counters,
+    gauges: Gauges,
+    unwell: Callable[[], str | None],
+    trace: Callable[[], dict[str, object]],
+) -> HttpServer:
+    """Serve /metrics, /healthz, /readyz and /debug/trace; the caller cleans the server up.
 
     Args:
         bind: ``host:port``.
         counters: for /metrics.
         gauges: for /metrics.
         unwell: what is wrong with the process; None if nothing is.
+        trace: the control law's numbers over the last minutes, for /debug/trace.
     """
     from aiohttp import web
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -163,6 +170,10 @@ async def serve(bind: str, counters: Counters, gauges: Gauges, unwell: Callable[
         known = counters.published.total() > 0
         return web.Response(text="ok" if known else "no status has been published yet", status=200 if known else 503)
 
-    server = HttpServer(bind, [web.get("/metrics", metrics), web.get("/healthz", health), web.get("/readyz", ready)])
+    async def traced(_: web.Request) -> web.Response:
+        return web.json_response(trace())
+
+    handlers = {"/metrics": metrics, "/healthz": health, "/readyz": ready, "/debug/trace": traced}
+    server = HttpServer(bind, [web.get(path, handler) for path, handler in handlers.items()])
     await server.start()
     return server

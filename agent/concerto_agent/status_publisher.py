@@ -91,6 +91,7 @@ class StatusPublisher:
 
     Attributes:
         allowed_at: monotonic time from which the status may be written again.
+        placed_by_kind: whether the operator places pods by kind: then fewer changes decide anything.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class StatusPublisher:
     ) -> None:
         """A publisher that writes nothing before `run`."""
         self.allowed_at = -math.inf
+        self.placed_by_kind = False
         self._writer = writer
         self._info = info
         self._settings = settings
@@ -157,6 +159,11 @@ class StatusPublisher:
         self._refused_spec = None
         return settings
 
+    @property
+    def published_capacity(self) -> float | None:
+        """Capacity in the status that was written last, pods; None before the first."""
+        return None if self._published is None else self._published.status.capacity
+
     async def run(self, own_object_synced: asyncio.Event) -> None:
         """Write what is worth it, at most once a second; after a failure, pause and write the newest numbers.
 
@@ -182,6 +189,10 @@ class StatusPublisher:
                     log.warning("not published: %s", error)
                 await asyncio.sleep(self._backoff(failures, error))
                 failures += 1
+
+    def _publish_settings(self) -> PublishSettings:
+        publish = self._settings.publish
+        return publish.by_kind() if self.placed_by_kind else publish
 
     def _backoff(self, failures: int, error: Exception) -> float:
         settings = self._settings
@@ -249,7 +260,7 @@ class StatusPublisher:
         status = self._status(measured)
         now = self._timing.clock()
         measured_at = -math.inf if measured.at is None else measured.at
-        publish = self._settings.publish
+        publish = self._publish_settings()
         if isinstance(status, NodeCapacityStatus):
             reason = should_publish(self._published, status, measured_at, publish, now)
             raw = status.to_raw()
@@ -281,7 +292,7 @@ class StatusPublisher:
             self._sources.recall_kinds(status.kinds, max(0.0, self._timing.wall() - status.observed_at))
 
     async def _publish_subspace(self, measured: Measured) -> None:
-        now, publish = self._timing.clock(), self._settings.publish
+        now, publish = self._timing.clock(), self._publish_settings()
         if not measured.fresh or measured.wall is None:
             return
         # Pods of a kind that nobody knows wait for what the first of them shows

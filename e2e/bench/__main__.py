@@ -62,7 +62,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only")
     parser.add_argument(
-        "--only", choices=["throughput", "through", "arrivals", "steady", "python", "cpusets"], help="just one part"
+        "--only",
+        choices=["throughput", "through", "arrivals", "steady", "busy", "python", "cpusets"],
+        help="just one part",
     )
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
@@ -88,6 +90,10 @@ def main() -> int:
             if arguments.only in (None, "steady"):
                 for nodes in (1000,) if arguments.quick else (1000, 5000):
                     results[f"steady, {nodes} nodes"] = running.steady(control_plane, nodes, 60.0, say)
+            if arguments.only in (None, "busy"):
+                for nodes in (1000,) if arguments.quick else (1000, 5000):
+                    results[f"busy, {nodes} nodes"] = running.busy(control_plane, nodes, 60.0, say)
+                results["busy, 1000 nodes, by units"] = running.busy(control_plane, 1000, 60.0, say, by_kind=False)
     RESULTS.write_text(json.dumps(results, indent=2))
     say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 0

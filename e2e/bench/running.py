@@ -125,6 +125,78 @@ def steady(control_plane: LocalControlPlane, nodes: int, seconds: float, say: Sa
     return figures
 
 
+# A pod that waits for 5 s and computes for 4, for ever: three of them keep a node of four cores at a third on average,
+# and its load is never the same for long
+_SERVICE = {"wait-seconds": "5", "core-seconds": "4", "bursts": "0"}
+_PODS_A_NODE = 3
+_BUDGET = 0.2
+
+
+def busy(
+    control_plane: LocalControlPlane, nodes: int, seconds: float, say: Say, *, by_kind: bool = True
+) -> dict[str, Any]:
+    """What agents of busy nodes write: every node runs services whose load comes and goes."""
+    how = "by kind" if by_kind else "by units"
+    say(f"{nodes} busy nodes with {_PODS_A_NODE} pods each, placement {how}, {seconds:.0f} s")
+    with hollow_nodes(control_plane, nodes, "--kinds"):
+        flags = [] if by_kind else ["--no-costs-by-kind"]
+        operator = operator_process(control_plane, control_plane.logs, "operator-busy", flags).start()
+        try:
+            operator.wait_ready()
+            namespace = f"busy-{nodes}-{how.replace(' ', '-')}"
+            created = asyncio.run(_run_services(control_plane, namespace, nodes))
+            time.sleep(60)  # what the pods' kind takes is known everywhere
+            cpu, writes, began = cpu_seconds(operator.pid), _writes(control_plane), time.monotonic()
+            time.sleep(seconds)
+            took = time.monotonic() - began
+            written = (_writes(control_plane) - writes) / took
+            figures = {
+                "pods": created,
+                "operator_cpu_percent": 100 * (cpu_seconds(operator.pid) - cpu) / took,
+                "operator_rss_mib": rss_mib(operator.pid),
+                "capacity_and_subspace_writes_per_second": written,
+                "writes_per_second_and_node": written / nodes,
+            }
+            asyncio.run(_remove(control_plane, namespace))
+        finally:
+            operator.stop()
+    say(
+        f"  {written:.0f} status and snapshot writes/s in all, {figures['writes_per_second_and_node']:.3f} a node "
+        f"(budget {_BUDGET}); operator {figures['operator_cpu_percent']:.1f} % of a core, "
+        f"{figures['operator_rss_mib']:.0f} MiB"
+    )
+    return figures
+
+
+async def _run_services(control_plane: LocalControlPlane, namespace: str, nodes: int) -> int:
+    """Create the services' pods, bound to their nodes from the start; returns how many run."""
+    async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
+        await make_namespace(session, namespace)
+        at_a_time = asyncio.Semaphore(16)
+
+        async def create(name: str, node: str) -> None:
+            made = pod(namespace, name, "default-scheduler")
+            made["metadata"]["annotations"] = {f"hollow.concerto.dev/{key}": value for key, value in _SERVICE.items()}
+            made["spec"]["nodeName"] = node
+            async with at_a_time:
+                await session.create(PODS.path(namespace), made)
+
+        names = [(f"s-{index:05d}", f"hollow-{index % nodes:04d}") for index in range(nodes * _PODS_A_NODE)]
+        await asyncio.gather(*(create(*each) for each in names))
+        began = time.monotonic()
+        params = {"fieldSelector": "status.phase!=Running", "limit": "1", "resourceVersion": "0"}
+        while (await session.get(PODS.path(namespace), params=params))["items"]:
+            if time.monotonic() - began > 400:
+                raise TimeoutError("pods are left that do not run after 400 s")
+            await asyncio.sleep(0.5)
+        return len(names)
+
+
+async def _remove(control_plane: LocalControlPlane, namespace: str) -> None:
+    async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
+        await remove(session, namespace)
+
+
 def _writes(control_plane: LocalControlPlane) -> float:
     """Writes of our telemetry kinds that the API server has counted."""
     counted = re.compile(r'apiserver_request_total\{.*resource="(nodecapacities|subspacesnapshots)".*verb="PATCH"')

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from e2e.image.build import Images, cached
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.incluster import NAMESPACE, OVERLAY, import_images, install, wait_rolled_out
 from e2e.testbed.nodes import RealNode, RealNodes
+from e2e.testbed.processes import concerto_command
 from e2e.testbed.recorder import Recorder
 from e2e.testbed.requirements import require_binaries, require_kubelet
 from e2e.testbed.system import REPOSITORY, System, busybox_job
@@ -129,6 +131,18 @@ def test_images_are_small_and_hold_neither_shell_nor_pip(found):
             "ld",
         }
         assert not [*root.glob("opt/concerto/pip*"), *root.glob("usr/lib/python3*/**/pip")]
+
+
+def test_the_trace_of_a_node_is_read_from_the_pods_through_the_api_server(found):
+    arguments = ["top", "node", NAMES[0], "--trace", "--every", "1s", "--kubeconfig", str(found.cluster.kubeconfig)]
+
+    def traced() -> str:
+        done = subprocess.run(concerto_command(*arguments), capture_output=True, text=True, check=False)
+        return done.stdout if done.returncode == 0 and "Nothing has been kept" not in done.stdout else ""
+
+    shown = eventually("agent and leading operator have kept something", traced)
+    for title in ("PODS AS UNITS, by the node's agent", "BY KIND, by the operator"):
+        assert re.search(title + r"\nAT .*\n\d\d:\d\d:\d\d ", shown), shown
 
 
 def test_two_operators_run_on_two_nodes_and_an_agent_on_each(found):

@@ -191,11 +191,12 @@ async def test_a_failure_that_passes_is_tried_again_and_a_lost_object_is_not(mon
 # --- publication
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None:
+@pytest.mark.parametrize("rules", [PublishSettings(), PublishSettings().by_kind()], ids=["by unit", "by kind"])
+@pytest.mark.parametrize("seed", range(2))
+def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int, rules: PublishSettings) -> None:
     """`Known.may_be_news` is True wherever the agent's own rule would publish for anything but a window's mean."""
     rng = np.random.default_rng(seed)
-    count, rules = 40, PublishSettings()
+    count = 40
     settings, agent = CapacitySettings(), AgentInfo("v", "i", "Machine", "Inotify")
     pipeline, known = NodePipeline(settings, count), Known(count, 2)
     published: list[Published | None] = [None] * count
@@ -225,8 +226,9 @@ def test_looking_only_at_nodes_that_may_have_news_misses_none(seed: int) -> None
             by_window = reason == "Usage" and all(abs(moved[r.name] - r.usage) < rules.usage for r in status.resources)
             assert may[node] or by_window, f"{reason} at {now} on node {node}"
             reported += 1
-            published[node] = Published(status, now, now, now + 5.0)
-            known.published(node, report, now + 5.0)
+            due = now + rules.steady_interval_seconds + 4.0
+            published[node] = Published(status, now, now, due)
+            known.published(node, report, now, due)
     assert reported > count
 
 

@@ -161,7 +161,13 @@ def _operator(cluster: Cluster, logs: Path, account: str, name: str, extra: Sequ
 
 
 def agent_process(
-    cluster: Cluster, logs: Path, node: str, extra: Sequence[str] = (), wrap: Wrap = lambda command: command
+    cluster: Cluster,
+    logs: Path,
+    node: str,
+    extra: Sequence[str] = (),
+    wrap: Wrap = lambda command: command,
+    *,
+    serves_metrics: bool = False,
 ) -> Process:
     """An agent whose token is bound to its Node object; not started.
 
@@ -171,12 +177,15 @@ def agent_process(
         node: the node it measures, whose Node object exists.
         extra: further arguments.
         wrap: makes the command run elsewhere (in the node's cgroup, say).
+        serves_metrics: whether it serves /metrics and the like, at the process's ``health``.
     """
     kubeconfig = cluster.token_kubeconfig(NAMESPACE, "concerto-agent", bound_node=node)
     # It runs on this machine, wherever its node has its network
     flags = ["--kubeconfig", str(kubeconfig), "--node-name", node, "--pod-metrics-bind", "127.0.0.1:0"]
+    health = f"127.0.0.1:{free_ports(1)[0]}" if serves_metrics else None
+    flags += ["--metrics-bind", health] if health else []
     command = concerto_command("agent", *flags, *extra)
-    return Process(f"agent-{node}", wrap(command), logs / f"agent-{node}.log")
+    return Process(f"agent-{node}", wrap(command), logs / f"agent-{node}.log", health)
 
 
 def cpu_seconds(pid: int) -> float:

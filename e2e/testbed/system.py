@@ -134,6 +134,7 @@ def agent_on(system_cluster: Cluster, node: RealNode, logs: Path, extra: Sequenc
         node.name,
         [*scope, "--memory-capacity", str(node.spec.memory_bytes), *node.kubelet_flags, *extra],
         wrap=node.in_cgroup,
+        serves_metrics=True,
     )
 
 

@@ -16,6 +16,7 @@ from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.conditions import Condition
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus, ResourceStatus, Window
 from concerto.api.subspacesnapshot import SubspaceStatus
+from concerto.capacity.kinds.sums import KindSums
 from concerto.capacity.node_status import (
     Health,
     Problem,
@@ -31,6 +32,7 @@ from concerto.capacity.publish_rule import (
     PublishSettings,
     capacity_moved,
     should_publish,
+    should_publish_kinds,
     should_publish_subspace,
 )
 
@@ -364,3 +366,66 @@ def test_what_the_conditions_say(facts, expected):
 def test_a_message_shows_every_problem_once():
     reported = build_conditions(Health(**{**FACTS, "problems": [NO_PRESSURE, NO_GAUGE, NO_PRESSURE]}))
     assert Condition("TelemetryComplete", "False", "InvalidGauge", "No gauge. No pressure.") in reported
+
+
+BY_KIND = SETTINGS.by_kind()
+LATER = {"observed_pod_uids": ("a", "b", "c"), "capacity": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "seconds", "reason"),
+    [
+        (LATER, SETTINGS, 1.0, "Pods"),
+        (LATER, BY_KIND, 1.0, None),
+        (LATER, BY_KIND, 9.9, None),
+        (LATER, BY_KIND, 10.0, "Pods"),
+        ({"conditions": conditions(Ready="False/NotMeasured")}, BY_KIND, 1.0, "Conditions"),
+        ({"observed_generation": 9}, BY_KIND, 1.0, "Conditions"),
+        ({"system_cpu": 0.13}, BY_KIND, 1.0, "Usage"),
+        ({"system_cpu": 0.13}, BY_KIND, 0.9, None),
+        ({"resources": (OLD.resources[0], ResourceStatus("memory", 0.3, 0.1, 0.1, 0.25))}, BY_KIND, 1.0, "Usage"),
+    ],
+)
+def test_where_pods_are_placed_by_kind_pods_and_units_wait(changes, settings, seconds, reason):
+    before = replace(OLD, system_cpu=0.02)
+    old = Published(before, 0.0, 0.0, 30.0)
+    assert should_publish(old, replace(before, **changes), seconds, settings, seconds) == reason
+
+
+def test_a_short_heartbeat_does_not_wait_either():
+    old = Published(OLD, 0.0, 0.0, 2.0)
+    assert should_publish(old, OLD, 2.0, BY_KIND, 2.0) == "Heartbeat"
+
+
+def kinds_table(**sums: float):
+    return {"a": KindSums(**{"ended": 0.0, "running": 1.0, **sums})}
+
+
+KINDS = {
+    "a kind that was not known": ({}, kinds_table(), 1.0, True),
+    "its first pod has ended": (kinds_table(), kinds_table(ended=1.0, held=4.0), 1.0, True),
+    "one that runs has shown more, and is young": (
+        kinds_table(running_work=1.0, running_held=2.0, max_running_held=2.0),
+        kinds_table(running_work=5.0, running_held=7.0, max_running_held=7.0),
+        5.0,
+        True,
+    ),
+    "the same once it has run for long": (
+        kinds_table(running_work=1.0, running_held=60.0, max_running_held=60.0),
+        kinds_table(running_work=5.0, running_held=65.0, max_running_held=65.0),
+        19.9,
+        False,
+    ),
+    "and later": (
+        kinds_table(running_work=1.0, running_held=60.0, max_running_held=60.0),
+        kinds_table(running_work=5.0, running_held=65.0, max_running_held=65.0),
+        20.0,
+        True,
+    ),
+    "nothing has changed": (kinds_table(ended=1.0, held=4.0), kinds_table(ended=1.0, held=4.0), 100.0, False),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "seconds", "worth"), KINDS.values(), ids=KINDS)
+def test_what_is_learned_of_kinds_that_are_known_waits(before, after, seconds, worth):
+    assert should_publish_kinds(before, after, BY_KIND, seconds) is worth

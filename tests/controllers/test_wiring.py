@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.runtime.clock import SteadyClock
 from concerto.controllers.runtime.health import Health
 from concerto.controllers.runtime.metrics import Metrics
@@ -44,8 +45,8 @@ async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease
         health = Health()
         cluster = ClusterState()
         replica = Replica(
-            "host_me", server.session, cluster, Metrics(), health, Supervisor(lambda: None), SteadyClock(), (),
-            on_lost=lambda: None,
+            "host_me", server.session, cluster, Metrics(), health, Supervisor(lambda: None), clock := SteadyClock(),
+            KindsTrace(cluster, clock), (), on_lost=lambda: None,
         )  # fmt: skip
         build(replica, settings(*controllers))
         assert health.ready.keys() == kinds

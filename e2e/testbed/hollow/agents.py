@@ -72,12 +72,14 @@ class Known:
         self.capacity = np.full(nodes, np.nan)
         self.usage = np.full((nodes, resources), np.nan)
         self.due = np.full(nodes, -np.inf)
+        self.at = np.full(nodes, -np.inf)
+        self.subspace_at = np.full(nodes, -np.inf)
         self.pods_changed = np.zeros(nodes, dtype=bool)
 
-    def published(self, node: int, report: CapacityReport, due: float) -> None:
+    def published(self, node: int, report: CapacityReport, now: float, due: float) -> None:
         """A status of the node has gone out."""
         self.capacity[node], self.usage[node] = report.capacity[node], report.usage[node]
-        self.due[node], self.pods_changed[node] = due, False
+        self.at[node], self.due[node], self.pods_changed[node] = now, due, False
 
     def may_be_news(self, report: CapacityReport, settings: PublishSettings, now: float) -> Bools:
         """(N,) False where `should_publish` would surely say no, windows apart; an unknown number may be news."""
@@ -85,8 +87,9 @@ class Known:
         deadband = np.maximum(settings.capacity_pods, settings.capacity_share * np.abs(self.capacity))
         usage = np.abs(report.usage - self.usage) + _ROUNDING
         quiet = (capacity < deadband) & (usage < settings.usage).all(axis=1) & (now < self.due) & ~self.pods_changed
+        early = (now - self.at < settings.steady_interval_seconds) & (now < self.due)
         # Its conditions change while a node warms up.
-        return ~quiet | (report.batches <= WARMUP_BATCHES)
+        return ~(quiet | early) | (report.batches <= WARMUP_BATCHES)
 
 
 def _spread(windows: Mapping[str, WindowStatistics], nodes: Ints, count: int) -> dict[str, WindowStatistics]:
@@ -140,7 +143,8 @@ class Agents:
         self._writes = writes
         self._rng = rng
         self._wall = wall
-        self._publish = publish or PublishSettings()
+        self._by_unit = publish or PublishSettings()
+        self._publish = self._by_unit
         self._kinds = kinds
         self._pipeline = NodePipeline(self.settings, len(nodes), allocatable_pods=max_pods)
         self._agents = [_Agent() for _ in nodes]
@@ -163,6 +167,8 @@ class Agents:
 
     def _on_cluster(self, old: Object | None, new: Object | None) -> None:
         status = SubspaceSnapshot.from_raw(new).status if new is not None else None
+        by_kind = status is not None and status.placement == "ByKind"
+        self._publish = self._by_unit.by_kind() if by_kind else self._by_unit
         self._cluster = (
             None
             if status is None
@@ -221,15 +227,17 @@ class Agents:
                 jitter = 1.0 + self._publish.jitter * (2.0 * self._rng.random() - 1.0)
                 due = now + self.settings.heartbeat_seconds * jitter
                 agent.published = Published(status, report.now, now, due)
-                self._known.published(index, report, due)
+                self._known.published(index, report, now, due)
                 self._write(NODE_CAPACITIES, node, status.to_raw())
             self._publish_subspace(index, report, now, model)
 
     def _publish_subspace(self, index: int, report: CapacityReport, now: float, model: NodeFleet) -> None:
         node, agent, kinds = self._nodes[index], self._agents[index], self._kinds
-        # A kind that nobody knows is published at once
-        if kinds is None and agent.subspace and now - agent.subspace.at < self._publish.subspace_interval_seconds:
+        # A kind that nobody knows is published at once; to look at the others costs as much as a status
+        has_news = kinds is not None and index in kinds.with_news
+        if not has_news and now - self._known.subspace_at[index] < self._publish.subspace_interval_seconds:
             return
+        self._known.subspace_at[index] = now
         observed_at = self._wall(report.now)
         before = agent.subspace.status.conditions if agent.subspace else ()
         context = StatusContext(self._info, (), observed_at, 1, observed_at, before=before)
@@ -246,6 +254,8 @@ class Agents:
         the nodes each second, so that every node's turn comes within `_SLOW_LOOK_SECONDS`.
         """
         slow = (np.arange(len(self._nodes)) - int(now)) % _SLOW_LOOK_SECONDS == 0
+        if self._kinds is not None:
+            slow[list(self._kinds.with_news)] = True
         return np.flatnonzero(report.fresh & (slow | self._known.may_be_news(report, self._publish, now)))
 
     def _write(self, resource: Resource, node: HollowNode, status: dict[str, Any]) -> None:

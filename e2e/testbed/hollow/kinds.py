@@ -15,7 +15,11 @@ from concerto.simulation.scheduling.node_fleet import NodeFleet
 
 
 class PodKinds:
-    """The costs of the counted pods of all nodes of a fleet; nodes are given by their index."""
+    """The costs of the counted pods of all nodes of a fleet; nodes are given by their index.
+
+    Attributes:
+        with_news: nodes on which a kind runs that `entries` has not had yet, or has ended a pod for the first time.
+    """
 
     def __init__(self, nodes: int) -> None:
         """Nothing is known of any kind.
@@ -23,14 +27,19 @@ class PodKinds:
         Args:
             nodes: how many there are.
         """
+        self.with_news: set[int] = set()
         self._kinds = [NodeKinds() for _ in range(nodes)]
         self._start_costs = [StartCost() for _ in range(nodes)]
         self._kind_of: list[dict[str, Kind]] = [{} for _ in range(nodes)]  # of each pod that runs, by UID
-        self._before: list[dict[str, PodMeasurement]] = [{} for _ in range(nodes)]  # when `entries` was last called
+        # When `entries` was last called: running pods, and whether a pod of each kind had ended
+        self._before: list[dict[str, PodMeasurement]] = [{} for _ in range(nodes)]
+        self._published: list[dict[str, bool]] = [{} for _ in range(nodes)]
 
     def pod_started(self, node: int, uid: str, kind: Kind) -> None:
         """The cgroup of a pod has appeared."""
         self._kind_of[node][uid] = kind
+        if kind.key not in self._published[node]:
+            self.with_news.add(node)
         self._start_costs[node].started_or_ended()
 
     def pod_ended(self, node: int, uid: str, at: float, measured: PodMeasurement | None) -> None:
@@ -47,6 +56,8 @@ class PodKinds:
             return
         self._start_costs[node].started_or_ended()
         if measured is not None:
+            if not self._published[node].get(kind.key):
+                self.with_news.add(node)
             self._kinds[node].pod_ended(kind, self._start_costs[node].added_to(measured), at)
 
     def measured(self, report: CapacityReport, model: NodeFleet) -> None:
@@ -69,4 +80,8 @@ class PodKinds:
             if uid in kinds
         }
         self._before[node] = shown
-        return to_entries(self._kinds[node].table(((kinds[uid], pod) for uid, pod in shown.items()), now))
+        table = self._kinds[node].table(((kinds[uid], pod) for uid, pod in shown.items()), now)
+        self._published[node] = published = {key: sums.ended > 0.0 for key, sums in table.items()}
+        if all(kind.key in published for kind in kinds.values()):
+            self.with_news.discard(node)
+        return to_entries(table)

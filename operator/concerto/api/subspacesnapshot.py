@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 
 CLUSTER_NAME = "cluster"
 """The one object that the operator writes and every agent watches."""
+
+Placement = Literal["ByKind", "ByUnit"]
+"""What the operator places pods by: what pods of their kind cost, or units of nodes' capacity."""
 
 _DIGITS = 9
 
@@ -37,6 +40,7 @@ class SubspaceStatus:
         kinds: what was measured of each kind of pods.
         costliest: the kinds that take most, for people; only on the cluster's object.
         conditions: Ready, Reconciling, Stalled; as the API holds them.
+        placement: what the operator places pods by; only on the cluster's object.
     """
 
     observed_at: float
@@ -49,6 +53,7 @@ class SubspaceStatus:
     kinds: tuple[KindEntry, ...] = ()
     costliest: tuple[Mapping[str, Any], ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
+    placement: Placement | None = None
 
     @classmethod
     def from_raw(cls, status: Mapping[str, Any]) -> Self:
@@ -64,6 +69,7 @@ class SubspaceStatus:
             kinds=tuple((entry["key"], tuple(entry["sums"])) for entry in status.get("kinds") or ()),
             costliest=tuple(status.get("costliest") or ()),
             conditions=tuple(status.get("conditions", ())),
+            placement=status.get("placement"),
         )
 
     def to_raw(self) -> dict[str, Any]:
@@ -80,6 +86,8 @@ class SubspaceStatus:
         }
         if self.nodes is not None:
             raw["nodes"] = self.nodes
+        if self.placement is not None:
+            raw["placement"] = self.placement
         if self.costliest:
             raw["costliest"] = [dict(c) for c in self.costliest]
         return raw

@@ -290,6 +290,8 @@ class NodePipeline:
             demand=self._control.demand_mean.copy(),
             demand_source=self._control.demand_source.copy(),
             pod_share=self._control.slots.share(),
+            window=self._control.slots.window.copy(),
+            tokens=self._control.slots.tokens.copy(),
             spare=self._control.slots.spare.copy(),
             system_cpu=self._control.system.own.copy(),
             cpu_for_pods=self._control.system.for_pods.copy(),

@@ -52,6 +52,8 @@ class CapacityReport:
         demand: (N,) mean tasks that ran or waited for a CPU during the batch, per CPU.
         demand_source: (N,) index into DEMAND_SOURCES: how ``demand`` was measured.
         pod_share: (N,) share of the node's CPUs that one regular pod takes while it lives.
+        window: (N,) pods that the node should run, by the control law.
+        tokens: (N,) pods that may start now by the law's pace; NaN while unknown.
         spare: (N,) share of the node's CPUs that is left for regular pods.
         system_cpu: (N,) share of the node's CPUs that it takes for itself; NaN while unknown.
         cpu_for_pods: (N,) CPU time that it took for pods' starts and ends so far, share of its CPUs times seconds.
@@ -82,6 +84,8 @@ class CapacityReport:
     demand: Floats
     demand_source: Ints
     pod_share: Floats
+    window: Floats
+    tokens: Floats
     spare: Floats
     system_cpu: Floats
     cpu_for_pods: Floats

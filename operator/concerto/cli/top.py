@@ -1,4 +1,4 @@
-"""`concerto top`: capacity and load of nodes, Trimaran's mu-sigma plot (docs/references.md), and a node's CPUs.
+"""`concerto top`: capacity and load of nodes, Trimaran's mu-sigma plot (docs/references.md), and single nodes.
 
 Each node is a point at the mean and the standard deviation of its load. Above the line sigma = 1 - mu, load is likely
 to exceed the node: good placement moves points below it and together.
@@ -11,7 +11,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,11 @@ import numpy as np
 
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
+from concerto.api.quantities import parse_duration
 from concerto.cli.explain import build_snapshot, read_kinds
+from concerto.cli.node_traces import NodeTrace, TraceError, Where, read_traces
 from concerto.cli.top_cpus import draw, fetch
+from concerto.cli.top_node import aligned, kinds_table, plot_traces, trace_tables
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS
@@ -32,27 +35,61 @@ _RESOURCES = ("cpu", "memory")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto top`."""
     parser.add_argument(
-        "view", nargs="?", choices=["nodes", "cpus"], default="nodes", help="cpus: draw one node's CPUs"
+        "view",
+        nargs="?",
+        choices=["nodes", "node", "cpus"],
+        default="nodes",
+        help="node: what the kinds of pods on one node cost; cpus: draw one node's CPUs",
     )
-    parser.add_argument("node", nargs="?", help="the node, with cpus")
+    parser.add_argument("node", nargs="?", help="the node, with node and cpus")
     add_cluster_arguments(parser)
     parser.add_argument("--window", choices=["5m", "10m", "15m"], default="5m", help="over which load is averaged")
-    parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot (PNG, SVG or PDF)")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot, or the trace (PNG, SVG or PDF)"
+    )
     parser.add_argument(
         "--before",
         metavar="DUMP",
         type=Path,
         help="draw these as well: what `kubectl get ncap -o json` printed earlier",
     )
+    trace = parser.add_argument_group("trace", "what the laws that limit a node's pods have computed, with node")
+    trace.add_argument("--trace", action="store_true", help="print the numbers of the last minutes")
+    trace.add_argument("--last", type=_duration, default=300.0, metavar="DURATION", help="how far back (5m)")
+    trace.add_argument("--every", type=_duration, default=10.0, metavar="DURATION", help="a line for each (10s)")
+    trace.add_argument(
+        "--operator-namespace", default="concerto-system", help="where the pods of agent and operator are"
+    )
+    trace.add_argument("--agent", metavar="URL", help="the agent's HTTP endpoint, in place of its pod's")
+    trace.add_argument("--operator", metavar="URL", help="the operator's HTTP endpoint, in place of its pod's")
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if seconds <= 0.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
+    return seconds
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, and draw if asked to."""
-    if (args.view == "cpus") != (args.node is not None):
-        print("concerto top: cpus goes with the name of a node: concerto top cpus NODE", file=sys.stderr)
+    if (args.view != "nodes") != (args.node is not None):
+        print(
+            "concerto top: node and cpus go with the name of a node, and it with them: concerto top node NODE, "
+            "concerto top cpus NODE",
+            file=sys.stderr,
+        )
+        return 2
+    if args.trace and args.view != "node":
+        print("concerto top: --trace goes with one node: concerto top node NODE --trace", file=sys.stderr)
         return 2
     if args.view == "cpus":
         return _run_cpus(args)
+    if args.view == "node":
+        return _run_node(args)
     try:
         before = read_dump(args.before) if args.before else []
         capacities, commitments = asyncio.run(_fetch(load_config(args.kubeconfig, args.context)))
@@ -61,15 +98,21 @@ def run(args: argparse.Namespace) -> int:
         return 1
     print(table(capacities, args.window, time.time(), commitments))
     if args.plot:
-        try:
-            plot(args.plot, args.window, capacities, before)
-        except ImportError:
-            print("concerto top: --plot needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
-            return 1
-        except (OSError, ValueError) as error:
-            print(f"concerto top: --plot {args.plot}: {error}", file=sys.stderr)
-            return 1
-        print(f"\n{args.plot}")
+        return _drawn(args.plot, lambda: plot(args.plot, args.window, capacities, before))
+    return 0
+
+
+def _drawn(path: Path, draw_it: Callable[[], None]) -> int:
+    """Draw, and print where the picture is; the exit status."""
+    try:
+        draw_it()
+    except ImportError:
+        print("concerto top: --plot needs matplotlib: pip install 'concerto-k8s[plots]'", file=sys.stderr)
+        return 1
+    except (OSError, ValueError) as error:
+        print(f"concerto top: --plot {path}: {error}", file=sys.stderr)
+        return 1
+    print(f"\n{path}")
     return 0
 
 
@@ -91,6 +134,37 @@ def _run_cpus(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_node(args: argparse.Namespace) -> int:
+    now = time.time()
+    try:
+        capacities, cluster, traces = asyncio.run(_fetch_node(load_config(args.kubeconfig, args.context), args))
+    except (ConfigError, KubeError, OSError, ValueError, TraceError) as error:
+        print(f"concerto top: {error}", file=sys.stderr)
+        return 1
+    found = [capacity for capacity in capacities if capacity.name == args.node]
+    if not found:
+        print(f"concerto top: there is no NodeCapacity {args.node}: is the node's agent running?", file=sys.stderr)
+        return 1
+    print(f"{table(found, args.window, now, commitments_of(cluster))}\n\n{kinds_table(cluster, args.node)}")
+    if traces is None:
+        return 0
+    agent, operator = (trace.every(args.every, now - args.last) for trace in traces)
+    print(f"\n{trace_tables(agent, operator)}")
+    if args.plot:
+        whole = [trace.every(1.0, now - args.last) for trace in traces]
+        return _drawn(args.plot, lambda: plot_traces(args.plot, args.node, whole[0], whole[1]))
+    return 0
+
+
+async def _fetch_node(
+    config: ClusterConfig, args: argparse.Namespace
+) -> tuple[list[NodeCapacity], ClusterState, tuple[NodeTrace, NodeTrace] | None]:
+    async with await Session.open(config) as session:
+        capacities, cluster = await _read(session)
+        where = Where(args.operator_namespace, args.agent, args.operator)
+        return capacities, cluster, await read_traces(session, args.node, where) if args.trace else None
+
+
 async def _fetch_cpus(config: ClusterConfig, node: str) -> tuple[NodeCPUTopology, list[Object]]:
     async with await Session.open(config) as session:
         return await fetch(session, node)
@@ -98,11 +172,16 @@ async def _fetch_cpus(config: ClusterConfig, node: str) -> tuple[NodeCPUTopology
 
 async def _fetch(config: ClusterConfig) -> tuple[list[NodeCapacity], dict[str, Commitment]]:
     async with await Session.open(config) as session:
-        capacities, nodes, pods, kinds = await asyncio.gather(
-            *(session.list(kind.path()) for kind in (NODE_CAPACITIES, NODES, PODS)), read_kinds(session)
-        )
+        capacities, cluster = await _read(session)
+    return capacities, commitments_of(cluster)
+
+
+async def _read(session: Session) -> tuple[list[NodeCapacity], ClusterState]:
+    capacities, nodes, pods, kinds = await asyncio.gather(
+        *(session.list(kind.path()) for kind in (NODE_CAPACITIES, NODES, PODS)), read_kinds(session)
+    )
     cluster = build_snapshot(nodes["items"], pods["items"], capacities["items"], (), time.time(), kinds=kinds)
-    return [NodeCapacity.from_raw(obj) for obj in capacities["items"]], commitments_of(cluster)
+    return [NodeCapacity.from_raw(obj) for obj in capacities["items"]], cluster
 
 
 @dataclass(frozen=True)
@@ -173,8 +252,7 @@ def table(
         excess = f"{-status.capacity:.1f}" if status.capacity < 0 else "-"
         rest = [*cells, *_committed(capacity.name, commitments or {}), age]
         rows.append([capacity.name, free, excess, str(status.pod_count), *rest])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return aligned(rows)
 
 
 def _committed(node: str, commitments: Mapping[str, Commitment]) -> list[str]:

@@ -20,6 +20,7 @@ from concerto.api.quantities import parse_duration
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.capacity.load_watcher import Watcher
 from concerto.controllers.runtime.clock import SteadyClock
 from concerto.controllers.runtime.health import Endpoints, Health
@@ -47,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     parser.add_argument("--namespace", help="the operator's own namespace; by default the one it runs in")
     parser.add_argument(
-        "--bind", default="0.0.0.0:8080", help="where /metrics, /healthz, /readyz and /watcher are served"
+        "--bind",
+        default="0.0.0.0:8080",
+        help="where /metrics, /healthz, /readyz, /watcher and /debug/trace are served",
     )
     parser.add_argument(
         "--controllers",
@@ -211,7 +214,8 @@ class Operator:
         health.ready["kinds"] = lambda: problem
         health.alive["tasks"] = self._supervisor.problem
         health.alive["event loop"] = watchdog.problem
-        routes = [*Endpoints(metrics, health).routes(), *Watcher(cluster, clock).routes()]
+        trace = KindsTrace(cluster, clock)
+        routes = [*Endpoints(metrics, health).routes(), *Watcher(cluster, clock).routes(), *trace.routes()]
         self._http = HttpServerThread(HttpServer(self._bind, routes))
         self._http.start()
         logger.info("%s started; metrics and health on %s", identity, self._bind)
@@ -223,7 +227,7 @@ class Operator:
         await wait_for_kinds(session, report)
         owners = await read_owners(session, settings.namespace, settings.service_account)
         replica = Replica(
-            identity, session, cluster, metrics, health, self._supervisor, clock, owners, on_lost=exit_at_once
+            identity, session, cluster, metrics, health, self._supervisor, clock, trace, owners, on_lost=exit_at_once
         )
         running, self._recorders = build(replica, settings)
         for name, run in running:

@@ -20,6 +20,7 @@ from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentSettings, AgentTokens
 from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
 from concerto.controllers.capacity.kinds_feed import KindsFeed
+from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.capacity.orphaned_objects import NodelessObjects
 from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.controllers.runtime.clock import SteadyClock
@@ -128,6 +129,7 @@ class Replica:
         health: the probes' checks.
         supervisor: runs the tasks without which the process is of no use.
         clock: seconds since the epoch, never jumping.
+        trace: keeps what placement by kind has committed on nodes.
         owners: owner references of the Lease and the placement records.
         on_lost: called when leadership is lost; ends the process.
     """
@@ -139,6 +141,7 @@ class Replica:
     health: Health
     supervisor: Supervisor
     clock: SteadyClock
+    trace: KindsTrace
     owners: Sequence[Object]
     on_lost: Callable[[], None]
 
@@ -334,9 +337,11 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
 
 def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by_kind: bool) -> None:
     feed = KindsFeed(parts.cluster, parts.pending.requeue, places_by_kind=costs_by_kind)
-    model = ClusterModelPublisher(context.session, context.metrics, context.clock, kinds=feed.kinds)
+    model = ClusterModelPublisher(
+        context.session, context.metrics, context.clock, kinds=feed.kinds, placement=feed.placement
+    )
     plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot, feed.on_snapshot)
-    plan.leading.append(("costs of kinds", feed.run))
+    plan.leading += [("costs of kinds", feed.run), ("trace of kinds", plan.replica.trace.run)]
     plan.loads.append(feed.load)
     named_after_nodes = [
         plan.kinds[resource.plural].store

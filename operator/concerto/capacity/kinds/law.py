@@ -26,6 +26,8 @@ _WIDEN_PER_SECOND = 0.1
 """Head room that a node is given in a second for CPUs that all idle."""
 _LITTLE = 0.1
 """Part of the cores that a node is filled to which may be left on a filled one."""
+_MAX_BETWEEN_REPORTS_SECONDS = 10.0
+"""Time between two reports of a busy node's agent, at most; what a longer silence was like is unknown."""
 _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
 
@@ -280,7 +282,7 @@ class NodeLoads:
         """
         if np.isnan(self._used_at[row]):
             self._used_at[row], self._used[row] = now, used
-        seconds = min(5.0, max(0.0, now - self._used_at[row]))
+        seconds = min(_MAX_BETWEEN_REPORTS_SECONDS, max(0.0, now - self._used_at[row]))
         self._used_at[row] = now
         self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
         if waiting and self._is_filled(row):

@@ -15,7 +15,7 @@ import numpy as np
 
 from concerto.api.capacity_settings import MergeKind
 from concerto.api.conditions import Condition, merge_conditions
-from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot, SubspaceStatus, model_numbers
+from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot, SubspaceStatus, model_numbers
 from concerto.capacity.kinds.cost import costliest
 from concerto.capacity.kinds.sums import KindSums
 from concerto.capacity.kinds.table import ClusterKinds, has_changed, to_entries
@@ -63,6 +63,7 @@ class ClusterModelPublisher:
         settings: ClusterModelSettings | None = None,
         *,
         kinds: ClusterKinds | None = None,
+        placement: Callable[[], Placement] = lambda: "ByUnit",
     ) -> None:
         """Nothing is written before `run`.
 
@@ -72,7 +73,10 @@ class ClusterModelPublisher:
             clock: seconds since the epoch.
             settings: when to write.
             kinds: what all nodes know of kinds of pods.
+            placement: what pods are placed by now.
         """
+        self._placement = placement
+        self._published_placement: Placement | None = None
         self._kinds = ClusterKinds() if kinds is None else kinds
         self._published_kinds: dict[str, KindSums] = {}
         self._session = session
@@ -174,7 +178,7 @@ class ClusterModelPublisher:
             current = self._model.subspace()
             kinds = self._kinds.table()
             self._metrics.cluster_model_nodes.set(len(self._model))
-            if current is not None and (self._worth_a_write(current) or has_changed(self._published_kinds, kinds)):
+            if current is not None and (self._worth_a_write(current) or self._kinds_changed(kinds)):
                 try:
                     await self._publish(current, kinds)
                 except NotFound:
@@ -184,6 +188,9 @@ class ClusterModelPublisher:
                     logger.warning("SubspaceSnapshot/%s: %s", CLUSTER_NAME, error)
                     self._dirty.set()
             await asyncio.sleep(self._settings.least_interval_seconds)
+
+    def _kinds_changed(self, kinds: dict[str, KindSums]) -> bool:
+        return self._published_placement != self._placement() or has_changed(self._published_kinds, kinds)
 
     def _drop_stale(self) -> None:
         horizon = self._clock() - self._settings.stale_after_seconds
@@ -231,6 +238,7 @@ class ClusterModelPublisher:
             observed_at=self._clock(),
             batches=self._batches,
             kinds=kinds,
+            placement=(placement := self._placement()),
             generation=generation,
             conditions=merge_conditions(
                 (before.get("status") or {}).get("conditions") or (),
@@ -241,7 +249,7 @@ class ClusterModelPublisher:
         )
         # One writer of the whole status: a merge patch replaces each list as a whole
         await self._session.patch(SUBSPACE_SNAPSHOTS.path(name=CLUSTER_NAME, subresource="status"), {"status": status})
-        self._published, self._published_kinds = current, kinds
+        self._published, self._published_kinds, self._published_placement = current, kinds, placement
         self._metrics.cluster_model_updates.inc()
 
 
@@ -254,6 +262,7 @@ def build_cluster_status(
     generation: int,
     conditions: list[Object],
     kinds: dict[str, KindSums] | None = None,
+    placement: Placement = "ByUnit",
 ) -> Object:
     """The status of SubspaceSnapshot/cluster.
 
@@ -265,6 +274,7 @@ def build_cluster_status(
         generation: of the object.
         conditions: as the API is to hold them.
         kinds: the merged table of kinds.
+        placement: what pods are placed by.
     """
     return SubspaceStatus(
         observed_at=observed_at,
@@ -277,4 +287,5 @@ def build_cluster_status(
         kinds=to_entries(kinds or {}),
         costliest=costliest(kinds or {}),
         conditions=tuple(conditions),
+        placement=placement,
     ).to_raw()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
+from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot
 from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, Table, from_entries
 from concerto.kube import Object
 from concerto.scheduling.state.changes import Change
@@ -48,6 +48,10 @@ class KindsFeed:
         self._seen: dict[str, Object | None] = {}  # snapshots to be taken in, by node; None for one that has gone
         self._of_cluster: Object | None = None
         self._are_all_read = True
+
+    def placement(self) -> Placement:
+        """What the scheduler places pods by now."""
+        return "ByKind" if self._cluster.kinds else "ByUnit"
 
     def on_snapshot(self, old: Object | None, new: Object | None) -> None:
         """A SubspaceSnapshot appeared, changed or went."""

@@ -137,6 +137,11 @@ class KindLoads(PodIndex):
         known = self._kinds.get(key)
         return 0.0 if known is None else known.cost.share * known.pods.get(row, 0)
 
+    def on_row(self, row: int) -> list[tuple[str, Cost, int]]:
+        """Kinds with pods on the row's node: key, cost of one pod, and number of pods; those that take most first."""
+        found = [(key, known.cost, known.pods[row]) for key, known in self._kinds.items() if row in known.pods]
+        return sorted(found, key=lambda each: (-each[1].share * each[2], each[0]))
+
     def left(self, row: int) -> tuple[float, float]:
         """Cores and bytes of memory that the row's node has left, signed; none while kinds are not measured."""
         if not self._measured:

@@ -14,10 +14,10 @@ from concerto.api.pod_kind import Kind
 from concerto.capacity import readings as formulas
 from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import PodMeasurement, recent_share
-from concerto.capacity.kinds.table import ClusterKinds, NodeKinds, Table, has_changed
+from concerto.capacity.kinds.table import ClusterKinds, NodeKinds, Table
 from concerto.capacity.node_status import StatusContext, build_status
 from concerto.capacity.pipeline import NodePipeline
-from concerto.capacity.publish_rule import Published, PublishSettings, should_publish
+from concerto.capacity.publish_rule import Published, PublishSettings, should_publish, should_publish_kinds
 from concerto.capacity.report import CapacityReport
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.capacity.windows import WindowStatistics
@@ -45,6 +45,10 @@ class Agents:
         kinds: measure what pods cost by kind.
         learned: what the cluster knows of kinds from before.
         leaves_out_stalls: leave out the time in which a pod's tasks waited for a CPU, as production does.
+
+    Attributes:
+        writes: of statuses and of what is known of kinds.
+        busy_seconds: for which nodes had pods, over all nodes.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Agents:
         self._start_costs = [StartCost() for _ in world.nodes]
         self._measured: list[dict[str, PodMeasurement]] = [{} for _ in world.nodes]
         self._published_kinds: list[Table] = [{} for _ in world.nodes]
+        self._kinds_at = [-math.inf] * len(world.nodes)
         self._cluster_kinds = ClusterKinds()
         self._kind_of = {job.name: kind_of_job(job) for job in world.setup.jobs}
         if self._learned:
@@ -101,6 +106,7 @@ class Agents:
         self.running: list[dict[str, float]] = [{} for _ in range(count)]
         self.published: list[Published | None] = [None] * count
         self._version = 0
+        self.writes, self.busy_seconds, self._folded_at = 0, 0.0, 0.0
         self._agent = AgentInfo("simulated", "simulated", "Machine", "Inotify")
         self.report: CapacityReport | None = None
 
@@ -143,6 +149,8 @@ class Agents:
     def _fold(self, now: float) -> None:
         for node, running in enumerate(self.running):
             self.pipeline.pods_used(node, self.world.fleet.pods_used(node, running, now))
+        self.busy_seconds += sum(map(bool, self.running)) * (now - self._folded_at)
+        self._folded_at = now
         self.report = report = self.pipeline.fold(now, self.published_cluster)
         if self._with_windows:
             self._windows = self.pipeline.windows(now)
@@ -177,7 +185,7 @@ class Agents:
                 measured[uid] = dataclasses.replace(pod, recent=recent_share(earlier, pod))
         self._measured[node] = measured
         table = self._kinds[node].table(((self._kind_of_pod(uid), pod) for uid, pod in measured.items()), now)
-        if not has_changed(self._published_kinds[node], table):
+        if not should_publish_kinds(self._published_kinds[node], table, self._rules(), now - self._kinds_at[node]):
             return
 
         def seen() -> None:
@@ -185,7 +193,13 @@ class Agents:
             self._on_kinds(self._cluster_kinds.table())
 
         if self.world.write(lambda: self.world.watch(seen)):
-            self._published_kinds[node] = table
+            self._published_kinds[node], self._kinds_at[node] = table, now
+            self.writes += 1
+
+    def _rules(self) -> PublishSettings:
+        """Where pods are placed by kind, what only units of capacity need is written less often."""
+        rules = self.deadband or PublishSettings()
+        return rules.by_kind() if self._cluster_kinds.table() else rules
 
     def status(self, node: int, report: CapacityReport, now: float) -> NodeCapacityStatus:
         """What the agent could say of its node now."""
@@ -195,9 +209,10 @@ class Agents:
     def _publish(self, node: int, report: CapacityReport, now: float) -> None:
         status = self.status(node, report, now)
         before = self.published[node]
-        if self.deadband is not None and should_publish(before, status, now, self.deadband, now) is None:
+        if self.deadband is not None and should_publish(before, status, now, self._rules(), now) is None:
             return
         self._version += 1
         version = self._version
         if self.world.write(lambda: self.world.watch(lambda: self._on_status(node, status, version))):
+            self.writes += 1
             self.published[node] = Published(status, now, now, now + self.settings.heartbeat_seconds)
