@@ -13,7 +13,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes
+.PHONY: help setup chaos compare compare-server demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -60,6 +60,9 @@ volumes: setup ## run a StatefulSet with claims on real nodes: local volumes, an
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)
+
+compare-server: setup ## how long a real HTTP server takes to answer beside Jobs of Concerto and of kube-scheduler, on real nodes (10 min)
+	@$(PY) -m e2e.compare.beside_server $(COMPARE)
 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/ (BENCH="--only cpusets": CPUs of new containers)
 	@$(PY) -m e2e.bench $(BENCH)

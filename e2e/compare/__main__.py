@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from concerto.simulation.scheduling.evaluate import write_section
+from concerto.simulation.scheduling.experiments import Task, run_all
+from concerto.simulation.scheduling.recorder import Recorder
 from e2e.bench.__main__ import machine
-from e2e.compare import report
+from e2e.compare import calibrate, report
 from e2e.compare.measure import Bench
 from e2e.compare.observation import Run
 from e2e.compare.plots import draw
@@ -28,6 +31,7 @@ from e2e.testbed.clusters.binaries import chosen_release
 from e2e.testbed.system import can_run_real_nodes, install, real_system
 
 RESULTS = REPOSITORY / "build" / "compare.json"
+PLANT = REPOSITORY / "build" / "compare-plant.json"
 PICTURES = REPOSITORY / "build"
 DOCS = REPOSITORY / "docs" / "evaluation.md"
 # What a run takes beside its pods, and a pod on two nodes of one CPU: for the estimate before anything is measured
@@ -136,6 +140,30 @@ def conclude(runs: Sequence[Run], docs: Path | None) -> None:
         say(f"table: {docs}")
 
 
+def calibrate_simulator(runs: Sequence[Run], docs: Path | None) -> int:
+    """Fit the simulator's nodes to the runs, and print its figures beside the real ones; the exit status."""
+    real = calibrate.real_figures(runs)
+    try:
+        plant, error = calibrate.fit(real, simulate)
+    except ValueError as error:
+        say(str(error))
+        return 1
+    figures = calibrate.compare(real, plant, simulate)
+    lines = [*calibrate.table(figures), "", *calibrate.summary(plant, figures)]
+    print("\n".join(["", *lines, ""]))
+    PLANT.write_text(json.dumps(asdict(plant), indent=1))
+    say(f"typical error over kube-scheduler's runs {math.expm1(error):.0%}; fitted: {PLANT.relative_to(REPOSITORY)}")
+    if docs is not None:
+        where = f"`python -m e2e.compare --calibrate`, of {len(runs)} real runs."
+        write_section(docs, "calibrated", [where, "", *lines])
+    return 0
+
+
+def simulate(tasks: Sequence[Task]) -> Iterator[Recorder]:
+    """Run the simulator on all CPUs."""
+    return (outcome.recorder for outcome in run_all(tasks))
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m e2e.compare", description=(__doc__ or "").splitlines()[0])
@@ -153,6 +181,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--report", action="store_true", help="measure nothing: table and pictures of build/compare.json"
     )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure nothing: fit the simulator's nodes to build/compare.json, and compare its figures with the real",
+    )
     parser.add_argument("--docs", nargs="?", type=Path, const=DOCS, help="put the table into docs/evaluation.md")
     chosen = parser.parse_args()
     if chosen.quick:
@@ -168,8 +201,10 @@ def main() -> int:
     """Measure and report; the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = arguments()
-    runs = load() if chosen.append or chosen.report else []
+    runs = load() if chosen.append or chosen.report or chosen.calibrate else []
     wrong: list[str] = []
+    if chosen.calibrate:
+        return calibrate_simulator(runs, chosen.docs)
     if not chosen.report:
         done = max((run.round for run in runs), default=0)
         requests = [request for request in chosen.requests.split(",") if request]

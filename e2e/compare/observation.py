@@ -92,8 +92,12 @@ class Run:
 def times_of(pods: Iterable[Mapping[str, Any]], jobs: Iterable[str]) -> list[PodTimes]:
     """Times of the pods of some Jobs that have succeeded."""
     names = set(jobs)
-    ours = (p for p in pods if p["metadata"].get("labels", {}).get(JOB_LABEL) in names)
-    return [_times(pod) for pod in ours if pod["status"].get("phase") == "Succeeded"]
+    return times_of_pods(p for p in pods if p["metadata"].get("labels", {}).get(JOB_LABEL) in names)
+
+
+def times_of_pods(pods: Iterable[Mapping[str, Any]]) -> list[PodTimes]:
+    """Times of those of the pods that have succeeded."""
+    return [_times(pod) for pod in pods if pod["status"].get("phase") == "Succeeded"]
 
 
 def _times(pod: Mapping[str, Any]) -> PodTimes:

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from concerto.simulation.scheduling.experiments import run_task
+from e2e.compare import beside_server, calibrate, latency
 from e2e.compare.__main__ import plan
+from e2e.compare.calibrate import Plant
 from e2e.compare.observation import PodTimes, Run, max_on_node, times_of
 from e2e.compare.report import cells, goals, table
 from e2e.compare.workloads import CONCERTO, WORKLOADS
@@ -100,3 +103,83 @@ def test_the_parts_of_a_workload_have_all_its_pods(name: str, pods: int) -> None
     ours = WORKLOADS[name].jobs("run", pods, CONCERTO)[0]["spec"]["template"]
     assert ours["spec"]["schedulerName"] == "concerto"
     assert "resources" not in ours["spec"]["containers"][0]
+
+
+def a_server_run(scheduler: str, p99: float, number: int = 1) -> latency.ServerRun:
+    pods, job = (0, None) if scheduler == latency.ALONE else (20, 40.0)
+    return latency.ServerRun(scheduler, number, "100m", pods, job, [2.0] * 98 + [p99, p99])
+
+
+def test_the_servers_p99_beside_a_job_is_compared_with_its_p99_alone() -> None:
+    runs = [a_server_run(latency.ALONE, 4.0), a_server_run(CONCERTO, 8.0), a_server_run("200m", 20.0)]
+    assert latency.goal(runs)[1], "twice is allowed"
+    assert latency.ratio_to_alone(runs, "200m") == 5.0
+    assert latency.table(runs)[2:] == [
+        "| nothing | 1 | 100 | 2.0 | 2.0 | 4.0 | **1.00** | - |",
+        "| 20 pods by Concerto | 1 | 100 | 2.0 | 2.0 | 8.0 | **2.00** | 40.0 |",
+        "| 20 pods by kube-scheduler at 200m | 1 | 100 | 2.0 | 2.0 | 20.0 | **5.00** | 40.0 |",
+    ]
+    assert not latency.goal([*runs, a_server_run(CONCERTO, 9.0, 2), a_server_run(CONCERTO, 9.0, 3)])[1]
+
+
+def test_only_answers_to_requests_during_the_job_count() -> None:
+    assert latency.answers_between(["10.0 1.5", "11.0 2.5", "", "12.0 3.5"], 10.5, 12.0) == [2.5, 3.5]
+
+
+def test_a_run_without_answers_has_no_percentile() -> None:
+    with pytest.raises(ValueError, match="no answer of the server in the run of concerto"):
+        latency.ServerRun(CONCERTO, 1, "", 20, 40.0, []).percentile(0.99)
+
+
+def test_each_round_beside_the_server_begins_with_another() -> None:
+    first = [beside_server.order(["200m", "300m"], number)[0] for number in (1, 2, 3, 4, 5)]
+    assert first == [latency.ALONE, CONCERTO, "200m", "300m", latency.ALONE]
+
+
+KEYS = (("burst", 6, "200m"), ("burst", 6, "450m"), ("burst", 6, CONCERTO))
+
+
+def simulated(plant: Plant) -> dict[calibrate.Key, calibrate.Real]:
+    """Figures that real nodes with those numbers would give."""
+    some = {key: calibrate.Real(1.0, 1.0, 0.2) for key in KEYS}
+    figures = calibrate.compare(some, plant, in_this_process)
+    return {f.key: calibrate.Real(f.simulated_job, f.simulated_pod, 0.2) for f in figures}
+
+
+def in_this_process(tasks: Any) -> Any:
+    return (run_task(task).recorder for task in tasks)
+
+
+def test_the_fit_comes_close_to_the_numbers_that_made_the_figures() -> None:
+    truth = Plant(start_seconds=0.9, start_core_seconds=0.45, end_core_seconds=0.1, other_cpu=0.3)
+    real = simulated(truth)
+    begun = calibrate.error_of(calibrate.compare(real, Plant(), in_this_process))
+    plant, error = calibrate.fit(real, in_this_process)
+    assert error < 0.05 < begun
+    figures = calibrate.compare(real, plant, in_this_process)
+    assert all(f.within for f in figures), "Concerto's, which took no part in the fit, too"
+    assert "3 of 3" not in calibrate.summary(plant, figures)[-1], "one cell of Concerto's"
+
+
+def test_there_is_nothing_to_fit_without_runs_of_kube_scheduler() -> None:
+    real = calibrate.real_figures([a_run(CONCERTO, 90.0, [5.0]), a_run("200m", None, [])])
+    with pytest.raises(ValueError, match="no complete run of kube-scheduler"):
+        calibrate.fit(real, in_this_process)
+
+
+def test_pods_of_several_parts_have_together_the_work_that_was_measured() -> None:
+    workload = WORKLOADS["mixed"]
+    counts = workload.sizes(20)
+    works = calibrate.work_of_parts(workload.parts, counts, 2.0)
+    assert sum(work * n for work, n in zip(works, counts)) == pytest.approx(2.0 * 20)
+    assert works[2] == pytest.approx(3 * works[0])
+
+
+def a_figure(scheduler: str, pod: float, simulated_pod: float) -> calibrate.Figure:
+    return calibrate.Figure(("waiting", 20, scheduler), 40.0, pod, 40.0, simulated_pod)
+
+
+def test_the_order_of_schedulers_is_compared_where_the_real_figures_have_one() -> None:
+    figures = [a_figure("100m", 20.0, 30.0), a_figure("200m", 10.0, 31.0), a_figure("210m", 10.2, 5.0)]
+    assert calibrate.order_agreement(figures) == (1, 2)
+    assert [f.within for f in figures] == [False, False, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,6 +94,41 @@ def test_a_full_node_starts_pods_later():
     assert [t.at for t in model.advance(2.0) if t.change is Change.RUNNING] == [1.0]
     model.start("second", 0, PodLoad(0, 1.0, 1), 2.0)
     assert [t.at for t in model.advance(9.0) if t.change is Change.RUNNING] == [2.0 + 1.0 + 2.0]
+
+
+def test_starts_wait_for_a_cpu_as_pods_do_and_their_work_is_the_systems():
+    model = fleet(cores=1.0, settings=replace(AT_ONCE, start_core_seconds=0.5, end_core_seconds=0.25))
+    model.start("alone", 0, PodLoad(0, 1.0, 1), 0.0)
+    changes = {t.change: t.at for t in model.advance(1.0)}
+    assert (changes[Change.CGROUP_CREATED], changes[Change.RUNNING]) == (0.0, 0.5)
+    readings = model.readings(1.0)
+    assert readings.system_cpu[0] == pytest.approx(0.5), "half of the second was the start"
+    changes = {t.change: t.at for t in model.advance(2.0)}
+    assert (changes[Change.EXITED], changes[Change.TERMINATED]) == (1.5, 1.75)
+    model.start("busy", 0, PodLoad(0, 100.0, 1), 2.0)
+    model.advance(10.0)
+    model.start("late", 0, PodLoad(0, 1.0, 1), 10.0)
+    started = [t.at for t in model.advance(12.0) if t.change is Change.RUNNING]
+    assert started == [11.0], "half of a CPU for a second"
+    assert model.pods_used(0, ["late"], 12.0)["late"] == pytest.approx(0.5), "its start is not its own CPU time"
+
+
+def test_a_start_under_way_is_lost_with_its_node():
+    model = fleet(cores=1.0, settings=replace(AT_ONCE, start_core_seconds=5.0))
+    model.start("pod", 0, PodLoad(0, 1.0, 1), 0.0)
+    model.advance(1.0)
+    model.fail(0, 1.0)
+    model.restore(0, 2.0)
+    assert model.advance(50.0) == []
+
+
+def test_programs_outside_of_the_node_take_their_share_of_its_cpus():
+    model = fleet(cores=2.0, settings=replace(AT_ONCE, other_cpu=0.25))
+    for i in range(3):
+        model.start(i, 0, PodLoad(0, 1.0, 1), 0.0)
+    assert [at for at, _ in exits(model, 10.0).values()] == pytest.approx([2.0] * 3)
+    readings = model.readings(10.0)
+    assert readings.utilisation[0] == pytest.approx(0.75 * 2.0 / 10.0)
 
 
 def test_a_lost_node_says_nothing_more_and_comes_back_empty():

@@ -15,7 +15,7 @@ import numpy as np
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.simulation.scheduling.node_model import Change, NodeModelSettings, PodLoad, Transition
 from concerto.simulation.scheduling.node_telemetry import Floats, Rates, Readings, Telemetry
-from concerto.simulation.scheduling.processor_sharing import NodeState, RunningPod
+from concerto.simulation.scheduling.processor_sharing import Group, NodeState, RunningPod, RuntimeWork
 
 
 class NodeFleet:
@@ -63,8 +63,9 @@ class NodeFleet:
         delay = self._draw(self.settings.start_seconds) + self.settings.start_when_full_seconds * full
         # The runtime makes the container's cgroup and works, then the container runs.
         self._push(now + delay - self.settings.spike_seconds, _CONTAINER, node, pod)
-        self._push(now + delay, _RUN, node, pod)
-        pod.begins = now + delay + self._wait_of(pod)
+        if not self.settings.start_core_seconds:
+            self._push(now + delay, _RUN, node, pod)
+        pod.begins = now + delay + self.settings.start_core_seconds + self._wait_of(pod)
 
     def delete(self, key: Hashable, node: int, now: float) -> None:
         """The pod has been deleted through the API: stop it."""
@@ -187,6 +188,10 @@ class NodeFleet:
                 done.finish = group.attained  # its work is done, exactly
                 done.end_burst()
                 changed = True
+                if isinstance(done, RuntimeWork):
+                    ends = done.then == _TERMINATED
+                    self._push(at + (self._draw(self.settings.end_seconds) if ends else 0.0), done.then, node, done.of)
+                    continue
                 if done.bursts_left > 0:
                     done.bursts_left -= 1
                 if done.bursts_left == 0:
@@ -207,7 +212,18 @@ class NodeFleet:
         self._nodes[node].attain(at)
         self._nodes[node].spikes += 1
         self._push(at + self.settings.spike_seconds, _SPIKE_OFF, node, None)
+        if self.settings.start_core_seconds:
+            self._compute_for(RuntimeWork(pod, self.settings.start_core_seconds, _RUN))
         self._refresh(node, at)
+
+    def _compute_for(self, work: RuntimeWork) -> None:
+        """Kubelet and runtime begin to compute; the caller has brought the node up to date, and shares its cores."""
+        self._begin_burst(work, self._nodes[work.node].runtime_group())
+
+    def _begin_burst(self, pod: RunningPod, group: Group) -> None:
+        pod.begin_burst(group)
+        self._sequence += 1
+        heapq.heappush(group.finishes, (pod.finish, self._sequence, pod))
 
     def _run(self, at: float, node: int, pod: RunningPod | None) -> None:
         assert pod is not None
@@ -221,10 +237,7 @@ class NodeFleet:
         load = pod.load
         state = self._nodes[node]
         state.attain(at)
-        group = state.group_of(load)
-        pod.begin_burst(group)
-        self._sequence += 1
-        heapq.heappush(group.finishes, (pod.finish, self._sequence, pod))
+        self._begin_burst(pod, state.group_of(load))
         self._refresh(node, at)
 
     def _take_memory(self, at: float, node: int, pod: RunningPod | None) -> None:
@@ -260,7 +273,10 @@ class NodeFleet:
             state.spikes += 1  # the caller shares the cores anew
             self._push(at + self.settings.spike_seconds, _SPIKE_OFF, pod.node, None)
         pod.reason = reason
-        self._push(at + self._draw(self.settings.end_seconds), _TERMINATED, pod.node, pod)
+        if self.settings.end_core_seconds:
+            self._compute_for(RuntimeWork(pod, self.settings.end_core_seconds, _TERMINATED))
+        else:
+            self._push(at + self._draw(self.settings.end_seconds), _TERMINATED, pod.node, pod)
 
     def _terminated(self, at: float, node: int, pod: RunningPod | None) -> None:
         assert pod is not None

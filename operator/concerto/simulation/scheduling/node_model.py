@@ -63,6 +63,10 @@ class NodeModelSettings:
         end_seconds: bounds of the time from a container's exit to the kubelet's relist, which runs every second.
         spike_seconds: how long the container runtime works at each start and stop (Carico, section 4.2.2: 200 ms).
         spike_threads: threads that the runtime keeps runnable during a spike.
+        start_core_seconds: CPU time of kubelet and runtime before a container runs, on one thread that waits for a CPU
+            as others do: on a busy node pods start later. The delays above are beside it.
+        end_core_seconds: the same between a container's exit and the kubelet's relist.
+        other_cpu: share of the node's CPUs that programs outside of the node take, where nodes share a machine.
         system_cpu: share of the node's CPU that is used without any pod.
         system_memory_bytes: memory used without any pod.
         memory_steps: number of steps of a memory ramp.
@@ -73,6 +77,9 @@ class NodeModelSettings:
     end_seconds: tuple[float, float] = (0.2, 1.2)
     spike_seconds: float = 0.2
     spike_threads: int = 1
+    start_core_seconds: float = 0.0
+    end_core_seconds: float = 0.0
+    other_cpu: float = 0.0
     system_cpu: float = 0.02
     system_memory_bytes: float = 600 * MIB
     memory_steps: int = 4

@@ -103,9 +103,28 @@ class RunningPod:
         return PodMeasurement(self.cpu_time(), max(0.0, life - self._stalled()), life, self.memory, self.over)
 
 
+class RuntimeWork(RunningPod):
+    """What kubelet and container runtime compute to start or end a pod; it is no pod of the node.
+
+    Attributes:
+        then: what happens to the pod once it is done, for the owner of the node's events.
+        of: the pod.
+    """
+
+    __slots__ = ("of", "then")
+
+    def __init__(self, of: RunningPod, core_seconds: float, then: int) -> None:
+        super().__init__(of.key, of.node, PodLoad(core_seconds=core_seconds))
+        self.then, self.of = then, of
+
+
+_RUNTIME = -1.0
+"""Key of the group of runtime work; those of pods have their CPU limit per thread."""
+
+
 @dataclass
 class NodeState:
-    """One node: its pods by key, their groups by CPU limit, and the runtime's spikes."""
+    """One node: its pods by key, their groups by CPU limit, the runtime's work and spikes."""
 
     cores: float
     memory_bytes: float
@@ -134,11 +153,16 @@ class NodeState:
             group = self.groups[cap] = Group(cap)
         return group
 
+    def runtime_group(self) -> Group:
+        """The group of what kubelet and container runtime compute."""
+        return self.groups.setdefault(_RUNTIME, Group(1.0))
+
     def share_cores(self, settings: NodeModelSettings) -> Rates:
         """Set the rate of each group after threads have come or gone, and return the node's rates."""
         spikes = self.spikes * settings.spike_threads
         threads = spikes
-        free, sharers, throttled = self.cores, spikes, 1.0
+        cores = self.cores * (1.0 - settings.other_cpu)
+        free, sharers, throttled = cores, spikes, 1.0
         groups = self.groups
         if len(groups) == 1:  # nearly always
             (group,) = groups.values()
@@ -162,12 +186,14 @@ class NodeState:
                 if group.threads and group.cap < 1.0:
                     throttled *= max(group.rate, 0.0)
             share = min(1.0, free / spikes) if spikes else share
-            busy = self.cores - free + spikes * share
-        waiting = min(1.0, max(0.0, (threads - self.cores) / self.cores))
+            busy = cores - free + spikes * share
+        waiting = min(1.0, max(0.0, (threads - cores) / cores))
+        runtime = groups.get(_RUNTIME)
+        by_runtime = spikes * share + (runtime.rate * runtime.threads if runtime else 0.0)
         return Rates(
             busy=min(1.0, busy / self.cores + settings.system_cpu),
             pressure=max(waiting, 1.0 - throttled),
-            system=min(1.0, spikes * share / self.cores + settings.system_cpu),
+            system=min(1.0, by_runtime / self.cores + settings.system_cpu),
             runnable=(spikes + sum(g.runnable for g in groups.values())) / self.cores + settings.system_cpu,
         )
 

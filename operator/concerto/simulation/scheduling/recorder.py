@@ -49,6 +49,7 @@ class Recorder:
     jobs: tuple[JobSpec, ...]
     created_at: dict[str, float] = field(default_factory=dict)
     bound_to: dict[str, int] = field(default_factory=dict)
+    bound_at: dict[str, float] = field(default_factory=dict)
     started: dict[str, tuple[float, int]] = field(default_factory=dict)
     completed: dict[str, tuple[str, float, float]] = field(default_factory=dict)
     trace_times: list[float] = field(default_factory=list)
@@ -130,6 +131,7 @@ class Recorder:
         if pod.uid in self.bound_to:
             self.double_binds += 1
         self.bound_to[pod.uid] = node
+        self.bound_at[pod.uid] = now
 
     def deleted(self, pod: SimPod, now: float) -> None:
         """A pod object was deleted before it completed."""
@@ -197,6 +199,10 @@ class Recorder:
     def completion_seconds(self, job: str | None = None) -> Floats:
         """Running to exited of each completed pod (Carico, section 5.4), of one job or of all."""
         return np.array([end - start for name, start, end in self.completed.values() if job in (None, name)])
+
+    def placed_seconds(self) -> Floats:
+        """Binding to exit of each completed pod, as a cluster's own objects show it."""
+        return np.array([end - self.bound_at[uid] for uid, (_, _, end) in self.completed.items()])
 
     def lost_pods(self) -> int:
         """Pods that should have completed and neither did nor will, counted by their first name."""

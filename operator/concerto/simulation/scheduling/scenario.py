@@ -224,6 +224,9 @@ _PLANT: dict[str, tuple[str, _Reader]] = {
     "endSeconds": ("end_seconds", lambda n: n.pair()),
     "spikeSeconds": ("spike_seconds", lambda n: n.number()),
     "spikeThreads": ("spike_threads", lambda n: n.whole(0, 64)),
+    "startCoreSeconds": ("start_core_seconds", lambda n: n.number()),
+    "endCoreSeconds": ("end_core_seconds", lambda n: n.number()),
+    "otherCpu": ("other_cpu", lambda n: n.number(0.0, 0.99)),
     "systemCpu": ("system_cpu", lambda n: n.number(0.0, 1.0)),
     "systemMemory": ("system_memory_bytes", lambda n: n.quantity("600Mi")),
 }

@@ -20,11 +20,13 @@ def kind_of_job(job: JobSpec) -> Kind:
 def earlier_run(setup: Setup) -> Table:
     """What the cluster would know of the jobs' pods had each run before, on nodes that had nothing else to do."""
     known = NodeKinds()
-    start = sum(setup.plant.start_seconds) / 2 + sum(setup.plant.end_seconds) / 2
+    plant = setup.plant
+    runtime = plant.start_core_seconds + plant.end_core_seconds
+    start = (sum(plant.start_seconds) + sum(plant.end_seconds)) / 2 + runtime
     for job in setup.jobs:
         load = job.load
         held = load.wait_seconds + load.core_seconds / load.threads + (0.0 if job.endless else start)
-        pod = PodMeasurement(load.core_seconds, held, held, load.memory_bytes, True)
+        pod = PodMeasurement(load.core_seconds, held, held, load.memory_bytes, True, started=runtime)
         for _ in range(_EARLIER_PODS):
             known.pod_ended(kind_of_job(job), pod, 0.0)
     return known.table((), 0.0)
