@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from concerto.capacity.kinds.sums import FORGET_PER_POD, KindSums
-from e2e.testbed.agent_helpers import Object, make_daemon_pod, make_pod, status
+from concerto_agent.cgroups import Cgroup, Hierarchies
+from e2e.testbed.agent_helpers import Object, make_daemon_pod, make_pod, pod_spec, status
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.images import BUSYBOX_IMAGE, build_image
 from e2e.testbed.nodes import RealNode, RealNodes
-from e2e.testbed.processes import operator_process
+from e2e.testbed.processes import Process, operator_process
 from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.system import agent_on
 from e2e.testbed.waiting import eventually
@@ -27,15 +30,21 @@ WITHIN = 0.25  # 0.1 while nothing else runs on this machine: what waits is read
 
 @pytest.fixture(scope="module")
 def node(concerto_cluster: Cluster) -> Iterator[RealNode]:
-    """A real node with its agent."""
+    """A real node."""
     plane = require_real_nodes(concerto_cluster)
     with RealNodes(plane, [NODE]) as nodes:
         nodes.wait_ready()
         node = nodes[NODE]
         node.import_image(build_image(concerto_cluster.work_dir / "busybox.tar", BUSYBOX_IMAGE))
-        agent = agent_on(concerto_cluster, node, concerto_cluster.logs).start()
         yield node
-        agent.kill()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def agent(concerto_cluster: Cluster, node: RealNode) -> Iterator[Process]:
+    """The node's agent."""
+    agent = agent_on(concerto_cluster, node, concerto_cluster.logs).start()
+    yield agent
+    agent.kill()
 
 
 def measured(cluster: Cluster) -> Object:
@@ -167,3 +176,54 @@ def test_busy_pods_fill_the_node_and_are_distinguished_from_the_rest(
         f"capacity {before['capacity']} -> {after['capacity']}"
     )
     assert cpu["nonPod"] < cpu["usage"], "other tests may run on this machine's CPUs; the rest is the pods'"
+
+
+GENEROUS = {
+    "overProvision": {"enabled": True, "window": 2, "max": 8},
+    "smoothing": {"deltaPercent": 1},
+    "slots": {"headRoomPercent": 300, "extraPods": "5"},
+}
+
+
+HELD_BYTES = 512 * 2**20
+
+
+def make_memory_pod(cluster: Cluster, namespace: str) -> None:
+    """A pod on the node that holds that much memory until it is deleted."""
+    spec = pod_spec(f"dd if=/dev/zero of=/held/bytes bs=1M count={HELD_BYTES >> 20} && exec sleep 1000")
+    spec["containers"][0]["volumeMounts"] = [{"name": "held", "mountPath": "/held"}]
+    spec |= {"nodeName": NODE, "volumes": [{"name": "held", "emptyDir": {"medium": "Memory"}}]}
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "memory", "namespace": namespace}, "spec": spec}
+    )
+
+
+@pytest.mark.parametrize("estimator", ["PerResource", "Signal"])
+def test_a_node_whose_memory_is_97_percent_full_publishes_no_room_whatever_its_settings(
+    concerto_cluster: Cluster, namespace: str, node: RealNode, agent: Process, estimator: str
+):
+    """For this the agent is started again as that of a smaller node."""
+    make_memory_pod(concerto_cluster, namespace)
+    scope = Cgroup(Hierarchies.detect(Path("/sys")), node.cgroup)
+    eventually("the pod has its memory", lambda: (scope.memory_bytes() or 0) >= HELD_BYTES)
+    settings = {**GENEROUS, "estimator": {"type": estimator, "initialPerPodCost": "0.001"}}
+    concerto_cluster.kubectl("patch", "ncap", NODE, "--type=merge", "-p", json.dumps({"spec": settings}))
+    generation = concerto_cluster.get("ncap", NODE)["metadata"]["generation"]
+    agent.kill()
+    capacity = ["--memory-capacity", str(int((scope.memory_bytes() or 0) / 0.97))]
+    smaller = agent_on(concerto_cluster, node, concerto_cluster.logs, capacity).start()
+
+    def full() -> Object | None:
+        now = status(concerto_cluster, NODE)
+        memory = next((r["usage"] for r in now.get("resources", ()) if r["name"] == "memory"), 0.0)
+        warm = now.get("capacityMode") in ("Quiet", "Slots") and now["observedGeneration"] == generation
+        return now if warm and memory >= 0.95 else None
+
+    try:
+        now = eventually("the node is measured with its memory full", full)
+        assert now["capacity"] <= 0
+        assert now["room"] <= 0
+        assert now["freePods"] == 0
+    finally:
+        smaller.kill()
+        agent.start()
