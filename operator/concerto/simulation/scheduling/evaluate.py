@@ -153,49 +153,39 @@ def main_rows(seeds: int) -> tuple[list[Row], dict[str, dict[str, Figures]]]:
     rows.append(_row("pi-2000", "job ≤ 1.10 × best of the sweep", ours["jct_s"], 1.10 * best.best_jct_s, " s"))
     limit = pi["kube-scheduler@500m"]["pct_s"]["mean"]
     rows.append(_row("pi-2000", "pod mean ≤ kube-scheduler's at 500m", ours["pct_s"]["mean"], limit, " s"))
-    for name in ("sklearn-100", "sklearn-200"):
+    for name, asked, ratio in (
+        ("sklearn-100", "pod mean over kube-scheduler's ≤ Carico's ratio", 59.0 / 127.4),
+        ("sklearn-200", "pod mean over kube-scheduler's ≤ 0.6", 0.6),
+    ):
         figures = all_figures[name] = _medians(_run(name, seeds=seeds))
         best, ours = trade(figures), figures["concerto"]
         rows.append(_row(name, "job ≤ 1.10 × best of the sweep", ours["jct_s"], 1.10 * best.best_jct_s, " s"))
-        limit = 0.6 * figures["kube-scheduler@100m"]["pct_s"]["mean"]
-        rows.append(_row(name, "pod mean ≤ 0.6 × kube-scheduler's (750Mi)", ours["pct_s"]["mean"], limit, " s"))
+        kube = figures["kube-scheduler@100m"]["pct_s"]["mean"]
+        rows.append(_row(name, asked, ours["pct_s"]["mean"] / kube, ratio))
         rows.append(_row(name, "no OOM kill", ours["oom_kills"], 0.0))
     mixed = all_figures["mixed"] = _medians(_run("mixed", seeds=seeds))
     for job, ratio in (("pi", 7.40 / 28.78), ("sklearn", 34.50 / 65.25)):
         kube, ours_mean = (mixed[p]["jobs"][job]["pct_s"]["mean"] for p in ("kube-scheduler", "concerto"))
         rows.append(_row("mixed", f"{job}: pod mean over kube-scheduler's ≤ Carico's ratio", ours_mean / kube, ratio))
-    isolation = all_figures["isolation"] = _medians(_run("isolation", seeds=seeds))
-    p99 = {name: f["latency_ms"]["p99"] for name, f in isolation.items()}
+        kube, ours_job = (mixed[p]["jobs"][job]["jct_s"] or float("inf") for p in ("kube-scheduler", "concerto"))
+        rows.append(_row("mixed", f"{job}: job ≤ 1.10 × kube-scheduler's", ours_job, 1.10 * kube, " s"))
+    # Its latencies are a formula's that is fitted to one of them: `make compare-server` measures a real server's
+    all_figures["isolation"] = _medians(_run("isolation", seeds=seeds))
+    low = all_figures["low-then-high"] = _medians(_run("low-then-high", seeds=seeds))
+    ours, best_possible = (low[name]["jobs"]["high"] for name in ("concerto", "oracle"))
     rows.append(
-        Row(
-            "isolation",
-            "the model gives kube-scheduler about 28.8 ms (Carico)",
-            f"{p99['kube-scheduler@100m']:.2f} ms",
-            abs(p99["kube-scheduler@100m"] - 28.8) <= 4.0,
+        _row(
+            "low-then-high",
+            "pods of the second job on a node ≤ 2 × the oracle's",
+            ours["pods_per_node_max"],
+            2 * best_possible["pods_per_node_max"],
         )
     )
-    rows.append(_row("isolation", "server's P99 ≤ 2 × alone (4.47 ms)", p99["concerto"], 2 * 4.47, " ms"))
-    low = all_figures["low-then-high"] = _medians(_run("low-then-high", seeds=seeds))
-    best_concurrency = trade(_high_only(seeds)).trade_pods_per_node
-    most = low["concerto"]["jobs"]["high"]["pods_per_node_max"]
-    rows.append(_row("low-then-high", "pods of the second job on a node ≤ 2 × best", most, 2 * best_concurrency))
+    limit = 1.5 * best_possible["pct_s"]["mean"]
+    rows.append(_row("low-then-high", "second job: pod mean ≤ 1.5 × the oracle's", ours["pct_s"]["mean"], limit, " s"))
+    limit = 1.25 * (best_possible["jct_s"] or float("inf"))
+    rows.append(_row("low-then-high", "second job ≤ 1.25 × the oracle's", ours["jct_s"] or float("inf"), limit, " s"))
     return rows, all_figures
-
-
-def _high_only(seeds: int) -> dict[str, Figures]:
-    """The request sweep of the second job of low-then-high by itself: what the best concurrency is."""
-    wanted = scenario.load("low-then-high")
-    job = next(job for job in wanted.setup.jobs if job.name == "high")
-    setup = Setup(wanted.setup.nodes, (job,))
-    tasks = [
-        Task(setup, f"kube-scheduler@{m}m", seed, CapacitySettings())
-        for m in REQUEST_SWEEP
-        for seed in range(1, seeds + 1)
-    ]
-    by_policy: dict[str, list[Outcome]] = {}
-    for outcome in run_all(tasks):
-        by_policy.setdefault(outcome.policy, []).append(outcome)
-    return _medians(by_policy)
 
 
 def fault_rows(seeds: int) -> list[tuple[str, Figures, Figures]]:

@@ -135,14 +135,12 @@ class Trade:
         best_request: the request that gave it, in millicores.
         trade_pct_s: lowest median pod completion among requests whose job completion is within 1.10 of that.
         trade_request: the request that gave it.
-        trade_pods_per_node: most pods on one node in that run.
     """
 
     best_jct_s: float
     best_request: int
     trade_pct_s: float
     trade_request: int
-    trade_pods_per_node: float
 
 
 def trade(by_policy: dict[str, dict[str, Any]]) -> Trade:
@@ -154,9 +152,9 @@ def trade(by_policy: dict[str, dict[str, Any]]) -> Trade:
     rows = []
     for name, figures in by_policy.items():
         if name.startswith("kube-scheduler@") and figures["jct_s"] is not None:
-            rows.append((figures["jct_s"], figures["pct_s"]["mean"], int(name[15:-1]), figures["pods_per_node"]["max"]))
+            rows.append((figures["jct_s"], figures["pct_s"]["mean"], int(name[15:-1])))
     if not rows:
         raise ValueError("no run of the request sweep completed")
     best = min(rows)
     chosen = min((row for row in rows if row[0] <= 1.10 * best[0]), key=lambda row: row[1])
-    return Trade(best[0], best[2], chosen[1], chosen[2], chosen[3])
+    return Trade(best[0], best[2], chosen[1], chosen[2])
