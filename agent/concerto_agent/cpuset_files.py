@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,7 @@ class ContainerWatcher:
         self._inotify = open_inotify()
         self._watched: dict[int, tuple[str, str]] = {}  # the pod's UID, and the path of the cgroup
         self._of_pod: dict[str, set[int]] = {}
+        self._paths: dict[str, str] = {}  # of the pods' cgroups, by UID
 
     def fileno(self) -> int:
         """Readable when something happened."""
@@ -157,11 +158,23 @@ class ContainerWatcher:
 
     def follow(self, uid: str, path: str) -> None:
         """Watch a pod's cgroup, and the containers that are there."""
+        self._paths[uid] = path
         self._watch(uid, path)
         self._look_for_containers(uid, path)
 
+    def renew(self) -> Iterator[None]:
+        """Watch again what was away, one pod a step.
+
+        Whoever switches the controller cpuset off and on makes the files anew, which the kernel does not report.
+        """
+        for uid, path in list(self._paths.items()):
+            if uid in self._paths:
+                self.follow(uid, path)
+            yield
+
     def forget(self, uid: str) -> None:
         """The pod's cgroup is gone, and the kernel's watches with it."""
+        self._paths.pop(uid, None)
         for number in self._of_pod.pop(uid, ()):
             self._watched.pop(number, None)
 

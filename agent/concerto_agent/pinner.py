@@ -259,6 +259,8 @@ class Pinner:
         complaint = ""
         while True:
             self._wake.clear()
+            for _ in self._containers.renew():
+                await asyncio.sleep(0)
             try:
                 for _ in self._cpusets.steps(list(self._claims.values())):
                     await asyncio.sleep(0)  # containers that have just started come first

@@ -119,10 +119,12 @@ def no_pins_left(guest: Pinned, namespace: str) -> Iterator[None]:
 
 
 def test_the_topology_has_sockets_siblings_and_memory_nodes_with_their_sizes(guest: Pinned):
-    found = eventually(
-        "the topology is published", lambda: guest.plane.get("ncpu", f"--field-selector=metadata.name={NODE}")["items"]
-    )
-    status = found[0]["status"]
+
+    def published() -> dict[str, Any] | None:
+        found = guest.plane.get("ncpu", f"--field-selector=metadata.name={NODE}")["items"]
+        return found[0].get("status") if found else None
+
+    status = eventually("the topology is published", published)
     assert status["counts"] == {"sockets": 2, "cores": 10, "cpus": 20, "numaNodes": 2}
     for number, cpus in (("0", FIRST_SOCKET), ("1", SECOND_SOCKET)):
         memory = status["topology"]["numaNodes"][number]

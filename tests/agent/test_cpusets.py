@@ -328,6 +328,27 @@ def test_what_somebody_else_writes_and_who_enters_is_seen_at_once(tmp_path):
     watcher.close()
 
 
+def test_files_that_were_away_are_watched_again(tmp_path):
+    model = node(tmp_path, pods="ab")
+    received: list[str] = []
+    watcher = ContainerWatcher(model.cgroups.root, received.append, Inotify)
+    for uid in "ab":
+        watcher.follow(uid, model.pods[uid])
+    directory = model.cgroups.root / model.below("a")[-1]
+    away = directory / "cpuset.cpus"
+    away.unlink()
+    away.write_text("0-3\n")
+    model.stop("b")
+    watcher.forget("b")
+    assert sum(1 for _ in watcher.renew()) == 1, "a step for each pod that is there"
+    watcher.drain()
+    received.clear()
+    away.write_text("1\n")
+    watcher.drain()
+    assert received == ["a"]
+    watcher.close()
+
+
 ENTRIES = {"uid-1": {"c": "2-3"}}
 # cpu_manager_state, memory_manager_state, rule
 RULES = {
