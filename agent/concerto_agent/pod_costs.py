@@ -92,7 +92,7 @@ class PodCosts:
         self._kinds = NodeKinds()
         self._pods: dict[str, _Pod] = {}
         self._use: dict[str, _Use] = {}
-        self._exited: dict[str, float] = {}  # pods that use something -> when a container of theirs last ended
+        self._exited: dict[str, float] = {}  # when a container of the pod last ended
         self._ending: dict[str, _Ending] = {}
         self._around: deque[float] = deque(maxlen=_REMEMBERED_STARTS)  # seconds before and after containers ran
         self._before: dict[str, PodMeasurement] = {}  # of pods that run, when `entries` was last called
@@ -121,7 +121,7 @@ class PodCosts:
             for uid in uids_of(old) if old is not None else ():
                 self._finish(uid, at)
                 if uid not in self._use:
-                    self._pods.pop(uid, None)
+                    self._forget(uid)
             return
         accepted = new["status"]["acceptedAt"]
         # A pod that kubelet has not taken in was bound just now. Kubelet's own time is rounded to a second
@@ -161,7 +161,7 @@ class PodCosts:
 
     def exited(self, uid: str, at: float) -> None:
         """A container of the pod has no process any more, at ``at``, monotonic seconds."""
-        if uid in self._use:
+        if uid in self._pods:
             self._exited[uid] = at
 
     def ended(self, uid: str, started_at: float, at: float) -> None:
@@ -175,7 +175,7 @@ class PodCosts:
         pod, use = self._pods.get(uid), self._use.pop(uid, None)
         exited_at = min(self._exited.pop(uid, at), at)
         if pod is None or use is None:
-            self._pods.pop(uid, None)
+            self._forget(uid)
             return
         self._ending[uid] = _Ending(pod, use, started_at, max(exited_at, started_at), at)
         if pod.finished:
@@ -186,12 +186,16 @@ class PodCosts:
         ending = self._ending.pop(uid, None)
         if ending is None:
             return
-        self._pods.pop(uid, None)
+        self._forget(uid)
         until = max(at, ending.at) if at - ending.at <= _MAX_TEARDOWN_SECONDS else ending.at
         use = replace(ending.use, lost=ending.use.lost + self._held_up(ending, until))
         measured = _measurement(ending.pod, use, ending.started_at, until, ended=True)
         self._kinds.pod_ended(ending.pod.kind, self.start_cost.added_to(measured), until)
         self._note_news(ending.pod.kind.key, ended=True)
+
+    def _forget(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        self._exited.pop(uid, None)
 
     def _held_up(self, ending: _Ending, until: float) -> float:
         """Seconds by which the pod's start and end took longer than the quickest of late.

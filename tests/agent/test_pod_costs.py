@@ -148,6 +148,17 @@ def test_a_runtime_that_an_overloaded_node_keeps_from_removing_cgroups_makes_no_
     assert cost_of(costs).share == pytest.approx(1.0 / 4.0, rel=0.01)
 
 
+def test_the_end_of_a_pod_that_was_not_read_before_is_known_as_well():
+    costs = PodCosts()
+    for i, removal in enumerate([0.5] * 4 + [6.0] * 16):
+        costs.on_pod(None, trim_pod(raw(f"p{i}", accepted=WALL - 1.0)), NOW, WALL)
+        costs.exited(f"uid-p{i}", NOW + 0.5)
+        costs.read({f"uid-p{i}": PodReading(0.4, 0.0, 0.0, 1e6)}, 1.0)
+        costs.ended(f"uid-p{i}", NOW, NOW + 0.5 + removal)
+        shown_ended(costs, f"p{i}", NOW + 0.5 + removal)
+    assert cost_of(costs).share == pytest.approx(0.4 / 2.0, rel=0.01)
+
+
 def test_a_container_that_ends_before_others_does_not_end_its_pod():
     costs = PodCosts()
     costs.on_pod(None, trim_pod(raw("p")), NOW, WALL)
@@ -289,6 +300,7 @@ def test_what_is_known_of_a_pod_goes_with_it():
         costs.on_pod(trim_pod(raw(f"p{i}")), None, NOW, WALL)
         pod = trim_pod(raw(f"q{i}"))
         costs.on_pod(None, pod, NOW, WALL)
+        costs.exited(f"uid-q{i}", NOW)
         costs.on_pod(pod, None, NOW, WALL)
     assert not costs._pods
     assert not costs._use
