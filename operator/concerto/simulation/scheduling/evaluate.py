@@ -36,6 +36,7 @@ from concerto.simulation.scheduling.setup import Setup
 from concerto.simulation.scheduling.workloads import JobSpec
 
 COMMAND = "make evaluate"
+_ONE_PART = "python -m concerto.simulation.scheduling.evaluate --only"
 GRID_WAITS = (0.3, 2.0, 5.0)
 GRID_WORKS = (2.0, 10.0, 60.0)
 GRID_THREADS = (1, 4)
@@ -43,6 +44,7 @@ GRID_COSTS = (0.05, 0.1, 0.2)
 RUNAWAY = 2.0
 """Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
 _PARTS = ("main", "kinds", "kinds-ablation", "grid", "faults", "ablation", "scale")
+_SEEDS = 5
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 
 Figures = dict[str, Any]
@@ -329,20 +331,23 @@ def write_section(path: Path, name: str, lines: Sequence[str]) -> None:
 def main() -> None:
     """Run all or parts of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=_SEEDS)
     parser.add_argument("--only", action="append", choices=_PARTS, default=[])
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
     parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
     args = parser.parse_args()
     parts = args.only or _PARTS
     args.out.mkdir(parents=True, exist_ok=True)
-    where = f"`{COMMAND}` ({args.seeds} seeds, medians; {machine()['cpus']} CPUs, Python {machine()['python']})."
+    on = f"{machine()['cpus']} CPUs, Python {machine()['python']}"
 
     def keep(name: str, value: Any, lines: Sequence[str]) -> None:
         text = json.dumps(
             {"machine": machine(), "seeds": args.seeds, name: value}, default=lambda o: o.__dict__, indent=1
         )
         (args.out / f"{name}.json").write_text(text + "\n")
+        command = COMMAND if args.seeds == _SEEDS else f"{_ONE_PART} {name} --seeds {args.seeds}"
+        seeds = "1 seed" if args.seeds == 1 else f"{args.seeds} seeds, medians"
+        where = f"`{command}` ({seeds}; {on})."
         write_section(args.docs, name, [where, "", *lines])
         print("\n".join(lines), "\n", flush=True)
 
