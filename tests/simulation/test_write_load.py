@@ -29,10 +29,15 @@ def writes_a_second(jobs: tuple[JobSpec, ...], **settings: bool) -> float:
     return policy.agents.writes / policy.agents.busy_seconds
 
 
-@pytest.mark.parametrize("jobs", LOADS.values(), ids=LOADS)
-def test_a_busy_node_is_written_about_at_most_once_in_five_seconds(jobs):
-    assert writes_a_second(jobs) <= BUDGET
+@pytest.mark.parametrize("name", LOADS)
+def test_a_busy_node_is_written_about_at_most_once_in_five_seconds(name):
+    found = writes_a_second(LOADS[name])
+    print(f"{name}: {found:.2f} writes a second of a busy node")
+    assert found <= BUDGET
 
 
-def test_units_of_capacity_need_more():
-    assert writes_a_second(LOADS["pods that come and go"], kinds=False) > BUDGET
+@pytest.mark.parametrize("name", LOADS)
+def test_units_of_capacity_need_more(name):
+    found = writes_a_second(LOADS[name], kinds=False)
+    print(f"{name}, pods as units: {found:.2f} writes a second of a busy node")
+    assert found > BUDGET
