@@ -13,7 +13,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-server demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes
+.PHONY: help setup chaos compare compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -57,6 +57,9 @@ chaos: setup ## end operator and agent at every named point TURNS times, and cut
 
 volumes: setup ## run a StatefulSet with claims on real nodes: local volumes, and those of a real provisioner (builds it, 5 min)
 	@CONCERTO_REAL_VOLUMES=1 $(PYTEST) -s e2e/suites/test_volumes_real.py
+
+conformance: setup ## Kubernetes' own tests of schedulers, with Concerto as default-scheduler on two real nodes (builds them, 4 min; 30 min)
+	@$(PY) -m e2e.conformance
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from e2e.bench import running, throughput
+from e2e.bench import running, scheduler_perf, throughput
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
 from e2e.testbed.hollow.settings import CONTROLLER_MANAGER_FLAGS
 from e2e.testbed.system import REPOSITORY, install
@@ -61,11 +61,10 @@ def main() -> int:
     """Run and write build/bench.json."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only")
-    parser.add_argument(
-        "--only",
-        choices=["throughput", "through", "arrivals", "steady", "busy", "python", "cpusets"],
-        help="just one part",
-    )
+    parts = ["throughput", "scheduler_perf", "through", "arrivals", "steady", "busy", "python", "cpusets"]
+    parser.add_argument("--only", choices=parts, help="just one part")
+    parser.add_argument("--workloads", default="", help="of scheduler_perf, comma-separated; all by default")
+    parser.add_argument("--nodes", type=int, default=1000, help="of scheduler_perf")
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
     results: dict[str, object] = {"machine": machine()}
@@ -83,6 +82,10 @@ def main() -> int:
                 results["throughput"] = {
                     f"{nodes} nodes": throughput.compare(control_plane, nodes, pods, say) for nodes, pods in sizes
                 }
+            if arguments.only in (None, "scheduler_perf"):
+                names = [name for name in arguments.workloads.split(",") if name]
+                found = scheduler_perf.compare(control_plane, arguments.nodes, names, say)
+                results[f"scheduler_perf, {arguments.nodes} nodes"] = found
             if arguments.only in (None, "through"):
                 results["run through, 100 nodes"] = running.run_through(control_plane, 100, 1000, say)
             if arguments.only in (None, "arrivals"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from concerto.kube import Session
@@ -32,13 +33,18 @@ def pod(namespace: str, name: str, scheduler: str) -> dict[str, Any]:
 
 async def create_pods(session: Session, namespace: str, scheduler: str, count: int) -> None:
     """Create them as fast as the API server takes them."""
-    slots = asyncio.Semaphore(_CREATIONS_IN_FLIGHT)
+    await create_all(session, (pod(namespace, f"p-{index:05d}", scheduler) for index in range(count)))
 
-    async def create(index: int) -> None:
-        async with slots:
-            await session.create(PODS.path(namespace), pod(namespace, f"p-{index:05d}", scheduler))
 
-    await asyncio.gather(*(create(i) for i in range(count)))
+async def create_all(session: Session, bodies: Iterable[dict[str, Any]]) -> None:
+    """Create these pods as fast as the API server takes them."""
+    waiting = iter(bodies)
+
+    async def create() -> None:
+        for body in waiting:
+            await session.create(PODS.path(body["metadata"]["namespace"]), body)
+
+    await asyncio.gather(*(create() for _ in range(_CREATIONS_IN_FLIGHT)))
 
 
 async def make_namespace(session: Session, name: str) -> None:

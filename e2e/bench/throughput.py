@@ -17,7 +17,7 @@ from concerto.kube.resources import POD_RESERVATIONS, PODS
 from e2e.bench.pods import create_pods, make_namespace, remove
 from e2e.bench.profile import Profiler
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.processes import NAMESPACE, cpu_seconds, operator_process, rss_mib
+from e2e.testbed.processes import NAMESPACE, Process, cpu_seconds, operator_process, rss_mib
 from e2e.testbed.system import hollow_nodes
 
 Say = Callable[[str], None]
@@ -120,7 +120,7 @@ async def measure(
         began = time.monotonic()
         pid = candidate.start()
         try:
-            first, first_cpu = await _bind_all(session, namespace, pid, name)
+            first, first_cpu = await bind_all(session, namespace, pid, name)
             bound, bound_cpu = time.monotonic(), cpu_seconds(pid)
             written = -1
             while written < pods and time.monotonic() - bound < 60:
@@ -146,7 +146,7 @@ async def measure(
     return result
 
 
-async def _bind_all(session: Session, namespace: str, pid: int, name: str) -> tuple[float, float]:
+async def bind_all(session: Session, namespace: str, pid: int, name: str) -> tuple[float, float]:
     """Wait until every pod is bound; returns the seconds, and the process's CPU seconds, until the first was.
 
     Raises:
@@ -163,31 +163,30 @@ async def _bind_all(session: Session, namespace: str, pid: int, name: str) -> tu
     return first or time.monotonic() - began, first_cpu
 
 
+def candidates(control_plane: LocalControlPlane, operator: Process) -> tuple[Candidate, Candidate]:
+    """Both schedulers, kube-scheduler first."""
+
+    def start_kube() -> int:
+        control_plane.start_scheduler()
+        return control_plane.children["kube-scheduler"].pid
+
+    def start_concerto() -> int:
+        operator.start()
+        return operator.pid
+
+    return (
+        Candidate("kube-scheduler", "default-scheduler", start_kube, control_plane.stop_scheduler),
+        Candidate("concerto", "concerto", start_concerto, operator.stop),
+    )
+
+
 def compare(control_plane: LocalControlPlane, nodes: int, pods: int, say: Say) -> dict[str, Any]:
     """Both schedulers, one after the other, on the same nodes."""
     say(f"{pods} pods over {nodes} nodes (API objects), kube-scheduler and Concerto one after the other (2-4 min)")
     with hollow_nodes(control_plane, nodes, "--api-only"):
         operator = operator_process(control_plane, control_plane.logs, f"operator-{nodes}")
-
-        def start_kube() -> int:
-            control_plane.start_scheduler()
-            return control_plane.children["kube-scheduler"].pid
-
-        def start_concerto() -> int:
-            operator.start()
-            return operator.pid
-
-        kube = asyncio.run(
-            measure(
-                control_plane,
-                nodes,
-                pods,
-                Candidate("kube-scheduler", "default-scheduler", start_kube, control_plane.stop_scheduler),
-                say,
-            )
-        )
-        ours = asyncio.run(
-            measure(control_plane, nodes, pods, Candidate("concerto", "concerto", start_concerto, operator.stop), say)
+        kube, ours = (
+            asyncio.run(measure(control_plane, nodes, pods, each, say)) for each in candidates(control_plane, operator)
         )
         where: dict[str, float] = {}
         short = ours.pods_per_second < 1.5 * kube.pods_per_second or ours.cpu_ms_per_pod > 0.5 * kube.cpu_ms_per_pod

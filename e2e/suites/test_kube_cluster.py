@@ -15,7 +15,7 @@ import pytest
 
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane, Unusable, binaries
-from e2e.testbed.clusters.binaries import find_installed, find_or_build
+from e2e.testbed.clusters.binaries import find_installed, find_or_build, find_or_build_conformance
 from e2e.testbed.clusters.local import stop_left
 from e2e.testbed.waiting import eventually, eventually_async
 
@@ -153,6 +153,19 @@ def test_another_release_can_be_chosen(tmp_path: Path, toolchain: dict[str, str]
     assert ".".join(map(str, found.kubernetes)) == default
     assert ".".join(map(str, chosen.kubernetes)) == other
     assert chosen.directory != found.directory
+
+
+def test_kubernetes_own_tests_are_built_for_the_release_whose_tests_are_pinned(
+    tmp_path: Path, toolchain: dict[str, str]
+) -> None:
+    default, other = list(binaries.RELEASES)[:2]
+    found = find_or_build_conformance(lambda text: None, toolchain)
+    assert (tmp_path / "built").read_text().splitlines() == [".", "k8s.io/kubernetes/test/images/agnhost"]
+    assert {path.name for path in found.iterdir()} == {"e2e.test", "agnhost", ".lock"}
+    with pytest.raises(Unusable, match=f"KUBERNETES_VERSION={other} are not pinned"):
+        find_or_build_conformance(lambda text: None, {**toolchain, "KUBERNETES_VERSION": other})
+    modules = REPOSITORY / "e2e" / "build" / binaries.modules_of(default) / "conformance" / "go.mod"
+    assert f"k8s.io/kubernetes v{default}\n" in modules.read_text()
 
 
 def test_a_chosen_release_is_not_replaced_by_another(tmp_path: Path) -> None:

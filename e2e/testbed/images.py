@@ -37,7 +37,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes | None = None, **attri
         archive.addfile(entry, io.BytesIO(data))
 
 
-def _layer(busybox: Path) -> bytes:
+def _layer(busybox: Path, programs: Sequence[Path]) -> bytes:
     applets = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -48,10 +48,19 @@ def _layer(busybox: Path) -> bytes:
         _add(archive, "bin/busybox", busybox.read_bytes())
         for applet in sorted(set(applets) - {"busybox"}):
             _add(archive, f"bin/{applet}", type=tarfile.SYMTYPE, linkname="busybox")
+        for program in programs:
+            _add(archive, program.name, program.read_bytes())
     return buffer.getvalue()
 
 
-def build_image(target: Path, name: str, entrypoint: Sequence[str] = (), *, busybox: Path | None = None) -> Path:
+def build_image(
+    target: Path,
+    name: str,
+    entrypoint: Sequence[str] = (),
+    *,
+    busybox: Path | None = None,
+    programs: Sequence[Path] = (),
+) -> Path:
     """Writes a docker-archive with busybox and all its applets.
 
     Args:
@@ -59,6 +68,7 @@ def build_image(target: Path, name: str, entrypoint: Sequence[str] = (), *, busy
         name: the image's name and tag; pods ask for it with ``imagePullPolicy: Never``.
         entrypoint: what the container runs unless the pod says otherwise.
         busybox: a static busybox; the one on PATH by default.
+        programs: other static programs, which are put into the root folder.
 
     Raises:
         FileNotFoundError: there is no busybox on PATH.
@@ -68,7 +78,7 @@ def build_image(target: Path, name: str, entrypoint: Sequence[str] = (), *, busy
         if found is None:
             raise FileNotFoundError("no busybox on PATH: install the Debian package busybox-static")
         busybox = Path(found)
-    layer = _layer(busybox)
+    layer = _layer(busybox, programs)
     layer_digest = hashlib.sha256(layer).hexdigest()
     made = "2020-01-01T00:00:00Z"
     config = json.dumps(

@@ -79,12 +79,14 @@ class _Build:
         source: folder under e2e/build with the go.mod that pins it.
         package: what to build.
         stamps: values of variables, by their full names.
+        verb: of the go command; ``test -c`` for the program that runs a package's tests.
     """
 
     name: str
     source: str
     package: str
     stamps: Mapping[str, str] = field(default_factory=dict)
+    verb: Sequence[str] = ("build",)
 
 
 def find_installed(environment: Mapping[str, str] = os.environ) -> Binaries:
@@ -185,20 +187,39 @@ def find_or_build(say: Say, environment: Mapping[str, str] = os.environ) -> Bina
     """
     kubernetes, etcd = chosen_release(environment)
     cache, modules = cache_directory(environment), modules_of(kubernetes)
-    major, minor, _ = kubernetes.split(".")
-    version = {
-        "gitVersion": f"v{kubernetes}",
-        "gitMajor": major,
-        "gitMinor": minor,
-        "gitTreeState": "clean",
-    }
-    stamps = {f"{_VERSION_OF_KUBERNETES}.{key}": value for key, value in version.items()}
+    stamps = _version_stamps(kubernetes)
     source = f"{modules}/kubernetes"
     builds = [_Build(name, source, f"k8s.io/kubernetes/cmd/{name}", stamps) for name in KUBERNETES_COMMANDS]
     builds.append(_Build("etcd", f"{modules}/etcd", "."))
     what = f"Kubernetes {kubernetes} and etcd {etcd}, 6 to 11 minutes"
     _build_missing(builds, cache, what, say, environment)
     return Binaries(cache, f"built from source, {cache}", _parsed(kubernetes), _parsed(etcd))
+
+
+def _version_stamps(kubernetes: str) -> dict[str, str]:
+    """What programs of a release say of their version."""
+    major, minor, _ = kubernetes.split(".")
+    version = {"gitVersion": f"v{kubernetes}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return {f"{_VERSION_OF_KUBERNETES}.{key}": value for key, value in version.items()}
+
+
+def find_or_build_conformance(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
+    """Folder of e2e.test, Kubernetes' own tests of schedulers, and of agnhost, which their pods run.
+
+    Raises:
+        Unusable: as `find_or_build`, or $KUBERNETES_VERSION names a release whose tests are not pinned.
+    """
+    kubernetes, _ = chosen_release(environment)
+    source = f"{modules_of(kubernetes)}/conformance"
+    if not (_SOURCES / source).exists():
+        raise Unusable(f"the tests of KUBERNETES_VERSION={kubernetes} are not pinned in e2e/build")
+    cache = cache_root(environment) / f"conformance-v{kubernetes}"
+    builds = [
+        _Build("e2e.test", source, ".", _version_stamps(kubernetes), ("test", "-c", "-vet=off")),
+        _Build("agnhost", source, "k8s.io/kubernetes/test/images/agnhost"),
+    ]
+    _build_missing(builds, cache, f"the tests of Kubernetes {kubernetes}, about 4 minutes", say, environment)
+    return cache
 
 
 def find_or_build_metrics_server(say: Say, environment: Mapping[str, str] = os.environ) -> Path:
@@ -338,7 +359,8 @@ def _build(go: str, build: _Build, cache: Path, say: Say) -> None:
     flags = "-s -w" + "".join(f" -X {key}={value}" for key, value in build.stamps.items())
     unfinished = cache / f".{name}.unfinished"
     log = cache / f".{name}.log"
-    command = [go, "build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", str(unfinished)]
+    options = ["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", flags]
+    command = [go, *build.verb, *options, "-o", str(unfinished)]
     began = time.monotonic()
     say(f"building {name}")
     with log.open("wb") as output:
@@ -361,7 +383,7 @@ def _build(go: str, build: _Build, cache: Path, say: Say) -> None:
                 process.wait()
     if process.returncode:
         end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-        raise Unusable(f"go build {build.package} failed (all of it in {log}):\n{end}")
+        raise Unusable(f"go {build.verb[0]} {build.package} failed (all of it in {log}):\n{end}")
     unfinished.replace(cache / name)
     log.unlink()
     say(f"built {name} in {time.monotonic() - began:.0f} s")

@@ -54,6 +54,7 @@ class LocalControlPlane(Started, Cluster):
         outlives_us: bool = False,
         apiserver_flags: Sequence[str] = (),
         controller_manager_flags: Sequence[str] = (),
+        scheduler_flags: Sequence[str] = (),
     ) -> None:
         """Nothing runs before `start`.
 
@@ -64,6 +65,7 @@ class LocalControlPlane(Started, Cluster):
             outlives_us: it stays when this process ends; `stop_left` stops it later.
             apiserver_flags: further ones.
             controller_manager_flags: further ones.
+            scheduler_flags: further ones.
         """
         self._own_work_dir = work_dir is None
         work_dir = work_dir or _temporary_directory()
@@ -79,6 +81,7 @@ class LocalControlPlane(Started, Cluster):
         self._outlives_us = outlives_us
         self._apiserver_flags = apiserver_flags
         self._controller_manager_flags = controller_manager_flags
+        self._scheduler_flags = scheduler_flags
         self.binaries = binaries.directory
         self.logs = work_dir / "logs"
         self.logs.mkdir(exist_ok=True)
@@ -218,7 +221,8 @@ class LocalControlPlane(Started, Cluster):
     def start_scheduler(self) -> None:
         """Start kube-scheduler, its client's rate limits lifted."""
         config = self.client_kubeconfig("kube-scheduler", "system:kube-scheduler")
-        self._run("kube-scheduler", *_client_flags(config), "--kube-api-qps=5000", "--kube-api-burst=5000")
+        rates = ("--kube-api-qps=5000", "--kube-api-burst=5000")
+        self._run("kube-scheduler", *_client_flags(config), *rates, *self._scheduler_flags)
 
     def stop_scheduler(self) -> None:
         """Stop kube-scheduler."""
@@ -308,8 +312,6 @@ class LocalControlPlane(Started, Cluster):
         except ValueError:
             document = {"text": payload.decode(errors="replace")}
         return document
-
-    # --- processes ---
 
     def _run(self, name: str, *flags: str) -> None:
         if name in self.children and self.children[name].is_running():

@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=4)
     parser.add_argument("--memory", default="8Gi")
     parser.add_argument("--max-pods", type=int, default=110)
+    parser.add_argument("--zones", type=int, default=0, help="deal the nodes out to so many zones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lease-seconds", type=float, help="how often each Lease is renewed")
     parser.add_argument("--keep", action="store_true", help="leave the objects behind at the end")
@@ -58,7 +59,7 @@ def main() -> None:
     settings = HollowSettings(
         count=arguments.nodes,
         prefix=arguments.prefix,
-        shape=NodeShape(arguments.cores, whole(arguments.memory), arguments.max_pods),
+        shape=NodeShape(arguments.cores, whole(arguments.memory), arguments.max_pods, arguments.zones),
         seed=arguments.seed,
         lease_seconds=arguments.lease_seconds,
         measures_kinds=arguments.kinds,

@@ -34,11 +34,13 @@ class NodeShape:
         cores: CPUs.
         memory_bytes: memory.
         max_pods: most pods it admits.
+        zones: how many zones the nodes are dealt out to by their numbers; 0: they have no label of a zone.
     """
 
     cores: int = 4
     memory_bytes: int = 8 * 2**30
     max_pods: int = 110
+    zones: int = 0
 
 
 @dataclass
@@ -99,6 +101,8 @@ def pod_load(pod: Mapping[str, Any]) -> PodLoad:
 def build_node(name: str, address: str, fleet: str, shape: NodeShape, now: float) -> Object:
     """The Node as a kubelet registers it: Ready, with all it has allocatable."""
     resources = {"cpu": str(shape.cores), "memory": str(shape.memory_bytes), "pods": str(shape.max_pods)}
+    number = int(name.rpartition("-")[2])
+    zone = {"topology.kubernetes.io/zone": f"zone-{number % shape.zones}"} if shape.zones else {}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -109,6 +113,7 @@ def build_node(name: str, address: str, fleet: str, shape: NodeShape, now: float
                 "kubernetes.io/os": "linux",
                 "kubernetes.io/arch": "amd64",
                 LABEL: fleet,
+                **zone,
             },
         },
         "status": {
