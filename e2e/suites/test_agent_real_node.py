@@ -25,7 +25,9 @@ pytestmark = pytest.mark.realnode
 
 NODE = "agent-real"
 ALONE = 4
-WITHIN = 0.25  # 0.1 while nothing else runs on this machine: what waits is read ten times a second by a busy agent
+WITHIN = 0.35
+"""Other suites overload this machine as well: the crowd waits many times as long as it computes, and each part of that
+which the agent misses counts against what it holds. Without the correction a crowd takes a fifth of what one takes."""
 
 
 @pytest.fixture(scope="module")
