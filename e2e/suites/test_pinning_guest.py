@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import yaml
 
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
 from e2e.testbed.agent_helpers import condition
@@ -114,6 +115,7 @@ def no_pins_left(guest: Pinned, namespace: str) -> Iterator[None]:
     guest.plane.kubectl("delete", "pcb,pods", "--all", "-n", namespace, "--wait=false")
     guest.plane.kubectl("delete", "pcb", "--all", "-n", SHARED, "--wait=false")
     eventually("no binding is left", lambda: not guest.plane.get("pcb", "-A")["items"])
+    eventually("nor a pod", lambda: not guest.plane.get("pods", "-n", namespace)["items"])
     for name in guest.uids:
         guest.until(name, ALL)
 
@@ -331,7 +333,7 @@ def profile(guest: Pinned, namespace: str) -> Iterator[Callable[..., None]]:
     def make(*features: str) -> None:
         spec: dict[str, Any] = {"schedulerName": namespace, "scores": [{"name": "WorkloadAware"}]}
         # an emulated node takes its time
-        spec["workloadAware"] = {"features": list(features), "prepareTimeout": "60s"}
+        spec["workloadAware"] = {"features": list(features), "prepareTimeout": "300s"}
         metadata = {"name": namespace}
         guest.plane.apply(
             {"apiVersion": "concerto.dev/v1alpha1", "kind": "SchedulingProfile", "metadata": metadata, "spec": spec}
@@ -410,3 +412,36 @@ def test_nine_exclusive_pods_leave_room_for_two_requests_and_best_effort_pods_ta
 def _has_node(guest: Pinned, namespace: str, name: str) -> bool:
     found = guest.plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
     return bool(found["spec"].get("nodeName"))
+
+
+def test_with_kubelets_static_policy_containers_are_pinned_and_those_that_kubelet_pins_are_left_alone(
+    guest: Pinned, namespace: str
+):
+    machine, directory = guest.node.machine, "/var/lib/kubelet"
+    settings = yaml.safe_load(machine.shell(f"cat {directory}/config.yaml"))
+    settings |= {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1"}
+    machine.shell(f"systemctl stop kubelet; rm {directory}/config.yaml {directory}/cpu_manager_state")
+    machine.write(f"{directory}/config.yaml", yaml.safe_dump(settings))
+    machine.run("systemctl", "start", "kubelet")
+    state = f"{directory}/cpu_manager_state"
+    eventually("kubelet has the policy", lambda: "static" in machine.shell(f"cat {state}", check=False))
+    guest.bind("owner", frozenset({4}), "Core")
+    guest.until("owner", frozenset({4}))
+    guest.until("free", ALL - {4, 5})
+    owner = guest.kernel.read(guest.uids["owner"])
+    assert parse_cpu_list(owner.pod["cpuset.cpus.effective"]) == ALL, "only containers: kubelet gives these their sets"
+    whole = {"cpu": "2", "memory": "32Mi"}
+    kubelets = guest.start(namespace, "kubelets", requests=whole, limits=whole)
+    guest.kernel.until_it_runs(kubelets)
+
+    def assigned() -> frozenset[int]:
+        entries = json.loads(machine.shell(f"cat {state}")).get("entries") or {}
+        return frozenset(cpu for cpus in entries.get(kubelets, {}).values() for cpu in parse_cpu_list(cpus))
+
+    cpus = eventually("kubelet has assigned CPUs", assigned)
+    assert len(cpus) == 2
+    guest.ask("kubelets", frozenset({18}), namespace=namespace)
+    said = until_condition(guest.plane, namespace, "kubelets", "KubeletConflict")
+    assert condition(said, "Applied")["reason"] == "KubeletConflict"
+    assert {parse_cpu_list(each) for each in guest.kernel.read(kubelets).program()} == {cpus}
+    guest.until("free", ALL - {4, 5} - cpus)
