@@ -70,9 +70,17 @@ class CpusetFiles:
         return PodCgroups(path, limit, found)
 
     def lacks_cpuset(self, path: str) -> bool:
-        """Whether the cgroup is there and has no cpuset (v2: the controller is not enabled above it)."""
+        """Whether the cgroup has processes and no cpuset (v2: the controller is not enabled above it).
+
+        One without processes has to be kept off nothing: systemd makes a pod's before the controller is enabled there.
+        """
         directory = self.root / path
-        return not (directory / "cpuset.cpus").exists() and directory.is_dir()
+        if (directory / "cpuset.cpus").exists() or not directory.is_dir():
+            return False
+        try:
+            return "populated 0" not in (directory / "cgroup.events").read_text()
+        except OSError:
+            return directory.is_dir()
 
     def _walk(self, path: str, found: dict[str, Cpuset]) -> None:
         try:

@@ -140,6 +140,10 @@ class NodeCpusets:
         )
         if now != self._claims:
             self._settled = {}
+        # A claim that was refused up to now is one that has come: nothing is said of it before the end
+        self._claims = {
+            key: claim for key, claim in self._claims.items() if key in self.refusals or claim.pod_uid in same
+        }
         errors: dict[str, str] = {}
         yield from self._carry_out(pods, errors)
         for uid in list(pods):

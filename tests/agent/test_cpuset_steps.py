@@ -90,3 +90,16 @@ def test_a_container_that_starts_during_the_last_step_is_reported(tmp_path):
         continue
     standing = cpusets.standing(one)
     assert standing is not None and standing[1].exact
+
+
+def test_nothing_is_said_of_a_claim_that_was_refused_before_it_is_known_how_it_stands(tmp_path):
+    model = node(tmp_path, 2, "abc")
+    cpusets = agent(model)
+    older, younger = claim("b", 1), claim("a", 1, created=1)
+    cpusets.enforce([older, younger])
+    for _ in cpusets.steps([younger]):
+        cpusets.look_at("a")
+        standing = cpusets.standing(younger)
+        assert standing is None or not isinstance(standing, tuple) or not standing[1].intruder
+    standing = cpusets.standing(younger)
+    assert isinstance(standing, tuple) and standing[1].exact

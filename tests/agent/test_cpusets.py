@@ -261,6 +261,22 @@ def test_without_a_cpuset_controller_below_kubepods_nothing_is_said_to_be_kept(t
     assert model.pods["b"] in refusal.message and "subtree_control of cgroup kubepods/burstable" in refusal.message
     assert cpusets.held() == HeldCPUs()
     assert (sets(model, "a"), model.cgroups.writes) == ({FOUR.cpus}, [])
+
+
+def test_a_pod_that_has_no_process_yet_needs_no_cpuset_to_be_kept_off_cpus(tmp_path):
+    """Systemd makes a pod's slice before kubelet enables the controller above it."""
+    model = node(tmp_path, 2)
+    cpusets = agent(model)
+    one, other = claim("a", 1), claim("c", 2, created=1)
+    cpusets.enforce([one])
+    for file in (model.cgroups.root / model.pods["b"]).glob("cpuset.*"):
+        file.unlink()
+    (model.cgroups.root / model.pods["b"] / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    model.start("c", "burstable")
+    cpusets.enforce([one, other])
+    for each in (one, other):
+        standing = cpusets.standing(each)
+        assert not isinstance(standing, Refusal) and standing is not None and standing[1].exact
     model.stop("b")
     cpusets.enforce([one])
     assert sets(model, "a") == {frozenset({1})}
