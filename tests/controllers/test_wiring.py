@@ -16,15 +16,15 @@ from concerto.scheduling.state.cluster import ClusterState
 from support.faulty_server import faulty, refuses
 
 VOLUMES = {
-    "persistentvolumes", "persistentvolumeclaims", "storageclasses", "csinodes", "csidrivers",
-    "csistoragecapacities", "volumeattachments",
+    "persistentvolumes", "persistentvolumeclaims", "storageclasses.storage.k8s.io", "csinodes.storage.k8s.io",
+    "csidrivers.storage.k8s.io", "csistoragecapacities.storage.k8s.io", "volumeattachments.storage.k8s.io",
 }  # fmt: skip
 SCHEDULING = VOLUMES | {
-    "nodes", "pods", "namespaces", "nodecapacities", "schedulingprofiles", "podreservations", "subspacesnapshots",
-    "poddisruptionbudgets",
-    "services", "replicationcontrollers", "replicasets", "statefulsets",
+    "nodes", "pods", "namespaces", "nodecapacities.concerto.dev", "schedulingprofiles.concerto.dev",
+    "podreservations.concerto.dev", "subspacesnapshots.concerto.dev", "poddisruptionbudgets.policy",
+    "services", "replicationcontrollers", "replicasets.apps", "statefulsets.apps",
 }  # fmt: skip
-PINNING = {"nodecputopologies", "podcpubindings"}
+PINNING = {"nodecputopologies.concerto.dev", "podcpubindings.concerto.dev"}
 
 
 def settings(*controllers: str) -> OperatorSettings:
@@ -37,7 +37,7 @@ def settings(*controllers: str) -> OperatorSettings:
         (["scheduling"], "concerto-operator", SCHEDULING),
         (["scheduling", "pinning"], "concerto-operator", SCHEDULING | PINNING),
         (["scheduling", "pinning", "autoscaling"], "concerto-operator", SCHEDULING | PINNING),
-        (["autoscaling"], "concerto-autoscaler", {"nodecapacities"}),
+        (["autoscaling"], "concerto-autoscaler", {"nodecapacities.concerto.dev"}),
     ],
 )
 async def test_an_operator_follows_what_its_controllers_need_and_has_their_lease(controllers, lease, kinds):

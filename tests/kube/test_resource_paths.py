@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, POD_RESERVATIONS, PODS
+from concerto.kube.resources import LEASES, NODE_CAPACITIES, NODES, POD_RESERVATIONS, PODS, Resource
 
 PATHS = {
     "all pods": (PODS.path(), "/api/v1/pods"),
@@ -39,3 +39,11 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
 def test_api_versions() -> None:
     assert PODS.api_version == "v1"
     assert NODE_CAPACITIES.api_version == "concerto.dev/v1alpha1"
+
+
+def test_kinds_of_the_same_plural_in_different_groups_have_different_names() -> None:
+    coscheduling = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", True)
+    kubernetes = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", True)
+    assert kubernetes.group_resource == "podgroups.scheduling.k8s.io"
+    assert coscheduling.group_resource == "podgroups.scheduling.x-k8s.io"
+    assert PODS.group_resource == "pods"

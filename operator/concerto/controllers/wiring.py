@@ -151,7 +151,7 @@ class _Plan:
     """What has been built so far.
 
     Attributes:
-        kinds: that are followed, by plural, in the order in which they start.
+        kinds: that are followed, by name and group, in the order in which they start.
         reconcilers: work queues.
         loads: make what the reconciled objects hold known, before anything is decided.
         leading: what runs while this replica leads, by name.
@@ -176,13 +176,13 @@ class _Plan:
         on_demand: bool = False,
     ) -> FollowedKind:
         """Follow a kind, once for everybody: one that is followed already is only given the handlers."""
-        kind = self.kinds.get(resource.plural)
+        kind = self.kinds.get(resource.group_resource)
         if kind is None:
-            kind = self.kinds[resource.plural] = FollowedKind(
+            kind = self.kinds[resource.group_resource] = FollowedKind(
                 self.replica.session, resource, trim=trim, field_selector=field_selector, on_demand=on_demand
             )
             if not on_demand:
-                self.replica.health.ready[resource.plural] = kind.problem
+                self.replica.health.ready[resource.group_resource] = kind.problem
         for handler in handlers:
             kind.add(handler)
         return kind
@@ -195,7 +195,7 @@ class _Plan:
         selects: Callable[[Object], bool] = lambda obj: True,
     ) -> Reconciler:
         """Reconcile the objects of a kind that is followed."""
-        kind = self.kinds[resource.plural]
+        kind = self.kinds[resource.group_resource]
         made = Reconciler(self.replica.session, kind.reflector, reconcile, self.replica.metrics, selects=selects)
         kind.add(made.on_change)
         self.reconcilers.append(made)
@@ -327,8 +327,9 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
     topologies = plan.follow(NODE_CPU_TOPOLOGIES, informers.topologies.on_change)
     plan.follow(POD_CPU_BINDINGS, informers.on_cpu_binding)
     recorder = plan.record("binding events", "podcpubinding-controller")
-    bindings = PodCPUBindingController(context.session, recorder, plan.kinds[PODS.plural].store, topologies.store)
-    plan.kinds[PODS.plural].add(bindings.on_pod)
+    pods = plan.kinds[PODS.group_resource]
+    bindings = PodCPUBindingController(context.session, recorder, pods.store, topologies.store)
+    pods.add(bindings.on_pod)
     topologies.add(bindings.on_topology)
     reconciler = plan.reconcile(POD_CPU_BINDINGS, bindings.reconcile, bindings.load)
     bindings.mark = parts.pins.mark = reconciler.mark
@@ -344,11 +345,11 @@ def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by
     plan.leading += [("costs of kinds", feed.run), ("trace of kinds", plan.replica.trace.run)]
     plan.loads.append(feed.load)
     named_after_nodes = [
-        plan.kinds[resource.plural].store
+        plan.kinds[resource.group_resource].store
         for resource in (NODE_CAPACITIES, SUBSPACE_SNAPSHOTS, NODE_CPU_TOPOLOGIES)
-        if resource.plural in plan.kinds
+        if resource.group_resource in plan.kinds
     ]
-    nodes = plan.kinds[NODES.plural].store
+    nodes = plan.kinds[NODES.group_resource].store
     nodeless = NodelessObjects(nodes, named_after_nodes, context.recorder, context.clock)
     plan.leading += [("cluster model", model.run), ("objects without a node", nodeless.run)]
 

@@ -29,6 +29,11 @@ class Resource:
         """As it stands in an object's ``apiVersion``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def group_resource(self) -> str:
+        """The name that no other kind has, such as ``deployments.apps``, as kubectl takes it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The URL path of a collection, of one object, or of one object's subresource.
 
