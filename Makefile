@@ -13,7 +13,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes
+.PHONY: help setup chaos compare compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes gangs
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -53,13 +53,16 @@ e2e-guest: setup ## pinning on cgroup v2, systemd, hyper-threads and two memory 
 chaos: setup ## end operator and agent at every named point TURNS times, and cut the leader off for 17 s in every way (1 h)
 	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \
 	  e2e/suites/test_partition.py e2e/suites/test_late_requests.py e2e/suites/test_failpoints.py e2e/suites/test_survival.py \
-	  e2e/suites/test_pinning_random.py e2e/suites/test_priority.py
+	  e2e/suites/test_pinning_random.py e2e/suites/test_priority.py e2e/suites/test_gangs.py
 
 volumes: setup ## run a StatefulSet with claims on real nodes: local volumes, and those of a real provisioner (builds it, 5 min)
 	@CONCERTO_REAL_VOLUMES=1 $(PYTEST) -s e2e/suites/test_volumes_real.py
 
 conformance: setup ## Kubernetes' own tests of schedulers, with Concerto as default-scheduler on two real nodes (builds them, 4 min; 30 min)
 	@$(PY) -m e2e.conformance
+
+gangs: setup ## on real nodes, start a gang that needs both of them beside a stream of small pods, five times (3 min)
+	@CONCERTO_REAL_GANGS=1 $(PYTEST) -s e2e/suites/test_gangs_real.py
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)

@@ -25,7 +25,8 @@ from concerto.api.schedulingprofile import DEFAULT_SCORES, ProfileSettings
 from concerto.api.score_arguments import ScoreSettings
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
-from concerto.scheduling.cycle import CycleResult, schedule
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.plugins.registry import SCORES as REGISTRY
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue

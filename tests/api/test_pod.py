@@ -188,7 +188,7 @@ UNSUPPORTED = {
     "a volume claim": ({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}, ()),
     "devices": ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, ("resource claims",)),
     "all of a gang at once": ({"workloadRef": {"name": "w", "podGroup": "g"}}, ("workload reference",)),
-    "the same, as Kubernetes 1.37 names it": ({"schedulingGroup": {"podGroupName": "g"}}, ("scheduling group",)),
+    "a group that is not a PodGroup": ({"schedulingGroup": {"other": "g"}}, ("scheduling group",)),
 }
 
 

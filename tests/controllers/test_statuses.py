@@ -23,7 +23,7 @@ from concerto.controllers.scheduling.profiles import (
 )
 from concerto.controllers.scheduling.reservation_status import build_reservation_status
 from concerto.scheduling.coverage import Coverage
-from concerto.scheduling.cycle import Decision
+from concerto.scheduling.cycle_result import Decision
 from concerto.scheduling.evaluation import Ranked
 from concerto.scheduling.plugins.registry import SCORES
 from concerto.scheduling.state.reservation_ledger import ReservationState

@@ -34,9 +34,10 @@ def run(tmp_path, text: str | None) -> subprocess.CompletedProcess[str]:
         (None, 0, 3),
         ("before-store kill", -signal.SIGKILL, 0),
         ("after-store kill\n", -signal.SIGKILL, 1),
+        ("after-store kill 2", -signal.SIGKILL, 2),
         ("elsewhere kill", 0, 3),
     ],
-    ids=["no file", "the first", "a later one", "a point that is not reached"],
+    ids=["no file", "the first", "a later one", "one that is reached again", "a point that is not reached"],
 )
 def test_a_process_ends_at_the_point_that_the_file_names(tmp_path, text, code, passed):
     ended = run(tmp_path, text)

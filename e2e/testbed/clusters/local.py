@@ -98,6 +98,11 @@ class LocalControlPlane(Started, Cluster):
         """The API server's URL on this machine."""
         return f"https://127.0.0.1:{self.port}"
 
+    @property
+    def serves_pod_groups(self) -> bool:
+        """Whether the release has PodGroups (scheduling.k8s.io/v1beta1)."""
+        return self._binaries.kubernetes >= (1, 37)
+
     def start(self) -> None:
         """Start everything; returns when it answers and service accounts are handed out (5 s on 2 idle CPUs).
 
@@ -196,6 +201,7 @@ class LocalControlPlane(Started, Cluster):
             "--kubelet-preferred-address-types=InternalIP",
             # Without it open watches hold up a stop for a minute
             "--shutdown-watch-termination-grace-period=1s",
+            *self._gang_flags("--runtime-config=scheduling.k8s.io/v1beta1=true"),
             *self._apiserver_flags,
         )
         if wait:
@@ -242,8 +248,13 @@ class LocalControlPlane(Started, Cluster):
             # Failures of nodes are to be seen soon; more than 10 s is asked for
             "--node-monitor-grace-period=20s",
             "--node-monitor-period=2s",
+            *self._gang_flags(),
             *self._controller_manager_flags,
         )
+
+    def _gang_flags(self, *more: str) -> tuple[str, ...]:
+        """Flags that switch PodGroups on, where the release has them."""
+        return ("--feature-gates=GenericWorkload=true", *more) if self.serves_pod_groups else ()
 
     # --- access ---
 

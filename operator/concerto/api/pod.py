@@ -10,7 +10,7 @@ from concerto.api.conditions import find_condition
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
-from concerto.api.pod_shape import PodShape, shape_of
+from concerto.api.pod_shape import PodShape, pod_group_of, shape_of
 from concerto.api.pod_volumes import NO_VOLUMES, PodVolumes, pod_volumes
 from concerto.api.timestamps import parse_timestamp
 
@@ -59,6 +59,7 @@ class PodView:
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
         volumes: its volumes that matter for where it can run.
         mirror: whether it stands for a static pod, which its kubelet runs on, and shows again, if it is deleted.
+        group: name of its PodGroup, in its namespace (``spec.schedulingGroup.podGroupName``); empty without one.
     """
 
     namespace: str
@@ -91,6 +92,7 @@ class PodView:
     images: tuple[str, ...] = ()
     unscheduled_since: float | None = None
     mirror: bool = False
+    group: str = ""
 
     @property
     def key(self) -> str:
@@ -151,6 +153,7 @@ class PodView:
             deleting=deleting,
             counted=not belongs_to_node(obj),
             mirror=MIRROR in (metadata.get("annotations") or ()),
+            group=pod_group_of(spec),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
             started=_time(started, None) if started else None,
             kind=kind_of_pod(obj),

@@ -158,7 +158,7 @@ def _parts(spec: Raw) -> tuple[Any, ...]:
         spec.get("topologySpreadConstraints"),
         bool(spec.get("resourceClaims")),
         "workloadRef" in spec,
-        "schedulingGroup" in spec,
+        "schedulingGroup" in spec and not pod_group_of(spec),
         _node_features(spec),
     )
 
@@ -173,6 +173,11 @@ def _node_features(spec: Raw) -> list[str]:
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:
         features.append("UserNamespacesHostNetworkSupport")
     return features
+
+
+def pod_group_of(spec: Raw) -> str:
+    """Name of the PodGroup of a pod with this ``spec``; empty if it has none, or is grouped in a way not known here."""
+    return (spec.get("schedulingGroup") or {}).get("podGroupName") or ""
 
 
 def _decode(key: bytes) -> PodShape:

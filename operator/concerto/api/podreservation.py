@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal, Self
 
 from concerto.api.podcpubinding import Level
+from concerto.api.podgroup import GroupKey
 from concerto.api.quantities import milli, whole
 from concerto.api.selectors import LabelSelector, Requirement
 from concerto.api.timestamps import parse_timestamp
@@ -105,6 +106,8 @@ class Assignment:
         reservation: the standing reservation it uses a unit of.
         pin: CPUs held for it; None for a pod that shares those of the node.
         cost: what it was taken to cost; None where it was placed as one unit, or by requests.
+        pod_group: name of the PodGroup, in the pod's namespace, whose pods are placed together; empty for a pod that is
+            placed by itself.
         volumes: what is bound before it is. It is not stored: after a restart the volumes and claims show it.
     """
 
@@ -120,6 +123,12 @@ class Assignment:
     pin: Pin | None = None
     cost: AssignmentCost | None = None
     volumes: VolumeBindings = NO_BINDINGS
+    pod_group: str = ""
+
+    @property
+    def gang(self) -> GroupKey | None:
+        """Namespace and name of the PodGroup whose pods are placed together; None for a pod placed by itself."""
+        return (self.namespace, self.pod_group) if self.pod_group else None
 
     def to_raw(self) -> dict[str, Any]:
         """An item of ``spec.assignments``."""
@@ -142,6 +151,8 @@ class Assignment:
                 raw["mems"] = self.pin.mems
         if self.cost is not None:
             raw["cost"] = self.cost.to_raw()
+        if self.pod_group:
+            raw["podGroup"] = self.pod_group
         return raw
 
     @classmethod
@@ -164,6 +175,7 @@ class Assignment:
                 else None
             ),
             cost=AssignmentCost.from_raw(raw["cost"]) if "cost" in raw else None,
+            pod_group=raw.get("podGroup", ""),
         )
 
 

@@ -27,6 +27,7 @@ from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import parse_timestamp
 from concerto.capacity.kinds.table import Table, from_entries
+from concerto.cli.explain_gang import read_gang
 from concerto.cli.explain_volumes import read_storage, waits_for
 from concerto.controllers.scheduling.load_providers import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
@@ -111,6 +112,7 @@ async def _explain(config: ClusterConfig, namespace: str, name: str, operator_na
             cluster.budgets.set(DisruptionBudget.from_raw(budget))
         profile = find_profile(profiles, pod.scheduler_name)
         problem = await _measure(session, operator_namespace, cluster, profile, now)
+        problem += await read_gang(session, cluster, pod)
         if pod.volumes:
             try:
                 await read_storage(session, cluster.volumes)

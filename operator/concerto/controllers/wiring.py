@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from concerto.api.node import trim_node
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.poddisruptionbudget import trim_budget
+from concerto.api.podgroup import trim_pod_group
 from concerto.api.podreservation import IN_FLIGHT_LABEL
 from concerto.api.volume_trimming import trim_bare, trim_claim, trim_csi_node, trim_storage_class, trim_volume
 from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
@@ -58,6 +59,7 @@ from concerto.kube.resources import (
     PERSISTENT_VOLUMES,
     POD_CPU_BINDINGS,
     POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     POD_RESERVATIONS,
     PODS,
     REPLICA_SETS,
@@ -290,6 +292,8 @@ def _add_scheduling(
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)
+    groups = plan.follow(POD_GROUPS, informers.pod_groups.on_change, trim=trim_pod_group, on_demand=True)
+    informers.on_first_group = groups.demand
     plan.follow(POD_DISRUPTION_BUDGETS, informers.budgets.on_change, trim=trim_budget)
     preemption = PreemptionController(context, parts)
     scheduler = Scheduler(context, parts, pipeline, housekeeping)

@@ -9,9 +9,9 @@ import numpy as np
 from concerto.api.metric_provider import MetricProviderSettings
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.scheduling.cycle import query_for
 from concerto.scheduling.framework import Query, Score
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.measured_capacity import MEASURED

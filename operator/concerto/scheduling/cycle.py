@@ -6,25 +6,33 @@ cluster, so that the next pod sees it. Carrying out the decisions, and what happ
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.pod_kind import Kind
-from concerto.api.podreservation import Assignment, ReservationKey
-from concerto.capacity.kinds.cost import Cost
-from concerto.scheduling.evaluation import Evaluation, Ranked, reserved
+from concerto.api.podreservation import Assignment
+from concerto.scheduling.cycle_result import CycleResult, Decision, Unschedulable
+from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
-from concerto.scheduling.framework import Query
-from concerto.scheduling.large_pod_drain import LargePodDrain, ignores_size_by_kind, required_cpu, waits
+from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
+from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle, best_if_recorded
+from concerto.scheduling.gangs.trial import Trial
+from concerto.scheduling.large_pod_drain import LargePodDrain, waits
 from concerto.scheduling.larger_first import larger_first
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.reasons import Diagnosis, diagnose, diagnose_error
+from concerto.scheduling.queries import Request, query_for, request_of
+from concerto.scheduling.reasons import (
+    Diagnosis,
+    diagnose,
+    diagnose_error,
+    diagnose_gang,
+    diagnose_group,
+    diagnose_held,
+    diagnose_lack_of_time,
+)
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import MEASURED
 
@@ -34,68 +42,6 @@ MAX_SECONDS = 0.18
 """Time of one cycle, after which no other pod is looked at."""
 RANKED = 3
 """Nodes whose scores a decision keeps."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A pod and where it goes; assumed in the cluster already.
-
-    Attributes:
-        pod: the pod.
-        assignment: the placement, as it is to be stored.
-        score: the node's weighted score, 0 to 100.
-        feasible: how many nodes were feasible.
-        top: the node and the next best ones, with the scores that each plugin gave them.
-        by_allocation: whether too few nodes were measured for every score by load, so that requests decided instead.
-    """
-
-    pod: PodView
-    assignment: Assignment
-    score: float
-    feasible: int
-    top: tuple[Ranked, ...] = ()
-    by_allocation: bool = False
-
-
-@dataclass(frozen=True)
-class Unschedulable:
-    """A pod for which there is no node now, and why; alike pods share one diagnosis.
-
-    Attributes:
-        pod: the pod.
-        diagnosis: why.
-        always_considered: whether nodes are drained for it. It is then among the heads of every cycle; a cycle without
-            it would give those nodes away.
-        error: what went wrong in a plugin; None where filters refused every node.
-    """
-
-    pod: PodView
-    diagnosis: Diagnosis
-    always_considered: bool = False
-    error: Exception | None = None
-
-
-@dataclass
-class CycleResult:
-    """What a cycle decided.
-
-    Attributes:
-        decisions: placements, in the order in which they were decided; at most the limit.
-        unschedulable: pods without a node.
-        has_more: whether it stopped before it had looked at all pods: at the limit of decisions, or out of time.
-        out_of_time: whether it stopped because its time was over.
-        abstentions: by (scheduler name, plugin), nodes of which it lacked metrics; a node counts once
-            for each signature.
-        look_again_at: when a node may be given the work of a pod that is without a node now, seconds since the epoch,
-            though nothing else has changed; infinity if that is not what such pods wait for.
-    """
-
-    decisions: list[Decision] = field(default_factory=list)
-    unschedulable: list[Unschedulable] = field(default_factory=list)
-    has_more: bool = False
-    out_of_time: bool = False
-    abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    look_again_at: float = math.inf
 
 
 def schedule(
@@ -119,22 +65,29 @@ def schedule(
         profiles: by scheduler name.
         now: seconds since the epoch: says which telemetry is still good.
         generator: breaks ties.
-        limit: decisions at most.
+        limit: decisions at most; a gang that is larger is decided on in a cycle of its own.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
-    cycle = _Cycle(cluster, profiles, now, generator)
-    for looked_at, pod in enumerate(cycle.drain.first(larger_first(cluster, heads), profiles, now)):
+    cycle = _Cycle(cluster, profiles, now, generator, lambda: spent() >= max_seconds)
+    unfinished = cycle.gangs.unfinished()
+    heads = cycle.gangs.with_holder(cycle.drain.first(larger_first(cluster, heads), profiles, now))
+    for looked_at, pod in enumerate(chain(unfinished, heads)):
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
             break
-        if looked_at and spent() >= max_seconds:
+        if looked_at and cycle.is_out_of_time():
             cycle.result.has_more = cycle.result.out_of_time = True
             break
-        cycle.look_at(pod)
-    cycle.drain.end()
+        cycle.look_at(pod, is_first=looked_at <= len(unfinished), room=limit - len(cycle.result.decisions))
+        if cycle.result.postponed is not None:
+            cycle.result.has_more = True
+            break
+    cycle.end()
     cluster.kinds.pods_wait = bool(cycle.result.unschedulable or cycle.result.has_more)
-    cluster.kinds.large_pods_wait = any(failure.always_considered for failure in cycle.result.unschedulable)
+    cluster.kinds.large_pods_wait = any(
+        failure.always_considered and failure.diagnosis.gang is None for failure in cycle.result.unschedulable
+    )
     return cycle.result
 
 
@@ -146,11 +99,13 @@ class _Failure:
     """Why pods of one signature found no node.
 
     Attributes:
+        alike: the signature, and what else decides their answers.
         diagnosis: why.
         evaluation: what it was found out by; None after an error.
         error: what went wrong in a plugin.
     """
 
+    alike: Hashable
     diagnosis: Diagnosis
     evaluation: Evaluation | None = None
     error: Exception | None = None
@@ -164,51 +119,156 @@ class _Cycle:
         profiles: by scheduler name.
         now: seconds since the epoch.
         generator: breaks ties.
+        is_out_of_time: whether no other pod is to be looked at.
     """
 
     def __init__(
-        self, cluster: ClusterState, profiles: Mapping[str, Profile], now: float, generator: np.random.Generator
+        self,
+        cluster: ClusterState,
+        profiles: Mapping[str, Profile],
+        now: float,
+        generator: np.random.Generator,
+        is_out_of_time: Callable[[], bool],
     ) -> None:
-        self.result = CycleResult()
+        self._held_room = cluster.pod_groups.held_room
+        self.result = CycleResult(released=self._held_room.end_overdue(now))
+        self.is_out_of_time = is_out_of_time
         self._cluster = cluster
         self._profiles = profiles
         self._now = now
         self._generator = generator
         self._placements: list[Placement] = []
         self.drain = LargePodDrain(cluster, self._placements)
+        self.gangs = GangsOfCycle(cluster)
         self._evaluations: dict[Hashable, Evaluation] = {}
         self._failed: dict[Hashable, _Failure] = {}
+        self._used: set[Hashable] = set()  # of both, those that have seen what a gang's trial has assumed
         self._nominated: dict[int, Hashable] = {}  # by priority
+        self._holding: Trial | None = None  # of the gang that holds room, to be taken back at the end
 
-    def look_at(self, pod: PodView) -> None:
-        """Decide on one pod. An error in a plugin is this pod's failure, and its like's, and nobody else's."""
+    def end(self) -> None:
+        """The cycle is over."""
+        self.drain.end()
+        if self._holding is not None:
+            self._holding.take_back()
+            self.result.held_until = self._held_room.until
+
+    def look_at(self, pod: PodView, *, is_first: bool, room: int) -> None:
+        """Decide on one pod, or on its whole gang.
+
+        Args:
+            pod: the pod.
+            is_first: whether the cycle has looked at nothing before but what goes before all others.
+            room: decisions that may still be made.
+        """
         # 1. Is it ours, and does it wait?
         profile = self._profiles.get(pod.scheduler_name)
-        if profile is None or not pod.waiting or self._cluster.is_placed(pod.uid):
+        if profile is None or not pod.waiting or self._cluster.is_placed(pod.uid) or self.gangs.has_looked_at(pod):
             return
+        gang = self.gangs.of(pod)
+        if gang is None:
+            failure = self._look_at_one(pod, profile)
+            if failure is not None:
+                self._report(pod, failure, profile)
+        elif isinstance(gang, NotReady):
+            self._held_room.gone(gang.key)
+            self._report_gang(gang, diagnose_group(self._cluster, gang))
+        elif not is_first and len(gang.members) > room:
+            self.result.postponed = pod
+        elif not self._look_at_gang(gang, profile, is_first):
+            self.result.postponed, self.result.out_of_time = pod, True
+
+    def _look_at_one(self, pod: PodView, profile: Profile, trial: Trial | None = None) -> _Failure | None:
+        """Place one pod; returns why it finds no node, if so. A plugin's error is that pod's failure, and its like's.
+
+        Args:
+            pod: the pod.
+            profile: its profile.
+            trial: of the gang that it is placed with; None for a pod that is placed by itself.
+        """
         alike: Hashable = pod.uid
         try:
             # 2. What do plugins have to know of it?
-            request = request_of(self._cluster, pod, profile, self._now)
+            request = request_of(self._cluster, pod, profile, self._now, starts_together=trial is not None)
             alike = (pod.scheduler_name, self._cluster.signatures.of(pod), request, self._room_kept_from(pod.priority))
             is_nominated = bool(self._cluster.nominations.node_of(pod.uid))
-            if is_nominated or not self._is_hopeless(alike):
+            recorded = self.gangs.recorded_row(pod) if trial is not None else None
+            if is_nominated or recorded is not None or not self._is_hopeless(alike):
                 # 3. Which nodes are feasible, and how good are they?
                 evaluation = self._evaluation(alike, pod, profile, request)
                 best = evaluation.best_if_nominated(pod) if is_nominated else None
+                if best is None and recorded is not None:
+                    best = best_if_recorded(evaluation, recorded)
                 best = best or evaluation.best(self._generator)
                 if best is not None:
                     # 4. Take the best
-                    self._place(pod, evaluation, *best)
-                    return
+                    self._place(pod, evaluation, *best, trial)
+                    return None
                 # 5. Or find out why no node will do
-                self._failed[alike] = _Failure(diagnose(evaluation.query, evaluation.filters), evaluation)
+                self._failed[alike] = _Failure(alike, diagnose(evaluation.query, evaluation.filters), evaluation)
                 self._look_again_when_paced(request)
         except Exception as error:
             self._cluster.forget(pod.uid)
-            self._failed[alike] = _Failure(diagnose_error(self._cluster, error), error=error)
-        # 6. No node: drain one for a large pod that has waited for long
-        self._fail(pod, alike, profile)
+            self._failed[alike] = _Failure(alike, diagnose_error(self._cluster, error), error=error)
+            self._used.add(alike)
+        return self._failed[alike]
+
+    def _look_at_gang(self, gang: Gang, profile: Profile, is_first: bool) -> bool:
+        """Place enough pods of a gang, or none; returns False, with none placed, if it needs a whole cycle's time."""
+        try:
+            alike = self.gangs.alike(gang)
+        except Exception as error:
+            self._report_gang(gang, diagnose_gang(gang, diagnose_error(self._cluster, error), 0), error)
+            return True
+        diagnosis = self.gangs.hopeless.get(alike)
+        if diagnosis is not None:
+            self._report_gang(gang, diagnosis)
+            return True
+        trial = Trial(self._cluster, self._now)
+        placements, decisions = len(self._placements), len(self.result.decisions)
+        self._used.clear()
+        failures, in_time = self._try_all(gang, profile, trial)
+        if in_time and len(failures) <= gang.spare:
+            trial.keep()
+            self.gangs.decided(gang.key)
+            self._held_room.placed(gang.key)
+            self.result.gangs[gang.key] = None
+            for pod, failure in failures:
+                self._report(pod, failure, profile)
+            return True
+        first = failures[0][1] if failures else None
+        why = first.diagnosis if first else diagnose_lack_of_time(self._cluster)
+        diagnosis = diagnose_gang(gang, why, len(trial))
+        del self.result.decisions[decisions:]
+        if in_time and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
+            self._holding = trial
+            self._report_gang(gang, diagnosis, always_considered=True)
+            return True
+        # The cycle goes on as if it had not looked at the gang
+        trial.take_back()
+        del self._placements[placements:]
+        used = [self._evaluations.pop(key, None) for key in self._used]
+        for key in self._used:
+            self._failed.pop(key, None)
+        if not in_time and not is_first:
+            return False
+        if in_time and not any(evaluation is None or evaluation.may_grow for evaluation in used):
+            self.gangs.hopeless[alike] = diagnosis
+        self._report_gang(gang, diagnosis, first.error if first else None)
+        return True
+
+    def _try_all(self, gang: Gang, profile: Profile, trial: Trial) -> tuple[list[tuple[PodView, _Failure]], bool]:
+        """Place pods of a gang until too many found no node; returns those, and whether the time was enough."""
+        failures: list[tuple[PodView, _Failure]] = []
+        for looked_at, pod in enumerate(gang.members):
+            if looked_at and self.is_out_of_time():
+                return failures, False
+            failure = self._look_at_one(pod, profile, trial)
+            if failure is not None:
+                failures.append((pod, failure))
+            if len(failures) > gang.spare:
+                break
+        return failures, True
 
     def _room_kept_from(self, priority: int) -> Hashable:
         """What is the same for two priorities if the same nominated pods' room is kept from pods of both.
@@ -228,6 +288,7 @@ class _Cycle:
         if evaluation is None or not evaluation.may_grow:
             return True
         evaluation.update()
+        self._used.add(alike)
         if not evaluation.feasible.any():
             return True
         del self._failed[alike]
@@ -235,6 +296,7 @@ class _Cycle:
 
     def _evaluation(self, alike: Hashable, pod: PodView, profile: Profile, request: Request) -> Evaluation:
         evaluation = self._evaluations.get(alike)
+        self._used.add(alike)
         if evaluation is not None:
             evaluation.update()
             return evaluation
@@ -244,9 +306,13 @@ class _Cycle:
             self.result.abstentions[pod.scheduler_name, plugin] += count
         return evaluation
 
-    def _place(self, pod: PodView, evaluation: Evaluation, row: int, score: float) -> None:
+    def _place(self, pod: PodView, evaluation: Evaluation, row: int, score: float, trial: Trial | None) -> None:
         decision = _decide(pod, evaluation, row, score)
-        self._cluster.assume(pod, decision.assignment, self._now, evaluation.query.required_cpu or 0.0)
+        required_cpu = evaluation.query.required_cpu or 0.0
+        if trial is None:
+            self._cluster.assume(pod, decision.assignment, self._now, required_cpu)
+        else:
+            trial.assume(pod, decision.assignment, required_cpu)
         self._placements.append((pod, row))
         self.result.decisions.append(decision)
 
@@ -255,67 +321,30 @@ class _Cycle:
             wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
             self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
 
-    def _fail(self, pod: PodView, alike: Hashable, profile: Profile) -> None:
-        failure = self._failed[alike]
+    def _report(self, pod: PodView, failure: _Failure, profile: Profile) -> None:
+        """The pod has no node now: drain one for a large pod that has waited for long."""
         query = failure.evaluation.query if failure.evaluation is not None else None
         is_large = query is not None and (query.required_cpu is not None or query.ignores_size)
         if query is not None and query.cost is not None:
             is_large = self._cluster.kinds.is_large(query.cost)
         always_considered = is_large and waits(pod, profile, self._now) >= 1
-        self.result.unschedulable.append(Unschedulable(pod, failure.diagnosis, always_considered, failure.error))
+        diagnosis = failure.diagnosis if self._holding is None else diagnose_held(failure.diagnosis)
+        self.result.unschedulable.append(Unschedulable(pod, diagnosis, always_considered, failure.error))
         if always_considered and failure.evaluation is not None:
-            self.drain.drain_one(alike, failure.evaluation)
+            self.drain.drain_one(failure.alike, failure.evaluation)
 
-
-class Request(NamedTuple):
-    """What one pod asks for beyond its shape, under its profile and as of now.
-
-    Attributes:
-        reservation: the reservation that holds units for it; None without one.
-        required_cpu: millicores that a node must have left for a large pod; None for a regular pod.
-        ignores_size: whether it goes wherever there is room for one more pod.
-        cost: what such a pod costs by what was measured of its kind; None while nothing is measured of any kind.
-        first_of: its kind, while no pod of it has ended: how many of its pods run where matters then.
-    """
-
-    reservation: ReservationKey | None
-    required_cpu: float | None
-    ignores_size: bool
-    cost: Cost | None = None
-    first_of: Kind | None = None
-
-
-def request_of(cluster: ClusterState, pod: PodView, profile: Profile, now: float) -> Request:
-    """What the pod asks for beyond its shape."""
-    reservation = cluster.ledger.reservations.for_pod(pod)
-    if not (cluster.kinds and pod.counted):
-        return Request(reservation, *required_cpu(cluster, pod, profile, now))
-    cost = cluster.kinds.cost_of(pod)
-    ignores_size = ignores_size_by_kind(cluster, pod, cost, profile, now)
-    return Request(reservation, None, ignores_size, cost, None if cost.basis == "Ended" else pod.kind)
-
-
-def query_for(
-    cluster: ClusterState, pod: PodView, profile: Profile, now: float, request: Request | None = None
-) -> Query:
-    """What plugins are asked about a pod under its profile, as of now."""
-    settings = profile.settings
-    request = request_of(cluster, pod, profile, now) if request is None else request
-    basis = cluster.measured.basis(
-        now, stale_after_seconds=settings.stale_after_seconds, policy=profile.capacity_policy
-    )
-    return Query(
-        pod,
-        cluster,
-        settings,
-        basis,
-        reserved(cluster, request.reservation),
-        now,
-        reservation=request.reservation,
-        required_cpu=request.required_cpu,
-        ignores_size=request.ignores_size,
-        cost=request.cost,
-    )
+    def _report_gang(
+        self,
+        gang: Gang | NotReady,
+        diagnosis: Diagnosis,
+        error: Exception | None = None,
+        *,
+        always_considered: bool = False,
+    ) -> None:
+        """None of its pods is placed now."""
+        self.gangs.decided(gang.key)
+        self.result.gangs[gang.key] = diagnosis
+        self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in gang.members)
 
 
 def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:
@@ -335,6 +364,7 @@ def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Dec
         available=float(available[0]),
         reservation=query.reservation if query.reserved[row] > 0 else None,
         cost=cost,
+        pod_group=pod.group if query.starts_together else "",
     )
     return Decision(
         pod,

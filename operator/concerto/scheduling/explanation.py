@@ -11,11 +11,11 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.capacity.kinds.cost import cpu_in_words, memory_in_words, significant
-from concerto.scheduling.cycle import query_for
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.framework import Filter
 from concerto.scheduling.preemption.preemption import Preemption
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.reasons import not_named
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED

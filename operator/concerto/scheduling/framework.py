@@ -53,6 +53,8 @@ class Query:
         required_cpu: millicores that a node must have left for it, if it is a large pod; None for a regular pod.
         ignores_size: whether it has waited so long that it goes wherever there is room for one more pod.
         cost: what such a pod costs, by what was measured of its kind; None while nothing is measured of any kind.
+        starts_together: whether it starts together with the other pods of its gang, so that nodes can't start them one
+            after the other at their pace.
     """
 
     pod: PodView
@@ -65,6 +67,7 @@ class Query:
     required_cpu: int | float | None = None
     ignores_size: bool = False
     cost: Cost | None = None
+    starts_together: bool = False
 
     @cached_property
     def any_measured(self) -> bool:
@@ -77,11 +80,17 @@ class Query:
         return names[rows] if isinstance(rows, slice) else [names[row] for row in rows]
 
     def available(self, rows: Rows) -> Floats:
-        """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured."""
+        """Pods the nodes can still take, by measurement, units reserved for this pod included; NaN where unmeasured.
+
+        For pods that start together, what counts is the room, and not how many pods the node can start at a time.
+        """
         cluster = self.cluster
         with_reserved = cluster.measured.available[rows] + self.reserved[rows]
         startable: Floats = cluster.measured.startable[rows]
-        return np.minimum(with_reserved, startable)
+        available: Floats = np.minimum(with_reserved, startable)
+        if self.starts_together:
+            available = np.fmax(available, cluster.measured.holdable[rows] + self.reserved[rows])
+        return available
 
     def capacity(self, rows: Rows) -> Floats:
         """Pods like this one that the nodes can still take, by what it costs, or as units; NaN where unmeasured."""

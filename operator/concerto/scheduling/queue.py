@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.scheduling.cycle import MAX_DECISIONS
 from concerto.scheduling.state.changes import Change
@@ -23,7 +24,7 @@ from concerto.scheduling.state.signatures import PodSignatures
 _Place = tuple[float, int, str]
 """Creation time, order of arrival, UID: a pod's place in its group."""
 _GroupKey = tuple[str, int, str, Hashable]
-"""Scheduler name, priority, namespace, signature."""
+"""Scheduler name, priority, namespace, signature and PodGroup."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class _Group:
     always_considered: bool = False
     failed_in_pass: int = -1
     claims: frozenset[ClaimKey] = frozenset()  # once it is unschedulable, and volumes may be why
+    pod_group: GroupKey | None = None  # once it is unschedulable, of all its pods
 
 
 @dataclass
@@ -78,6 +80,7 @@ class Queue:
         self._unschedulable: OrderedDict[_GroupKey, _Group] = OrderedDict()  # longest first
         self._by_requeue_on: dict[Change, dict[_GroupKey, _Group]] = {}
         self._by_claim: dict[ClaimKey, dict[_GroupKey, _Group]] = {}
+        self._by_pod_group: dict[GroupKey, dict[_GroupKey, _Group]] = {}
         self._backoff: list[tuple[float, str]] = []
         self._failures: dict[str, int] = {}
         self._arrivals = 0
@@ -178,6 +181,9 @@ class Queue:
                 group.claims = _claims_of(waiting.pod)
             for claim in group.claims:
                 self._by_claim.setdefault(claim, {})[group.key] = group
+            if waiting.pod.group:
+                group.pod_group = (waiting.pod.namespace, waiting.pod.group)
+                self._by_pod_group.setdefault(group.pod_group, {})[group.key] = group
         group.always_considered |= always_considered
 
     def not_among_heads(self, uid: str) -> list[PodView]:
@@ -219,6 +225,16 @@ class Queue:
         for group in list(self._by_claim.get(claim, {}).values()):
             self._activate(group)
 
+    def requeue_pod_group(self, key: GroupKey) -> None:
+        """A PodGroup or its pods have changed: that helps those pods, and no others, however many groups there are."""
+        for group in list(self._by_pod_group.get(key, {}).values()):
+            self._activate(group)
+
+    def get(self, uid: str) -> PodView | None:
+        """The pod; None if it is not in the queue."""
+        waiting = self._waiting.get(uid)
+        return None if waiting is None else waiting.pod
+
     def requeue_all(self) -> None:
         """Everything may have changed (a profile was edited): all unschedulable pods are active again."""
         for group in list(self._unschedulable.values()):
@@ -236,7 +252,7 @@ class Queue:
     # --- inside
 
     def _key(self, pod: PodView) -> _GroupKey:
-        return (pod.scheduler_name, pod.priority, pod.namespace, self._signatures.of(pod))
+        return (pod.scheduler_name, pod.priority, pod.namespace, (self._signatures.of(pod), pod.group))
 
     def _group(self, key: _GroupKey) -> _Group:
         group = self._groups.get(key)
@@ -255,6 +271,11 @@ class Queue:
             if not self._by_claim[claim]:
                 del self._by_claim[claim]
         group.claims = frozenset()
+        if group.pod_group is not None:
+            del self._by_pod_group[group.pod_group][group.key]
+            if not self._by_pod_group[group.pod_group]:
+                del self._by_pod_group[group.pod_group]
+        group.pod_group = None
 
     def _in_turns(
         self, buckets: Iterable[tuple[tuple[bool, int], dict[str, list[_Group]]]], limit: int

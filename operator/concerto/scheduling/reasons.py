@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
 from concerto.scheduling.framework import NO_ROWS, Filter, Query
+from concerto.scheduling.gangs.gang import Gang, NotReady
 from concerto.scheduling.nominated_room import Prepared, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints
 from concerto.scheduling.state.what_if import RowWhatIf
+
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of the condition PodScheduled for which a cluster autoscaler adds nodes."""
+_TOO_LONG = "looking for nodes for all pods of the PodGroup at once took too long"
+
+_HELD = "Some room is held for the pods of a PodGroup for a short time."
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,9 @@ class Diagnosis:
         error: what went wrong while nodes were looked at, in words; empty where filters refused every node.
         resolvable: rows whose first refusal the eviction of pods could mend.
         concerns_pod: whether the reason lies in the pod alone, so that it is given without a count of nodes.
+        gang: the PodGroup whose pods are only placed together; nobody is evicted for one of them.
+        addition: a sentence about the gang.
+        condition_reason: of the condition PodScheduled.
     """
 
     nodes: int
@@ -36,10 +47,17 @@ class Diagnosis:
     error: str = ""
     resolvable: Ints = field(default_factory=NO_ROWS.copy, compare=False)
     concerns_pod: bool = False
+    gang: GroupKey | None = None
+    addition: str = ""
+    condition_reason: str = UNSCHEDULABLE
 
     @property
     def message(self) -> str:
         """Like ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
+        return f"{self._about_nodes} {self.addition}" if self.addition else self._about_nodes
+
+    @property
+    def _about_nodes(self) -> str:
         if self.error:
             return self.error
         if not self.nodes:
@@ -55,6 +73,37 @@ def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
     text = f"Concerto failed to look for a node ({type(error).__name__}). This is a fault of Concerto: see its log."
     return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text)
+
+
+def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
+    """The diagnosis of the pods of a group that is not ready to be placed, whatever nodes there are."""
+    nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
+    return Diagnosis(
+        nodes, {group.message: nodes}, Change.NOTHING, concerns_pod=True, gang=group.key, condition_reason=group.reason
+    )
+
+
+def diagnose_lack_of_time(cluster: ClusterState) -> Diagnosis:
+    """The diagnosis of a gang for whose pods a whole cycle's time was not enough."""
+    nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
+    return Diagnosis(nodes, {_TOO_LONG: nodes}, Change.NODE, concerns_pod=True)
+
+
+def diagnose_gang(gang: Gang, first: Diagnosis, placed: int) -> Diagnosis:
+    """The diagnosis of the pods of a gang.
+
+    Args:
+        gang: the gang.
+        first: of the first of its pods that found no node.
+        placed: pods that found nodes.
+    """
+    text = f"PodGroup {gang.key[1]} needs {gang.needed} more pods at once, and only {placed} found nodes."
+    return replace(first, gang=gang.key, addition=text)
+
+
+def diagnose_held(diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis of a pod that may have found a node if no room were held for a gang."""
+    return diagnosis if diagnosis.addition else replace(diagnosis, addition=_HELD)
 
 
 def diagnose(query: Query, filters: Prepared) -> Diagnosis:

@@ -18,10 +18,11 @@ from concerto.pinning.allocator import allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.occupancy import Occupancy
 from concerto.pinning.topology import TopologyIndex, to_mask
-from concerto.scheduling.cycle import query_for, schedule
+from concerto.scheduling.cycle import schedule
 from concerto.scheduling.explanation import explain
 from concerto.scheduling.plugins.workload_aware.filter import WorkloadAware
 from concerto.scheduling.plugins.workload_aware.score import WorkloadAware as Score
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cpus import workload_of
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile, reasons, scores

@@ -128,7 +128,7 @@ NOT_FOUND = {
     ),
     "a pod that no node takes, refused for its requests first": (
         cluster_of(on("v", "a", LOW, "4"), on("w", "b", LOW, "4")),
-        asking(HIGH, "1", schedulingGroup={"podGroupName": "g"}),
+        asking(HIGH, "1", workloadRef={"name": "w", "podGroup": "g"}),
         "0/2 nodes are available: 2 Preemption is not helpful for scheduling.",
     ),
     "measured capacity, of equal priority": (

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.selectors import LabelSelector, Requirement
-from concerto.scheduling.cycle import query_for
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.look import NodeLook
 from concerto.scheduling.preemption.preemption import Preemption
+from concerto.scheduling.queries import query_for
 from support.scheduling_builders import capacity, cluster_state, node, pod, profile
 
 AT = 1772366500.0  # long after the builders' pods were created

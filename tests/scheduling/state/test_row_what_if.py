@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.cycle import query_for
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.pod_counts import PodSelection
 from concerto.scheduling.state.what_if import RowWhatIf

@@ -49,6 +49,11 @@ class Metrics:
             "Decisions on pods, by outcome and by what they were based on.",
             "result",
         )
+        self.gangs = self._counter(
+            "concerto_gang_decisions_total",
+            "Decisions on gangs: placed, unschedulable (too few nodes were found), or waiting (for pods or the PodGroup).",
+            "result",
+        )
         self.abstentions = self._counter(
             "concerto_score_abstentions_total",
             ("Nodes for which a score abstained without a metric, counted once for each pod signature in a cycle."),

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from concerto.api.podgroup import GroupKey
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binder import BinderSettings, BindOutcome, BindResult, bind
 from concerto.controllers.scheduling.binding_load import PipelineSettings
@@ -16,7 +17,8 @@ from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord
 from concerto.kube.confirmed_writes import failure_reason, wait_unless_leading
 from concerto.kube.failpoints import point
-from concerto.scheduling.cycle import Decision
+from concerto.scheduling.cycle_result import Decision
+from concerto.scheduling.gangs.recovery import note_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +63,8 @@ class BindingPipeline:
         await wait_unless_leading(self._context.may_write)
         stored, refused = await self._records.store([d.assignment for d in decisions])
         point("after-store")
-        for record in stored:
-            self._start(record, by_uid)
+        refused_gangs = {gang for refusal in refused if (gang := refusal.assignment.gang)}
+        self._start(stored, by_uid, refused_gangs)
         for refusal in refused:
             logger.error("%s/%s: %s", refusal.assignment.namespace, refusal.assignment.name, refusal.message)
             if refusal.by_content:
@@ -72,34 +74,75 @@ class BindingPipeline:
                 by_uid[refusal.assignment.uid], f"The placement record could not be written: {refusal.message}"
             )
 
-    def _start(self, record: PlacementRecord, by_uid: dict[str, Decision]) -> None:
-        for assignment in record.assignments:
-            if assignment.reservation is not None:
-                self.on_consumed(*assignment.reservation)
-            decision = by_uid[assignment.uid]
-            steps = self._steps_of(decision)
-            for step in steps:
-                step.begin(decision, record.name)
-            if steps:
-                self._spawn(self._preparing, self._prepare(decision))
-            else:
-                self._spawn(self._binding, self._bind(decision))
+    def _start(
+        self, records: Sequence[PlacementRecord], by_uid: dict[str, Decision], refused_gangs: set[GroupKey]
+    ) -> None:
+        """Bind what is stored: pods of a gang together, if all of them are stored, and all others one by one."""
+        gangs: dict[GroupKey, list[Decision]] = {}
+        for record in records:
+            for assignment in record.assignments:
+                decision = by_uid[assignment.uid]
+                if assignment.gang in refused_gangs:
+                    self._give_back(decision, "The placement of another pod of its PodGroup could not be stored")
+                    continue
+                if assignment.reservation is not None:
+                    self.on_consumed(*assignment.reservation)
+                for step in self._steps_of(decision):
+                    step.begin(decision, record.name)
+                if assignment.gang is None:
+                    self._start_one(decision)
+                else:
+                    gangs.setdefault(assignment.gang, []).append(decision)
+        for decisions in gangs.values():
+            self._spawn(self._preparing, self._bind_gang(decisions))
+
+    def _start_one(self, decision: Decision) -> None:
+        if self._steps_of(decision):
+            self._spawn(self._preparing, self._prepare_and_bind(decision))
+        else:
+            self._spawn(self._binding, self._bind(decision))
+
+    async def _bind_gang(self, decisions: Sequence[Decision]) -> None:
+        """Run the binding steps of all pods of a gang, then bind all of them; undo all if one step fails."""
+        problems = await asyncio.gather(*(self._prepare(decision) for decision in decisions))
+        problem = next((problem for problem in problems if problem is not None), None)
+        if problem is not None:
+            for decision, own in zip(decisions, problems):
+                await self._unprepared(decision, own or f"Another pod of its PodGroup can't be bound: {problem}")
+            return
+        point("before-gang")
+        await asyncio.wait([self._spawn(self._binding, self._bind(decision)) for decision in decisions])
+        point("after-gang")
+        # Those that the API server refused go before all others, once others of their gang are bound
+        note_unfinished(self._cluster, [decision.assignment for decision in decisions])
+        self._pending.requeue_pod_groups()
 
     def _steps_of(self, decision: Decision) -> list[BindingStep]:
         return [step for step in self._steps if step.concerns(decision.assignment)]
 
-    async def _prepare(self, decision: Decision) -> None:
+    async def _prepare_and_bind(self, decision: Decision) -> None:
         """Run the pod's binding steps, then bind it; undo them all if one fails."""
-        problem = None
-        point("before-prepare")
-        for step in self._steps_of(decision):
+        problem = await self._prepare(decision)
+        if problem is None:
+            self._spawn(self._binding, self._bind(decision))
+        else:
+            await self._unprepared(decision, problem)
+
+    async def _prepare(self, decision: Decision) -> str | None:
+        """Run the pod's binding steps; returns why it can't be bound, if one fails."""
+        problem, steps = None, self._steps_of(decision)
+        if steps:
+            point("before-prepare")
+        for step in steps:
             problem = await step.prepare(decision)
             if problem is not None:
                 break
-        point("after-prepare")
-        if problem is None:
-            self._spawn(self._binding, self._bind(decision))
-            return
+        if steps:
+            point("after-prepare")
+        return problem
+
+    async def _unprepared(self, decision: Decision, problem: str) -> None:
+        """The pod is not bound: undo its steps, and decide on it again."""
         self._context.metrics.bindings.labels("unprepared").inc()
         await self._undo(decision)
         self._give_back(decision, problem)
@@ -161,11 +204,12 @@ class BindingPipeline:
         self._pending.requeue(self._cluster.forget(decision.pod.uid))
         self._pending.retry(decision.pod.uid)
 
-    def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         tasks.add(task)
         self._load.update(len(self._binding))
         task.add_done_callback(lambda task: self._on_end(tasks, task))
+        return task
 
     def _on_end(self, tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
         tasks.discard(task)

@@ -13,7 +13,7 @@ from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.controllers.pinning.preparation import PinningPreparation
 from concerto.controllers.scheduling.binding_load import PipelineSettings
-from concerto.scheduling.cycle import Decision
+from concerto.scheduling.cycle_result import Decision
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
 

@@ -6,7 +6,7 @@ from concerto.api.pod import PodView
 from concerto.kube import Object
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import PODS
-from concerto.scheduling.cycle import Decision
+from concerto.scheduling.cycle_result import Decision
 
 _MAX_NOTE_BYTES = 1024
 """What the API server takes as an event's note."""

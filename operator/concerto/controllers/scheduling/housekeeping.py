@@ -10,6 +10,7 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube.references import build_event_subject
 from concerto.kube.resources import NODE_CAPACITIES, PODS
+from concerto.scheduling.gangs.recovery import note_unfinished
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Housekeeping:
                 self._reports.report_overdue_pods()
                 self._reports.report_stale_agents()
                 report_at = context.clock() + settings.report_interval_seconds
-            self._records.adopt_found()
+            note_unfinished(self._cluster, self._records.adopt_found())
+            self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
             deleted = await self._records.delete_closable()
             wait = settings.interval_seconds if deleted else min(2 * wait, settings.max_interval_seconds)

@@ -17,6 +17,7 @@ from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.pod import PodView
 from concerto.api.poddisruptionbudget import DisruptionBudget
+from concerto.api.podgroup import PodGroup
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.placement_records import PlacementRecord, read_record
@@ -88,7 +89,9 @@ class Informers:
         placement_records: the operator's own PodReservations.
         namespaces: Namespaces, whose labels pod affinity may select by.
         budgets: PodDisruptionBudgets. One that cannot be read protects no pod.
+        pod_groups: PodGroups. Pods of one that cannot be read wait as if it did not exist.
         capacity_uids: UIDs of NodeCapacities by node: ``kubectl describe`` finds events by UID alone.
+        on_first_group: called when a pod that names a PodGroup is seen.
     """
 
     def __init__(self, parts: SchedulerParts, metrics: Metrics, clock: Callable[[], float]) -> None:
@@ -106,6 +109,7 @@ class Informers:
         self._volumes = parts.volumes
         self._clock = clock
         self.capacity_uids: dict[str, str] = {}
+        self.on_first_group: Callable[[], None] = lambda: None
 
         def informer(
             kind: str,
@@ -144,6 +148,7 @@ class Informers:
         )
 
         self.budgets = informer("PodDisruptionBudget", DisruptionBudget.from_raw, self._put_budget, self._remove_budget)
+        self.pod_groups = informer("PodGroup", PodGroup.from_raw, self._put_group, self._remove_group)
 
     def on_capacity(self, old: Object | None, new: Object | None) -> None:
         """A NodeCapacity appeared, changed or went."""
@@ -176,6 +181,9 @@ class Informers:
             self._pending.remove_pod(pod.uid)
         else:
             self._pending.add_pod(pod)
+        if pod.group:
+            self.on_first_group()
+            self._pending.requeue_pod_groups()
         return change
 
     def _remove_pod(self, obj: Object) -> Change:
@@ -184,6 +192,7 @@ class Informers:
         self._pins.on_pod(uid, "")
         self._volumes.on_pod(uid, "")
         self._pending.remove_pod(uid)
+        self._pending.requeue_pod_groups()
         return change
 
     def _unusable_pod(self, obj: Object) -> Change:
@@ -200,6 +209,16 @@ class Informers:
 
     def _remove_budget(self, obj: Object) -> Change:
         self._cluster.budgets.remove(obj["metadata"]["namespace"], obj["metadata"]["name"])
+        return Change.NOTHING
+
+    def _put_group(self, group: PodGroup) -> Change:
+        self._cluster.pod_groups.set_group(group)
+        self._pending.requeue_pod_groups()
+        return Change.NOTHING
+
+    def _remove_group(self, obj: Object) -> Change:
+        self._cluster.pod_groups.remove_group((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        self._pending.requeue_pod_groups()
         return Change.NOTHING
 
     def _put_record(self, record: PlacementRecord) -> Change:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from concerto.scheduling.cycle import CycleResult
+from concerto.scheduling.cycle_result import CycleResult
 
 
 @dataclass(frozen=True)

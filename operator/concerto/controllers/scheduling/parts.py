@@ -12,6 +12,7 @@ from concerto.controllers.scheduling.binding_steps import BindingStep, PinningSt
 from concerto.controllers.scheduling.outcome_counts import OutcomeCounts
 from concerto.controllers.scheduling.pending import PendingPods
 from concerto.controllers.scheduling.placement_records import PlacementRecords
+from concerto.controllers.scheduling.pod_group_status import PodGroupStatus
 from concerto.controllers.scheduling.profiles_in_use import ProfilesInUse
 from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
 from concerto.controllers.volumes.binder import VolumeBinder
@@ -36,6 +37,7 @@ class SchedulerParts:
         volumes: binds the volumes that pods claim.
         steps: what has to be ready before a pod is bound, in order.
         load: what bindings in flight hold back.
+        group_status: writes the conditions of PodGroups.
     """
 
     cluster: ClusterState
@@ -48,6 +50,7 @@ class SchedulerParts:
     volumes: VolumeBinder
     steps: Sequence[BindingStep]
     load: BindingLoad
+    group_status: PodGroupStatus
 
 
 def build_parts(
@@ -75,6 +78,8 @@ def build_parts(
     pinning = PreparationSettings(settings.binding_timeout_seconds)
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
     pending = PendingPods(cluster, profiles, reporter, context.clock)
+    group_status = PodGroupStatus(context.session, cluster, context.clock)
+    pending.on_pod_groups = group_status.note_changed
     claims = ClaimWrites(context.session, context.may_write, ClaimWriteSettings(settings.binding_timeout_seconds))
     volumes = VolumeBinder(cluster, claims, pending.__contains__)
     return SchedulerParts(
@@ -89,4 +94,5 @@ def build_parts(
         # Claims may take minutes, for which no CPUs are to be kept free
         steps=(VolumeStep(volumes, profiles), PinningStep(cluster, pins, profiles, context.clock, settings)),
         load=load,
+        group_status=group_status,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
 from concerto.api.volumes import ClaimKey
 from concerto.controllers.scheduling.unschedulable import UnschedulableReporter
 from concerto.scheduling.profile import Profile
@@ -20,6 +21,7 @@ class PendingPods:
     Attributes:
         queue: those that the operator places.
         work: set when a cycle may have something to decide.
+        on_pod_groups: given the PodGroups that have changed, or whose pods have.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class PendingPods:
             reporter: reports on pods that find no node.
             clock: seconds since the epoch.
         """
+        self.on_pod_groups: Callable[[Collection[GroupKey]], None] = lambda keys: None
         self.queue = Queue(signatures=cluster.signatures)
         self.work = asyncio.Event()
         self._cluster = cluster
@@ -91,6 +94,19 @@ class PendingPods:
     def requeue_users(self, claim: ClaimKey) -> None:
         """A claim changed in a way that may let pods that use it find a node."""
         self.queue.requeue_users(claim)
+        self.work.set()
+
+    def requeue_pod_groups(self) -> None:
+        """PodGroups or their pods may have changed: where they have, that may let the pods find nodes."""
+        if changed := self._cluster.pod_groups.take_changed():
+            for key in changed:
+                self.queue.requeue_pod_group(key)
+            self.on_pod_groups(changed)
+            self.work.set()
+
+    def look_at_pod_group(self, key: GroupKey) -> None:
+        """Another look at the pods of a PodGroup is due."""
+        self.queue.requeue_pod_group(key)
         self.work.set()
 
     def retry(self, uid: str) -> None:

@@ -25,6 +25,8 @@ from concerto.scheduling.state.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
+_MAX_ASSIGNMENTS = 250
+"""Of one record (CRD: maxItems)."""
 _MAX_CONCURRENT_DELETIONS = 16
 """When many agents report again at once, many records come due together."""
 _RECORD_AFTER_SECONDS = 10.0
@@ -99,7 +101,16 @@ class PlacementRecords:
         return self._by_uid[uid][1] if uid in self._by_uid else None
 
     async def store(self, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
-        """Write the record of a cycle, and count what was stored as open; see `store`."""
+        """Write the record of a cycle, and count what was stored as open; see `store`. A large gang takes several."""
+        stored: list[PlacementRecord] = []
+        refused: list[Refused] = []
+        for begin in range(0, len(assignments), _MAX_ASSIGNMENTS):
+            more, worse = await self._store(assignments[begin : begin + _MAX_ASSIGNMENTS])
+            stored += more
+            refused += worse
+        return stored, refused
+
+    async def _store(self, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
         name = self._storing = f"cycle-{self._instance}-{next(self._sequence):06d}"
         context = self._context
         report = _StoreFailures(context, assignments)

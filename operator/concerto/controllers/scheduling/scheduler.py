@@ -21,8 +21,10 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.scheduling.cycle import CycleResult, schedule
-from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.cycle_result import CycleResult
+from concerto.scheduling.gangs.recovery import note_unfinished
+from concerto.scheduling.reasons import UNSCHEDULABLE, Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
 
@@ -32,6 +34,8 @@ MIN_CYCLE_INTERVAL_SECONDS = 0.05
 """No two cycles start closer together, so that a burst of pods becomes one placement record. A cycle that ran out of
 time leaves the event loop to others for as long."""
 
+_ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
+"""What may be possible once room is not held for a gang any more."""
 _MAX_LOGGED = 100
 """Different errors of plugins that are remembered, so that each is logged once."""
 
@@ -54,6 +58,7 @@ class Scheduler:
         self._housekeeping = housekeeping
         self._generator = np.random.default_rng()
         self._logged: set[str] = set()
+        self._hold_ends_at = -math.inf
 
     async def run(self) -> None:
         """Decide and bind until cancelled; only the leader does, and only after every reflector was refreshed."""
@@ -62,21 +67,23 @@ class Scheduler:
         for record in sorted(adopted, key=lambda record: record.created_at or 0.0):
             if record.created_at is not None:
                 recall_work(parts.cluster, record.assignments, record.created_at)
+        note_unfinished(parts.cluster, chain.from_iterable(record.assignments for record in adopted))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
             group.create_task(self._housekeeping.run())
             group.create_task(parts.reporter.run())
+            group.create_task(parts.group_status.run())
             group.create_task(parts.pins.run())
             group.create_task(self._pipeline.run())
 
     async def _decide(self) -> None:
         parts, clock = self._parts, asyncio.get_running_loop().time
-        out_of_time = False
+        out_of_time, postponed = False, ""
         while True:
             await parts.load.below_limit.wait()
             now = self._context.clock()
             heads = parts.pending.queue.heads(now, resume=out_of_time)
-            first = next(heads, None)
+            first = parts.pending.queue.get(postponed) or next(heads, None)
             if first is None:
                 await parts.pending.wait_for_work(now)
                 continue
@@ -92,15 +99,27 @@ class Scheduler:
                     spent=partial(_cpu_seconds_since, cpu),
                 )
                 self._take(result, now)
-            out_of_time = result.out_of_time
+            out_of_time, postponed = result.out_of_time, result.postponed.uid if result.postponed else ""
             if math.isfinite(result.look_again_at):
                 asyncio.get_running_loop().call_later(
                     max(MIN_CYCLE_INTERVAL_SECONDS, result.look_again_at - now), parts.pending.requeue, Change.CAPACITY
                 )
+            if result.released:
+                parts.pending.requeue(_ROOM)
+            self._end_hold_at(result.held_until, now)
             if result.decisions:
                 await self._pipeline.carry_out(result.decisions)
             rest = MIN_CYCLE_INTERVAL_SECONDS - (clock() - started)
             await asyncio.sleep(MIN_CYCLE_INTERVAL_SECONDS if result.out_of_time else max(0.0, rest))
+
+    def _end_hold_at(self, until: float, now: float) -> None:
+        """Have a cycle look at the gang that holds room once its time is over."""
+        holder = self._parts.cluster.pod_groups.held_room.holder
+        if holder is None or until == self._hold_ends_at or not math.isfinite(until):
+            return
+        self._hold_ends_at = until
+        wait = max(MIN_CYCLE_INTERVAL_SECONDS, until - now)
+        asyncio.get_running_loop().call_later(wait, self._parts.pending.look_at_pod_group, holder)
 
     def _take(self, result: CycleResult, now: float) -> None:
         """Bring the queue, the reports and the metrics up to date with a cycle's result."""
@@ -116,16 +135,25 @@ class Scheduler:
             parts.reporter.note(failure.pod, failure.diagnosis)
             for alike in queue.not_among_heads(failure.pod.uid):
                 parts.reporter.note(alike, failure.diagnosis)
-            if failure.error is None:
+            if failure.error is None and failure.diagnosis.gang is None:
                 self.on_unschedulable(failure.pod, failure.diagnosis)
-            elif (where := repr(failure.error)) not in self._logged:
+            elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)
+        for key, diagnosis in result.gangs.items():
+            parts.group_status.note(key, diagnosis)
+            metrics.gangs.labels(_outcome_of_gang(diagnosis)).inc()
         parts.counts.add(result)
         for (_, plugin), nodes in result.abstentions.items():
             metrics.abstentions.labels(plugin).inc(nodes)
         metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
         metrics.pending.set(len(queue))
+
+
+def _outcome_of_gang(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None:
+        return "placed"
+    return "unschedulable" if diagnosis.condition_reason == UNSCHEDULABLE else "waiting"
 
 
 def _cpu_seconds_since(began: float) -> float:

@@ -22,7 +22,7 @@ from concerto.kube import ApiError, KubeError, Object, Session
 from concerto.kube.events import EventRecorder
 from concerto.kube.resources import PODS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
-from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.reasons import UNSCHEDULABLE, Diagnosis
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class _Waiting:
     message: str
     reasons: frozenset[str]
     since: float
+    reason: str = UNSCHEDULABLE
     preemption: str = ""
     reported: frozenset[str] | None = None  # the reasons of the last report
     reported_at: float = float("-inf")
@@ -84,9 +85,9 @@ class UnschedulableReporter:
         known = self._waiting.get(pod.uid)
         reasons = frozenset(diagnosis.reasons)
         if known is None:
-            self._waiting[pod.uid] = _Waiting(pod, diagnosis.message, reasons, self._clock())
-        else:
-            known.pod, known.message, known.reasons = pod, diagnosis.message, reasons
+            known = self._waiting[pod.uid] = _Waiting(pod, diagnosis.message, reasons, self._clock())
+        known.pod, known.message, known.reasons = pod, diagnosis.message, reasons
+        known.reason = diagnosis.condition_reason
 
     def note_preemption(self, uid: str, message: str) -> str:
         """What came of the search for pods to evict for a pod without a node; returns all that is known of it."""
@@ -148,7 +149,9 @@ class UnschedulableReporter:
             await self._session.request(
                 "PATCH",
                 PODS.path(pod.namespace, pod.name, "status"),
-                body=Patch(STRATEGIC_PATCH, build_unschedulable_patch(pod, waiting.text, wall_timestamp())),
+                body=Patch(
+                    STRATEGIC_PATCH, build_unschedulable_patch(pod, waiting.text, wall_timestamp(), waiting.reason)
+                ),
                 attempts=1,
             )
         except ApiError as error:
@@ -157,7 +160,7 @@ class UnschedulableReporter:
             logger.info("%s/%s: %s", pod.namespace, pod.name, error)
 
 
-def build_unschedulable_patch(pod: PodView, message: str, now: str) -> Object:
+def build_unschedulable_patch(pod: PodView, message: str, now: str, reason: str = UNSCHEDULABLE) -> Object:
     """A strategic merge patch that sets PodScheduled=False and no other condition; the UID is a precondition."""
     # The time moves with the status only: autoscalers and people measure by it how long the pod waits
     since = now if pod.unscheduled_since is None else format_timestamp(pod.unscheduled_since)
@@ -169,7 +172,7 @@ def build_unschedulable_patch(pod: PodView, message: str, now: str) -> Object:
                     "type": "PodScheduled",
                     "status": "False",
                     # A cluster autoscaler buys nodes for pods that are Unschedulable
-                    "reason": "SchedulerError" if pod.shape.unsupported else "Unschedulable",
+                    "reason": "SchedulerError" if pod.shape.unsupported else reason,
                     "message": message,
                     "lastTransitionTime": since,
                 }

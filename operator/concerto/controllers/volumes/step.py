@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from concerto.api.podreservation import Assignment
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.controllers.volumes.binder import VolumeBinder
-from concerto.scheduling.cycle import Decision
+from concerto.scheduling.cycle_result import Decision
 from concerto.scheduling.profile import Profile
 
 

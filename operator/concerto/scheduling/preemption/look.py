@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
-from concerto.scheduling.cycle import query_for
 from concerto.scheduling.framework import Reach
 from concerto.scheduling.nominated_room import RowTrial
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.victims import choose_victims
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.what_if import RowWhatIf
 

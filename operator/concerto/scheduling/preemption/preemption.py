@@ -9,7 +9,6 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import PreemptionPolicy
-from concerto.scheduling.cycle import query_for
 from concerto.scheduling.feasibility import Feasibility
 from concerto.scheduling.framework import Query, Reach
 from concerto.scheduling.nominated_room import Prepared
@@ -18,6 +17,7 @@ from concerto.scheduling.preemption.eligibility import NEVER, why_not_eligible
 from concerto.scheduling.preemption.look import NO_VICTIMS, NodeLook
 from concerto.scheduling.preemption.search import NOT_HELPFUL, CandidateSearch
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.reasons import Diagnosis, diagnose
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Ints

@@ -35,6 +35,7 @@ from concerto.scheduling.state.nodes import Nodes
 from concerto.scheduling.state.nominations import Nominations
 from concerto.scheduling.state.placed_pods import PlacedPods, is_accounted_alike
 from concerto.scheduling.state.pod_counts import PodCounts
+from concerto.scheduling.state.pod_groups import PodGroups
 from concerto.scheduling.state.pod_index import PodIndex
 from concerto.scheduling.state.pod_terms import TermsOnRows
 from concerto.scheduling.state.pods_on_rows import PodsOnRows
@@ -68,6 +69,7 @@ class ClusterState:
         exclusive: what exclusive CPUs take of nodes beyond requests.
         nominations: pods that room is being made for.
         budgets: PodDisruptionBudgets.
+        pod_groups: PodGroups and their pods.
         volumes: storage, what pods use of it, and what decisions have reserved; reflectors change it directly.
         filtered_by: the indexes that filters read; a pod that is removed and added again leaves them as they were.
     """
@@ -82,7 +84,7 @@ class ClusterState:
         self.pod_counts, self.load, self.kinds, self.cpus = PodCounts(), Load(), KindLoads(), CPUs()
         self.namespaces, self.pods_on, self.budgets = Namespaces(), PodsOnRows(), DisruptionBudgets()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
-        self.nominations, self.images = Nominations(self.is_placed), ImageIndex()
+        self.nominations, self.images, self.pod_groups = Nominations(self.is_placed), ImageIndex(), PodGroups()
         self.filtered_by: tuple[PodIndex, ...] = (self.resources, self.usage, self.ports, self.terms.refusing)
         self.filtered_by += (self.pod_counts, self.kinds, self.volumes)
         self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.terms.preferring, self.large_pods)
@@ -137,6 +139,7 @@ class ClusterState:
     def set_pod(self, pod: PodView, now: float) -> Change:
         """A pod as the API server has it now: waiting, bound, or ended."""
         self.load.time_is(now)
+        self.pod_groups.set_pod(pod)
         change = self._follow(lambda: self.ledger.set_pod(pod, now)) | self.nominations.set_pod(pod)
         if pod.terminal or self.ledger.has_ended(pod.uid):
             change |= self._remove_pod(pod.uid)
@@ -154,6 +157,7 @@ class ClusterState:
 
     def remove_pod(self, uid: str) -> Change:
         """The pod is gone from the API server."""
+        self.pod_groups.remove_pod(uid)
         change = self._follow(lambda: self.ledger.remove_pod(uid)) | self.nominations.withdraw(uid)
         return change | self._remove_pod(uid)
 
@@ -234,7 +238,9 @@ class ClusterState:
 
     # --- decisions
 
-    def assume(self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0) -> bool:
+    def assume(
+        self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0, *, gives_work: bool = True
+    ) -> bool:
         """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended.
 
         Args:
@@ -243,6 +249,7 @@ class ClusterState:
             now: seconds since the epoch.
             millicores: CPU that is claimed for a large pod until its node's agent reports what it takes, or has counted
                 it for a minute without naming it.
+            gives_work: whether the pod counts towards its node's pace now. What is taken back does not undo that.
         """
         if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
             return False
@@ -250,7 +257,8 @@ class ClusterState:
         self._add_pod(pod, assignment.node, bound=False)
         self.volumes.reservations.reserve(pod.uid, assignment.volumes)
         row = self.row_of[assignment.node]
-        self.kinds.give_work(pod, row, now)
+        if gives_work:
+            self.kinds.give_work(pod, row, now)
         if millicores > 0.0:
             self.large_pods.claim(pod.uid, row, millicores)
             self.measured.update(row)

@@ -62,7 +62,10 @@ class PodCapacity(FilterDefaults):
             fits |= (kinds.loads.cpu_left(rows) > 0.0) & kinds.loads.fits_memory(cost, rows)
         elif draining.any() and not kinds.is_large(cost):
             fits &= ~draining
-        room = query.is_measured(rows) & fits & kinds.loads.paced(cost, rows, query.now)
+        room = query.is_measured(rows) & fits
+        if query.starts_together:
+            return room
+        room &= kinds.loads.paced(cost, rows, query.now)
         if cost.basis != "Ended":
             room &= kinds.may_run(query.pod, cost, rows)
         return room

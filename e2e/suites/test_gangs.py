@@ -1,0 +1,191 @@
+"""Gangs on a real API server: placed together or not at all, also where the operator dies in between.
+
+Nodes are mere API objects with 4 CPUs each, and pods on them do not run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
+from concerto.kube.failpoints import VARIABLE
+from e2e.testbed.clusters import Cluster
+from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
+from e2e.testbed.requirements import require_local_plane
+from e2e.testbed.system import hollow_nodes
+from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
+
+NODES = 2
+TURNS = int(os.environ.get("CONCERTO_FAILPOINT_TURNS", "0"))
+POINTS = ("after-store 1", "before-gang 1", "before-binding 3", "after-binding 2", "after-gang 1")
+"""Where the operator dies, and at which time that it gets there."""
+
+
+@pytest.fixture(scope="module")
+def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("failpoint") / "failpoint"
+
+
+@pytest.fixture(scope="module")
+def operator(concerto_cluster: Cluster, failpoint: Path) -> Iterator[Process]:
+    plane = require_local_plane(concerto_cluster)
+    if not plane.serves_pod_groups:
+        pytest.skip("this release has no PodGroups: they came with Kubernetes 1.37 (scheduling.k8s.io/v1beta1)")
+    plane.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "test-vip"},
+            "value": 1000, "preemptionPolicy": "Never",
+        }
+    )  # fmt: skip
+    process = operator_process(plane, plane.work_dir, "operator-gangs", QUICK_LEASE, restarts=True)
+    process.command = ["env", f"{VARIABLE}={failpoint}", *process.command]
+    with hollow_nodes(plane, NODES, "--api-only", "--max-pods", "50", "--prefix", "gang"):
+        process.start()
+        try:
+            process.wait_ready()
+            yield process
+            assert process.max_loop_held_seconds() < MAX_HELD_SECONDS, "a callback held up everything else"
+        finally:
+            process.stop()
+
+
+def pod_group(namespace: str, name: str, min_count: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}},
+    }  # fmt: skip
+
+
+def pod(namespace: str, name: str, group: str = "", cpu: str = "1", **spec: Any) -> dict[str, Any]:
+    body = {
+        "schedulerName": "concerto",
+        "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "c", "image": "none.invalid/none", "resources": {"requests": {"cpu": cpu}}}],
+    }
+    body |= {"schedulingGroup": {"podGroupName": group}} if group else {}
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": name}, "spec": body | spec,
+    }  # fmt: skip
+
+
+def gang(namespace: str, name: str, count: int, **spec: Any) -> list[dict[str, Any]]:
+    return [pod(namespace, f"{name}-{i}", name, **spec) for i in range(count)]
+
+
+def nodes_of(cluster: Cluster, namespace: str, prefix: str = "") -> dict[str, str]:
+    """Node by pod, of the pods that are bound."""
+    items = cluster.get("pods", "-n", namespace)["items"]
+    found = {item["metadata"]["name"]: item["spec"].get("nodeName", "") for item in items}
+    return {name: node for name, node in found.items() if node and name.startswith(prefix)}
+
+
+def bound(cluster: Cluster, namespace: str, prefix: str, count: int) -> dict[str, str]:
+    def all_of_them() -> dict[str, str] | None:
+        found = nodes_of(cluster, namespace, prefix)
+        return found if len(found) == count else None
+
+    return dict(eventually(f"{count} pods {prefix}… are bound", all_of_them, 3 * PATIENCE_SECONDS))
+
+
+def condition(cluster: Cluster, namespace: str, name: str) -> tuple[str, str, str]:
+    """Status, reason and message of PodGroupInitiallyScheduled, once it is there."""
+
+    def found() -> dict[str, Any] | None:
+        status = cluster.get("podgroup", name, "-n", namespace).get("status") or {}
+        return next((c for c in status.get("conditions", ()) if c["type"] == "PodGroupInitiallyScheduled"), None)
+
+    it = eventually("the PodGroup has its condition", found)
+    return it["status"], it["reason"], it["message"]
+
+
+def pod_condition(cluster: Cluster, namespace: str, name: str) -> dict[str, str]:
+    def found() -> dict[str, str] | None:
+        status = cluster.get("pod", name, "-n", namespace)["status"]
+        return next((c for c in status.get("conditions", ()) if c["type"] == "PodScheduled"), None)
+
+    return dict(eventually("the pod has its condition", found))
+
+
+def test_a_gang_that_needs_both_nodes_waits_for_its_last_pod_and_is_bound_together(
+    concerto_cluster, operator, namespace
+):
+    cluster = concerto_cluster
+    pods = gang(namespace, "g", 6)
+    cluster.apply(*pods[:1], pod(namespace, "alone"))
+    bound(cluster, namespace, "alone", 1)
+    text = "0/2 nodes are available: waiting for PodGroup g to appear."
+    assert pod_condition(cluster, namespace, "g-0")["message"] == text
+    cluster.apply(pod_group(namespace, "g", 6), *pods[1:5])
+    status, reason, message = condition(cluster, namespace, "g")
+    assert (status, reason) == ("False", "Unschedulable")
+    assert "waiting for 6 pods of PodGroup g, of which " in message
+    assert pod_condition(cluster, namespace, "g-4")["reason"] == "WaitingForPodGroup"
+    assert nodes_of(cluster, namespace, "g-") == {}
+    cluster.apply(pods[5])
+    assert len(set(bound(cluster, namespace, "g-", 6).values())) == NODES
+    eventually("the condition is True", lambda: condition(cluster, namespace, "g")[:2] == ("True", "Scheduled"))
+
+
+def test_a_gang_that_does_not_fit_takes_nothing_and_small_pods_pass(concerto_cluster, operator, namespace):
+    cluster = concerto_cluster
+    cluster.apply(*(pod(namespace, f"service-{i}", cpu="2") for i in range(2)))
+    bound(cluster, namespace, "service-", 2)
+    cluster.apply(pod_group(namespace, "g", 6), *gang(namespace, "g", 6))
+    status, reason, message = condition(cluster, namespace, "g")
+    assert (status, reason) == ("False", "Unschedulable")
+    assert message.endswith("PodGroup g needs 6 more pods at once, and only 4 found nodes.")
+    cluster.apply(pod(namespace, "small"))
+    bound(cluster, namespace, "small", 1)
+    assert nodes_of(cluster, namespace, "g-") == {}
+    cluster.kubectl("delete", "pod", "-n", namespace, "service-0", "small", "--grace-period=0", "--force")
+    assert len(bound(cluster, namespace, "g-", 6)) == 6
+
+
+def test_groups_that_nobody_can_place_cost_only_themselves(concerto_cluster, operator, namespace):
+    cluster = concerto_cluster
+    many = [pod_group(namespace, f"few-{i}", 3) for i in range(40)]
+    many += [pod(namespace, f"few-{i}-0", f"few-{i}") for i in range(40)]
+    cluster.apply(
+        *many, pod_group(namespace, "absurd", 2**31 - 1), pod(namespace, "absurd-0", "absurd"),
+        pod_group(namespace, "mixed", 2), pod(namespace, "mixed-0", "mixed"),
+        pod(namespace, "mixed-1", "mixed", priorityClassName="test-vip"), pod(namespace, "small"),
+    )  # fmt: skip
+    bound(cluster, namespace, "small", 1)
+    assert condition(cluster, namespace, "absurd")[:2] == ("False", "SchedulerError")
+    assert "Concerto places at most 1000 at once" in condition(cluster, namespace, "absurd")[2]
+    assert "should have the same priority" in condition(cluster, namespace, "mixed")[2]
+    assert nodes_of(cluster, namespace).keys() == {"small"}
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("point", POINTS)
+def test_no_gang_is_left_half_bound_where_the_operator_dies(
+    concerto_cluster, operator, failpoint, namespace, point, say
+):
+    cluster = concerto_cluster
+    name, times = point.split()
+    for turn in range(TURNS or 1):
+        of = f"g{turn}"
+        operator.wait_ready()
+        pending = failpoint.with_suffix(".new")
+        pending.write_text(f"{name} kill {times}")
+        pending.rename(failpoint)
+        rivals = [pod(namespace, f"vip{turn}-{i}", priorityClassName="test-vip") for i in range(8)]
+        cluster.apply(pod_group(namespace, of, 6), *gang(namespace, of, 6))
+        eventually(f"{point} is reached", lambda: not failpoint.exists(), PATIENCE_SECONDS)
+        # The successor finds pods of a higher priority that would take all the room
+        cluster.apply(*rivals)
+        eventually("all room is taken", lambda: len(nodes_of(cluster, namespace)) == 8, 3 * PATIENCE_SECONDS)
+        got = len(nodes_of(cluster, namespace, f"{of}-"))
+        say(f"{point}, turn {turn}: {got} of 6 pods are bound after the recovery, before there is more room")
+        assert got in (0, 6)
+        cluster.kubectl("delete", "pod", "-n", namespace, *(each["metadata"]["name"] for each in rivals), "--force")
+        bound(cluster, namespace, f"{of}-", 6)
+        cluster.kubectl("delete", "pod", "-n", namespace, "--all", "--grace-period=0", "--force")
+        eventually("the pods are gone", lambda: not cluster.get("pods", "-n", namespace)["items"])

@@ -1,0 +1,158 @@
+"""The condition PodGroupInitiallyScheduled of PodGroups, as kube-scheduler writes it.
+
+Once it is True it stays so. A group that waits for a moment is no news: False is written after a while, and again only
+when the reasons have changed and some time has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from concerto.api.podgroup import INITIALLY_SCHEDULED, GroupKey, PodGroup
+from concerto.controllers.runtime.clock import wall_timestamp
+from concerto.kube import ApiError, KubeError, Object, Session
+from concerto.kube.resources import POD_GROUPS
+from concerto.kube.session import STRATEGIC_PATCH, Patch
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.cluster import ClusterState
+
+logger = logging.getLogger(__name__)
+
+_MAX_MESSAGE = 32768
+"""What the API server takes."""
+
+
+@dataclass(frozen=True)
+class PodGroupStatusSettings:
+    """When conditions are written.
+
+    Attributes:
+        patience_seconds: a group that is scheduled within this time gets no condition before that.
+        repeat_seconds: between two conditions of one group that is not scheduled.
+        tick_seconds: how often groups that are due are looked for.
+        max_writes_per_tick: conditions in one tick.
+    """
+
+    patience_seconds: float = 2.0
+    repeat_seconds: float = 30.0
+    tick_seconds: float = 0.5
+    max_writes_per_tick: int = 20
+
+
+@dataclass(slots=True)
+class _Waiting:
+    diagnosis: Diagnosis
+    since: float
+    written: frozenset[str] | None = None  # the reasons of the last condition
+    written_at: float = float("-inf")
+
+
+class PodGroupStatus:
+    """Knows which PodGroups have news, and writes their conditions in `run`."""
+
+    def __init__(
+        self,
+        session: Session,
+        cluster: ClusterState,
+        clock: Callable[[], float],
+        settings: PodGroupStatusSettings | None = None,
+    ) -> None:
+        """Nothing is written before `run`."""
+        self._session = session
+        self._cluster = cluster
+        self._clock = clock
+        self._settings = settings or PodGroupStatusSettings()
+        self._changed: set[GroupKey] = set()
+        self._waiting: dict[GroupKey, _Waiting] = {}
+
+    def note_changed(self, keys: Iterable[GroupKey]) -> None:
+        """These PodGroups or their pods have changed."""
+        self._changed.update(keys)
+
+    def note(self, key: GroupKey, diagnosis: Diagnosis | None) -> None:
+        """A cycle has looked at the group: None, or why none of its pods was placed."""
+        waiting = self._waiting.get(key)
+        if diagnosis is None:
+            self._waiting.pop(key, None)
+        elif waiting is None:
+            self._waiting[key] = _Waiting(diagnosis, self._clock())
+        else:
+            waiting.diagnosis = diagnosis
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.tick_seconds)
+            await asyncio.gather(*(self._write(group, body) for group, body in self.due()))
+
+    def due(self) -> list[tuple[PodGroup, Object]]:
+        """Groups whose conditions are to be written now, and the conditions; at most so many as one tick writes."""
+        groups, now, limit = self._cluster.pod_groups, self._clock(), self._settings.max_writes_per_tick
+        found: list[tuple[PodGroup, Object]] = []
+        for key in list(self._changed):
+            if len(found) == limit:
+                return found
+            self._changed.discard(key)
+            group = groups.get(key)
+            if group is None:
+                self._waiting.pop(key, None)
+            elif group.scheduled[0] != "True" and self._is_scheduled(group):
+                self._waiting.pop(key, None)
+                found.append((group, build_condition_patch(group, "True", "Scheduled", "")))
+        for key, waiting in list(self._waiting.items()):
+            group = groups.get(key)
+            if group is None or group.scheduled[0] == "True":
+                del self._waiting[key]
+            elif len(found) < limit and self._is_due(waiting, now):
+                waiting.written, waiting.written_at = frozenset(waiting.diagnosis.reasons), now
+                reason = "SchedulerError" if _is_error(waiting.diagnosis) else "Unschedulable"
+                found.append((group, build_condition_patch(group, "False", reason, waiting.diagnosis.message)))
+        return found
+
+    def _is_due(self, waiting: _Waiting, now: float) -> bool:
+        settings = self._settings
+        is_news = waiting.written != frozenset(waiting.diagnosis.reasons)
+        waited = now - waiting.since >= settings.patience_seconds
+        return is_news and waited and now - waiting.written_at >= settings.repeat_seconds
+
+    def _is_scheduled(self, group: PodGroup) -> bool:
+        members = self._cluster.pod_groups.members(group.key)
+        return sum(self._cluster.is_bound(uid) for uid in members) >= max(1, group.min_count)
+
+    async def _write(self, group: PodGroup, body: Object) -> None:
+        try:
+            path = POD_GROUPS.path(group.namespace, group.name, "status")
+            await self._session.request("PATCH", path, body=Patch(STRATEGIC_PATCH, body), attempts=1)
+        except ApiError as error:
+            logger.debug(
+                "PodGroup %s/%s: %s", group.namespace, group.name, error
+            )  # it is gone, or another has its name
+        except KubeError as error:
+            self._changed.add(group.key)
+            logger.info("PodGroup %s/%s: %s", group.namespace, group.name, error)
+
+
+def _is_error(diagnosis: Diagnosis) -> bool:
+    return bool(diagnosis.error) or diagnosis.condition_reason == "SchedulerError"
+
+
+def build_condition_patch(group: PodGroup, status: str, reason: str, message: str) -> Object:
+    """A strategic merge patch that sets the condition and no other; the UID is a precondition."""
+    return {
+        "metadata": {"uid": group.uid},
+        "status": {
+            "conditions": [
+                {
+                    "type": INITIALLY_SCHEDULED,
+                    "status": status,
+                    "reason": reason,
+                    "message": message[:_MAX_MESSAGE],
+                    "observedGeneration": group.generation,
+                    "lastTransitionTime": wall_timestamp(),
+                }
+            ]
+        },
+    }

@@ -1,0 +1,83 @@
+"""What a scheduling cycle decides: placements, and pods without a node."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
+from concerto.api.podreservation import Assignment
+from concerto.scheduling.evaluation import Ranked
+from concerto.scheduling.reasons import Diagnosis
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A pod and where it goes; assumed in the cluster already.
+
+    Attributes:
+        pod: the pod.
+        assignment: the placement, as it is to be stored.
+        score: the node's weighted score, 0 to 100.
+        feasible: how many nodes were feasible.
+        top: the node and the next best ones, with the scores that each plugin gave them.
+        by_allocation: whether too few nodes were measured for every score by load, so that requests decided instead.
+    """
+
+    pod: PodView
+    assignment: Assignment
+    score: float
+    feasible: int
+    top: tuple[Ranked, ...] = ()
+    by_allocation: bool = False
+
+
+@dataclass(frozen=True)
+class Unschedulable:
+    """A pod for which there is no node now, and why; alike pods share one diagnosis.
+
+    Attributes:
+        pod: the pod.
+        diagnosis: why.
+        always_considered: whether nodes are drained for it. It is then among the heads of every cycle; a cycle without
+            it would give those nodes away.
+        error: what went wrong in a plugin; None where filters refused every node.
+    """
+
+    pod: PodView
+    diagnosis: Diagnosis
+    always_considered: bool = False
+    error: Exception | None = None
+
+
+@dataclass
+class CycleResult:
+    """What a cycle decided.
+
+    Attributes:
+        decisions: placements, in the order in which they were decided; at most the limit.
+        unschedulable: pods without a node.
+        has_more: whether it stopped before it had looked at all pods: at the limit of decisions, or out of time.
+        out_of_time: whether it stopped because its time was over.
+        abstentions: by (scheduler name, plugin), nodes of which it lacked metrics; a node counts once
+            for each signature.
+        look_again_at: when a node may be given the work of a pod that is without a node now, seconds since the epoch,
+            though nothing else has changed; infinity if that is not what such pods wait for.
+        postponed: a pod of a gang for which there was no room or time left; it is to be the first of the next cycle.
+        held_until: until when room is held for a gang, seconds since the epoch; infinity if none holds any.
+        released: whether room was held until now, so that pods that found none may find some.
+        gangs: what became of each gang that was looked at: None, or why none of its pods was placed.
+    """
+
+    decisions: list[Decision] = field(default_factory=list)
+    unschedulable: list[Unschedulable] = field(default_factory=list)
+    has_more: bool = False
+    out_of_time: bool = False
+    abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    look_again_at: float = math.inf
+    postponed: PodView | None = None
+    held_until: float = math.inf
+    released: bool = False
+    gangs: dict[GroupKey, Diagnosis | None] = field(default_factory=dict)

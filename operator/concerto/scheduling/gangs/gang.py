@@ -1,0 +1,136 @@
+"""Which pods are placed at once, and whether all of them are there. Pure. Source: kube-scheduler's GangScheduling.
+
+kube-scheduler's rules hold: the pods of a PodGroup wait until the PodGroup and ``minCount`` pods exist. Pods on nodes
+count towards ``minCount``, so that pods that come later are placed one by one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey, PodGroup
+from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.resources import PODS
+
+MAX_PODS = 1000
+"""Pods of one gang that are placed at once: they are decided on in one cycle, which holds up all others."""
+WAITING, ERROR = "WaitingForPodGroup", "SchedulerError"
+"""Reasons of the condition PodScheduled: a cluster autoscaler adds nodes for neither."""
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Pods that wait, of which enough are there.
+
+    Attributes:
+        key: of the PodGroup.
+        members: the pods that wait, in the order in which nodes are looked for: the largest first.
+        needed: how many of them have to find nodes at once, or none is placed; at least 1.
+        min_count: ``minCount`` of the group; the rest of it is on nodes already.
+    """
+
+    key: GroupKey
+    members: tuple[PodView, ...]
+    needed: int
+    min_count: int
+
+    @property
+    def spare(self) -> int:
+        """How many of them need not find nodes."""
+        return len(self.members) - self.needed
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """A group no pod of which can be placed now, whatever nodes there are.
+
+    Attributes:
+        key: of the PodGroup.
+        members: its pods that wait.
+        message: what it waits for, or what is wrong with it.
+        reason: of the condition PodScheduled of its pods: WAITING or ERROR.
+    """
+
+    key: GroupKey
+    members: tuple[PodView, ...]
+    message: str
+    reason: str
+
+
+def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
+    """The gang that a waiting pod is to be placed with; None if it is placed by itself."""
+    if not pod.group:
+        return None
+    groups, key = cluster.pod_groups, (pod.namespace, pod.group)
+    if key in groups.unfinished:
+        # It was decided before, and recorded: what the PodGroup says by now does not matter
+        recorded = groups.unfinished[key]
+        if members := tuple(each for each in _waiting(cluster, key) if each.uid in recorded):
+            return Gang(key, members, len(members), len(members))
+    group, pods = groups.get(key), groups.members(key)
+    if group is not None and not group.min_count and not group.unsupported:
+        return None
+    waiting = _waiting(cluster, key)
+    if group is None:
+        return NotReady(key, waiting, f"waiting for PodGroup {pod.group} to appear", WAITING)
+    placed = sum(cluster.is_placed(uid) for uid in pods)
+    needed = group.min_count - placed
+    if problem := _problem(group, pods.values(), needed):
+        return NotReady(key, waiting, problem, ERROR)
+    if needed <= 0:
+        return None
+    if len(waiting) < needed:
+        text = (
+            f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {placed + len(waiting)} are there"
+        )
+        return NotReady(key, waiting, text, WAITING)
+    return Gang(key, waiting[:MAX_PODS], needed, group.min_count)
+
+
+def could_fit(cluster: ClusterState, gang: Gang) -> bool:
+    """Whether the nodes that take pods are large enough in all for so many pods as have to find nodes at once."""
+    rows = np.flatnonzero(cluster.nodes.exists[: cluster.size] & ~cluster.nodes.unschedulable[: cluster.size])
+    wanted: Counter[str] = Counter({PODS: gang.needed})
+    for pod in gang.members[gang.spare :]:
+        wanted.update(pod.requests)
+    return all(amount <= cluster.resources.allocatable(name, rows).sum() for name, amount in wanted.items() if amount)
+
+
+def _problem(group: PodGroup, pods: Collection[PodView], needed: int) -> str:
+    """What is wrong with the group; empty if nothing is. Source: kube-scheduler's ``validatePodGroup``."""
+    if group.unsupported:
+        return f"PodGroup {group.name} has {', '.join(group.unsupported)}, which Concerto does not evaluate"
+    if needed > MAX_PODS:
+        return f"PodGroup {group.name} needs {needed} pods at once, and Concerto places at most {MAX_PODS} at once"
+    together = "all pods in a single pod group should have the same"
+    if len(names := {pod.scheduler_name for pod in pods}) > 1:
+        return f"{together} .spec.schedulerName set, got {_listed(names)}"
+    priorities = {pod.priority for pod in pods}
+    if group.priority is not None and priorities - {group.priority}:
+        wrong = priorities - {group.priority}
+        return f"{together} priority as the pod group's priority, got {_listed(wrong)} and {group.priority}"
+    if len(priorities) > 1:
+        return f"{together} priority, got {_listed(priorities)}"
+    if len({pod.preempts for pod in pods}) > 1:
+        return f"{together} preemption policy, got PreemptLowerPriority and Never"
+    return ""
+
+
+def _listed(values: Collection[object]) -> str:
+    return " and ".join(map(str, sorted(values, key=str)[:2]))
+
+
+def _waiting(cluster: ClusterState, key: GroupKey) -> tuple[PodView, ...]:
+    """The largest first: small pods find room beside large ones more easily than large ones beside small ones."""
+    pods = cluster.pod_groups.members(key).values()
+    return tuple(sorted((pod for pod in pods if pod.waiting and not cluster.is_placed(pod.uid)), key=_place))
+
+
+def _place(pod: PodView) -> tuple[int, int, float, str]:
+    shape = pod.shape
+    return -shape.nonzero_cpu_millicores, -shape.nonzero_memory_bytes, pod.created, pod.uid

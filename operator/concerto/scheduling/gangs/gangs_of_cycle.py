@@ -1,0 +1,95 @@
+"""What one cycle has found out about gangs. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
+from concerto.scheduling.evaluation import Evaluation
+from concerto.scheduling.gangs.gang import Gang, NotReady, gang_of
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.cluster import ClusterState
+
+
+class GangsOfCycle:
+    """The gangs of one cycle: each is looked at once.
+
+    Args:
+        cluster: the cluster.
+
+    Attributes:
+        hopeless: why gangs like these find no nodes in this cycle, in which room only gets less.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self.hopeless: dict[Hashable, Diagnosis] = {}
+        self._cluster = cluster
+        self._looked_at: set[GroupKey] = set()
+        self._one_by_one: set[GroupKey] = set()
+
+    def unfinished(self) -> list[PodView]:
+        """A pod of each gang of which other pods are bound already, and a placement record has the rest on nodes."""
+        groups = self._cluster.pod_groups
+        return [groups.members(key)[next(iter(recorded))] for key, recorded in groups.unfinished.items()]
+
+    def with_holder(self, heads: Iterable[PodView]) -> Iterator[PodView]:
+        """The same pods; before others of its priority, a pod of the gang that holds room: they would take it."""
+        groups = self._cluster.pod_groups
+        pods = groups.members(groups.held_room.holder).values() if groups.held_room.holder is not None else ()
+        holder = next((pod for pod in pods if pod.waiting and not self._cluster.is_placed(pod.uid)), None)
+        for pod in heads:
+            if holder is not None and pod.priority <= holder.priority:
+                yield holder
+                holder = None
+            yield pod
+        if holder is not None:
+            yield holder
+
+    def has_looked_at(self, pod: PodView) -> bool:
+        """Whether the pod's gang has been decided on in this cycle."""
+        return bool(pod.group) and (pod.namespace, pod.group) in self._looked_at
+
+    def decided(self, key: GroupKey) -> None:
+        """The gang has been decided on."""
+        self._looked_at.add(key)
+
+    def of(self, pod: PodView) -> Gang | NotReady | None:
+        """The gang that a waiting pod is to be placed with; None if it is placed by itself."""
+        if not pod.group or (key := (pod.namespace, pod.group)) in self._one_by_one:
+            return None
+        gang = gang_of(self._cluster, pod)
+        if gang is None:
+            self._one_by_one.add(key)
+        return gang
+
+    def recorded_row(self, pod: PodView) -> int | None:
+        """The row that a placement record has the pod on, if other pods of its gang are bound already."""
+        recorded = self._cluster.pod_groups.unfinished.get((pod.namespace, pod.group), {})
+        return self._cluster.row_of.get(recorded.get(pod.uid, ""))
+
+    def alike(self, gang: Gang) -> Hashable:
+        """What two gangs have in common of which both find nodes, or neither."""
+        signatures = self._cluster.signatures
+        first = gang.members[0]
+        pods = Counter((signatures.of(pod), pod.kind.key, self.recorded_row(pod)) for pod in gang.members)
+        return first.scheduler_name, first.priority, first.namespace, gang.needed, frozenset(pods.items())
+
+
+def best_if_recorded(evaluation: Evaluation, row: int) -> tuple[int, float] | None:
+    """The row that a placement record has a pod on and its score; None if anything but measurements is against it.
+
+    By measurements, the pod was decided on when it was recorded.
+    """
+    rows, feasible = np.array([row]), evaluation.feasible
+    if not evaluation.query.cluster.nodes.exists[row]:
+        return None
+    if any(not plugin.by_measurement and plugin.check(state, rows)[0] for plugin, state in evaluation.filters):
+        return None
+    feasible[row] = True  # for the pod itself; it is looked at again once the pod is there
+    score = float(evaluation.totals()[row])
+    feasible[row] = score > -np.inf
+    return (row, score) if feasible[row] else None

@@ -1,0 +1,109 @@
+"""PodGroups and their pods, whatever order they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey, PodGroup
+from concerto.scheduling.state.held_room import HeldRoom
+
+_NOBODY: Mapping[str, PodView] = {}
+
+
+class PodGroups:
+    """The PodGroups of all namespaces, and the pods that name them and have not ended.
+
+    Attributes:
+        unfinished: where a placement record has the pods of gangs of which others are bound already: node by UID. They
+            go before all others, or the gang would stay in halves.
+        held_room: which gang may hold room.
+    """
+
+    def __init__(self) -> None:
+        self.unfinished: dict[GroupKey, dict[str, str]] = {}
+        self.held_room = HeldRoom()
+        self._groups: dict[GroupKey, PodGroup] = {}
+        self._members: dict[GroupKey, dict[str, PodView]] = {}
+        self._group_of: dict[str, GroupKey] = {}
+        self._changed: set[GroupKey] = set()
+
+    # --- what is asked
+
+    def get(self, key: GroupKey) -> PodGroup | None:
+        """The PodGroup; None as long as none of that name is known."""
+        return self._groups.get(key)
+
+    def members(self, key: GroupKey) -> Mapping[str, PodView]:
+        """Pods that name the group, by UID: those that wait, and those on nodes."""
+        return self._members.get(key, _NOBODY)
+
+    def take_changed(self) -> set[GroupKey]:
+        """Groups for whose pods another look is worth while since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    # --- what is seen
+
+    def set_group(self, group: PodGroup) -> None:
+        """A PodGroup as the API server has it now."""
+        before = self._groups.get(group.key)
+        self._groups[group.key] = group
+        if before is None or _decides(before) != _decides(group):
+            self._changed.add(group.key)
+
+    def remove_group(self, key: GroupKey) -> None:
+        """The PodGroup is gone; its pods may linger."""
+        if self._groups.pop(key, None) is not None:
+            self._changed.add(key)
+
+    def set_pod(self, pod: PodView) -> None:
+        """A pod as the API server has it now; one that ends before it is bound is no member any more."""
+        if not pod.group:
+            return
+        if pod.terminal or (pod.deleting and not pod.node_name):
+            self.remove_pod(pod.uid)
+            return
+        key = (pod.namespace, pod.group)
+        members = self._members.setdefault(key, {})
+        before = members.get(pod.uid)
+        members[pod.uid] = pod
+        self._group_of[pod.uid] = key
+        if before is None or (before.waiting, before.node_name) != (pod.waiting, pod.node_name):
+            self._changed.add(key)
+        if pod.node_name:
+            self.finished(pod.uid)
+
+    def remove_pod(self, uid: str) -> None:
+        """The pod has ended or is gone."""
+        self.finished(uid)
+        key = self._group_of.pop(uid, None)
+        if key is None:
+            return
+        members = self._members[key]
+        del members[uid]
+        if not members:
+            del self._members[key]
+            self.held_room.gone(key)
+        self._changed.add(key)
+
+    # --- what is decided
+
+    def must_finish(self, key: GroupKey, uid: str, node: str) -> None:
+        """Other pods of its gang are bound already, and a placement record has this one on that node."""
+        if uid in self.members(key):
+            self.unfinished.setdefault(key, {})[uid] = node
+            self._changed.add(key)
+
+    def finished(self, uid: str) -> None:
+        """The pod is bound, or gone."""
+        key = self._group_of.get(uid)
+        if key is None or key not in self.unfinished:
+            return
+        self.unfinished[key].pop(uid, None)
+        if not self.unfinished[key]:
+            del self.unfinished[key]
+
+
+def _decides(group: PodGroup) -> tuple[object, ...]:
+    return group.uid, group.min_count, group.priority, group.unsupported

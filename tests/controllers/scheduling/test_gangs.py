@@ -1,0 +1,218 @@
+"""Gangs are bound together or not at all, whatever the API server answers and whenever the operator starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from concerto.api.podreservation import Assignment, build_placement_record
+from support.faulty_server import faulty, refuses, says
+from support.gang_builders import raw_group, raw_member
+from support.scheduler_builders import Scheduling, scheduling
+from support.scheduling_builders import raw_pod
+from support.waiting import eventually
+
+KEY = ("default", "g")
+
+
+def raw_node(name: str, cpu: str = "64") -> dict[str, Any]:
+    status = {
+        "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "2000"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "spec": {}, "status": status}
+
+
+class Server:
+    """Takes everything, but what a test refuses.
+
+    Attributes:
+        bound: names of the pods that were bound, and where, in order.
+        records: names of the pods in each placement record that was stored.
+        refuses_record: whether a record with these pods is refused.
+        refuses_binding: whether the binding of that pod is refused.
+    """
+
+    def __init__(self) -> None:
+        self.bound: dict[str, str] = {}
+        self.records: list[list[str]] = []
+        self.order: list[str] = []
+        self.refuses_record: Callable[[list[str]], bool] = lambda names: False
+        self.refuses_binding: Callable[[str], bool] = lambda name: False
+
+    async def __call__(self, request):
+        parts = request.path.strip("/").split("/")
+        body = await request.json() if request.can_read_body else {}
+        if request.method == "POST" and parts[-1] == "podreservations":
+            names = [each["name"] for each in body["spec"]["assignments"]]
+            if self.refuses_record(names):
+                return await refuses(422, "Invalid")(request)
+            self.records.append(names)
+            self.order.append("record")
+            stored = body | {"metadata": body["metadata"] | {"uid": "r", "resourceVersion": "7"}}
+            return await says(201, stored)(request)
+        if request.method == "POST" and parts[-1] == "binding":
+            name = parts[-2]
+            if self.refuses_binding(name):
+                return await refuses(403, "Forbidden")(request)
+            self.bound[name] = body["target"]["name"]
+            self.order.append("binding")
+            return await says(201)(request)
+        if request.method == "GET" and "pods" in parts:
+            name = parts[-1]
+            found = raw_member(name, nodeName=self.bound.get(name, ""))
+            return await says(200, found)(request)
+        return await says(200)(request)
+
+
+def see(made: Scheduling, *, nodes: Iterable[Any] = (), groups: Iterable[Any] = (), pods: Iterable[Any] = ()) -> None:
+    for each in nodes:
+        made.informers.nodes.on_change(None, each)
+    for each in groups:
+        made.informers.pod_groups.on_change(None, each)
+    for each in pods:
+        made.informers.pods.on_change(None, each)
+
+
+async def stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("count", [6, 600])
+async def test_every_record_of_a_gang_is_stored_before_its_first_binding(count):
+    server = Server()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        see(made, nodes=[raw_node("n1"), raw_node("n2")], groups=[raw_group("g", count)])
+        see(made, pods=[raw_member(f"p{i}") for i in range(count)])
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: len(server.bound) == count)
+        await stopped(running)
+    assert server.order.index("binding") == len(server.records)
+    assert [len(names) for names in server.records] == ([6] if count == 6 else [250, 250, 100])
+
+
+async def test_a_gang_one_pod_of_which_cannot_be_stored_is_not_bound_and_others_are():
+    server = Server()
+    server.refuses_record = lambda names: "p3" in names
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        see(made, nodes=[raw_node("n1"), raw_node("n2")], groups=[raw_group("g", 6)])
+        see(made, pods=[*(raw_member(f"p{i}") for i in range(6)), raw_pod("alone")])
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: "alone" in server.bound)
+        await eventually(lambda: not made.parts.cluster.is_placed("uid-p0"))
+        await stopped(running)
+    assert set(server.bound) == {"alone"}
+    assert not any(made.parts.cluster.is_placed(f"uid-p{i}") for i in range(6))
+
+
+async def test_a_pod_whose_binding_was_refused_goes_first_once_others_of_its_gang_are_bound():
+    server = Server()
+    server.refuses_binding = lambda name: name == "p3"
+    now = [1000.0]
+    async with faulty([server]) as found:
+        made = scheduling(found.session, lambda: now[0])
+        see(made, nodes=[raw_node("n1", cpu="6")], groups=[raw_group("g", 6)])
+        see(made, pods=[raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(6)])
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: made.parts.cluster.pod_groups.unfinished)
+        assert made.parts.cluster.pod_groups.unfinished == {KEY: {"uid-p3": "n1"}}
+        assert len(server.bound) == 5
+        server.refuses_binding = lambda name: False
+        see(made, pods=[raw_pod("vip", priority=1000, requests={"cpu": "1"})])
+        await eventually(lambda: "p3" in server.bound)
+        await stopped(running)
+    assert "vip" not in server.bound
+
+
+def record(name: str, *pods: str) -> dict[str, Any]:
+    assignments = [Assignment("default", pod, f"uid-{pod}", "n1", "Requests", "", 9.0, pod_group="g") for pod in pods]
+    body = build_placement_record("concerto-system", name, assignments)
+    return body | {"metadata": body["metadata"] | {"uid": name, "resourceVersion": "7"}}
+
+
+RIVALS = [raw_pod(f"vip-{i}", priority=1000, requests={"cpu": "1"}) for i in range(4)]
+
+
+async def restarted(server: Server, *bound: str, records: Iterable[dict[str, Any]]) -> None:
+    """An operator starts where an earlier one has stored these records, and has bound these of four pods."""
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        pods = [raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(4)]
+        for each in pods:
+            if each["metadata"]["name"] in bound:
+                each["spec"]["nodeName"] = "n1"
+        see(made, nodes=[raw_node("n1", cpu="4")], groups=[raw_group("g", 4)], pods=[*RIVALS, *pods])
+        for each in records:
+            made.informers.on_reservation(None, each)
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: len(server.bound) + len(bound) == 4)
+        await stopped(running)
+
+
+async def test_a_gang_that_was_half_bound_is_finished_before_all_others():
+    server = Server()
+    await restarted(server, "p0", "p2", records=[record("r", "p0", "p1", "p2", "p3")])
+    assert server.bound == {"p1": "n1", "p3": "n1"}
+
+
+async def test_it_is_finished_from_several_records():
+    server = Server()
+    await restarted(server, "p0", records=[record("r1", "p0", "p1"), record("r2", "p2", "p3")])
+    assert server.bound == {"p1": "n1", "p2": "n1", "p3": "n1"}
+
+
+async def test_a_gang_of_which_nothing_is_bound_is_decided_on_afresh():
+    server = Server()
+    await restarted(server, records=[record("r", "p0", "p1", "p2", "p3")])
+    assert set(server.bound) == {f"vip-{i}" for i in range(4)}
+
+
+async def test_a_gang_that_was_begun_is_finished_although_its_group_is_gone():
+    server = Server()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        see(made, nodes=[raw_node("n1")], pods=[raw_member("p0", nodeName="n1"), raw_member("p1")])
+        made.informers.on_reservation(None, record("r", "p0", "p1"))
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: server.bound == {"p1": "n1"})
+        await stopped(running)
+
+
+async def test_pods_wait_for_their_group_and_for_each_other_whatever_comes_first():
+    server = Server()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        demanded = []
+        made.informers.on_first_group = lambda: demanded.append(True)
+        see(made, nodes=[raw_node("n1")], pods=[raw_member("p0")])
+        assert demanded
+        running = asyncio.create_task(made.scheduler.run())
+        queue = made.parts.pending.queue
+        await eventually(lambda: next(queue.heads(1000.0), None) is None)
+        see(made, groups=[raw_group("g", 2)])
+        await eventually(lambda: next(queue.heads(1000.0), None) is None)
+        assert server.bound == {}
+        see(made, pods=[raw_member("p1")])
+        await eventually(lambda: len(server.bound) == 2)
+        await stopped(running)
+
+
+async def test_a_group_that_is_deleted_midway_costs_its_own_pods_alone():
+    server = Server()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        see(made, nodes=[raw_node("n1", cpu="1")], groups=[raw_group("g", 2)])
+        see(made, pods=[raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(2)])
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: next(made.parts.pending.queue.heads(1000.0), None) is None)
+        made.informers.pod_groups.on_change(raw_group("g", 2), None)
+        see(made, nodes=[raw_node("n2")], pods=[raw_pod("alone", requests={"cpu": "1"})])
+        await eventually(lambda: "alone" in server.bound)
+        await stopped(running)
+    assert set(server.bound) == {"alone"}

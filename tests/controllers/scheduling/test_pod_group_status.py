@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from concerto.controllers.scheduling.pod_group_status import PodGroupStatus, build_condition_patch
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.changes import Change
+from support.faulty_server import faulty, says
+from support.gang_builders import add, group, member
+from support.scheduling_builders import cluster_state, node
+
+KEY = ("default", "g")
+TRUE = {"type": "PodGroupInitiallyScheduled", "status": "True", "reason": "Scheduled", "message": ""}
+NO_CPU = Diagnosis(1, {"Insufficient cpu": 1}, Change.NODE)
+FEW = Diagnosis(1, {"waiting": 1}, Change.NOTHING, concerns_pod=True, condition_reason="WaitingForPodGroup")
+WRONG = Diagnosis(1, {"wrong": 1}, Change.NOTHING, concerns_pod=True, condition_reason="SchedulerError")
+
+
+class World:
+    def __init__(self, session, min_count=2, **over):
+        self.now = 1000.0
+        self.cluster = cluster_state([node("n")])
+        add(self.cluster, group("g", min_count, **over), member("a"), member("b"))
+        self.status = PodGroupStatus(session, self.cluster, lambda: self.now)
+
+    def written(self, after=0.0):
+        self.now += after
+        return [
+            (found.name, condition["status"], condition["reason"], condition["message"])
+            for found, body in self.status.due()
+            for condition in body["status"]["conditions"]
+        ]
+
+
+async def test_true_is_written_once_enough_pods_are_bound():
+    async with faulty([says(200)]) as server:
+        world = World(server.session)
+        add(world.cluster, member("a", nodeName="n"))
+        world.status.note_changed([KEY])
+        assert world.written() == []
+        add(world.cluster, member("b", nodeName="n"))
+        world.status.note_changed([KEY])
+        assert world.written() == [("g", "True", "Scheduled", "")]
+        assert world.written() == []
+
+
+async def test_false_is_written_after_a_while_and_again_only_if_the_reasons_differ():
+    async with faulty([says(200)]) as server:
+        world = World(server.session)
+        world.status.note(KEY, NO_CPU)
+        assert world.written(1.0) == []
+        text = "0/1 nodes are available: 1 Insufficient cpu."
+        assert world.written(1.0) == [("g", "False", "Unschedulable", text)]
+        world.status.note(KEY, NO_CPU)
+        assert world.written(60.0) == []
+        world.status.note(KEY, WRONG)
+        assert world.written() == [("g", "False", "SchedulerError", "0/1 nodes are available: wrong.")]
+        world.status.note(KEY, FEW)
+        assert world.written(29.0) == []
+        assert world.written(1.0) == [("g", "False", "Unschedulable", "0/1 nodes are available: waiting.")]
+
+
+async def test_what_was_scheduled_once_stays_so_and_what_is_gone_is_forgotten():
+    async with faulty([says(200)]) as server:
+        world = World(server.session, conditions=[TRUE])
+        world.status.note(KEY, NO_CPU)
+        assert world.written(10.0) == []
+        world = World(server.session)
+        world.status.note(KEY, NO_CPU)
+        world.cluster.pod_groups.remove_group(KEY)
+        world.status.note_changed([KEY])
+        assert world.written(10.0) == []
+
+
+async def test_a_group_whose_pods_are_placed_one_by_one_is_scheduled_with_the_first():
+    async with faulty([says(200)]) as server:
+        world = World(server.session, None)
+        add(world.cluster, member("a", nodeName="n"))
+        world.status.note_changed([KEY])
+        assert world.written() == [("g", "True", "Scheduled", "")]
+
+
+async def test_many_groups_are_written_a_few_at_a_time():
+    async with faulty([says(200)]) as server:
+        world = World(server.session)
+        for i in range(50):
+            add(world.cluster, group(f"g{i}", 1), member(f"p{i}", f"g{i}", nodeName="n"))
+            world.status.note_changed([("default", f"g{i}")])
+        assert [len(world.written()) for _ in range(4)] == [20, 20, 10, 0]
+
+
+def test_a_condition_is_that_of_this_very_group():
+    body = build_condition_patch(group("g", 2), "False", "Unschedulable", "x" * 40_000)
+    assert body["metadata"] == {"uid": "uid-group-g"}
+    (condition,) = body["status"]["conditions"]
+    assert (condition["type"], condition["observedGeneration"]) == ("PodGroupInitiallyScheduled", 1)
+    assert len(condition["message"]) == 32768

@@ -1,0 +1,241 @@
+import numpy as np
+import pytest
+
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.state.changes import Change
+from support.gang_builders import add, group, member, members
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.step_counts import steps_of
+
+KEY = ("default", "g")
+ONE_CPU = {"cpu": "1"}
+APART = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}]}}  # fmt: skip
+
+
+def decide(cluster, heads, **more):
+    by_name = {"concerto": profile()}
+    return schedule(cluster, heads, by_name, now=NOW, generator=np.random.default_rng(0), **more)
+
+
+def placed(result):
+    return {d.pod.name: d.assignment.node for d in result.decisions}
+
+
+def reported(result):
+    return {u.pod.name: u.diagnosis.message for u in result.unschedulable}
+
+
+def seen(cluster, *things):
+    add(cluster, *things)
+    return [each for each in things if hasattr(each, "shape")]
+
+
+def nodes(*names, **over):
+    return cluster_state([node(name, **over) for name in names])
+
+
+def test_all_pods_of_a_gang_find_nodes_together():
+    cluster = nodes("a", "b")
+    pods = seen(cluster, group("g", 6), *members(6, requests=ONE_CPU))
+    result = decide(cluster, pods)
+    assert len(placed(result)) == 6
+    assert set(placed(result).values()) == {"a", "b"}
+    assert {d.assignment.gang for d in result.decisions} == {KEY}
+    assert result.gangs == {KEY: None}
+
+
+def test_a_gang_that_does_not_fit_takes_nothing():
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 6), *members(6, requests=ONE_CPU))
+    small = [pod(f"small-{i}", requests=ONE_CPU) for i in range(4)]
+    result = decide(cluster, [*pods, *small])
+    assert placed(result) == {f"small-{i}": "a" for i in range(4)}
+    assert reported(result) == {
+        f"g-{i}": "0/1 nodes are available: 1 Insufficient cpu. "
+        "PodGroup g needs 6 more pods at once, and only 4 found nodes."
+        for i in range(6)
+    }
+    assert result.unschedulable[0].diagnosis.requeue_on == Change.NODE | Change.ENDED
+    assert result.unschedulable[0].diagnosis.gang == KEY
+    assert result.gangs[KEY] is result.unschedulable[0].diagnosis
+
+
+def test_it_is_all_or_nothing_on_measured_capacity_as_well():
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 3.0), capacity("b", 2.0)])
+    pods = seen(cluster, group("g", 6), *members(6))
+    assert placed(decide(cluster, pods)) == {}
+    cluster.set_capacity(capacity("b", 3.0, version=2), NOW)
+    assert len(placed(decide(cluster, pods))) == 6
+
+
+def test_its_pods_start_together_whatever_the_pace_of_nodes():
+    cluster = cluster_state([node("a")], (), [capacity("a", 1.0, room=4.0)])
+    pods = seen(cluster, group("g", 4), *members(4))
+    assert len(placed(decide(cluster, [pod("p1"), pod("p2")]))) == 1, "others start one after the other"
+    cluster = cluster_state([node("a")], (), [capacity("a", 1.0, room=4.0)])
+    assert len(placed(decide(cluster, seen(cluster, group("g", 4), *pods)))) == 4
+    cluster = cluster_state([node("a")], (), [capacity("a", 1.0, room=3.0)])
+    assert placed(decide(cluster, seen(cluster, group("g", 4), *pods))) == {}
+
+
+def test_beyond_the_minimum_each_pod_is_placed_where_there_is_room():
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 3), *members(6, requests=ONE_CPU))
+    result = decide(cluster, pods)
+    assert len(placed(result)) == 4
+    assert set(reported(result).values()) == {"0/1 nodes are available: 1 Insufficient cpu."}
+    assert len(reported(result)) == 2
+
+
+def test_pods_that_come_later_are_placed_one_by_one():
+    cluster = nodes("a")
+    there = [member(f"there-{i}", nodeName="a", requests=ONE_CPU) for i in range(2)]
+    late = [member(f"late-{i}", requests=ONE_CPU) for i in range(3)]
+    seen(cluster, group("g", 2), *there, *late)
+    result = decide(cluster, late)
+    assert len(placed(result)) == 2
+    assert {d.assignment.gang for d in result.decisions} == {None}
+
+
+def test_two_gangs_that_fit_only_one_at_a_time_do_not_get_a_half_each():
+    cluster = nodes("a")
+    first = seen(cluster, group("one", 3), *members(3, "one", requests=ONE_CPU))
+    second = seen(cluster, group("two", 3), *members(3, "two", requests=ONE_CPU))
+    heads = [each for pair in zip(first, second) for each in pair]
+    assert set(placed(decide(cluster, heads))) == {"one-0", "one-1", "one-2"}
+
+
+def test_a_gang_of_several_templates():
+    cluster = nodes("a", "b")
+    pods = seen(
+        cluster, group("g", 3), member("driver", requests={"cpu": "3"}), *members(2, requests={"cpu": "2"}),
+    )  # fmt: skip
+    assert set(placed(decide(cluster, pods))) == {"driver", "g-0", "g-1"}
+    cluster = nodes("a", "b", allocatable={"cpu": 3000})
+    add(cluster, group("g", 3), *pods)
+    assert placed(decide(cluster, pods)) == {}
+
+
+def test_constraints_between_the_pods_of_a_gang_hold_and_leave_no_trace():
+    cluster = nodes("a", "b")
+    pods = seen(cluster, group("g", 3), *members(3, labels={"app": "x"}, affinity=APART))
+    others = [pod("other", labels={"app": "x"}, affinity=APART), pod("another", labels={"app": "x"}, affinity=APART)]
+    result = decide(cluster, [*pods, *others])
+    assert set(placed(result)) == {"other", "another"}
+    assert set(placed(result).values()) == {"a", "b"}
+
+
+def test_the_cluster_is_as_before_after_a_gang_that_does_not_fit():
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 9.0), capacity("b", 9.0)])
+    pods = seen(cluster, group("g", 12), *members(12, requests=ONE_CPU, labels={"app": "x"}))
+    before = state_of(cluster)
+    assert placed(decide(cluster, pods)) == {}
+    assert state_of(cluster) == before
+
+
+def state_of(cluster):
+    rows = slice(0, cluster.size)
+    return (
+        cluster.measured.available[rows].tolist(), cluster.measured.live[rows].tolist(),
+        cluster.resources.used("cpu", rows).tolist(), [len(list(cluster.pods_on.on(r))) for r in range(cluster.size)],
+        cluster.signatures.version,
+    )  # fmt: skip
+
+
+def test_a_group_that_is_not_ready_is_reported_once_for_each_pod_and_requeued_by_its_group_alone():
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 3), *members(2))
+    result = decide(cluster, [*pods, pod("small")])
+    text = "0/1 nodes are available: waiting for 3 pods of PodGroup g, of which 2 are there."
+    assert reported(result) == {"g-0": text, "g-1": text}
+    assert placed(result) == {"small": "a"}
+    diagnosis = result.unschedulable[0].diagnosis
+    assert (diagnosis.requeue_on, diagnosis.condition_reason) == (Change.NOTHING, "WaitingForPodGroup")
+
+
+def test_gangs_that_find_no_nodes_are_looked_at_once_for_all_that_are_alike():
+    cluster = nodes("a")
+    pods = []
+    for i in range(50):
+        pods += seen(cluster, group(f"g{i}", 6), *members(6, f"g{i}", requests=ONE_CPU))
+    assert steps_of(lambda: decide(cluster, pods)) < 10 * steps_of(lambda: decide(cluster, pods[:6]))
+    assert len(reported(decide(cluster, pods))) == 300
+
+
+def test_a_gang_for_which_a_cycle_has_no_room_left_is_first_in_the_next_one():
+    cluster = cluster_state([node("a", allocatable={"cpu": 64_000})])
+    pods = seen(cluster, group("g", 4), *members(4))
+    result = decide(cluster, [pod("p0"), pod("p1"), *pods], limit=5)
+    assert set(placed(result)) == {"p0", "p1"}
+    assert (result.has_more, result.postponed) == (True, pods[0])
+    result = decide(cluster, [*pods, pod("p2"), pod("p3")], limit=5)
+    assert set(placed(result)) == {"g-0", "g-1", "g-2", "g-3", "p2"}
+    assert result.postponed is None
+
+
+def test_a_gang_that_is_larger_than_a_cycle_is_decided_on_in_a_cycle_of_its_own():
+    cluster = cluster_state([node("a", allocatable={"cpu": 64_000})])
+    pods = seen(cluster, group("g", 7), *members(7))
+    result = decide(cluster, [*pods, pod("p")], limit=5)
+    assert len(placed(result)) == 7
+    assert result.has_more
+
+
+def test_a_gang_for_which_the_time_is_too_short_is_first_in_the_next_cycle_and_then_given_up():
+    cluster = nodes("a", "b")
+    pods = seen(cluster, group("g", 4), *members(4))
+    ticks = iter(range(100))
+    result = decide(cluster, [pod("p"), *pods], spent=lambda: next(ticks), max_seconds=2)
+    assert placed(result) == {"p": "a"}
+    assert (result.postponed, result.out_of_time) == (pods[0], True)
+    assert reported(result) == {}
+    ticks = iter(range(100))
+    result = decide(cluster, [*pods, pod("q")], spent=lambda: next(ticks), max_seconds=2)
+    assert placed(result) == {}
+    assert set(reported(result)) == {"g-0", "g-1", "g-2", "g-3"}
+    assert "looking for nodes for all pods of the PodGroup at once took too long" in reported(result)["g-0"]
+    assert (result.postponed, result.out_of_time) == (None, True)
+
+
+def test_what_is_to_be_finished_goes_first_to_where_it_was_recorded_whatever_was_measured_since():
+    cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 0.0), capacity("b", 9.0)])
+    bound = member("g-bound", nodeName="a", requests=ONE_CPU)
+    pods = seen(cluster, group("g", 3), *members(2, requests=ONE_CPU), bound)
+    for each in pods[:2]:
+        cluster.pod_groups.must_finish(KEY, each.uid, "a")
+    vip = pod("vip", priority=1000, requests={"cpu": "4"})
+    result = decide(cluster, [vip, *pods])
+    assert placed(result) == {"g-0": "a", "g-1": "a", "vip": "b"}
+
+
+@pytest.mark.parametrize("lost", ["gone", "cordoned", "full"])
+def test_what_is_to_be_finished_finds_other_nodes_where_the_recorded_one_is_lost(lost):
+    cluster = cluster_state([node("a", unschedulable=lost == "cordoned"), node("b")])
+    bound = member("g-bound", nodeName="b", requests=ONE_CPU)
+    pods = seen(cluster, group("g", 3), *members(2, requests=ONE_CPU), bound)
+    for each in pods[:2]:
+        cluster.pod_groups.must_finish(KEY, each.uid, "a")
+    if lost == "gone":
+        cluster.remove_node("a")
+    if lost == "full":
+        add(cluster, pod("there", nodeName="a", requests={"cpu": "4"}))
+    assert placed(decide(cluster, pods[:2])) == {"g-0": "b", "g-1": "b"}
+
+
+def test_an_error_over_one_pod_costs_its_gang_and_nobody_else(monkeypatch):
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 2), member("bad", labels={"bad": "y"}), member("good"))
+    of = cluster.signatures.of
+
+    def breaks(asked):
+        if asked.labels:
+            raise RuntimeError("broken")
+        return of(asked)
+
+    result_pods = [*pods, pod("small")]
+    monkeypatch.setattr(cluster.signatures, "of", breaks)
+    result = decide(cluster, result_pods)
+    assert placed(result) == {"small": "a"}
+    assert set(reported(result)) == {"bad", "good"}
+    assert "This is a fault of Concerto" in reported(result)["good"]
