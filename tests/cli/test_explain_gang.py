@@ -12,8 +12,7 @@ def test_what_a_gang_waits_for_and_what_it_is_placed_with():
     assert sentences(cluster, asked) == ["Waiting for 4 pods of PodGroup g, of which 3 are there"]
     add(cluster, group("g", 2))
     assert sentences(cluster, asked) == [
-        "At least 2 of the 3 pods of PodGroup g that wait are placed at once, or none is. What follows is about this pod "
-        "alone"
+        "Of the 3 pods of PodGroup g that wait, 2 are placed at once, or none is. What follows is about this pod alone"
     ]
     add(cluster, *(member(each.name, nodeName="n") for each in others))
     assert sentences(cluster, asked) == []

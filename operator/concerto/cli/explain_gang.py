@@ -38,7 +38,5 @@ def sentences(cluster: ClusterState, pod: PodView) -> list[str]:
         return []
     if isinstance(gang, NotReady):
         return [f"{gang.message[:1].upper()}{gang.message[1:]}"]
-    return [
-        f"At least {gang.needed} of the {len(gang.members)} pods of PodGroup {pod.group} that wait are placed at once, or "
-        "none is. What follows is about this pod alone"
-    ]
+    waiting = f"{len(gang.members)} pods of PodGroup {pod.group} that wait"
+    return [f"Of the {waiting}, {gang.needed} are placed at once, or none is. What follows is about this pod alone"]

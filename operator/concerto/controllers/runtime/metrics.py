@@ -51,7 +51,7 @@ class Metrics:
         )
         self.gangs = self._counter(
             "concerto_gang_decisions_total",
-            "Decisions on gangs: placed, unschedulable (too few nodes were found), or waiting (for pods or the PodGroup).",
+            "Decisions on gangs: placed, unschedulable (no nodes were found), or waiting (for pods or the PodGroup).",
             "result",
         )
         self.abstentions = self._counter(
