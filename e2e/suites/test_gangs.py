@@ -158,7 +158,7 @@ def test_groups_that_nobody_can_place_cost_only_themselves(concerto_cluster, ope
     )  # fmt: skip
     bound(cluster, namespace, "small", 1)
     assert condition(cluster, namespace, "absurd")[:2] == ("False", "SchedulerError")
-    assert "Concerto places at most 1000 at once" in condition(cluster, namespace, "absurd")[2]
+    assert "Concerto places at most 500 at once" in condition(cluster, namespace, "absurd")[2]
     assert "should have the same priority" in condition(cluster, namespace, "mixed")[2]
     assert nodes_of(cluster, namespace).keys() == {"small"}
 

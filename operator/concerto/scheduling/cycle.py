@@ -40,6 +40,8 @@ MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
 MAX_SECONDS = 0.18
 """Time of one cycle, after which no other pod is looked at."""
+GANG_TIME = 3.0
+"""Times ``MAX_SECONDS`` that a gang may take with which a cycle begins: it can't be divided."""
 RANKED = 3
 """Nodes whose scores a decision keeps."""
 
@@ -69,14 +71,14 @@ def schedule(
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
-    cycle = _Cycle(cluster, profiles, now, generator, lambda: spent() >= max_seconds)
+    cycle = _Cycle(cluster, profiles, now, generator, lambda times: spent() >= times * max_seconds)
     unfinished = cycle.gangs.unfinished()
     heads = cycle.gangs.with_holder(cycle.drain.first(larger_first(cluster, heads), profiles, now))
     for looked_at, pod in enumerate(chain(unfinished, heads)):
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
             break
-        if looked_at and cycle.is_out_of_time():
+        if looked_at and cycle.is_out_of_time(1.0):
             cycle.result.has_more = cycle.result.out_of_time = True
             break
         cycle.look_at(pod, is_first=looked_at <= len(unfinished), room=limit - len(cycle.result.decisions))
@@ -119,7 +121,7 @@ class _Cycle:
         profiles: by scheduler name.
         now: seconds since the epoch.
         generator: breaks ties.
-        is_out_of_time: whether no other pod is to be looked at.
+        is_out_of_time: whether so many times the time that a cycle has are over.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class _Cycle:
         profiles: Mapping[str, Profile],
         now: float,
         generator: np.random.Generator,
-        is_out_of_time: Callable[[], bool],
+        is_out_of_time: Callable[[float], bool],
     ) -> None:
         self._held_room = cluster.pod_groups.held_room
         self.result = CycleResult(released=self._held_room.end_overdue(now))
@@ -227,7 +229,7 @@ class _Cycle:
         trial = Trial(self._cluster, self._now)
         placements, decisions = len(self._placements), len(self.result.decisions)
         self._used.clear()
-        failures, in_time = self._try_all(gang, profile, trial)
+        failures, in_time = self._try_all(gang, profile, trial, GANG_TIME if is_first else 1.0)
         if in_time and len(failures) <= gang.spare:
             trial.keep()
             self.gangs.decided(gang.key)
@@ -247,21 +249,23 @@ class _Cycle:
         # The cycle goes on as if it had not looked at the gang
         trial.take_back()
         del self._placements[placements:]
-        used = [self._evaluations.pop(key, None) for key in self._used]
         for key in self._used:
+            self._evaluations.pop(key, None)
             self._failed.pop(key, None)
         if not in_time and not is_first:
             return False
-        if in_time and not any(evaluation is None or evaluation.may_grow for evaluation in used):
+        if in_time and not self.gangs.may_be_helped(gang):
             self.gangs.hopeless[alike] = diagnosis
         self._report_gang(gang, diagnosis, first.error if first else None)
         return True
 
-    def _try_all(self, gang: Gang, profile: Profile, trial: Trial) -> tuple[list[tuple[PodView, _Failure]], bool]:
+    def _try_all(
+        self, gang: Gang, profile: Profile, trial: Trial, times: float
+    ) -> tuple[list[tuple[PodView, _Failure]], bool]:
         """Place pods of a gang until too many found no node; returns those, and whether the time was enough."""
         failures: list[tuple[PodView, _Failure]] = []
         for looked_at, pod in enumerate(gang.members):
-            if looked_at and self.is_out_of_time():
+            if looked_at and self.is_out_of_time(times):
                 return failures, False
             failure = self._look_at_one(pod, profile, trial)
             if failure is not None:

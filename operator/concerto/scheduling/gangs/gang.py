@@ -17,7 +17,7 @@ from concerto.api.podgroup import GroupKey, PodGroup
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.resources import PODS
 
-MAX_PODS = 1000
+MAX_PODS = 500
 """Pods of one gang that are placed at once: they are decided on in one cycle, which holds up all others."""
 WAITING, ERROR = "WaitingForPodGroup", "SchedulerError"
 """Reasons of the condition PodScheduled: a cluster autoscaler adds nodes for neither."""

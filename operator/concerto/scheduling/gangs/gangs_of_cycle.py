@@ -22,7 +22,7 @@ class GangsOfCycle:
         cluster: the cluster.
 
     Attributes:
-        hopeless: why gangs like these find no nodes in this cycle, in which room only gets less.
+        hopeless: why gangs like these find no nodes in this cycle, in which room only gets less for them.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -71,11 +71,18 @@ class GangsOfCycle:
         recorded = self._cluster.pod_groups.unfinished.get((pod.namespace, pod.group), {})
         return self._cluster.row_of.get(recorded.get(pod.uid, ""))
 
+    def may_be_helped(self, gang: Gang) -> bool:
+        """Whether the placement of other pods may let nodes take its pods which do not now."""
+        helped = (pod.shape.affinity or pod.shape.hard_spread or pod.volumes for pod in gang.members)
+        return bool(self._cluster.nominations) or any(helped)
+
     def alike(self, gang: Gang) -> Hashable:
         """What two gangs have in common of which both find nodes, or neither."""
-        signatures = self._cluster.signatures
+        signatures, by_kind = self._cluster.signatures, bool(self._cluster.kinds)
         first = gang.members[0]
-        pods = Counter((signatures.of(pod), pod.kind.key, self.recorded_row(pod)) for pod in gang.members)
+        pods = Counter(
+            (signatures.of(pod), pod.kind.key if by_kind else "", self.recorded_row(pod)) for pod in gang.members
+        )
         return first.scheduler_name, first.priority, first.namespace, gang.needed, frozenset(pods.items())
 
 
@@ -91,5 +98,5 @@ def best_if_recorded(evaluation: Evaluation, row: int) -> tuple[int, float] | No
         return None
     feasible[row] = True  # for the pod itself; it is looked at again once the pod is there
     score = float(evaluation.totals()[row])
-    feasible[row] = score > -np.inf
-    return (row, score) if feasible[row] else None
+    feasible[row] = score != -np.inf
+    return (row, 0.0 if np.isnan(score) else score) if feasible[row] else None
