@@ -17,10 +17,10 @@ def test_what_concerto_does_not_evaluate_is_named_by_its_field():
         resourceClaims=[{"name": "c"}],
     )  # fmt: skip
     assert found.unsupported == (
-        "spec.schedulingConstraints", "spec.parentCompositePodGroupName", "spec.resourceClaims",
+        "schedulingConstraints", "parentCompositePodGroupName", "resourceClaims",
     )  # fmt: skip
     assert group("g", 2, schedulingConstraints={}).unsupported == ()
-    assert group("g", 2, schedulingPolicy={"hybrid": {}}).unsupported == ("spec.schedulingPolicy",)
+    assert group("g", 2, schedulingPolicy={"hybrid": {}}).unsupported == ("schedulingPolicy",)
 
 
 def test_its_condition_is_read():

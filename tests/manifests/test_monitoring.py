@@ -65,6 +65,7 @@ def exposed() -> str:
     metrics.abstentions.labels("TargetLoadPacking").inc()
     metrics.bindings.labels("bound").inc()
     metrics.preemption_attempts.labels("found").inc()
+    metrics.gangs.labels("placed").inc()
     metrics.preemption_victims.labels("evicted").inc()
     metrics.write_failures.labels("PlacementRecord", "Webhook").inc()
     metrics.reconciles.labels("PodReservation", "ok").inc()

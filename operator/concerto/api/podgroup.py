@@ -54,10 +54,10 @@ class PodGroup:
         metadata, spec = obj["metadata"], obj["spec"]
         policy, constraints = spec["schedulingPolicy"], spec.get("schedulingConstraints") or {}
         named = {
-            "spec.schedulingConstraints": bool(constraints.get("topology")),
-            "spec.parentCompositePodGroupName": bool(spec.get("parentCompositePodGroupName")),
-            "spec.resourceClaims": bool(spec.get("resourceClaims")),
-            "spec.schedulingPolicy": not policy.keys() & {"gang", "basic"},
+            "schedulingConstraints": bool(constraints.get("topology")),
+            "parentCompositePodGroupName": bool(spec.get("parentCompositePodGroupName")),
+            "resourceClaims": bool(spec.get("resourceClaims")),
+            "schedulingPolicy": not policy.keys() & {"gang", "basic"},
         }
         condition = find_condition((obj.get("status") or {}).get("conditions"), INITIALLY_SCHEDULED) or {}
         return cls(

@@ -315,6 +315,7 @@ class _Cycle:
         required_cpu = evaluation.query.required_cpu or 0.0
         if trial is None:
             self._cluster.assume(pod, decision.assignment, self._now, required_cpu)
+            self._cluster.kinds.give_work(pod, row, self._now)
         else:
             trial.assume(pod, decision.assignment, required_cpu)
         self._placements.append((pod, row))

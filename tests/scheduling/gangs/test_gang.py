@@ -45,11 +45,11 @@ NOT_READY = {
     ),
     "a field that is not evaluated": (
         [group("g", 2, schedulingConstraints={"topology": [{"key": "zone"}]})], members(2),
-        "PodGroup g has spec.schedulingConstraints, which Concerto does not evaluate", "SchedulerError",
+        "PodGroup g has schedulingConstraints, which Concerto does not evaluate", "SchedulerError",
     ),
     "the same of a basic group": (
         [group("g", None, parentCompositePodGroupName="p")], members(2),
-        "PodGroup g has spec.parentCompositePodGroupName, which Concerto does not evaluate", "SchedulerError",
+        "PodGroup g has parentCompositePodGroupName, which Concerto does not evaluate", "SchedulerError",
     ),
     "two schedulers": (
         [group("g", 2)], [member("a"), member("b", schedulerName="other")],

@@ -30,7 +30,7 @@ class Trial:
 
     def assume(self, pod: PodView, assignment: Assignment, millicores: float) -> None:
         """Count a decision, as ``ClusterState.assume`` does."""
-        if self._cluster.assume(pod, assignment, self._now, millicores, gives_work=False):
+        if self._cluster.assume(pod, assignment, self._now, millicores):
             self._assumed.append((pod, self._cluster.row_of[assignment.node]))
 
     def keep(self) -> None:

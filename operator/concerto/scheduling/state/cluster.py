@@ -68,8 +68,7 @@ class ClusterState:
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
         exclusive: what exclusive CPUs take of nodes beyond requests.
         nominations: pods that room is being made for.
-        budgets: PodDisruptionBudgets.
-        pod_groups: PodGroups and their pods.
+        budgets, pod_groups: PodDisruptionBudgets; PodGroups and their pods.
         volumes: storage, what pods use of it, and what decisions have reserved; reflectors change it directly.
         filtered_by: the indexes that filters read; a pod that is removed and added again leaves them as they were.
     """
@@ -126,8 +125,7 @@ class ClusterState:
 
     def remove_node(self, name: str) -> Change:
         """The Node is gone; pods bound to it and its NodeCapacity may linger."""
-        row = self.row_of.get(name)
-        if row is None or row not in self.nodes.views:
+        if (row := self.row_of.get(name)) is None or row not in self.nodes.views:
             return Change.NOTHING
         for index in self._indexes:
             index.node_changed(row, None)
@@ -238,10 +236,10 @@ class ClusterState:
 
     # --- decisions
 
-    def assume(
-        self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0, *, gives_work: bool = True
-    ) -> bool:
+    def assume(self, pod: PodView, assignment: Assignment, now: float, millicores: float = 0.0) -> bool:
         """Count a decision as if it were carried out; False, with nothing done, if the pod is on a node or ended.
+
+        What the decision takes of its node's pace is not counted: ``KindLoads.give_work``, which can't be taken back.
 
         Args:
             pod: the pod.
@@ -249,7 +247,6 @@ class ClusterState:
             now: seconds since the epoch.
             millicores: CPU that is claimed for a large pod until its node's agent reports what it takes, or has counted
                 it for a minute without naming it.
-            gives_work: whether the pod counts towards its node's pace now. What is taken back does not undo that.
         """
         if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
             return False
@@ -257,8 +254,6 @@ class ClusterState:
         self._add_pod(pod, assignment.node, bound=False)
         self.volumes.reservations.reserve(pod.uid, assignment.volumes)
         row = self.row_of[assignment.node]
-        if gives_work:
-            self.kinds.give_work(pod, row, now)
         if millicores > 0.0:
             self.large_pods.claim(pod.uid, row, millicores)
             self.measured.update(row)
@@ -275,8 +270,7 @@ class ClusterState:
 
     def forget(self, uid: str) -> Change:
         """Take back a decision whose pod is not bound; nothing happens if it is bound or has ended."""
-        placed = self._placed.get(uid)
-        if placed is None or placed.bound:
+        if (placed := self._placed.get(uid)) is None or placed.bound:
             return Change.NOTHING
         return self._follow(lambda: self.ledger.forget(uid)) | self._remove_pod(uid)
 
@@ -340,8 +334,7 @@ class ClusterState:
             self._count_exclusive(node)
 
     def _remove_pod(self, uid: str) -> Change:
-        placed = self._placed.get(uid)
-        if placed is None:
+        if (placed := self._placed.get(uid)) is None:
             return Change.NOTHING
         row, left = placed.row, self.kinds.left(placed.row)
         claimed = self.large_pods.has_claim(uid)
