@@ -18,7 +18,7 @@ from concerto.scheduling.cycle_result import CycleResult, Decision, Unschedulabl
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
-from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle, best_if_recorded
+from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.large_pod_drain import LargePodDrain, waits
 from concerto.scheduling.larger_first import larger_first
@@ -200,7 +200,7 @@ class _Cycle:
                 evaluation = self._evaluation(alike, pod, profile, request)
                 best = evaluation.best_if_nominated(pod) if is_nominated else None
                 if best is None and recorded is not None:
-                    best = best_if_recorded(evaluation, recorded)
+                    best = evaluation.best_if_recorded(recorded)
                 best = best or evaluation.best(self._generator)
                 if best is not None:
                     # 4. Take the best

@@ -183,10 +183,31 @@ class Evaluation:
         row = cluster.row_of.get(cluster.nominations.node_of(pod.uid))
         if row is None or not self._filters.takes_nominated(pod, row):
             return None
-        self.feasible[row] = True  # for the pod itself; it is looked at again once the pod is there
+        return self._only(row)
+
+    def best_if_recorded(self, row: int) -> tuple[int, float] | None:
+        """The row that a placement record has a pod on and its score; None if anything but measurements is against it.
+
+        By measurements, the pod was decided on when it was recorded.
+        """
+        rows = np.array([row])
+        if not self.query.cluster.nodes.exists[row]:
+            return None
+        if any(not plugin.by_measurement and plugin.check(state, rows)[0] for plugin, state in self.filters):
+            return None
+        return self._only(row)
+
+    def _only(self, row: int) -> tuple[int, float] | None:
+        """The row and its score for the pod itself; it is looked at again once the pod is there."""
+        before = self.feasible[row]
+        self.feasible[row] = True
         self._forget_normalised()
         score = float(self.totals()[row])
-        return None if score == -np.inf else (row, score)
+        if score > -np.inf:
+            return row, score
+        self.feasible[row] = before
+        self._forget_normalised()
+        return None
 
     def reserve(self, assignment: Assignment) -> Assignment:
         """The assignment, with what each filter gives the pod on its node."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 
-import numpy as np
-
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
-from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.gangs.gang import Gang, NotReady, gang_of
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
@@ -84,19 +81,3 @@ class GangsOfCycle:
             (signatures.of(pod), pod.kind.key if by_kind else "", self.recorded_row(pod)) for pod in gang.members
         )
         return first.scheduler_name, first.priority, first.namespace, gang.needed, frozenset(pods.items())
-
-
-def best_if_recorded(evaluation: Evaluation, row: int) -> tuple[int, float] | None:
-    """The row that a placement record has a pod on and its score; None if anything but measurements is against it.
-
-    By measurements, the pod was decided on when it was recorded.
-    """
-    rows, feasible = np.array([row]), evaluation.feasible
-    if not evaluation.query.cluster.nodes.exists[row]:
-        return None
-    if any(not plugin.by_measurement and plugin.check(state, rows)[0] for plugin, state in evaluation.filters):
-        return None
-    feasible[row] = True  # for the pod itself; it is looked at again once the pod is there
-    score = float(evaluation.totals()[row])
-    feasible[row] = score != -np.inf
-    return (row, 0.0 if np.isnan(score) else score) if feasible[row] else None
