@@ -24,7 +24,7 @@ NODES = 2
 TURNS = int(os.environ.get("CONCERTO_FAILPOINT_TURNS", "0"))
 POINTS = ("after-store 1", "before-gang 1", "before-binding 3", "after-binding 2", "after-binding 30", "after-gang 1")
 """Where the operator dies, and at which time that it gets there."""
-SAMPLE = ("after-store 1", "after-binding 2")
+SAMPLE = ("after-binding 2",)
 LARGE_GANG = 60
 """More pods than are bound at a time: when the operator dies between two bindings, some have not been sent."""
 
@@ -140,9 +140,10 @@ def test_a_gang_that_does_not_fit_takes_nothing_and_small_pods_pass(concerto_clu
     cluster.apply(*(pod(namespace, f"service-{i}", cpu="2") for i in range(2)))
     bound(cluster, namespace, "service-", 2)
     cluster.apply(pod_group(namespace, "g", 6), *gang(namespace, "g", 6))
-    status, reason, message = condition(cluster, namespace, "g")
-    assert (status, reason) == ("False", "Unschedulable")
-    assert message.endswith("PodGroup g needs 6 more pods at once, and only 4 found nodes.")
+    # Pods of the test before may still be going; without them 4 CPUs are left
+    text = "PodGroup g needs 6 more pods at once, and only 4 found nodes."
+    eventually("all room that is left is named", lambda: condition(cluster, namespace, "g")[2].endswith(text))
+    assert condition(cluster, namespace, "g")[:2] == ("False", "Unschedulable")
     cluster.apply(pod(namespace, "small"))
     bound(cluster, namespace, "small", 1)
     assert nodes_of(cluster, namespace, "g-") == {}
@@ -152,8 +153,8 @@ def test_a_gang_that_does_not_fit_takes_nothing_and_small_pods_pass(concerto_clu
 
 def test_groups_that_nobody_can_place_cost_only_themselves(concerto_cluster, operator, namespace):
     cluster = concerto_cluster
-    many = [pod_group(namespace, f"few-{i}", 3) for i in range(40)]
-    many += [pod(namespace, f"few-{i}-0", f"few-{i}") for i in range(40)]
+    many = [pod_group(namespace, f"few-{i}", 3) for i in range(20)]
+    many += [pod(namespace, f"few-{i}-0", f"few-{i}") for i in range(20)]
     cluster.apply(
         *many, pod_group(namespace, "absurd", 2**31 - 1), pod(namespace, "absurd-0", "absurd"),
         pod_group(namespace, "mixed", 2), pod(namespace, "mixed-0", "mixed"),

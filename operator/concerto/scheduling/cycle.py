@@ -40,8 +40,9 @@ MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
 MAX_SECONDS = 0.18
 """Time of one cycle, after which no other pod is looked at."""
-GANG_TIME = 3.0
-"""Times ``MAX_SECONDS`` that a gang may take with which a cycle begins: it can't be divided."""
+GANG_TIME = 1.2
+"""Times ``MAX_SECONDS`` that a gang may take with which a cycle begins: it can't be divided. A cycle stays below what a
+callback may hold the event loop for (``MAX_HELD_SECONDS``)."""
 RANKED = 3
 """Nodes whose scores a decision keeps."""
 

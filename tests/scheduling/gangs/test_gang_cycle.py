@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from concerto.scheduling.cycle import schedule
+from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
+from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, schedule
 from concerto.scheduling.state.changes import Change
 from support.gang_builders import add, group, member, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -196,6 +197,10 @@ def test_a_gang_for_which_the_time_is_too_short_is_first_in_the_next_cycle_and_t
     assert set(reported(result)) == {"g-0", "g-1", "g-2", "g-3"}
     assert "looking for nodes for all pods of the PodGroup at once took too long" in reported(result)["g-0"]
     assert (result.postponed, result.out_of_time) == (None, True)
+
+
+def test_a_gang_never_takes_so_much_time_that_the_event_loop_is_held_for_too_long():
+    assert GANG_TIME * MAX_SECONDS < 0.9 * MAX_HELD_SECONDS
 
 
 def test_what_is_to_be_finished_goes_first_to_where_it_was_recorded_whatever_was_measured_since():
