@@ -13,10 +13,12 @@ from concerto.api.pod_trimming import trim_pod
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.volume_trimming import trim_claim, trim_csi_node, trim_storage_class, trim_volume
 from concerto.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
-from concerto.scheduling.cycle import CycleResult, query_for, schedule
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.preemption.preemption import outcome_without_search
 from concerto.scheduling.profile import Profile
+from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.cluster import ClusterState
 from e2e.testbed.placement.answer import Answer
 from e2e.testbed.placement.rules import World

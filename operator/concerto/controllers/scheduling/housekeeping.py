@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.parts import SchedulerParts
@@ -56,7 +57,8 @@ class Housekeeping:
                 self._reports.report_overdue_pods()
                 self._reports.report_stale_agents()
                 report_at = context.clock() + settings.report_interval_seconds
-            note_unfinished(self._cluster, self._records.adopt_found())
+            adopted = self._records.adopt_found()
+            note_unfinished(self._cluster, chain.from_iterable(record.assignments for record in adopted))
             self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
             deleted = await self._records.delete_closable()
