@@ -231,7 +231,7 @@ class _Cycle:
         placements, decisions = len(self._placements), len(self.result.decisions)
         self._used.clear()
         failures, in_time = self._try_all(gang, profile, trial, GANG_TIME if is_first else 1.0)
-        if in_time and len(failures) <= gang.spare:
+        if (in_time or gang.begun) and len(failures) <= gang.spare:
             trial.keep()
             self.gangs.decided(gang.key)
             self._held_room.placed(gang.key)

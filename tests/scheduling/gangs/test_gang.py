@@ -105,4 +105,4 @@ def test_what_is_to_be_finished_is_a_gang_whatever_has_become_of_the_group():
     add(cluster, bound, a, b, other)
     cluster.pod_groups.must_finish(KEY, a.uid, "n")
     cluster.pod_groups.must_finish(KEY, b.uid, "n")
-    assert gang_of(cluster, other) == Gang(KEY, (a, b), 2, 2)
+    assert gang_of(cluster, other) == Gang(KEY, (a, b), 2, 2, begun=True)

@@ -214,6 +214,17 @@ def test_what_is_to_be_finished_goes_first_to_where_it_was_recorded_whatever_was
     assert placed(result) == {"g-0": "a", "g-1": "a", "vip": "b"}
 
 
+def test_what_is_to_be_finished_and_takes_too_long_is_finished_in_several_cycles():
+    cluster = nodes("a", "b")
+    bound = member("g-bound", nodeName="a", requests=ONE_CPU)
+    pods = seen(cluster, group("g", 4), *members(3, requests=ONE_CPU), bound)
+    for each in pods[:3]:
+        cluster.pod_groups.must_finish(KEY, each.uid, "a")
+    heads = [pod("vip", priority=9), *pods]
+    rounds = [placed(decide(cluster, heads, spent=lambda: 2, max_seconds=1)) for _ in pods[:3]]
+    assert rounds == [{"g-0": "a"}, {"g-1": "a"}, {"g-2": "a"}]
+
+
 @pytest.mark.parametrize("lost", ["gone", "cordoned", "full"])
 def test_what_is_to_be_finished_finds_other_nodes_where_the_recorded_one_is_lost(lost):
     cluster = cluster_state([node("a", unschedulable=lost == "cordoned"), node("b")])

@@ -32,12 +32,14 @@ class Gang:
         members: the pods that wait, in the order in which nodes are looked for: the largest first.
         needed: how many of them have to find nodes at once, or none is placed; at least 1.
         min_count: ``minCount`` of the group; the rest of it is on nodes already.
+        begun: whether others of its pods are bound already, so that those of these come first for which there is time.
     """
 
     key: GroupKey
     members: tuple[PodView, ...]
     needed: int
     min_count: int
+    begun: bool = False
 
     @property
     def spare(self) -> int:
@@ -71,7 +73,7 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
         # It was decided before, and recorded: what the PodGroup says by now does not matter
         recorded = groups.unfinished[key]
         if members := tuple(each for each in _waiting(cluster, key) if each.uid in recorded):
-            return Gang(key, members, len(members), len(members))
+            return Gang(key, members, len(members), len(members), begun=True)
     group, pods = groups.get(key), groups.members(key)
     if group is not None and not group.min_count and not group.unsupported:
         return None

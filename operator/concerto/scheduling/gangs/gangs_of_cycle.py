@@ -30,8 +30,9 @@ class GangsOfCycle:
 
     def unfinished(self) -> list[PodView]:
         """A pod of each gang of which other pods are bound already, and a placement record has the rest on nodes."""
-        groups = self._cluster.pod_groups
-        return [groups.members(key)[next(iter(recorded))] for key, recorded in groups.unfinished.items()]
+        groups, is_placed = self._cluster.pod_groups, self._cluster.is_placed
+        rest = ((key, [uid for uid in recorded if not is_placed(uid)]) for key, recorded in groups.unfinished.items())
+        return [groups.members(key)[uids[0]] for key, uids in rest if uids]
 
     def with_holder(self, heads: Iterable[PodView]) -> Iterator[PodView]:
         """The same pods; before others of its priority, a pod of the gang that holds room: they would take it."""
