@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,10 @@ pytestmark = pytest.mark.realnode
 
 NODE = "agent-real"
 ALONE = 4
-WITHIN = 0.35
-"""Other suites overload this machine as well: the crowd waits many times as long as it computes, and each part of that
-which the agent misses counts against what it holds. Without the correction a crowd takes a fifth of what one takes."""
+WITHIN = 1.1
+OF_THE_ERROR = 0.6
+"""Part of the error without correction that may be left where other suites overload this machine as well: the agent
+waits for a CPU then, too, and what it does not read in time is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,7 @@ def test_what_a_kind_takes_is_the_same_on_an_empty_and_on_an_overloaded_node(
     crowd = 4 * len(node.cpus)
     for i in range(crowd):
         make_pod(concerto_cluster, namespace, NODE, f"crowd-{i}", program)
+    by_life = []
     for kind, pods in (("alone", ALONE), ("crowd", crowd)):
         sums = eventually(f"{pods} pods {kind} are measured", lambda kind=kind, pods=pods: ended(kind, pods))
         say(
@@ -114,6 +117,7 @@ def test_what_a_kind_takes_is_the_same_on_an_empty_and_on_an_overloaded_node(
             f"{sums.held / sums.ended:.2f} s of {sums.life / sums.ended:.2f} s: {sums.work / sums.held:.3f} cores "
             f"(by their life {sums.work / sums.life:.3f})"
         )
+        by_life.append(sums.work / sums.life)
     operator = operator_process(concerto_cluster, concerto_cluster.logs, "operator-kinds").start()
     try:
         cores = eventually(
@@ -122,7 +126,8 @@ def test_what_a_kind_takes_is_the_same_on_an_empty_and_on_an_overloaded_node(
     finally:
         operator.kill()
     say(f"agent: kubectl describe sub cluster: {cores[0]} cores alone, {cores[1]} in a crowd")
-    assert cores[1] == pytest.approx(cores[0], rel=WITHIN)
+    error, uncorrected = (abs(math.log(pair[1] / pair[0])) for pair in (cores, by_life))
+    assert error <= max(math.log(WITHIN), OF_THE_ERROR * uncorrected)
 
 
 def described(cluster: Cluster, prefix: str, kinds: Sequence[str]) -> list[float] | None:
