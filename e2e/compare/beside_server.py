@@ -221,8 +221,13 @@ def main() -> int:
     parser.add_argument("--docs", nargs="?", type=Path, const=DOCS, help="put the table into docs/evaluation.md")
     chosen = parser.parse_args()
     runs = load() if chosen.report else []
-    wrong = [] if chosen.report else measure(chosen, runs)
-    if runs:
+    wrong: list[str] = []
+    if not chosen.report:
+        try:
+            wrong = measure(chosen, runs)
+        except KeyboardInterrupt:
+            wrong = ["interrupted: nodes and control plane have been stopped; what was measured is reported"]
+    if {ALONE, CONCERTO} <= {run.scheduler for run in runs}:
         conclude(runs, chosen.docs)
     for sentence in wrong:
         _say(f"wrong: {sentence}")
