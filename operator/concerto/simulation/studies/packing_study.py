@@ -70,7 +70,7 @@ class PackingSettings:
     minutes: int = 200
     warm_up: int = 120
     longest_life: int = 240
-    window: int = 1
+    window: int = 5
     begins_full: bool = False
 
 
