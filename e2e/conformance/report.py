@@ -7,8 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 GROUP = "[sig-scheduling] "
-_GANGS = "Concerto does not place gangs yet: a pod with schedulingGroup waits (UnsupportedConstraints)"
-LEFT_OUT: dict[str, str] = {"GangScheduling": _GANGS, "WorkloadAwarePreemption": _GANGS}
+_FOR_A_GANG = "Concerto evicts no pod for a pod of a gang, and does not evaluate disruptionMode (docs/gangs.md)"
+_BY_GROUP = "WorkloadAwarePreemption [FeatureGate:GenericWorkload] workload-aware preemption should preempt"
+LEFT_OUT: dict[str, str] = {
+    f"{_BY_GROUP} entire group with All disruption mode by a pod group": _FOR_A_GANG,
+    f"{_BY_GROUP} partial group with Single disruption mode by a pod group": _FOR_A_GANG,
+}
 """Tests that are not run with Concerto, by how their names begin, and why."""
 
 _FAILED = {"failed", "panicked", "timedout", "interrupted", "aborted"}
