@@ -114,6 +114,13 @@ def test_pods_without_a_binding_are_created_off_exclusive_cpus_and_kubelets_upda
     plane.kubectl("delete", "pcb", "-n", namespace, "own")
 
 
+def waits_for(plane: LocalControlPlane, namespace: str, name: str) -> str:
+    """Why a pod's only container is not created."""
+    status = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["status"]
+    (container,) = status.get("containerStatuses", [{}])
+    return str(container.get("state", {}).get("waiting", {}).get("message", ""))
+
+
 def registrations(agent: Process) -> int:
     """Times that the runtime has taken the agent as a plugin."""
     return agent.log.read_text().count("registered with containerd")
@@ -135,8 +142,14 @@ def test_the_agent_registers_again_with_a_runtime_that_was_restarted_or_that_has
     try:
         plane.apply(pod(namespace, "unanswered", FIRST_INSTRUCTION, NODE))
         assert ends(plane, namespace, ["unanswered"])["unanswered"] == "0-1"
+        fenced = pod(namespace, "fenced", FIRST_INSTRUCTION, NODE)
+        fenced["metadata"]["annotations"] = {"required-plugins.noderesource.dev": '["concerto"]'}
+        plane.apply(fenced)
+        eventually(
+            "the runtime creates no container of it", lambda: "concerto" in waits_for(plane, namespace, "fenced")
+        )
     finally:
         os.kill(agent.pid, signal.SIGCONT)
     eventually("it has registered again", lambda: registrations(agent) > before)
     plane.apply(pod(namespace, "answered", FIRST_INSTRUCTION, NODE))
-    assert ends(plane, namespace, ["answered"])["answered"] == "0"
+    assert ends(plane, namespace, ["answered", "fenced"]) == {"unanswered": "0-1", "answered": "0", "fenced": "0"}

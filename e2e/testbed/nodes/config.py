@@ -132,6 +132,8 @@ disabled_plugins = {json.dumps(_NO_SNAPSHOTTERS)}
       runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.nri.v1.nri"]
   socket_path = "{state / "nri" / "nri.sock"}"
+  [plugins."io.containerd.nri.v1.nri".default_validator]
+    enable = true
 """
 
 
