@@ -179,6 +179,7 @@ def test_namespaces_of_one_priority_take_turns():
     taken = q.heads(NOW)
     assert [next(taken).name for _ in range(2)] == ["vip", "c0"]
     del taken
+    q.note_turns({1: "quiet", 0: "crowd"})
     assert heads(q)[:3] == ["vip", "late", "c0"], "the turn goes on where the cycle before stopped"
 
 

@@ -55,6 +55,7 @@ def schedule(
     now: float,
     generator: np.random.Generator,
     limit: int = MAX_DECISIONS,
+    resume: bool = False,
     spent: Callable[[], float] = lambda: 0.0,
     max_seconds: float = MAX_SECONDS,
 ) -> CycleResult:
@@ -69,12 +70,15 @@ def schedule(
         now: seconds since the epoch: says which telemetry is still good.
         generator: breaks ties.
         limit: decisions at most; a gang that is larger is decided on in a cycle of its own.
+        resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what it puts last has failed
+            already, however large it is.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
     cycle = _Cycle(cluster, profiles, now, generator, lambda times: spent() >= times * max_seconds)
     unfinished = cycle.gangs.unfinished()
-    heads = cycle.gangs.with_holder(cycle.drain.first(larger_first(cluster, heads), profiles, now))
+    heads = heads if resume else larger_first(cluster, heads)
+    heads = cycle.gangs.with_holder(cycle.drain.first(heads, profiles, now))
     for looked_at, pod in enumerate(chain(unfinished, heads)):
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
@@ -82,6 +86,8 @@ def schedule(
         if looked_at and cycle.is_out_of_time(1.0):
             cycle.result.has_more = cycle.result.out_of_time = True
             break
+        if looked_at >= len(unfinished):
+            cycle.result.turns[pod.priority] = pod.namespace
         cycle.look_at(pod, is_first=looked_at <= len(unfinished), room=limit - len(cycle.result.decisions))
         if cycle.result.postponed is not None:
             cycle.result.has_more = True

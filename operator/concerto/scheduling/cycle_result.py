@@ -69,6 +69,7 @@ class CycleResult:
         held_until: until when room is held for a gang, seconds since the epoch; infinity if none holds any.
         released: whether room was held until now, so that pods that found none may find some.
         gangs: what became of each gang that was looked at: None, or why none of its pods was placed.
+        turns: by priority, the namespace of the last pod that was looked at (``queue.Queue.note_turns``).
     """
 
     decisions: list[Decision] = field(default_factory=list)
@@ -81,3 +82,4 @@ class CycleResult:
     held_until: float = math.inf
     released: bool = False
     gangs: dict[GroupKey, Diagnosis | None] = field(default_factory=dict)
+    turns: dict[int, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 
 import numpy as np
 
@@ -98,8 +98,10 @@ class LargePodDrain:
             return millicores is not None or ignores_size
 
         iterator = iter(heads)
-        some = list(islice(iterator, _MAX_SORTED))
-        return chain(sorted(some, key=lambda pod: (-pod.priority, not has_waited(pod))), iterator)
+        # Run by run of one priority: a cycle that goes on puts pods that have failed behind others of lower priority
+        runs = groupby(islice(iterator, _MAX_SORTED), key=lambda pod: pod.priority)
+        some = [pod for _, run in runs for pod in sorted(run, key=lambda pod: not has_waited(pod))]
+        return chain(some, iterator)
 
     def drain_one(self, key: object, evaluation: Evaluation) -> None:
         """Drain one more node for a pod like those of that key, the node that has to lose the least."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -157,6 +157,13 @@ class Queue:
             bucket.setdefault(namespace, []).append(group)
         return self._in_turns(sorted(buckets.items(), key=lambda item: item[0]), limit)
 
+    def note_turns(self, turns: Mapping[int, str]) -> None:
+        """A cycle is over: by priority, the namespace of the last pod that it looked at. The next one has its turn then.
+
+        Pods that were asked for and not looked at have not had theirs.
+        """
+        self._last_namespace.update(turns)
+
     def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
 
@@ -292,7 +299,6 @@ class Queue:
                 for namespace, places in turns:
                     place = next(places, None)
                     if place is not None:
-                        self._last_namespace[priority] = namespace
                         yield self._waiting[place[2]].pod
                         remaining.append((namespace, places))
                 turns = remaining

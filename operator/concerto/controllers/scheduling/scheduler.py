@@ -96,6 +96,7 @@ class Scheduler:
                     parts.profiles,
                     now=now,
                     generator=self._generator,
+                    resume=out_of_time,
                     spent=partial(_cpu_seconds_since, cpu),
                 )
                 self._take(result, now)
@@ -124,6 +125,7 @@ class Scheduler:
     def _take(self, result: CycleResult, now: float) -> None:
         """Bring the queue, the reports and the metrics up to date with a cycle's result."""
         parts, metrics, queue = self._parts, self._context.metrics, self._parts.pending.queue
+        queue.note_turns(result.turns)
         for decision in result.decisions:
             queue.take(decision.pod.uid)
             parts.reporter.forget(decision.pod.uid)

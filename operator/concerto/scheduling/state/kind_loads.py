@@ -12,7 +12,7 @@ from concerto.api.pod import PodView
 from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import AssignmentCost
 from concerto.capacity.kinds.cost import Cost, estimate, groups_of
-from concerto.capacity.kinds.law import NodeLoads
+from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.table import Table
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows

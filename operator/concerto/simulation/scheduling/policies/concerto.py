@@ -16,7 +16,7 @@ from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.capacity.kinds.law import KindSettings
+from concerto.capacity.kinds.node_loads import KindSettings
 from concerto.capacity.kinds.table import Table
 from concerto.capacity.publish_rule import PublishSettings
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
@@ -177,6 +177,7 @@ class Concerto:
             self._wake_in_time(now)
             return []
         result = schedule(self.state, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)
+        self.queue.note_turns(result.turns)
         for failure in result.unschedulable:
             self.queue.mark_unschedulable(
                 failure.pod.uid, failure.diagnosis.requeue_on, now, always_considered=failure.always_considered
