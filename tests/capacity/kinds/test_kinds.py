@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from concerto.api.pod_kind import CLUSTER, kind_of, kind_of_pod
 from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, costliest, estimate
-from concerto.capacity.kinds.law import NodeLoads
+from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries, has_changed, to_entries
 
@@ -239,6 +239,18 @@ def test_pods_that_run_without_end_cost_no_work_at_once():
     cost = estimate(NodeKinds().table([(WEB, running)], 0.0), WEB)
     assert cost.work is None
     assert cost.share == pytest.approx(0.05, rel=0.02)
+
+
+@pytest.mark.parametrize(("age", "share"), [(10.0, 0.3), (60.0, 0.3), (120.0, 0.15), (3600.0, 0.005)])
+def test_pods_that_may_end_and_idle_for_long_are_not_taken_to_compute_soon(age, share):
+    idle = PodMeasurement(0.002 * age, age, age, 5e7, False, recent=0.002)
+    cost = estimate(NodeKinds().table([(JOB, idle)] * 4, 0.0), JOB)
+    assert cost.share == pytest.approx(share, rel=0.05)
+
+
+def test_pods_that_compute_are_not_taken_to_idle_however_long_they_have_waited_before():
+    pods = [(JOB, PodMeasurement(9.0, 3600.0, 3600.0, 5e7, False, recent=0.9))]
+    assert estimate(NodeKinds().table(pods, 0.0), JOB).share == pytest.approx(0.9)
 
 
 def test_a_table_is_bounded_and_what_is_left_out_is_known_by_its_group():

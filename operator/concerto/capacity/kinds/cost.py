@@ -16,6 +16,8 @@ PRIOR_SHARE = 1.0
 """Cores that a pod is taken to use while nothing is known of any pod like it."""
 MIN_RUNNING_SHARE = 0.3
 """Cores that a pod is taken to use at least while only running pods show what pods like it use."""
+_MAY_WAIT_SECONDS = 60.0
+"""Seconds for which pods may wait before they compute: what they have used in a longer time counts for more."""
 _MARGIN = 0.3
 """What is added to the share of pods that have only begun to run, as part of it."""
 _MARGIN_SECONDS = 30.0
@@ -116,7 +118,9 @@ def _from_running(sums: KindSums, endless: bool) -> Cost:
         return Cost(share, None, None, sums.max_memory, sums.running, "Running")
     # What a pod uses of late is the most that it may come to use over its life, and what it has used so far the least
     so_far = (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3)
-    share = max(MIN_RUNNING_SHARE, so_far, sums.max_running_recent)
+    # Pods that wait for longer than any start takes are idle: operators' pods, say, which never end
+    at_least = MIN_RUNNING_SHARE * min(1.0, _MAY_WAIT_SECONDS / max(sums.max_running_held, 1e-3))
+    share = max(at_least, so_far, sums.max_running_recent)
     return Cost(share, 2.0 * sums.max_running_work, None, sums.max_memory, sums.running, "Running")
 
 
