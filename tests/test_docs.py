@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from concerto.api.podcpubinding import PodCPUBinding
-from concerto.autoscaling.prediction import ActionSettings
+from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.main import COMMANDS
 from concerto.cli.top import table

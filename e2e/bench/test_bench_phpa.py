@@ -16,9 +16,9 @@ from aiohttp import web
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from concerto.api.pod_requests import ContainerResources
+from concerto.autoscaling.forecast_influence import Subject, predict
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.prediction import Subject, predict
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics

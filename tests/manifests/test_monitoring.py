@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from concerto.autoscaling.prediction import ForecastResult
+from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.runtime.metrics import Metrics
 from concerto_agent.metrics import Counters, Gauges, _Collector

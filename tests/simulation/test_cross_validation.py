@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from concerto.autoscaling.prediction import ActionSettings
+from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.simulation.autoscaling.cross_validation import Totals, Trial, candidates, cross_validate, measure, total
 from concerto.simulation.autoscaling.families import FAMILIES, member
 from concerto.simulation.autoscaling.policies import Reactive

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity import subspace
 from concerto.capacity.batch import Batch, BatchBuffer, Sample, or_zero
+from concerto.capacity.capacity_estimate import CapacityControl, PodsSeen
 from concerto.capacity.capacity_rules import Demand, Estimate, publishable
-from concerto.capacity.control import CapacityControl, PodsSeen
 from concerto.capacity.cpu_demand import MAX_RUNNABLE, START_SECONDS
 from concerto.capacity.estimator_per_resource import SETTLE_AGES
 from concerto.capacity.local_model import LocalModel
@@ -135,7 +135,7 @@ class NodePipeline:
     def pods_used(self, node: int, used: Mapping[str, float]) -> None:
         """CPU time that the node's counted pods have had, by UID, fractions of the node times seconds; before ``fold``.
 
-        Where nobody says so, every pod is taken for an ordinary one (``large.LargePods``).
+        Where nobody says so, every pod is taken for an ordinary one (``large_pods.LargePods``).
         """
         self._pods_used[node] = used
 

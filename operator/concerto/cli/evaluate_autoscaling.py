@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from concerto.autoscaling.prediction import ActionSettings
+from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.simulation.autoscaling.cross_validation import (
     GRID,
     Trial,

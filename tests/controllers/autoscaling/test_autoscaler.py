@@ -14,10 +14,10 @@ from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
 from concerto.autoscaling.decision import Decision, Failure
+from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.autoscaling.history import Ring
 from concerto.autoscaling.initialisation import Initialisation
 from concerto.autoscaling.pods import Gone
-from concerto.autoscaling.prediction import ForecastResult
 from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, ControllerSettings
 from concerto.controllers.autoscaling.capacity_reservation import OWNER_LABEL, build_reservation

@@ -13,7 +13,7 @@ from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.behavior import Memory
 from concerto.autoscaling.decision import Decision, Floor, carried_out, decide, failed, paused, rescaled, stopped
-from concerto.autoscaling.prediction import ForecastResult, with_hold
+from concerto.autoscaling.forecast_influence import ForecastResult, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics

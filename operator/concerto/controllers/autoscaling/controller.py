@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from concerto.api.pod_trimming import trim_target_pod
 from concerto.api.predictivehpa import PredictiveHPA
-from concerto.autoscaling.prediction import ForecastResult
+from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
 from concerto.controllers.autoscaling.learning import Forecaster

@@ -6,7 +6,7 @@ import contextlib
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from concerto.autoscaling.prediction import ForecastResult
+from concerto.autoscaling.forecast_influence import ForecastResult
 
 _LABELS = ("namespace", "name")
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from concerto.autoscaling.prediction import ForecastResult, Subject, predict
+from concerto.autoscaling.forecast_influence import ForecastResult, Subject, predict
 from concerto.controllers.autoscaling.measurements import Load, load_of
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
-from concerto.autoscaling.prediction import ActionSettings
 from concerto.autoscaling.settings import ControllerSettings
 
 

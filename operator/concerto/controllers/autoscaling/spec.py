@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concerto.api.predictivehpa import PredictiveHPA, RulesSpec
-from concerto.autoscaling.prediction import MODELS
+from concerto.autoscaling.forecast_influence import MODELS
 from concerto.autoscaling.schedules import Schedule
 from concerto.autoscaling.settings import (
     DEFAULT_SCALE_DOWN,

@@ -10,7 +10,7 @@ from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.predictivehpa import MetricSpec, PredictiveHPA
 from concerto.api.timestamps import format_timestamp
 from concerto.autoscaling.decision import Decision, Failure
-from concerto.autoscaling.prediction import ForecastResult
+from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 
 _MAX_TEXT = 4096

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from concerto.autoscaling.prediction import ActionSettings
+from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.simulation.autoscaling.families import FAMILIES, member
 from concerto.simulation.autoscaling.plant import Floats, PlantSettings
 from concerto.simulation.autoscaling.policies import Reactive

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concerto.autoscaling.decision import Floor
+from concerto.autoscaling.forecast_influence import MODELS, ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring, season_step
-from concerto.autoscaling.prediction import MODELS, ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats
 from concerto.simulation.autoscaling.run import Experiment, Sync

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concerto.autoscaling.forecast_influence import ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.history import Ring
-from concerto.autoscaling.prediction import ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.settings import Bounds
 
 ACTION = ActionSettings()
