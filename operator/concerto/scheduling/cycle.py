@@ -70,8 +70,8 @@ def schedule(
         now: seconds since the epoch: says which telemetry is still good.
         generator: breaks ties.
         limit: decisions at most; a gang that is larger is decided on in a cycle of its own.
-        resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what it puts last has failed
-            already, however large it is.
+        resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what it puts last has
+            failed already, however large it is.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """

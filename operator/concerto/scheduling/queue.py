@@ -158,7 +158,7 @@ class Queue:
         return self._in_turns(sorted(buckets.items(), key=lambda item: item[0]), limit)
 
     def note_turns(self, turns: Mapping[int, str]) -> None:
-        """A cycle is over: by priority, the namespace of the last pod that it looked at. The next one has its turn then.
+        """A cycle is over: by priority, the namespace of the last pod that it looked at. The turn is the next one's.
 
         Pods that were asked for and not looked at have not had theirs.
         """
