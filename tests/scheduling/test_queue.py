@@ -204,6 +204,22 @@ def test_a_selector_that_distinguishes_pods_parts_them():
     assert heads(q) == ["b"]
 
 
+def test_pods_that_back_off_are_not_marked_with_their_like():
+    pods = [pod("a"), pod("b"), pod("c")]
+    q = queue(*pods)
+    for each, at in zip(pods, (NOW, NOW + 0.005, NOW + 0.01)):
+        q.retry(each.uid, at)
+    assert heads(q, NOW + 1.001) == ["a"]
+    for each in pods:
+        q.mark_unschedulable(each.uid, Change.ENDED, NOW + 1.001)
+    assert heads(q, NOW + 2.0) == [], "they have joined their like"
+    q.requeue(Change.ENDED)
+    assert heads(q, NOW + 3.0) == ["a", "b", "c"]
+    for each in pods:
+        q.remove(each.uid)
+    assert len(q) == 0
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Against a list that is sorted anew each time, for pods of several kinds that come, change, fail and go."""
 
@@ -256,14 +272,16 @@ class QueueMachine(RuleBasedStateMachine):
         self.ready[name] = self.queue.retry(f"uid-{name}", self.now)
         self.tidy()
 
+    @precondition(lambda self: self.pods)
     @rule(data=st.data(), requeue_on=st.sampled_from([Change.NODE, Change.CAPACITY]))
     def mark_unschedulable(self, data, requeue_on):
-        there = list(self.queue.heads(self.now))
-        if there:
-            chosen = data.draw(st.sampled_from(there))
-            self.ripen()
-            self.queue.mark_unschedulable(chosen.uid, requeue_on, self.now)
-            self.parked[self.pods[chosen.name][0]] = requeue_on
+        """Any pod: a gang's are marked together, whether they are among the heads or not."""
+        list(self.queue.heads(self.now))
+        self.ripen()
+        name = data.draw(st.sampled_from(sorted(self.pods)))
+        self.queue.mark_unschedulable(f"uid-{name}", requeue_on, self.now)
+        if name not in self.ready:
+            self.parked.setdefault(self.pods[name][0], requeue_on)
 
     @rule(change=st.sampled_from([Change.NODE, Change.CAPACITY]))
     def wake(self, change):

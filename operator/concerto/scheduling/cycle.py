@@ -56,6 +56,7 @@ def schedule(
     generator: np.random.Generator,
     limit: int = MAX_DECISIONS,
     resume: bool = False,
+    postponed: PodView | None = None,
     spent: Callable[[], float] = lambda: 0.0,
     max_seconds: float = MAX_SECONDS,
 ) -> CycleResult:
@@ -72,13 +73,17 @@ def schedule(
         limit: decisions at most; a gang that is larger is decided on in a cycle of its own.
         resume: whether the cycle before ran out of time. The order of ``heads`` stays then: what it puts last has
             failed already, however large it is.
+        postponed: a pod of the gang that the cycle before had no room or time left for (``CycleResult.postponed``). It
+            goes before ``heads``, whatever its priority, but not before the gang that holds room. It is not postponed
+            again.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
     cycle = _Cycle(cluster, profiles, now, generator, lambda times: spent() >= times * max_seconds)
     unfinished = cycle.gangs.unfinished()
     heads = heads if resume else larger_first(cluster, heads)
-    heads = cycle.gangs.with_holder(cycle.drain.first(heads, profiles, now))
+    heads = cycle.drain.first(heads, profiles, now)
+    heads = cycle.gangs.with_holder(heads if postponed is None else chain((postponed,), heads))
     for looked_at, pod in enumerate(chain(unfinished, heads)):
         if len(cycle.result.decisions) >= limit:
             cycle.result.has_more = True
@@ -88,7 +93,8 @@ def schedule(
             break
         if looked_at >= len(unfinished):
             cycle.result.turns[pod.priority] = pod.namespace
-        cycle.look_at(pod, is_first=looked_at <= len(unfinished), room=limit - len(cycle.result.decisions))
+        is_first = looked_at <= len(unfinished) or pod is postponed
+        cycle.look_at(pod, is_first=is_first, room=limit - len(cycle.result.decisions))
         if cycle.result.postponed is not None:
             cycle.result.has_more = True
             break
@@ -167,7 +173,7 @@ class _Cycle:
 
         Args:
             pod: the pod.
-            is_first: whether the cycle has looked at nothing before but what goes before all others.
+            is_first: whether its gang gets the time of a whole cycle, and is not postponed.
             room: decisions that may still be made.
         """
         # 1. Is it ours, and does it wait?

@@ -167,6 +167,8 @@ class Queue:
     def mark_unschedulable(self, uid: str, requeue_on: Change, now: float, *, always_considered: bool = False) -> None:
         """No node for this pod: it and its like wait until a change that could help, or ``flush_seconds``.
 
+        Nothing changes for a pod that backs off after a failed binding: it is looked at once that wait is over.
+
         Args:
             uid: the pod.
             requeue_on: what could help.
@@ -174,8 +176,8 @@ class Queue:
             always_considered: whether it is among the heads whenever any other pod is: nodes are drained for it.
         """
         waiting = self._waiting.get(uid)
-        if waiting is None:
-            return
+        if waiting is None or waiting.ready_at is not None:
+            return  # one that backs off is in no group until its wait is over
         group = waiting.group
         group.failed_in_pass = self._pass
         if group.unschedulable_since is None:

@@ -14,9 +14,9 @@ APART = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
     {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}]}}  # fmt: skip
 
 
-def decide(cluster, heads, **more):
+def decide(cluster, heads, now=NOW, **more):
     by_name = {"concerto": profile()}
-    return schedule(cluster, heads, by_name, now=NOW, generator=np.random.default_rng(0), **more)
+    return schedule(cluster, heads, by_name, now=now, generator=np.random.default_rng(0), **more)
 
 
 def placed(result):
@@ -197,6 +197,39 @@ def test_a_gang_for_which_the_time_is_too_short_is_first_in_the_next_cycle_and_t
     assert set(reported(result)) == {"g-0", "g-1", "g-2", "g-3"}
     assert "looking for nodes for all pods of the PodGroup at once took too long" in reported(result)["g-0"]
     assert (result.postponed, result.out_of_time) == (None, True)
+
+
+def test_a_gang_that_was_postponed_is_decided_on_behind_one_that_holds_room_and_so_are_those_behind_it():
+    cluster = nodes("a")
+    holds = seen(cluster, group("h", 4), *members(4, "h", requests=ONE_CPU))
+    add(cluster, pod("there", nodeName="a", requests=ONE_CPU))
+    decide(cluster, holds)
+    decide(cluster, holds, now=NOW + 6)
+    assert cluster.pod_groups.held_room.holder == ("default", "h")
+    wide = seen(cluster, group("p", 300), *members(300, "p", requests={"cpu": "10m"}))
+    singles = [pod(f"single-{i}", requests={"cpu": "100m"}) for i in range(3)]
+    heads = [*singles, *wide, pod("tiny")]
+    result = decide(cluster, heads, now=NOW + 7)
+    assert (placed(result), result.postponed) == ({}, wide[0])
+    result = decide(cluster, heads, now=NOW + 8, postponed=wide[0])
+    assert result.postponed is None
+    assert {each.name for each in wide} <= set(reported(result))
+    assert placed(result) == {"tiny": "a"}
+    assert cluster.pod_groups.held_room.holder == ("default", "h")
+
+
+def test_a_gang_that_was_postponed_is_decided_on_although_a_large_pod_comes_first_of_its_priority():
+    cluster = cluster_state([node("a")], (), [capacity("a", 9.0)])
+    large = pod("large", created="1970-01-01T00:00:00Z", owner="Job")
+    cluster.large_pods.sizes.add_pod(large, "a")
+    cluster.large_pods.sizes.report("a", {large.uid: 3900.0})
+    wide = seen(cluster, group("p", 4), *members(4, "p"))
+    heads = [*wide, large, pod("tiny")]
+    result = decide(cluster, heads, limit=3)
+    assert result.postponed == wide[0]
+    result = decide(cluster, heads, limit=3, postponed=wide[0])
+    assert result.postponed is None
+    assert {each.name for each in wide} <= set(placed(result))
 
 
 def test_a_gang_never_takes_so_much_time_that_the_event_loop_is_held_for_too_long():

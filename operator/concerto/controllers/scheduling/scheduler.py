@@ -83,8 +83,8 @@ class Scheduler:
             await parts.load.below_limit.wait()
             now = self._context.clock()
             heads = parts.pending.queue.heads(now, resume=out_of_time)
-            first = parts.pending.queue.get(postponed) or next(heads, None)
-            if first is None:
+            first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
+            if first is None and of_postponed is None:
                 await parts.pending.wait_for_work(now)
                 continue
             started, cpu = clock(), time.thread_time()
@@ -92,11 +92,12 @@ class Scheduler:
             with self._context.metrics.cycle_seconds.time():
                 result = schedule(
                     parts.cluster,
-                    chain((first,), heads),
+                    chain(() if first is None else (first,), heads),
                     parts.profiles,
                     now=now,
                     generator=self._generator,
                     resume=out_of_time,
+                    postponed=of_postponed,
                     spent=partial(_cpu_seconds_since, cpu),
                 )
                 self._take(result, now)
