@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,15 @@ from concerto.api.cpulist import parse_cpu_list
 from concerto_agent.cpusets import Cpuset, KubeletRule, PodCgroups, Refusal, Write
 from concerto_agent.inotify import IN_CREATE, IN_IGNORED, IN_MOVED_TO, IN_Q_OVERFLOW, Inotify
 
+log = logging.getLogger(__name__)
+
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 _WATCHED_FILES = ("cgroup.procs", "cgroup.events", "cpuset.cpus")
 """What changes when a process enters (v1: it is written to; v2: a cgroup comes to life), and when somebody writes."""
+MAX_CGROUPS, MAX_LEVELS = 1000, 32
+"""Of one pod, below its own cgroup, that are read: whoever was given a cgroup of his own can make any number in it."""
+_MAX_WATCHES = 300
+"""Of one pod, from which the cgroups that a container makes for itself are no longer watched."""
 
 
 def write_file(path: Path, text: str) -> None:
@@ -45,6 +54,7 @@ class CpusetFiles:
         self.root = root
         self.version = version
         self._write = write
+        self._with_unread: set[str] = set()  # pods' paths, so that each is logged once
 
     def read(self, path: str) -> Cpuset | None:
         """A cgroup's cpuset; None if it is gone, or has none."""
@@ -61,13 +71,20 @@ class CpusetFiles:
             raise
 
     def pod(self, path: str) -> PodCgroups | None:
-        """The cgroups of a pod; None if it is gone."""
+        """The cgroups of a pod, level by level; None if it is gone."""
         limit, own = self.read(path.rpartition("/")[0]), self.read(path)
         if limit is None or own is None:
+            self._with_unread.discard(path)
             return None
         found = {path: own}
-        self._walk(path, found)
-        return PodCgroups(path, limit, found)
+        if self._walk(path, found):
+            self._with_unread.discard(path)
+            return PodCgroups(path, limit, found)
+        unread = f"those beyond the first {MAX_CGROUPS} or below level {MAX_LEVELS}"
+        if path not in self._with_unread:
+            self._with_unread.add(path)
+            log.warning("of the cgroups below %s %s are not read", path, unread)
+        return PodCgroups(path, limit, found, unread=unread)
 
     def lacks_cpuset(self, path: str) -> bool:
         """Whether the cgroup has processes and no cpuset (v2: the controller is not enabled above it).
@@ -82,24 +99,44 @@ class CpusetFiles:
         except OSError:
             return directory.is_dir()
 
-    def _walk(self, path: str, found: dict[str, Cpuset]) -> None:
+    def _walk(self, path: str, found: dict[str, Cpuset]) -> bool:
+        """Add the cgroups below one that was found; False if there are more than are read.
+
+        Containers come before what they made for themselves, so that none is left out for another's cgroups.
+        """
+        left, complete = MAX_CGROUPS, True
+        waiting = deque([(path, 1)])
+        while waiting:
+            path, level = waiting.popleft()
+            names = self._children(path, left + 1 if level <= MAX_LEVELS else 1)
+            if names and (len(names) > left or level > MAX_LEVELS):
+                complete = False
+                names = names[:left] if level <= MAX_LEVELS else []
+            left -= len(names)
+            for name in names:
+                child = f"{path}/{name}"
+                cpuset = self._read_below(child, found[path])
+                if cpuset is not None:
+                    found[child] = cpuset
+                    waiting.append((child, level + 1))
+        return complete
+
+    def _children(self, path: str, most: int) -> list[str]:
+        """Names of the cgroups directly below one, of which no more than ``most`` are listed."""
         try:
             with os.scandir(self.root / path) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                return sorted(itertools.islice(names, most))
         except OSError:
-            return
-        for name in names:
-            child = f"{path}/{name}"
-            try:
-                cpuset = self.read(child)
-            except OSError:
-                # Whoever was given a cgroup of his own can lock us out of it, who have no capability; he must not keep
-                # the whole node from its CPUs. It has what the one above it has, for all we know
-                above = found[path]
-                cpuset = Cpuset(frozenset(), frozenset(), above.effective_cpus, above.effective_mems)
-            if cpuset is not None:
-                found[child] = cpuset
-                self._walk(child, found)
+            return []
+
+    def _read_below(self, path: str, above: Cpuset) -> Cpuset | None:
+        try:
+            return self.read(path)
+        except OSError:
+            # Whoever was given a cgroup of his own can lock us out of it, who have no capability; he must not keep
+            # the whole node from its CPUs. It has what the one above it has, for all we know
+            return Cpuset(frozenset(), frozenset(), above.effective_cpus, above.effective_mems)
 
     def apply(self, writes: Iterable[Write]) -> OSError | None:
         """Write one after the other, up to the first that the kernel refuses; a cgroup that is gone needs none."""
@@ -201,7 +238,9 @@ class ContainerWatcher:
                 self._of_pod[uid].discard(event.watch)
                 continue
             if event.mask & (IN_CREATE | IN_MOVED_TO) and event.name:
-                self._watch(uid, f"{path}/{event.name}")
+                is_container = path == self._paths.get(uid)
+                if is_container or len(self._of_pod.get(uid, ())) < _MAX_WATCHES:
+                    self._watch(uid, f"{path}/{event.name}")
             changed[uid] = None
         for uid in changed:
             self._on_change(uid)

@@ -139,12 +139,15 @@ class PodCgroups:
         limit: the cpuset of the cgroup above it.
         cpusets: by path: the pod's own first, each before those below it.
         others: paths of containers that the pod's grant is not for.
+        unread: which of its cgroups are left out, because they are too many; empty if none is. By the kernel's rules
+            they have no CPU that the cgroup above them, which is not left out, does not have.
     """
 
     path: str
     limit: Cpuset
     cpusets: Mapping[str, Cpuset]
     others: frozenset[str] = frozenset()
+    unread: str = ""
 
     @property
     def containers(self) -> list[str]:

@@ -160,7 +160,7 @@ class NodeCpusets:
         settled = {uid: frozenset(pod.cpusets) for uid, pod in pods.items() if uid not in errors}
         self._settled = {uid: paths for uid, paths in (settled | self._settled).items() if uid in there}
         for uid in errors.keys() - self.grants.keys():
-            log.warning("the cpusets of pod %s could not be written: %s", uid, errors[uid])
+            log.warning("the cpusets of pod %s could not be written: %s", uid, _with_unread(errors[uid], pods.get(uid)))
 
     def _carry_out(self, pods: dict[str, PodCgroups], errors: dict[str, str]) -> Iterator[None]:
         """Write until every pod has what it is to have; what the kernel refused goes into ``errors``, by UID."""
@@ -323,6 +323,7 @@ class NodeCpusets:
         blocked, error = self._blocked.get(uid, ""), error or self.memory.error(uid)
         if pod is None:
             return Outcome(intruder=blocked)
+        error = _with_unread(error, pod)
         cpus, mems, same = granted(pod)
         if not cpus:
             return Outcome(intruder=blocked, error=error)
@@ -330,6 +331,11 @@ class NodeCpusets:
         memory = pod.memory_of(claim)
         as_wished = cpus == claim.cpus and (self._rule.mems or not memory or mems == memory)
         return Outcome(cpus, mems, same and as_wished, blocked, error)
+
+
+def _with_unread(error: str, pod: PodCgroups | None) -> str:
+    """What the kernel refused, and that it may be for cgroups of the pod that are not read, and so not written."""
+    return f"{error}; of the pod's cgroups {pod.unread} are not read" if error and pod and pod.unread else error
 
 
 def open_cpusets(
