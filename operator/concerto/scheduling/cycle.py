@@ -243,7 +243,7 @@ class _Cycle:
         placements, decisions = len(self._placements), len(self.result.decisions)
         self._used.clear()
         failures, in_time = self._try_all(gang, profile, trial, GANG_TIME if is_first else 1.0)
-        if (in_time or gang.begun) and len(failures) <= gang.spare:
+        if len(failures) <= gang.spare and (in_time or (gang.begun and len(trial))):
             trial.keep()
             self.gangs.decided(gang.key)
             self._held_room.placed(gang.key)
@@ -255,7 +255,7 @@ class _Cycle:
         why = first.diagnosis if first else diagnose_lack_of_time(self._cluster)
         diagnosis = diagnose_gang(gang, why, len(trial))
         del self.result.decisions[decisions:]
-        if in_time and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
+        if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
             self._holding = trial
             self._report_gang(gang, diagnosis, always_considered=True)
             return True
@@ -362,7 +362,8 @@ class _Cycle:
         """None of its pods is placed now."""
         self.gangs.decided(gang.key)
         self.result.gangs[gang.key] = diagnosis
-        self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in gang.members)
+        pods = gang.members + gang.others if isinstance(gang, Gang) else gang.members
+        self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in pods)
 
 
 def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:

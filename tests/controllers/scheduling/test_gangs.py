@@ -34,6 +34,8 @@ class Server:
         records: names of the pods in each placement record that was stored.
         refuses_record: whether a record with these pods is refused.
         refuses_binding: whether the binding of that pod is refused.
+        asked: how many records it was asked to store.
+        may_store: set unless the answer about records is to wait.
     """
 
     def __init__(self) -> None:
@@ -42,12 +44,17 @@ class Server:
         self.order: list[str] = []
         self.refuses_record: Callable[[list[str]], bool] = lambda names: False
         self.refuses_binding: Callable[[str], bool] = lambda name: False
+        self.asked = 0
+        self.may_store = asyncio.Event()
+        self.may_store.set()
 
     async def __call__(self, request):
         parts = request.path.strip("/").split("/")
         body = await request.json() if request.method == "POST" else {}
         if request.method == "POST" and parts[-1] == "podreservations":
             names = [each["name"] for each in body["spec"]["assignments"]]
+            self.asked += 1
+            await self.may_store.wait()
             if self.refuses_record(names):
                 return await refuses(422, "Invalid")(request)
             self.records.append(names)
@@ -109,6 +116,25 @@ async def test_a_gang_one_pod_of_which_cannot_be_stored_is_not_bound_and_others_
         await stopped(running)
     assert set(server.bound) == {"alone"}
     assert not any(made.parts.cluster.is_placed(f"uid-p{i}") for i in range(6))
+
+
+@pytest.mark.parametrize("gone", ["gone", "being deleted", "bound by others"])
+async def test_a_gang_one_pod_of_which_goes_before_the_first_binding_is_not_bound(gone):
+    server = Server()
+    server.may_store.clear()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        see(made, nodes=[raw_node("n1"), raw_node("n2")], groups=[raw_group("g", 3)])
+        pods = [raw_member(f"p{i}") for i in range(3)]
+        see(made, pods=pods)
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: server.asked)
+        after = {"being deleted": raw_member("p2", deleting=True), "bound by others": raw_member("p2", nodeName="n3")}
+        made.informers.pods.on_change(pods[2], after.get(gone))
+        server.may_store.set()
+        await eventually(lambda: not made.parts.cluster.is_placed("uid-p0"))
+        await stopped(running)
+    assert server.bound == {}
 
 
 async def test_a_pod_whose_binding_was_refused_goes_first_once_others_of_its_gang_are_bound():

@@ -96,7 +96,7 @@ def test_large_pods_are_looked_at_first():
 
 def test_no_more_pods_than_one_cycle_places_are_in_a_gang():
     found = gang(group("g", 2), *members(MAX_PODS + 5))
-    assert (len(found.members), found.needed) == (MAX_PODS, 2)
+    assert (len(found.members), found.needed, len(found.others)) == (MAX_PODS, 2, 5)
 
 
 def test_what_is_to_be_finished_is_a_gang_whatever_has_become_of_the_group():
@@ -105,4 +105,4 @@ def test_what_is_to_be_finished_is_a_gang_whatever_has_become_of_the_group():
     add(cluster, bound, a, b, other)
     cluster.pod_groups.must_finish(KEY, a.uid, "n")
     cluster.pod_groups.must_finish(KEY, b.uid, "n")
-    assert gang_of(cluster, other) == Gang(KEY, (a, b), 2, 2, begun=True)
+    assert gang_of(cluster, other) == Gang(KEY, (a, b), 1, 2, begun=True, others=(other,))

@@ -3,6 +3,7 @@ import pytest
 
 from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
 from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, schedule
+from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
 from support.gang_builders import add, group, member, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -270,6 +271,52 @@ def test_what_is_to_be_finished_finds_other_nodes_where_the_recorded_one_is_lost
     if lost == "full":
         add(cluster, pod("there", nodeName="a", requests={"cpu": "4"}))
     assert placed(decide(cluster, pods[:2])) == {"g-0": "b", "g-1": "b"}
+
+
+def test_what_is_to_be_finished_takes_the_room_that_there_is_before_all_others():
+    cluster = nodes("a")
+    bound = member("g-bound", nodeName="a", requests={"cpu": "3"})
+    pods = seen(cluster, group("g", 3), *members(2, requests=ONE_CPU), bound)[:2]
+    for each in pods:
+        cluster.pod_groups.must_finish(KEY, each.uid, "gone")
+    result = decide(cluster, [pod("lone", requests=ONE_CPU), *pods])
+    assert (placed(result), set(reported(result))) == ({"g-0": "a"}, {"g-1", "lone"})
+    result = decide(cluster, [pod("lone", requests=ONE_CPU), *pods])
+    assert (placed(result), set(reported(result))) == ({}, {"g-1", "lone"})
+
+
+def test_what_is_to_be_finished_is_reported_if_the_time_was_over_before_one_pod_found_a_node():
+    cluster = nodes("a")
+    bound = member("g-bound", nodeName="a", requests={"cpu": "4"})
+    pods = seen(cluster, group("g", 3), *members(2, requests=ONE_CPU), bound)[:2]
+    for each in pods:
+        cluster.pod_groups.must_finish(KEY, each.uid, "a")
+    result = decide(cluster, pods, spent=lambda: 2, max_seconds=1)
+    assert (placed(result), set(reported(result))) == ({}, {"g-0", "g-1"})
+    assert result.gangs[KEY] is not None
+
+
+def test_what_is_to_be_finished_holds_no_room_as_it_is_looked_at_first_anyway():
+    cluster = nodes("a")
+    bound = member("g-bound", nodeName="a", requests={"cpu": "4"})
+    pods = seen(cluster, group("g", 2), member("g-0", requests=ONE_CPU), bound)[:1]
+    cluster.pod_groups.must_finish(KEY, pods[0].uid, "a")
+    for second in range(8):
+        decide(cluster, pods, now=NOW + second)
+    assert cluster.pod_groups.held_room.holder is None
+
+
+def test_every_pod_of_a_gang_that_finds_no_nodes_waits_until_something_changes():
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 400), *(member(f"g-{i}", requests={"cpu": f"{1000 + i}m"}) for i in range(502)))
+    waiting = Queue(signatures=cluster.signatures)
+    for each in pods:
+        waiting.set(each)
+    result = decide(cluster, waiting.heads(NOW))
+    assert len(reported(result)) == 502
+    for failure in result.unschedulable:
+        waiting.mark_unschedulable(failure.pod.uid, failure.diagnosis.requeue_on, NOW)
+    assert list(waiting.heads(NOW + 1)) == []
 
 
 def test_an_error_over_one_pod_costs_its_gang_and_nobody_else(monkeypatch):

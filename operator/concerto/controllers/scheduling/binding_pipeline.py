@@ -103,9 +103,11 @@ class BindingPipeline:
             self._spawn(self._binding, self._bind(decision))
 
     async def _bind_gang(self, decisions: Sequence[Decision]) -> None:
-        """Run the binding steps of all pods of a gang, then bind all of them; undo all if one step fails."""
+        """Run the binding steps of all pods of a gang, then bind them; undo all if a step fails or a pod is gone."""
         problems = await asyncio.gather(*(self._prepare(decision) for decision in decisions))
         problem = next((problem for problem in problems if problem is not None), None)
+        if problem is None and not all(self._still_waits(decision) for decision in decisions):
+            problem = "it is gone, or on a node already"
         if problem is not None:
             for decision, own in zip(decisions, problems):
                 await self._unprepared(decision, own or f"Another pod of its PodGroup can't be bound: {problem}")
@@ -116,6 +118,12 @@ class BindingPipeline:
         # Those that the API server refused go before all others, once others of their gang are bound
         note_unfinished(self._cluster, [decision.assignment for decision in decisions])
         self._pending.requeue_pod_groups()
+
+    def _still_waits(self, decision: Decision) -> bool:
+        """Whether the pod of a gang, as it was seen last, can be bound: the API server refuses all others."""
+        gang = decision.assignment.gang
+        pod = self._cluster.pod_groups.members(gang).get(decision.pod.uid) if gang is not None else None
+        return pod is not None and pod.waiting
 
     def _steps_of(self, decision: Decision) -> list[BindingStep]:
         return [step for step in self._steps if step.concerns(decision.assignment)]

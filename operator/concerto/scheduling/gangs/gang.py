@@ -32,7 +32,8 @@ class Gang:
         members: the pods that wait, in the order in which nodes are looked for: the largest first.
         needed: how many of them have to find nodes at once, or none is placed; at least 1.
         min_count: ``minCount`` of the group; the rest of it is on nodes already.
-        begun: whether others of its pods are bound already, so that those of these come first for which there is time.
+        begun: whether others of its pods are bound already, so that each of these is placed for which there is room.
+        others: pods that wait and are not decided on now. What the gang waits for, they wait for.
     """
 
     key: GroupKey
@@ -40,6 +41,7 @@ class Gang:
     needed: int
     min_count: int
     begun: bool = False
+    others: tuple[PodView, ...] = ()
 
     @property
     def spare(self) -> int:
@@ -71,9 +73,10 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
     groups, key = cluster.pod_groups, (pod.namespace, pod.group)
     if key in groups.unfinished:
         # It was decided before, and recorded: what the PodGroup says by now does not matter
-        recorded = groups.unfinished[key]
-        if members := tuple(each for each in _waiting(cluster, key) if each.uid in recorded):
-            return Gang(key, members, len(members), len(members), begun=True)
+        recorded, all_waiting = groups.unfinished[key], _waiting(cluster, key)
+        if members := tuple(each for each in all_waiting if each.uid in recorded):
+            others = tuple(each for each in all_waiting if each.uid not in recorded)
+            return Gang(key, members, 1, len(members), begun=True, others=others)
     group, pods = groups.get(key), groups.members(key)
     if group is not None and not group.min_count and not group.unsupported:
         return None
@@ -91,7 +94,7 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
             f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {placed + len(waiting)} are there"
         )
         return NotReady(key, waiting, text, WAITING)
-    return Gang(key, waiting[:MAX_PODS], needed, group.min_count)
+    return Gang(key, waiting[:MAX_PODS], needed, group.min_count, others=waiting[MAX_PODS:])
 
 
 def could_fit(cluster: ClusterState, gang: Gang) -> bool:
