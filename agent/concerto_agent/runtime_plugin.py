@@ -75,7 +75,8 @@ class RuntimePlugin:
             self._watcher.refresh()  # its events may be waiting behind this call
         known = uid in self._watcher.pods
         if known:
-            self._identities.setdefault(uid, {})[container.name] = container.identity
+            if container.identity:
+                self._identities.setdefault(uid, {})[container.name] = container.identity
             self._look_at(uid)
         if moment == "Start":
             return CpusetChange()

@@ -84,3 +84,36 @@ def test_any_bytes_are_a_message_or_are_refused(data):
                 read(field)
             except WireError:
                 continue
+
+
+@given(data=st.binary(max_size=60), wanted=st.frozensets(st.integers(1, 15)))
+def test_fields_that_are_not_wanted_are_skipped_and_the_others_are_as_ever(data, wanted):
+    try:
+        every = Fields(data)
+    except WireError:
+        with pytest.raises(WireError):
+            Fields(data, wanted)
+        return
+    some = Fields(data, wanted)
+    for field in range(1, 16):
+        if field not in wanted:
+            with pytest.raises(KeyError):
+                some.data(field)
+            continue
+        for read in ("number", "data", "text"):
+            assert outcome(some, read, field) == outcome(every, read, field)
+
+
+def outcome(fields: Fields, read: str, field: int) -> object:
+    try:
+        return getattr(fields, read)(field)
+    except WireError as error:
+        return str(error)
+
+
+def test_what_is_wanted_of_a_message_in_a_message_is_all_that_is_kept_of_it():
+    inner = message(1, message(2, text(3, "x"), text(4, "y")))
+    found = Fields(inner, frozenset({1})).message(1, 2, wanted=frozenset({3}))
+    assert found.text(3) == "x"
+    with pytest.raises(KeyError):
+        found.text(4)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,10 +25,14 @@ from concerto_agent.nri.messages import (
     build_failure,
     build_request,
     build_response,
+    read_container,
     read_failure,
+    read_started,
+    read_updated,
 )
 from concerto_agent.nri.protobuf import Fields, WireError, message, number, text
 from concerto_agent.nri.session import CpusetChange, Refused, Session
+from support.step_counts import steps_of
 
 PLUGIN = "nri.pkg.api.v1alpha1.Plugin"
 POD = (text(1, "sandbox"), text(2, "web-1"), text(3, "uid-1"), text(4, "shop"))
@@ -177,3 +184,45 @@ def test_any_bytes_are_answered_or_end_the_connection(payload):
         session.receive(payload)
     except (WireError, Refused):
         return
+
+
+LARGE = {
+    "variables": message(8, b"A=") * 50_000,
+    "empty arguments": message(7) * 100_000,
+    "one argument": message(7, b"x" * 200_000),
+}
+
+
+@pytest.mark.parametrize("fields", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("method", ["CreateContainer", "UpdateContainer", "StartContainer"])
+def test_what_nobody_asks_for_takes_no_memory(method, fields):
+    head, tail = CONTAINER[:3], CONTAINER[3:]
+    payload = message(1, *POD) + message(2, *head, fields, *tail)
+    read = {"CreateContainer": read_container, "UpdateContainer": read_updated, "StartContainer": read_started}[method]
+    tracemalloc.start()
+    read(payload)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.2 * len(payload) + 20_000, "the container's message is cut out of the payload, and nothing else"
+
+
+def test_a_field_that_nobody_asks_for_takes_few_steps():
+    few, many = (message(1, *POD) + message(2, *CONTAINER, message(7) * count) for count in (0, 1000))
+    assert steps_of(lambda: read_container(many)) - steps_of(lambda: read_container(few)) < 50 * 1000
+
+
+def test_a_large_container_is_created_like_any_and_started_by_its_pod_alone():
+    large = message(1, *POD) + message(2, *CONTAINER[:3], message(8, b"A=") * 100_000, *CONTAINER[3:])
+    node = Node(PINNED)
+    cpu = node.call("CreateContainer", large).message(2, 1, 6, 2, 2)
+    assert (cpu.text(6), cpu.text(7)) == ("2,4", "1")
+    assert (
+        node.call("UpdateContainer", large + message(3, message(2, text(6, "0-1")))).message(2, 1).text(1) == "c" * 64
+    )
+    node.call("StartContainer", large)
+    event = number(1, 6) + message(2, *POD) + message(3, large)
+    node.call("StateChange", event)
+    whole = Container("uid-1", "c" * 64, "main", "0-3")
+    start = (Container("uid-1", "", "", ""), "Start")
+    assert node.asked == [(whole, "Create"), (replace(whole, cpus="0-1"), "Update"), start, start]
+    assert steps_of(lambda: read_started(large)) < 2000, "its variables are not looked at"

@@ -16,7 +16,7 @@ from concerto_agent import node_cpusets
 from concerto_agent.cpuset_files import CpusetFiles
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.nri.client import NriSettings
-from concerto_agent.nri.protobuf import Fields
+from concerto_agent.nri.protobuf import Fields, message
 from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings
 from support.cgroupfs_model import CgroupfsModel, NodeModel
@@ -146,3 +146,11 @@ async def test_the_runtime_names_containers_before_the_pods_status_does(node):
     await peer.call("CreateContainer", container("a", "main", "e" * 64))  # started again
     await peer.call("CreateContainer", container("a", "log", "f" * 64))
     assert node.pinner._names("a") == {"e" * 64: "main", "f" * 64: "log"}
+
+
+async def test_a_large_container_keeps_its_name_when_it_is_started(node):
+    node.listed.set()
+    peer = await node.registered()
+    await peer.call("CreateContainer", container("a", "main"))
+    await peer.call("StartContainer", container("a", "main") + message(2, message(8, b"A=") * 100_000))
+    assert node.pinner._names("a") == {"c" * 64: "main"}

@@ -19,6 +19,9 @@ _CREATE_CONTAINER, START_CONTAINER, _UPDATE_CONTAINER = 4, 6, 8
 EVENTS = sum(1 << event - 1 for event in (_CREATE_CONTAINER, START_CONTAINER, _UPDATE_CONTAINER))
 """Of which the plugin is called."""
 
+MAX_STARTED_BYTES = 256 << 10
+"""Of a container that starts, from which it is not read: its pod is enough then."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -67,8 +70,8 @@ class Container:
 
     Attributes:
         pod_uid: of its pod.
-        identity: its ID in the runtime, which its cgroup is named after.
-        name: as in the pod's spec.
+        identity: its ID in the runtime, which its cgroup is named after; empty where it was not read.
+        name: as in the pod's spec, likewise.
         cpus: CPUs that kubelet asks for, as a list; empty where it leaves them open.
     """
 
@@ -84,7 +87,7 @@ def read_request(data: bytes) -> Request:
     Raises:
         WireError: it is no such message.
     """
-    fields = Fields(data)
+    fields = Fields(data, frozenset({1, 2, 3}))
     return Request(fields.text(1), fields.text(2), fields.data(3))
 
 
@@ -94,7 +97,7 @@ def read_failure(data: bytes) -> Failure | None:
     Raises:
         WireError: it is no answer.
     """
-    status = Fields(data).message(1)
+    status = Fields(data, frozenset({1})).message(1, wanted=frozenset({1, 2}))
     return Failure(status.number(1), status.text(2)) if status.number(1) else None
 
 
@@ -104,7 +107,7 @@ def read_runtime(payload: bytes) -> Runtime:
     Raises:
         WireError: it is no such message.
     """
-    fields = Fields(payload)
+    fields = Fields(payload, frozenset({2, 3}))
     return Runtime(fields.text(2), fields.text(3))
 
 
@@ -114,27 +117,36 @@ def read_more(payload: bytes) -> bool:
     Raises:
         WireError: it is no such message.
     """
-    return bool(Fields(payload).number(3))
+    return bool(Fields(payload, frozenset({3})).number(3))
 
 
 def read_container(payload: bytes) -> Container:
-    """The container of a CreateContainerRequest or StartContainerRequest.
+    """The container of a CreateContainerRequest.
 
     Raises:
         WireError: it is no such message.
     """
-    fields = Fields(payload)
-    return _container(fields.message(1), fields.message(2))
+    fields = Fields(payload, frozenset({1, 2}))
+    return _container(_pod_uid(fields, 1), fields, 2)
+
+
+def read_started(payload: bytes) -> Container:
+    """The container of a StartContainerRequest: of a large one only the pod.
+
+    Raises:
+        WireError: it is no such message.
+    """
+    return _started(Fields(payload, frozenset({1, 2})), 1)
 
 
 def read_event(payload: bytes) -> tuple[int, Container]:
-    """The event of a StateChangeEvent, and its container.
+    """The event of a StateChangeEvent, and its container: of a large one only the pod.
 
     Raises:
         WireError: it is no such message.
     """
-    fields = Fields(payload)
-    return fields.number(1), _container(fields.message(2), fields.message(3))
+    fields = Fields(payload, frozenset({1, 2, 3}))
+    return fields.number(1), _started(fields, 2)
 
 
 def read_updated(payload: bytes) -> Container:
@@ -143,11 +155,26 @@ def read_updated(payload: bytes) -> Container:
     Raises:
         WireError: it is no such message.
     """
-    return replace(read_container(payload), cpus=Fields(payload).message(3, 2).text(6))
+    fields = Fields(payload, frozenset({3}))
+    return replace(read_container(payload), cpus=fields.message(3, 2, wanted=_CPUS).text(6))
 
 
-def _container(pod: Fields, container: Fields) -> Container:
-    return Container(pod.text(3), container.text(1), container.text(3), container.message(11, 3, 2).text(6))
+_CPUS = frozenset({6})
+
+
+def _started(fields: Fields, pod: int) -> Container:
+    uid = _pod_uid(fields, pod)
+    is_large = len(fields.data(pod + 1)) > MAX_STARTED_BYTES
+    return Container(uid, "", "", "") if is_large else _container(uid, fields, pod + 1)
+
+
+def _pod_uid(fields: Fields, pod: int) -> str:
+    return fields.message(pod, wanted=frozenset({3})).text(3)
+
+
+def _container(pod_uid: str, fields: Fields, field: int) -> Container:
+    found = fields.message(field, wanted=frozenset({1, 3, 11}))
+    return Container(pod_uid, found.text(1), found.text(3), found.message(11, 3, 2, wanted=_CPUS).text(6))
 
 
 def build_request(service: str, method: str, payload: bytes) -> bytes:

@@ -126,7 +126,7 @@ class Session:
             return messages.build_update(container.identity, change.cpus, change.mems)
         # Some runtimes have a method for the event, others send all events without a result by one
         event, container = (
-            (messages.START_CONTAINER, messages.read_container(payload))
+            (messages.START_CONTAINER, messages.read_started(payload))
             if method == "StartContainer"
             else messages.read_event(payload)
         )
