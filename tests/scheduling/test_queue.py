@@ -137,6 +137,15 @@ def test_failed_bindings_back_off_one_pod_at_a_time():
     assert q.retry("uid-a", now) == now + 1
 
 
+def test_a_pod_that_is_unknown_or_backs_off_is_not_ready():
+    q = queue(pod("a"), pod("b"))
+    q.retry("uid-a", NOW)
+    assert [q.is_ready(f"uid-{name}") for name in "abc"] == [False, True, False]
+    heads(q, NOW + 1)
+    q.mark_unschedulable("uid-a", Change.NODE, NOW + 1)
+    assert q.is_ready("uid-a")
+
+
 def test_a_change_of_the_pod_does_not_end_its_backoff():
     q = queue(pod("a"))
     q.retry("uid-a", NOW)

@@ -13,8 +13,7 @@ from itertools import chain
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.podreservation import Assignment
-from concerto.scheduling.cycle_result import CycleResult, Decision, Unschedulable
+from concerto.scheduling.cycle_result import CycleResult, Unschedulable, build_decision
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
@@ -34,7 +33,6 @@ from concerto.scheduling.reasons import (
     diagnose_lack_of_time,
 )
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.measured_capacity import MEASURED
 
 MAX_DECISIONS = 250
 """Decisions of one cycle: what one PodReservation may hold (CRD: maxItems)."""
@@ -43,8 +41,6 @@ MAX_SECONDS = 0.18
 GANG_TIME = 1.2
 """Times ``MAX_SECONDS`` that a gang may take with which a cycle begins: it can't be divided. A cycle stays below what a
 callback may hold the event loop for (``MAX_HELD_SECONDS``)."""
-RANKED = 3
-"""Nodes whose scores a decision keeps."""
 
 
 def schedule(
@@ -57,6 +53,7 @@ def schedule(
     limit: int = MAX_DECISIONS,
     resume: bool = False,
     postponed: PodView | None = None,
+    ready: Callable[[str], bool] = lambda uid: True,
     spent: Callable[[], float] = lambda: 0.0,
     max_seconds: float = MAX_SECONDS,
 ) -> CycleResult:
@@ -76,10 +73,12 @@ def schedule(
         postponed: a pod of the gang that the cycle before had no room or time left for (``CycleResult.postponed``). It
             goes before ``heads``, whatever its priority, but not before the gang that holds room. It is not postponed
             again.
+        ready: whether the pod of that UID may be placed now; pods of gangs are not only found among ``heads``.
         spent: seconds since the cycle began; asked before each pod but the first.
         max_seconds: time after which no other pod is looked at.
     """
-    cycle = _Cycle(cluster, profiles, now, generator, lambda times: spent() >= times * max_seconds)
+    gangs = GangsOfCycle(cluster, ready)
+    cycle = _Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
     unfinished = cycle.gangs.unfinished()
     heads = heads if resume else larger_first(cluster, heads)
     heads = cycle.drain.first(heads, profiles, now)
@@ -134,6 +133,7 @@ class _Cycle:
         profiles: by scheduler name.
         now: seconds since the epoch.
         generator: breaks ties.
+        gangs: what the cycle finds out about gangs.
         is_out_of_time: whether so many times the time that a cycle has are over.
     """
 
@@ -143,6 +143,7 @@ class _Cycle:
         profiles: Mapping[str, Profile],
         now: float,
         generator: np.random.Generator,
+        gangs: GangsOfCycle,
         is_out_of_time: Callable[[float], bool],
     ) -> None:
         self._held_room = cluster.pod_groups.held_room
@@ -154,19 +155,18 @@ class _Cycle:
         self._generator = generator
         self._placements: list[Placement] = []
         self.drain = LargePodDrain(cluster, self._placements)
-        self.gangs = GangsOfCycle(cluster)
+        self.gangs = gangs
         self._evaluations: dict[Hashable, Evaluation] = {}
         self._failed: dict[Hashable, _Failure] = {}
         self._used: set[Hashable] = set()  # of both, those that have seen what a gang's trial has assumed
         self._nominated: dict[int, Hashable] = {}  # by priority
-        self._holding: Trial | None = None  # of the gang that holds room, to be taken back at the end
+        self._held: list[Trial] = []  # of gangs that hold room, to be taken back at the end
 
     def end(self) -> None:
         """The cycle is over."""
         self.drain.end()
-        if self._holding is not None:
-            self._holding.take_back()
-            self.result.held_until = self._held_room.until
+        for trial in self._held:
+            trial.take_back()
 
     def look_at(self, pod: PodView, *, is_first: bool, room: int) -> None:
         """Decide on one pod, or on its whole gang.
@@ -192,6 +192,16 @@ class _Cycle:
             self.result.postponed = pod
         elif not self._look_at_gang(gang, profile, is_first):
             self.result.postponed, self.result.out_of_time = pod, True
+        if gang is not None and (pods := self.gangs.backing_off(gang.key)):
+            self._hold_room(pods, profile)
+
+    def _hold_room(self, pods: Iterable[PodView], profile: Profile) -> None:
+        """Nobody else gets the room in this cycle that these pods, the rest of a begun gang, would find."""
+        decisions, trial = len(self.result.decisions), Trial(self._cluster, self._now)
+        for pod in pods:
+            self._look_at_one(pod, profile, trial)
+        del self.result.decisions[decisions:]
+        self._held.append(trial)
 
     def _look_at_one(self, pod: PodView, profile: Profile, trial: Trial | None = None) -> _Failure | None:
         """Place one pod; returns why it finds no node, if so. A plugin's error is that pod's failure, and its like's.
@@ -256,7 +266,8 @@ class _Cycle:
         diagnosis = diagnose_gang(gang, why, len(trial))
         del self.result.decisions[decisions:]
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
-            self._holding = trial
+            self._held.append(trial)
+            self.result.held_until = self._held_room.until
             self._report_gang(gang, diagnosis, always_considered=True)
             return True
         # The cycle goes on as if it had not looked at the gang
@@ -324,7 +335,7 @@ class _Cycle:
         return evaluation
 
     def _place(self, pod: PodView, evaluation: Evaluation, row: int, score: float, trial: Trial | None) -> None:
-        decision = _decide(pod, evaluation, row, score)
+        decision = build_decision(pod, evaluation, row, score)
         required_cpu = evaluation.query.required_cpu or 0.0
         if trial is None:
             self._cluster.assume(pod, decision.assignment, self._now, required_cpu)
@@ -346,7 +357,7 @@ class _Cycle:
         if query is not None and query.cost is not None:
             is_large = self._cluster.kinds.is_large(query.cost)
         always_considered = is_large and waits(pod, profile, self._now) >= 1
-        diagnosis = failure.diagnosis if self._holding is None else diagnose_held(failure.diagnosis)
+        diagnosis = diagnose_held(failure.diagnosis) if self._held else failure.diagnosis
         self.result.unschedulable.append(Unschedulable(pod, diagnosis, always_considered, failure.error))
         if always_considered and failure.evaluation is not None:
             self.drain.drain_one(failure.alike, failure.evaluation)
@@ -364,32 +375,3 @@ class _Cycle:
         self.result.gangs[gang.key] = diagnosis
         pods = gang.members + gang.others if isinstance(gang, Gang) else gang.members
         self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in pods)
-
-
-def _decide(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:
-    query, cluster = evaluation.query, evaluation.query.cluster
-    rows = np.array([row])
-    measured = query.basis[row] == MEASURED
-    cost = cluster.kinds.recorded(query.cost, row) if measured and query.cost is not None else None
-    available = query.capacity(rows) if measured else query.pods_by_requests(rows)
-    node = cluster.names[row]
-    assignment = Assignment(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        node=node,
-        basis="Capacity" if measured else "Requests",
-        node_capacity_resource_version=cluster.ledger.nodes.resource_version(node),
-        available=float(available[0]),
-        reservation=query.reservation if query.reserved[row] > 0 else None,
-        cost=cost,
-        pod_group=pod.group if query.starts_together else "",
-    )
-    return Decision(
-        pod,
-        evaluation.reserve(assignment),
-        score,
-        int(np.count_nonzero(evaluation.feasible)),
-        evaluation.top(row, RANKED),
-        evaluation.by_allocation,
-    )

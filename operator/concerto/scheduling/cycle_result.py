@@ -6,11 +6,17 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.api.podreservation import Assignment
-from concerto.scheduling.evaluation import Ranked
+from concerto.scheduling.evaluation import Evaluation, Ranked
 from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.measured_capacity import MEASURED
+
+RANKED = 3
+"""Nodes whose scores a decision keeps."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +89,40 @@ class CycleResult:
     released: bool = False
     gangs: dict[GroupKey, Diagnosis | None] = field(default_factory=dict)
     turns: dict[int, str] = field(default_factory=dict)
+
+
+def build_decision(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:
+    """The decision to place the pod on the node of that row, by the query that the evaluation answers.
+
+    Args:
+        pod: the pod.
+        evaluation: of pods like it.
+        row: of the node.
+        score: the node's weighted score, 0 to 100.
+    """
+    query, cluster = evaluation.query, evaluation.query.cluster
+    rows = np.array([row])
+    measured = query.basis[row] == MEASURED
+    cost = cluster.kinds.recorded(query.cost, row) if measured and query.cost is not None else None
+    available = query.capacity(rows) if measured else query.pods_by_requests(rows)
+    node = cluster.names[row]
+    assignment = Assignment(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        node=node,
+        basis="Capacity" if measured else "Requests",
+        node_capacity_resource_version=cluster.ledger.nodes.resource_version(node),
+        available=float(available[0]),
+        reservation=query.reservation if query.reserved[row] > 0 else None,
+        cost=cost,
+        pod_group=pod.group if query.starts_together else "",
+    )
+    return Decision(
+        pod,
+        evaluation.reserve(assignment),
+        score,
+        int(np.count_nonzero(evaluation.feasible)),
+        evaluation.top(row, RANKED),
+        evaluation.by_allocation,
+    )

@@ -95,6 +95,11 @@ class Queue:
         """Whether the pod is in the queue."""
         return uid in self._waiting
 
+    def is_ready(self, uid: str) -> bool:
+        """Whether the pod is in the queue, and does not back off after a failed binding."""
+        waiting = self._waiting.get(uid)
+        return waiting is not None and waiting.ready_at is None
+
     # --- pods come and go
 
     def set(self, pod: PodView) -> None:

@@ -151,6 +151,8 @@ async def test_a_pod_whose_binding_was_refused_goes_first_once_others_of_its_gan
         assert len(server.bound) == 5
         server.refuses_binding = lambda name: False
         see(made, pods=[raw_pod("vip", priority=1000, requests={"cpu": "1"})])
+        await eventually(lambda: next(made.parts.pending.queue.heads(now[0]), None) is None)
+        now[0] += 1.0  # the wait after a first refusal
         await eventually(lambda: "p3" in server.bound)
         await stopped(running)
     assert "vip" not in server.bound

@@ -100,6 +100,21 @@ def test_pods_that_come_later_are_placed_one_by_one():
     assert {d.assignment.gang for d in result.decisions} == {None}
 
 
+def test_pods_that_come_later_wait_until_so_many_are_bound_as_the_gang_needs():
+    cluster = nodes("a", "b")
+    pods = seen(cluster, group("g", 4), *members(4, requests=ONE_CPU))
+    assert len(placed(decide(cluster, pods))) == 4
+    late = seen(cluster, member("late", requests=ONE_CPU))
+    result = decide(cluster, late)
+    text = "0/2 nodes are available: waiting for pods of PodGroup g that are being bound."
+    assert (placed(result), reported(result)) == ({}, {"late": text})
+    assert result.unschedulable[0].diagnosis.condition_reason == "WaitingForPodGroup"
+    cluster.pod_groups.take_changed()
+    seen(cluster, *members(4, requests=ONE_CPU, nodeName="a"))
+    assert cluster.pod_groups.take_changed() == {KEY}
+    assert set(placed(decide(cluster, late))) == {"late"}
+
+
 def test_two_gangs_that_fit_only_one_at_a_time_do_not_get_a_half_each():
     cluster = nodes("a")
     first = seen(cluster, group("one", 3), *members(3, "one", requests=ONE_CPU))
@@ -283,6 +298,33 @@ def test_what_is_to_be_finished_takes_the_room_that_there_is_before_all_others()
     assert (placed(result), set(reported(result))) == ({"g-0": "a"}, {"g-1", "lone"})
     result = decide(cluster, [pod("lone", requests=ONE_CPU), *pods])
     assert (placed(result), set(reported(result))) == ({}, {"g-1", "lone"})
+
+
+def test_what_is_to_be_finished_waits_while_it_backs_off():
+    cluster = nodes("a")
+    bound = member("g-bound", nodeName="a", requests=ONE_CPU)
+    pods = seen(cluster, group("g", 3), *members(3, requests=ONE_CPU), bound)[:3]
+    for each in pods[:2]:
+        cluster.pod_groups.must_finish(KEY, each.uid, "a")
+    other, more = pod("other", requests=ONE_CPU), pod("more", requests=ONE_CPU, priority=9)
+    result = decide(cluster, [more, other, pods[2]], ready=lambda uid: uid not in ("uid-g-0", "uid-g-1"))
+    assert (placed(result), cluster.is_placed("uid-g-0")) == ({"more": "a"}, False)
+    held = "0/1 nodes are available: 1 Insufficient cpu. Some room is held for the pods of a PodGroup for a short time."
+    text = "0/1 nodes are available: waiting for pods of PodGroup g that are being bound."
+    assert reported(result) == {"other": held, pods[2].name: text, "g-0": text, "g-1": text}
+    result = decide(cluster, [other], ready=lambda uid: uid != "uid-g-0")
+    assert set(placed(result)) == {"g-1"}
+
+
+def test_a_gang_that_backs_off_holds_no_room_meanwhile():
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 4), *members(4, requests=ONE_CPU))
+    add(cluster, pod("there", nodeName="a", requests=ONE_CPU))
+    decide(cluster, pods)
+    decide(cluster, pods, now=NOW + 6)
+    other = pod("other", requests=ONE_CPU)
+    assert placed(decide(cluster, [other], now=NOW + 7)) == {}
+    assert placed(decide(cluster, [other], now=NOW + 8, ready=lambda uid: uid == other.uid)) == {"other": "a"}
 
 
 def test_what_is_to_be_finished_is_reported_if_the_time_was_over_before_one_pod_found_a_node():

@@ -98,6 +98,7 @@ class Scheduler:
                     generator=self._generator,
                     resume=out_of_time,
                     postponed=of_postponed,
+                    ready=parts.pending.queue.is_ready,
                     spent=partial(_cpu_seconds_since, cpu),
                 )
                 self._take(result, now)

@@ -88,13 +88,19 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
     if problem := _problem(group, pods.values(), needed):
         return NotReady(key, waiting, problem, ERROR)
     if needed <= 0:
-        return None
+        bound = sum(cluster.is_bound(uid) or cluster.ledger.has_ended(uid) for uid in pods)
+        return None if bound >= group.min_count else being_bound(key, waiting)
     if len(waiting) < needed:
         text = (
             f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {placed + len(waiting)} are there"
         )
         return NotReady(key, waiting, text, WAITING)
     return Gang(key, waiting[:MAX_PODS], needed, group.min_count, others=waiting[MAX_PODS:])
+
+
+def being_bound(key: GroupKey, members: tuple[PodView, ...]) -> NotReady:
+    """Pods that wait until others of their gang are bound: should that fail, those must not run alone."""
+    return NotReady(key, members, f"waiting for pods of PodGroup {key[1]} that are being bound", WAITING)
 
 
 def could_fit(cluster: ClusterState, gang: Gang) -> bool:

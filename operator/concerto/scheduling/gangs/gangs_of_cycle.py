@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import replace
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
-from concerto.scheduling.gangs.gang import Gang, NotReady, gang_of
+from concerto.scheduling.gangs.gang import Gang, NotReady, being_bound, gang_of
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -17,20 +18,23 @@ class GangsOfCycle:
 
     Args:
         cluster: the cluster.
+        ready: whether the pod of that UID may be placed now, and does not back off after a failed binding.
 
     Attributes:
         hopeless: why gangs like these find no nodes in this cycle, in which room only gets less for them.
     """
 
-    def __init__(self, cluster: ClusterState) -> None:
+    def __init__(self, cluster: ClusterState, ready: Callable[[str], bool]) -> None:
         self.hopeless: dict[Hashable, Diagnosis] = {}
         self._cluster = cluster
+        self._ready = ready
         self._looked_at: set[GroupKey] = set()
         self._one_by_one: set[GroupKey] = set()
 
     def unfinished(self) -> list[PodView]:
         """A pod of each gang of which other pods are bound already, and a placement record has the rest on nodes."""
-        groups, is_placed = self._cluster.pod_groups, self._cluster.is_placed
+        groups = self._cluster.pod_groups
+        is_placed = self._cluster.is_placed
         rest = ((key, [uid for uid in recorded if not is_placed(uid)]) for key, recorded in groups.unfinished.items())
         return [groups.members(key)[uids[0]] for key, uids in rest if uids]
 
@@ -38,7 +42,7 @@ class GangsOfCycle:
         """The same pods; before others of its priority, a pod of the gang that holds room: they would take it."""
         groups = self._cluster.pod_groups
         pods = groups.members(groups.held_room.holder).values() if groups.held_room.holder is not None else ()
-        holder = next((pod for pod in pods if pod.waiting and not self._cluster.is_placed(pod.uid)), None)
+        holder = next((pod for pod in pods if self._waits(pod)), None)
         for pod in heads:
             if holder is not None and pod.priority <= holder.priority:
                 yield holder
@@ -62,7 +66,20 @@ class GangsOfCycle:
         gang = gang_of(self._cluster, pod)
         if gang is None:
             self._one_by_one.add(key)
-        return gang
+        if not isinstance(gang, Gang) or not gang.begun:
+            return gang
+        ready = tuple(each for each in gang.members if self._ready(each.uid))
+        others = gang.others + tuple(each for each in gang.members if not self._ready(each.uid))
+        return replace(gang, members=ready, others=others) if ready else being_bound(key, others)
+
+    def backing_off(self, key: GroupKey) -> list[PodView]:
+        """Pods of a begun gang that back off after a failed binding: no other pod gets their room meanwhile."""
+        groups, is_placed = self._cluster.pod_groups, self._cluster.is_placed
+        pods = (groups.members(key).get(uid) for uid in groups.unfinished.get(key, ()))
+        return [pod for pod in pods if pod and pod.waiting and not is_placed(pod.uid) and not self._ready(pod.uid)]
+
+    def _waits(self, pod: PodView) -> bool:
+        return pod.waiting and not self._cluster.is_placed(pod.uid) and self._ready(pod.uid)
 
     def recorded_row(self, pod: PodView) -> int | None:
         """The row that a placement record has the pod on, if other pods of its gang are bound already."""
