@@ -35,6 +35,12 @@ def test_a_placement_is_wrong_if(cost: RecordedCost, others: list[tuple[int, int
 
 def test_an_empty_node_takes_a_pod_of_any_size() -> None:
     assert judge(replace(RIGHT, cpu=9000, cpu_left=round(FILLED_TO)), NODE, []) is None
+    assert judge(replace(RIGHT, memory=1 << 40), NODE, []) is None
+
+
+def test_a_node_without_pods_that_has_no_memory_left_takes_none() -> None:
+    full = replace(NODE, own_memory=0.97 * NODE.memory)
+    assert judge(replace(RIGHT, memory=1, memory_left=-1), full, []) is not None
 
 
 def test_a_pod_costs_at_least_the_smaller_of_what_was_recorded_before_and_after() -> None:

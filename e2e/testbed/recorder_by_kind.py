@@ -119,6 +119,6 @@ def judge(cost: RecordedCost, node: Node, others: Iterable[tuple[int, int]]) -> 
     memory_left = MEMORY_FILLED * node.memory - node.own_memory - taken
     if cost.memory_left > memory_left + _LEARNING * taken + 1e-4 * node.memory:
         return f"recorded {cost.memory_left} bytes left, recomputed {memory_left:.0f}"
-    if cost.memory_left < cost.memory:
+    if cost.memory_left < (cost.memory if others else 1):
         return f"a pod of {cost.memory} bytes was placed where {cost.memory_left} were left"
     return None

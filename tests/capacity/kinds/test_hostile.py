@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.pod_kind import kind_of
 from concerto.capacity.kinds.cost import PRIOR_SHARE, estimate
+from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries
 
@@ -98,3 +101,57 @@ def test_a_kind_that_only_a_liar_knows_is_known_by_its_word_and_bounded_by_its_c
     cluster.set_node("liar", {JOB.key: KindSums(ended=5.0, work=1e9, held=20.0, life=20.0)}, CORES)
     assert estimate(cluster.table(), JOB).share <= CORES
     assert estimate({}, JOB).share == PRIOR_SHARE
+
+
+MEMORY = 64 * 2.0**30
+HUGE = KindSums(
+    ended=6.0, work=60.0, held=600.0, life=600.0, memory=6e15, memory_squared=6e30, running=2.0, running_work=1.0,
+    running_held=10.0, running_memory=2e15, max_memory=1e15,
+)  # fmt: skip
+
+
+@given(sums=st.lists(numbers, min_size=len(KindSums._fields), max_size=len(KindSums._fields)))
+def test_a_pod_holds_no_more_memory_than_its_node_has(sums):
+    cluster = ClusterKinds()
+    cluster.set_node("liar", from_entries([(JOB.key, sums)]), CORES, MEMORY)
+    known = cluster.table().get(JOB.key, KindSums())
+    assert known.memory <= MEMORY * known.ended * (1 + 1e-9)
+    assert known.memory_squared <= MEMORY**2 * known.ended * (1 + 1e-9)
+    assert known.running_memory <= MEMORY * known.running * (1 + 1e-9)
+    assert known.max_memory <= MEMORY
+    assert (estimate(cluster.table(), JOB).memory or 0.0) <= MEMORY * (1 + 1e-9)
+
+
+def test_what_a_node_says_of_memory_stays_as_it_is_within_what_it_has_or_where_that_is_unknown():
+    for memory, table in ((MEMORY, honest(1)["n0"]), (math.inf, {JOB.key: HUGE})):
+        cluster = ClusterKinds()
+        cluster.set_node("n", table, CORES, memory)
+        assert cluster.table()[JOB.key] == table[JOB.key]
+
+
+@pytest.mark.parametrize("memory", [MEMORY, math.inf], ids=["its memory is known", "unknown"])
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_lie_about_memory_ends_with_five_pods_of_the_kind_on_other_nodes(memory, restarts):
+    cluster = ClusterKinds()
+    cluster.set_node("evil", {JOB.key: HUGE}, CORES, memory)
+    cluster.table()
+    cluster.remove_node("evil")
+    for _ in range(restarts):
+        before, cluster = cluster.table(), ClusterKinds()
+        cluster.begin_with(before)
+        cluster.all_read()
+    loads = NodeLoads()
+    loads.grow(1)
+    loads.set_node(0, CORES, MEMORY)
+    node = NodeKinds()
+    rows = slice(None)
+    for _ in range(5):
+        lie = estimate(cluster.table(), JOB)
+        assert lie.memory >= MEMORY
+        assert loads.fits(lie, rows).all(), "an empty node takes it"
+        loads.add_pod(0, lie)
+        assert not loads.fits(lie, rows).any(), "and no second one"
+        loads.remove_pod(0, lie)
+        node.pod_ended(JOB, HONEST, 0.0)
+        cluster.set_node("n", node.table((), 0.0), CORES, MEMORY)
+    assert estimate(cluster.table(), JOB).memory == pytest.approx(HONEST.memory)

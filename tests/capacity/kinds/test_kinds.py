@@ -343,6 +343,25 @@ def test_no_setting_lets_a_node_full_of_memory_take_a_pod():
     assert (nodes.capacity(cost(0.01, memory=1.0), ALL) < 0).all()
 
 
+def test_an_empty_node_takes_a_pod_of_any_size_where_no_room_is_held_for_others():
+    nodes, huge = loads(), cost(0.5, memory=1e15)
+    assert nodes.fits(huge, ALL).all()
+    assert not nodes.fits(huge, ALL, np.array([1.0, 1.0])).any()
+    nodes.add_pod(0, cost(0.01, memory=1.0))
+    assert nodes.fits(huge, ALL).tolist() == [False, True]
+
+
+def test_however_much_memory_a_pod_is_said_to_take_what_others_take_is_not_lost_beside_it():
+    nodes, other, monster = loads(nodes=1), cost(0.1, memory=100e6), cost(0.1, memory=1e30)
+    nodes.add_pod(0, monster)
+    nodes.add_pod(0, other)
+    nodes.remove_pod(0, monster)
+    assert nodes.memory[0] == pytest.approx(100e6)
+    nodes.add_pod(0, monster)
+    nodes.change_cost(np.array([0]), monster, other, np.ones(1))
+    assert nodes.memory[0] == pytest.approx(200e6)
+
+
 def test_work_is_given_no_faster_than_the_node_can_do_it():
     nodes = loads(nodes=1)
     pod = cost(0.5, work=4.0)

@@ -28,6 +28,8 @@ _LITTLE = 0.1
 """Part of the cores that a node is filled to which may be left on a filled one."""
 _MAX_BETWEEN_REPORTS_SECONDS = 10.0
 """Time between two reports of a busy node's agent, at most; what a longer silence was like is unknown."""
+_MAX_MEMORY_BYTES = 2.0**50
+"""Of a pod, that counts: beside much larger numbers a float has no place for the bytes of other pods."""
 _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
 
@@ -165,7 +167,7 @@ class NodeLoads:
 
     def memory_of(self, cost: Cost) -> float:
         """Bytes that such a pod takes; of a kind whose memory nobody knows, the default."""
-        return self.settings.default_memory if cost.memory is None else cost.memory
+        return self.settings.default_memory if cost.memory is None else min(cost.memory, _MAX_MEMORY_BYTES)
 
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
@@ -224,8 +226,13 @@ class NodeLoads:
         return fits
 
     def fits_memory(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
-        """``fits`` by memory alone."""
-        fits: Bools = (1.0 + held_back) * self.memory_of(cost) <= self.memory_left(rows)
+        """``fits`` by memory alone: an empty node that has memory left takes any pod, where no room is held for others.
+
+        What is said of a kind that no node takes is never corrected; pods that really need as much request it.
+        """
+        left = self.memory_left(rows)
+        is_free = (self.pods[rows] == 0.0) & (left > 0.0) & (np.asarray(held_back) == 0.0)
+        fits: Bools = ((1.0 + held_back) * self.memory_of(cost) <= left) | is_free
         return fits
 
     def paced(self, cost: Cost, rows: Rows, now: float) -> Bools:

@@ -6,6 +6,7 @@ groups. What a node says of the pods that run there now is replaced each time; w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from statistics import median
 
@@ -24,8 +25,11 @@ _MAX_NODE_MEAN = 4.0
 _MEANS = ("work", "started", "held", "life", "memory")
 _MAX_CORES = 1024.0
 """CPUs of a node that count where nodes decide which kinds are left out."""
-_ENOUGH = 5.0
-"""Pods of a kind that must have ended on the nodes of now, until what nodes measured that have gone counts no more."""
+_ENOUGH = 4.5
+"""Evidence of a kind on the nodes of now, in pods, from which what nodes measured that have gone counts no more.
+
+Five pods have it, and four do not: each counts a little less once others have ended after it.
+"""
 
 
 class NodeKinds:
@@ -76,8 +80,8 @@ class ClusterKinds:
 
     What one node says is bounded. Where three nodes know a kind, a node counts for no more than three times the pods of
     the median node, and its pods take and hold no more than four times what the median node's do. A pod takes no more
-    CPUs than its node has. Where there are more kinds than the table holds, each node decides by its part of the
-    cluster's CPUs which are left out. Only kinds of which something changed are added up again.
+    CPUs than its node has, and no more memory. Where there are more kinds than the table holds, each node decides by
+    its part of the cluster's CPUs which are left out. Only kinds of which something changed are added up again.
 
     What nodes measured that have gone since still counts, as long as few pods of the kind have ended on other nodes: an
     autoscaler that takes all of a Job's nodes away must not make the cluster forget what the Job's pods cost.
@@ -108,20 +112,21 @@ class ClusterKinds:
             del self._earlier[key]
             self._change(key)
 
-    def set_node(self, node: str, table: Table, cores: float) -> None:
+    def set_node(self, node: str, table: Table, cores: float, memory_bytes: float = math.inf) -> None:
         """What a node knows now, in place of what it knew before.
 
         Args:
             node: its name.
             table: what it has measured.
             cores: CPUs that it has.
+            memory_bytes: memory that it has; infinity where that is unknown.
         """
         self._withdraw(node)
         for key in self._keys.get(node, frozenset()) - table.keys():
             self._take_off(node, key)
         weights = {}
         for key, sums in table.items():
-            possible = _possible(sums, cores)
+            possible = _possible(sums, cores, memory_bytes)
             weights[key] = _weight(possible)
             at = self._by_key.setdefault(key, {})
             if at.get(node) != possible:
@@ -183,9 +188,13 @@ class ClusterKinds:
         return earlier.only_ended().plus(sums)
 
 
-def _possible(sums: KindSums, cores: float) -> KindSums:
-    """The sums with no more CPU time than the node's CPUs give in the time that the pods held their places."""
+def _possible(sums: KindSums, cores: float, memory: float) -> KindSums:
+    """The sums with what the node can give: CPU time in the time that the pods held their places, and memory."""
     sums = sums._replace(
+        memory=min(sums.memory, memory * sums.ended) if sums.ended else 0.0,
+        memory_squared=min(sums.memory_squared, memory**2 * sums.ended) if sums.ended else 0.0,
+        running_memory=min(sums.running_memory, memory * sums.running) if sums.running else 0.0,
+        max_memory=min(sums.max_memory, memory),
         running_work=min(sums.running_work, cores * sums.running_held),
         max_running_work=min(sums.max_running_work, cores * sums.max_running_held),
         max_running_recent=min(sums.max_running_recent, cores),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot
@@ -107,4 +108,5 @@ class KindsFeed:
             self.kinds.remove_node(name)
         else:
             cores = self._cluster.nodes.cores_of(name) or _UNKNOWN_CORES
-            self.kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores)
+            memory = self._cluster.nodes.memory_of(name) or math.inf
+            self.kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores, memory)

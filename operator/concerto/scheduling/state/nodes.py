@@ -92,6 +92,11 @@ class Nodes(Columns, PodIndex):
         row = self._rows.row_of.get(name)
         return None if row is None or row not in self.views else float(self.machine[0, row]) / 1000.0
 
+    def memory_of(self, name: str) -> float | None:
+        """Bytes of memory of a node by its name; None while its Node object is not known, or does not say."""
+        row = self._rows.row_of.get(name)
+        return None if row is None or row not in self.views else float(self.machine[1, row]) or None
+
     def row_by_address(self) -> dict[str, int]:
         """Rows by name and by internal address. An address that several nodes claim belongs to none of them."""
         owners = Counter(address for node in self.views.values() for address in {*node.addresses})

@@ -189,7 +189,8 @@ class Agents:
             return
 
         def seen() -> None:
-            self._cluster_kinds.set_node(self.names[node], table, self.world.nodes[node].cores)
+            size = self.world.nodes[node]
+            self._cluster_kinds.set_node(self.names[node], table, size.cores, size.memory_bytes)
             self._on_kinds(self._cluster_kinds.table())
 
         if self.world.write(lambda: self.world.watch(seen)):
