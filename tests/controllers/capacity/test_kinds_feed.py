@@ -121,3 +121,11 @@ def test_what_pods_cost_is_known_though_the_node_that_measured_it_goes():
     feed.on_snapshot(of, None)
     feed.update()
     assert cluster.kinds.cost_of(pod("b")).share == 0.5
+
+
+def test_a_pod_takes_no_more_cpus_and_memory_than_the_node_that_measured_it_has():
+    cluster, feed, _ = fed()
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(1e6, 4.0, 9.0, 1e15, True), of=pod("a")))
+    feed.update()
+    cost = cluster.kinds.cost_of(pod("b"))
+    assert (cost.share, cost.memory) == (4.0, 8 * 2.0**30)
