@@ -26,7 +26,7 @@ class PinCounts:
         pods: number of bound pods by `PinState`.
         repairs: pods whose cpusets somebody else had changed and that were set again, since the start.
         late: pods whose containers ran on other CPUs when their binding came, since the start.
-        created: number of containers that the runtime created, by what NRI gave them, since the start; empty where
+        created: number of containers that the runtime created, by what NRI gave them, since the start; 0 of each where
             NRI is not used.
         registrations: times that the runtime took the plugin, since the start.
     """
@@ -35,7 +35,7 @@ class PinCounts:
     pods: Mapping[str, int]
     repairs: int
     late: int = 0
-    created: Mapping[str, int] = field(default_factory=dict)
+    created: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(StartResult), 0))
     registrations: int = 0
 
 
@@ -62,8 +62,7 @@ def count_pins(
     counts = PinCounts(cpus if online else {}, states, cpusets.repairs, cpusets.late)
     if plugin is None:
         return counts
-    created = dict.fromkeys(get_args(StartResult), 0) | plugin.created
-    return replace(counts, created=created, registrations=plugin.registrations)
+    return replace(counts, created={**counts.created, **plugin.created}, registrations=plugin.registrations)
 
 
 def _state(cpusets: CpusetWriter, claim: Claim) -> PinState:
