@@ -17,6 +17,9 @@ PinState = Literal["Applied", "Waiting", "NotApplied", "Refused"]
 can't be moved. Refused: the binding is not applied on this node."""
 
 
+_NONE_CREATED = dict.fromkeys(get_args(StartResult), 0)
+
+
 @dataclass(frozen=True)
 class PinCounts:
     """The pins of a node.
@@ -35,7 +38,7 @@ class PinCounts:
     pods: Mapping[str, int]
     repairs: int
     late: int = 0
-    created: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(get_args(StartResult), 0))
+    created: Mapping[str, int] = field(default_factory=_NONE_CREATED.copy)
     registrations: int = 0
 
 
@@ -62,7 +65,7 @@ def count_pins(
     counts = PinCounts(cpus if online else {}, states, cpusets.repairs, cpusets.late)
     if plugin is None:
         return counts
-    return replace(counts, created={**counts.created, **plugin.created}, registrations=plugin.registrations)
+    return replace(counts, created=_NONE_CREATED | plugin.created, registrations=plugin.registrations)
 
 
 def _state(cpusets: CpusetWriter, claim: Claim) -> PinState:
