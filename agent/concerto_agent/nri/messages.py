@@ -155,8 +155,8 @@ def read_updated(payload: bytes) -> Container:
     Raises:
         WireError: it is no such message.
     """
-    fields = Fields(payload, frozenset({3}))
-    return replace(read_container(payload), cpus=fields.message(3, 2, wanted=_CPUS).text(6))
+    fields = Fields(payload, frozenset({1, 2, 3}))
+    return replace(_container(_pod_uid(fields, 1), fields, 2), cpus=fields.message(3, 2, wanted=_CPUS).text(6))
 
 
 _CPUS = frozenset({6})
