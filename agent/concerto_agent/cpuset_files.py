@@ -22,7 +22,7 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
 _WATCHED_FILES = ("cgroup.procs", "cgroup.events", "cpuset.cpus")
 """What changes when a process enters (v1: it is written to; v2: a cgroup comes to life), and when somebody writes."""
 MAX_CGROUPS, MAX_LEVELS = 1000, 32
-"""Of one pod, below its own cgroup, that are read: whoever was given a cgroup of his own can make any number in it."""
+"""Cgroups of one pod that are read. A container with a delegated cgroup can make any number of them."""
 _MAX_WATCHES = 300
 """Of one pod, from which the cgroups that a container makes for itself are no longer watched."""
 
@@ -134,8 +134,8 @@ class CpusetFiles:
         try:
             return self.read(path)
         except OSError:
-            # Whoever was given a cgroup of his own can lock us out of it, who have no capability; he must not keep
-            # the whole node from its CPUs. It has what the one above it has, for all we know
+            # The agent has no capability, so a container can lock it out of a delegated cgroup. That must not stop
+            # pinning on the node: the cgroup is taken to have what the one above it has
             return Cpuset(frozenset(), frozenset(), above.effective_cpus, above.effective_mems)
 
     def apply(self, writes: Iterable[Write]) -> OSError | None:

@@ -186,7 +186,7 @@ class Pinner:
         return f"DaemonSet {namespace}/{name} is being deleted" if "deletionTimestamp" in found["metadata"] else ""
 
     async def _answer_runtime(self, plugin: RuntimePlugin) -> None:
-        # A runtime that is told to wait for this plugin must not create containers before all bindings are known
+        # A runtime that waits for this plugin must not create containers before all bindings are known
         await self._enforced.wait()
         await plugin.run()
 

@@ -1,8 +1,8 @@
 """Lets requests through one after the other, at a bounded rate, so that no client keeps others from their answers.
 
-Requests beyond the rate wait. Addresses take turns, and the connections of one address take turns: whoever was let
-through longest ago is next. So a client that asks without pause waits for its own requests, also where it shares its
-address with others.
+Requests beyond the rate wait. Addresses take turns, and the connections of one address take turns: next is the one
+whose last request went through longest ago. So a client that asks without pause waits for its own requests, also where
+it shares its address with others.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Watcher:
             answer = asyncio.create_task(self._render(form, window, now))
             answer.add_done_callback(functools.partial(self._forget_unless_made, (form, window)))
             self._kept[form, window] = now, answer
-        # Who comes meanwhile gets the same answer, also if whoever asked first goes away
+        # Requests that arrive meanwhile get the same answer, also if the first client disconnects
         body = await asyncio.shield(answer)
         if body is None:
             raise web.HTTPNotFound(text="no metrics of any node: no agent has reported recently")
