@@ -66,7 +66,8 @@ class Containerd:
         self._process = Child("containerd", [*namespaces, "sh", "-c", enter, "sh", programs, config], self._log)
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         first = eventually("containerd has its namespaces", lambda: children.read_text().split())[0]
-        self.socket = Path(f"/proc/{first}/root/run/containerd/containerd.sock")
+        root = Path("/proc", first, "root")
+        self.socket = root / "run/containerd/containerd.sock"
         self.nri = state / "nri" / "nri.sock"
         ctr = [programs / "ctr", "--address", self.socket, "--namespace", "k8s.io"]
         eventually(f"containerd answers, see {self._log}", lambda: not self._fails([*ctr, "version"]))

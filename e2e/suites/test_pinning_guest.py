@@ -261,7 +261,8 @@ def test_memory_comes_from_the_memory_node_of_the_cpus_where_the_pod_fits(guest:
     guest.bind("bound", frozenset({11}), namespace=namespace, memory="Bind")
     assert guest.kernel.read(bound).effective("mems") == {"1"}
     (shell, *_) = guest.node.machine.shell(f"cat {guest.kernel.path(bound)}/*/cgroup.procs").split()
-    guest.node.machine.shell(f"touch /proc/{shell}/root/dev/shm/go")
+    root = f"/proc/{shell}/root"
+    guest.node.machine.shell(f"touch {root}/dev/shm/go")
     guest.kernel.until_it_runs(bound)
     stat = f"{guest.kernel.path(bound)}/memory.numa_stat"
     nodes = guest.node.machine.shell(f"grep '^shmem ' {stat}").split()[1:]
