@@ -18,6 +18,7 @@ from concerto.kube import ClusterConfig, Session
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
 from e2e.testbed.clusters.proxy import Wire
+from e2e.testbed.failpoints import Failpoint
 from e2e.testbed.requirements import (
     add_to_summary,
     require_binaries,
@@ -87,6 +88,12 @@ def own_plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
     """A control plane for one module alone, for what would disturb others."""
     with LocalControlPlane(require_binaries(say)) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Failpoint:
+    """Where processes of this module end that read it."""
+    return Failpoint(tmp_path_factory.mktemp("failpoint") / "failpoint")
 
 
 @pytest.fixture

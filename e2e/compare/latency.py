@@ -6,10 +6,10 @@ The server is on one of the nodes. The Job is placed by Concerto, or by kube-sch
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from e2e.compare.observation import Stored
 from e2e.compare.workloads import CONCERTO
 
 ALONE = "alone"
@@ -18,7 +18,7 @@ P99_LIMIT = 2.0
 
 
 @dataclass(frozen=True)
-class ServerRun:
+class ServerRun(Stored):
     """The server's answers during one run.
 
     Attributes:
@@ -49,15 +49,6 @@ class ServerRun:
             raise ValueError(f"no answer of the server in the run of {self.scheduler}")
         ordered = sorted(self.milliseconds)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-    def to_raw(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
-    @classmethod
-    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
-        """From what `to_raw` gave."""
-        return cls(**raw)
 
     def __str__(self) -> str:
         job = "" if self.job_seconds is None else f", job {self.job_seconds:.1f} s"

@@ -31,7 +31,21 @@ class PodTimes:
 
 
 @dataclass(frozen=True)
-class Run:
+class Stored:
+    """Base of what is kept as JSON."""
+
+    def to_raw(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
+        """From what `to_raw` gave."""
+        return cls(**raw)
+
+
+@dataclass(frozen=True)
+class Run(Stored):
     """One scheduler on one workload, once.
 
     Attributes:
@@ -68,15 +82,6 @@ class Run:
     def job(self) -> float:
         """The Job's time; infinite if it was not complete in time."""
         return float("inf") if self.job_seconds is None else self.job_seconds
-
-    def to_raw(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
-    @classmethod
-    def from_raw(cls, raw: Mapping[str, Any]) -> Self:
-        """From what `to_raw` gave."""
-        return cls(**raw)
 
     def __str__(self) -> str:
         if self.job_seconds is None:

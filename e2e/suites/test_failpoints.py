@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from concerto.kube.failpoints import VARIABLE
+from e2e.testbed.failpoints import Failpoint
 from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
 from e2e.testbed.recorder import Recorder
 from e2e.testbed.requirements import require_local_plane
@@ -34,18 +34,11 @@ STOPPED_SECONDS = 5.0
 
 
 class Replicas:
-    """Two operators, of which one leads, and the file that sets where one of them ends."""
+    """Two operators, of which one leads."""
 
-    def __init__(self, system: System, file: Path, operators: list[Process]) -> None:
+    def __init__(self, system: System, operators: list[Process]) -> None:
         self.system = system
-        self.file = file
         self.operators = operators
-
-    def reach(self, name: str, action: str) -> None:
-        """Have the operator that reaches the point first end or stop there."""
-        pending = self.file.with_suffix(".new")
-        pending.write_text(f"{name} {action}")
-        pending.rename(self.file)
 
     def stopped(self) -> list[int]:
         """PIDs of operators that are stopped."""
@@ -54,21 +47,20 @@ class Replicas:
 
 
 @pytest.fixture(scope="module")
-def replicas(concerto_cluster, say: Callable[[str], None], tmp_path_factory) -> Iterator[Replicas]:
+def replicas(concerto_cluster, failpoint: Failpoint) -> Iterator[Replicas]:
     plane = require_local_plane(concerto_cluster)
-    file = tmp_path_factory.mktemp("failpoint") / "failpoint"
     operators = [
         operator_process(plane, plane.logs, f"operator-failpoint-{n}", QUICK_LEASE, restarts=True) for n in range(2)
     ]
     with hollow_nodes(plane, 4):
         for operator in operators:
-            operator.command = ["env", f"{VARIABLE}={file}", *operator.command]
+            failpoint.add_to(operator)
             operator.start()
         try:
             for operator in operators:
                 operator.wait_ready()
             names = [n["metadata"]["name"] for n in plane.get("nodes")["items"]]
-            yield Replicas(System(plane, names, None, {}, operators[0], plane.logs), file, operators)
+            yield Replicas(System(plane, names, None, {}, operators[0], plane.logs), operators)
         finally:
             for pid in [operator.pid for operator in operators if operator.is_running()]:
                 os.kill(pid, signal.SIGCONT)
@@ -78,13 +70,13 @@ def replicas(concerto_cluster, say: Callable[[str], None], tmp_path_factory) -> 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("point", "action"), ENDS)
-def test_nothing_is_lost_where_the_operator_ends(replicas, namespace, say, point, action):
+def test_nothing_is_lost_where_the_operator_ends(replicas, failpoint, namespace, say, point, action):
     cluster = replicas.system.cluster
     with Recorder(str(cluster.kubeconfig)) as recorder:
         for turn in range(TURNS or 1):
-            replicas.reach(point, action)
+            failpoint.set(point, action)
             cluster.apply(busybox_job(f"turn-{turn}", namespace, "job", ["true"], pods=PODS, parallelism=PODS))
-            eventually(f"{point} is reached", lambda: not replicas.file.exists(), PATIENCE_SECONDS)
+            eventually(f"{point} is reached", failpoint.is_reached, PATIENCE_SECONDS)
             if action == "stop":
                 time.sleep(STOPPED_SECONDS)  # what the other replica does meanwhile is what is tested
                 for pid in replicas.stopped():

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
-from concerto.kube.failpoints import VARIABLE
 from e2e.testbed.clusters import Cluster
-from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
+from e2e.testbed.failpoints import Failpoint
+from e2e.testbed.processes import QUICK_LEASE, Process, operator_process, running_operator
 from e2e.testbed.requirements import require_local_plane
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
@@ -29,12 +27,7 @@ LARGE_GANG = 60
 
 
 @pytest.fixture(scope="module")
-def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("failpoint") / "failpoint"
-
-
-@pytest.fixture(scope="module")
-def operator(concerto_cluster: Cluster, failpoint: Path) -> Iterator[Process]:
+def operator(concerto_cluster: Cluster, failpoint: Failpoint) -> Iterator[Process]:
     plane = require_local_plane(concerto_cluster)
     if not plane.serves_pod_groups:
         pytest.skip("this release has no PodGroups: they came with Kubernetes 1.37 (scheduling.k8s.io/v1beta1)")
@@ -45,15 +38,10 @@ def operator(concerto_cluster: Cluster, failpoint: Path) -> Iterator[Process]:
         }
     )  # fmt: skip
     process = operator_process(plane, plane.work_dir, "operator-gangs", QUICK_LEASE, restarts=True)
-    process.command = ["env", f"{VARIABLE}={failpoint}", *process.command]
-    with hollow_nodes(plane, NODES, "--api-only", "--max-pods", "50", "--prefix", "gang"):
-        process.start()
-        try:
-            process.wait_ready()
-            yield process
-            assert process.max_loop_held_seconds() < MAX_HELD_SECONDS, "a callback held up everything else"
-        finally:
-            process.stop()
+    failpoint.add_to(process)
+    nodes = hollow_nodes(plane, NODES, "--api-only", "--max-pods", "50", "--prefix", "gang")
+    with nodes, running_operator(process):
+        yield process
 
 
 def pod_group(namespace: str, name: str, min_count: int) -> dict[str, Any]:
@@ -177,12 +165,10 @@ def test_no_gang_is_left_half_bound_where_the_operator_dies(
     for turn in range(TURNS):
         of = f"g{turn}"
         operator.wait_ready()
-        pending = failpoint.with_suffix(".new")
-        pending.write_text(f"{name} kill {times}")
-        pending.rename(failpoint)
+        failpoint.set(name, times=int(times))
         rivals = [pod(namespace, f"vip{turn}-{i}", priorityClassName="test-vip") for i in range(8)]
         cluster.apply(pod_group(namespace, of, LARGE_GANG), *gang(namespace, of, LARGE_GANG, cpu="100m"))
-        eventually(f"{point} is reached", lambda: not failpoint.exists(), PATIENCE_SECONDS)
+        eventually(f"{point} is reached", failpoint.is_reached, PATIENCE_SECONDS)
         # The successor finds pods of a higher priority that would take all the room
         cluster.apply(*rivals)
 

@@ -16,6 +16,7 @@ from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.nodes import RealNode
 from e2e.testbed.pinning_helpers import (
     FIRST_INSTRUCTION,
+    FULL,
     REPOSITORY,
     Kernel,
     binding,
@@ -35,7 +36,6 @@ from e2e.testbed.waiting import eventually
 pytestmark = pytest.mark.realnode
 
 NODE = "pin-real"
-FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
 """The numbers in the docs: 50 pods one by one, 161 in bursts. By default a sample of them."""
 ONE_BY_ONE = 50 if FULL else 2
 FREE = 60 if FULL else 5

@@ -13,6 +13,8 @@ from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.nodes import RealNode
 from e2e.testbed.pinning_helpers import (
     FIRST_INSTRUCTION,
+    FULL,
+    STATIC_POLICY,
     Kernel,
     binding,
     ends,
@@ -28,9 +30,6 @@ from e2e.testbed.waiting import eventually
 pytestmark = pytest.mark.realnode
 
 NODE = "pin-nri"
-FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
-# so that neither a pod's cgroup nor kubelet gives a container what its binding says
-STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
 
 Nri = tuple[LocalControlPlane, RealNode, Process]
 
@@ -39,7 +38,7 @@ Nri = tuple[LocalControlPlane, RealNode, Process]
 def nri(concerto_cluster: Cluster, say: Callable[[str], None]) -> Iterator[Nri]:
     """A node with containerd 2, and its agent, which is a plugin of it."""
     plane = require_real_nodes(concerto_cluster, cpus=2)
-    with pinning_node(plane, NODE, kubelet_config=STATIC, containerd=require_containerd(say)) as (node, agent):
+    with pinning_node(plane, NODE, kubelet_config=STATIC_POLICY, containerd=require_containerd(say)) as (node, agent):
         until_written_by(plane, "NRI")
         yield plane, node, agent
 

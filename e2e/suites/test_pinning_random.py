@@ -6,25 +6,23 @@ The agent also dies at each of its named points; ``CONCERTO_PINNING_FULL=1`` (`m
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
 from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.podcpubinding import PodCPUBinding
-from concerto.kube.failpoints import VARIABLE
 from concerto.pinning.validation import BoundPod, judge_node
 from e2e.testbed.agent_helpers import Object, condition
 from e2e.testbed.clusters import Cluster, ClusterError, LocalControlPlane
+from e2e.testbed.failpoints import Failpoint
 from e2e.testbed.nodes import RealNode
-from e2e.testbed.pinning_helpers import GROUP, Kernel, binding, pinning_node, pod
+from e2e.testbed.pinning_helpers import FULL, GROUP, Kernel, binding, pinning_node, pod
 from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
 from e2e.testbed.requirements import require_real_nodes
 from e2e.testbed.waiting import eventually
@@ -32,7 +30,6 @@ from e2e.testbed.waiting import eventually
 pytestmark = pytest.mark.realnode
 
 NODE = "pin-random"
-FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
 STEPS = 200 if FULL else 15
 TURNS = 20 if FULL else 1
 POINTS = ("before-cpuset", "after-cpuset", "before-pin-status", "after-pin-status")
@@ -40,14 +37,8 @@ PODS = 5
 
 
 @pytest.fixture(scope="module")
-def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that sets where the agent ends."""
-    return tmp_path_factory.mktemp("failpoint") / "failpoint"
-
-
-@pytest.fixture(scope="module")
 def system(
-    concerto_cluster: Cluster, failpoint: Path
+    concerto_cluster: Cluster, failpoint: Failpoint
 ) -> Iterator[tuple[LocalControlPlane, RealNode, Process, Process]]:
     """A node, its agent, and an operator."""
     plane = require_real_nodes(concerto_cluster, cpus=2)
@@ -55,7 +46,8 @@ def system(
     try:
         with pinning_node(plane, NODE) as (node, agent):
             agent.kill()
-            agent.command, agent.restarts = ["env", f"{VARIABLE}={failpoint}", *agent.command], True
+            agent.restarts = True
+            failpoint.add_to(agent)
             agent.start()
             operator.wait_ready()
             yield plane, node, agent, operator
@@ -101,7 +93,7 @@ class Sampler(threading.Thread):
 @pytest.mark.timeout(900)
 def test_random_steps_end_as_the_objects_say(
     system: tuple[LocalControlPlane, RealNode, Process, Process],
-    failpoint: Path,
+    failpoint: Failpoint,
     namespace: str,
     say: Callable[[str], None],
 ):
@@ -191,8 +183,8 @@ def test_random_steps_end_as_the_objects_say(
 
     eventually("cpusets and statuses are what the objects say", settled)
     for at in POINTS * TURNS:
-        failpoint.write_text(f"{at} kill")
-        eventually(f"the agent reaches {at}", lambda: step() or not failpoint.exists())
+        failpoint.set(at)
+        eventually(f"the agent reaches {at}", lambda: step() or failpoint.is_reached())
         eventually(f"after its end at {at}, cpusets and statuses are what the objects say", settled)
     for name in bindings():
         plane.request("DELETE", f"{GROUP}/namespaces/{namespace}/podcpubindings/{name}")

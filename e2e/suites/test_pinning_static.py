@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,6 +12,8 @@ from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.nodes import RealNode
 from e2e.testbed.pinning_helpers import (
     FIRST_INSTRUCTION,
+    FULL,
+    STATIC_POLICY,
     Kernel,
     binding,
     ends,
@@ -30,8 +31,6 @@ from e2e.testbed.waiting import eventually
 pytestmark = pytest.mark.realnode
 
 NODE = "pin-static"
-FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
-STATIC = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
 RECONCILE_SECONDS = 10  # kubelet's cpuManagerReconcilePeriod
 
 
@@ -39,7 +38,7 @@ RECONCILE_SECONDS = 10  # kubelet's cpuManagerReconcilePeriod
 def static(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealNode, Process]]:
     """A node whose kubelet has the static policy, and its agent."""
     plane = require_real_nodes(concerto_cluster, cpus=2)
-    with pinning_node(plane, NODE, kubelet_config=STATIC) as (node, agent):
+    with pinning_node(plane, NODE, kubelet_config=STATIC_POLICY) as (node, agent):
         yield plane, node, agent
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
-from concerto.kube.failpoints import VARIABLE
 from e2e.testbed.clusters import Cluster
-from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
+from e2e.testbed.failpoints import Failpoint
+from e2e.testbed.processes import QUICK_LEASE, Process, operator_process, running_operator
 from e2e.testbed.requirements import require_local_plane
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
@@ -26,26 +24,16 @@ PRIORITIES = {"placeholder": -1000, "low": 10, "middle": 20, "high": 1000}
 
 
 @pytest.fixture(scope="module")
-def failpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("failpoint") / "failpoint"
-
-
-@pytest.fixture(scope="module")
-def operator(concerto_cluster: Cluster, failpoint: Path) -> Iterator[Process]:
+def operator(concerto_cluster: Cluster, failpoint: Failpoint) -> Iterator[Process]:
     concerto_cluster.apply(*(priority_class(name, value) for name, value in PRIORITIES.items()))
     concerto_cluster.apply(priority_class("polite", PRIORITIES["high"], preemptionPolicy="Never"))
     process = operator_process(
         concerto_cluster, concerto_cluster.work_dir, "operator-priority", QUICK_LEASE, restarts=True
     )
-    process.command = ["env", f"{VARIABLE}={failpoint}", *process.command]
-    with hollow_nodes(concerto_cluster, NODES, "--api-only", "--max-pods", "50", "--prefix", "prio"):
-        process.start()
-        try:
-            process.wait_ready()
-            yield process
-            assert process.max_loop_held_seconds() < MAX_HELD_SECONDS, "a callback held up everything else"
-        finally:
-            process.stop()
+    failpoint.add_to(process)
+    nodes = hollow_nodes(concerto_cluster, NODES, "--api-only", "--max-pods", "50", "--prefix", "prio")
+    with nodes, running_operator(process):
+        yield process
 
 
 def priority_class(name: str, value: int, **more: str) -> dict[str, Any]:
@@ -252,11 +240,9 @@ def test_a_preemption_that_was_cut_off_is_finished_where_it_was_begun(
 ):
     cluster = concerto_cluster
     nodes = fill(cluster, namespace, *(pod(namespace, f"low-{i}", "low", "2") for i in range(2 * NODES)))
-    pending = failpoint.with_suffix(".new")
-    pending.write_text(f"{point} kill")
-    pending.rename(failpoint)
+    failpoint.set(point)
     cluster.apply(pod(namespace, "high", "high", "4"))
-    eventually(f"{point} is reached", lambda: not failpoint.exists(), PATIENCE_SECONDS)
+    eventually(f"{point} is reached", failpoint.is_reached, PATIENCE_SECONDS)
     node = eventually("it is placed", lambda: node_of(cluster, namespace, "high"), PATIENCE_SECONDS)
     left = set(pods_in(cluster, namespace)) - {"high"}
     assert left == {name for name, where in nodes.items() if where != node}, "only the pods of its node were evicted"

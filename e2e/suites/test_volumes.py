@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from concerto.api.volumes import SELECTED_NODE
-from concerto.kube.failpoints import VARIABLE
 from e2e.testbed.clusters import Cluster
+from e2e.testbed.failpoints import Failpoint
 from e2e.testbed.processes import QUICK_LEASE, Process, operator_process
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import eventually
@@ -24,37 +23,19 @@ NODES = ("vol-0000", "vol-0001", "vol-0002")
 HOSTNAME = "kubernetes.io/hostname"
 
 
-class Operator:
-    """The operator, and the file by which it is made to end."""
-
-    def __init__(self, process: Process, file: Path) -> None:
-        self.process = process
-        self._file = file
-
-    def end_at(self, point: str) -> None:
-        """Have it end when it reaches that point; it is started again."""
-        pending = self._file.with_suffix(".new")
-        pending.write_text(f"{point} kill")
-        pending.rename(self._file)
-
-    def ended(self) -> bool:
-        """Whether it has reached the point."""
-        return not self._file.exists()
-
-
 @pytest.fixture(scope="module")
-def operator(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def operator(concerto_cluster: Cluster, failpoint: Failpoint) -> Iterator[Process]:
     """Three nodes that are API objects, two storage classes, and an operator that is started again when it ends."""
-    cluster, file = concerto_cluster, tmp_path_factory.mktemp("failpoint") / "failpoint"
+    cluster = concerto_cluster
     classes = {"vol-local": "kubernetes.io/no-provisioner", "vol-made": "example.com/v"}
     cluster.apply(*(storage_class(name, provisioner) for name, provisioner in classes.items()))
     with hollow_nodes(cluster, len(NODES), "--api-only", "--prefix", "vol"):
         process = operator_process(cluster, cluster.work_dir, "operator-volumes", QUICK_LEASE, restarts=True)
-        process.command = ["env", f"{VARIABLE}={file}", *process.command]
+        failpoint.add_to(process)
         process.start()
         try:
             process.wait_ready()
-            yield Operator(process, file)
+            yield process
         finally:
             process.stop()
             cluster.kubectl("delete", "storageclass", *classes, "--wait=false")
@@ -202,18 +183,18 @@ def test_a_node_that_the_provisioner_takes_back_is_chosen_anew(concerto_cluster,
 
 
 @pytest.mark.parametrize("point", ["after-hold-volumes", "after-select-nodes", "after-volumes-bound"])
-def test_an_operator_that_ends_half_way_goes_on_from_there(concerto_cluster, operator, namespace, point):
+def test_an_operator_that_ends_half_way_goes_on_from_there(concerto_cluster, operator, failpoint, namespace, point):
     cluster = concerto_cluster
     if point != "after-hold-volumes":
         cluster.apply(claim(namespace, "c", "vol-made"))
     else:
         cluster.apply(*(volume(f"{namespace}-{node}", node) for node in NODES[:2]), claim(namespace, "c", "vol-local"))
-    operator.end_at(point)
+    failpoint.set(point)
     cluster.apply(pod(namespace, "p", "c"))
     if point != "after-hold-volumes":
         node = eventually("a node is selected", lambda: selected(cluster, namespace, "c"))
         provision(cluster, namespace, "c", node)
-    eventually(f"{point} is reached", operator.ended)
+    eventually(f"{point} is reached", failpoint.is_reached)
     place = bound_to(cluster, namespace, "p")["p"]
     name = cluster.get("pvc", "-n", namespace, "c")["spec"]["volumeName"]
     term = cluster.get("pv", name)["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,10 @@ from e2e.testbed.processes import Process, agent_process
 from e2e.testbed.waiting import eventually
 
 GROUP = "/apis/concerto.dev/v1alpha1"
+FULL = os.environ.get("CONCERTO_PINNING_FULL") == "1"
+"""Whether the suites run as long as `make chaos` has them run."""
+# kubelet settings with which neither a pod's cgroup nor kubelet gives a container what its binding says
+STATIC_POLICY = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
 # What its own program says first: no other process is asked, and nothing is started before
 FIRST_INSTRUCTION = (
     'while read k v; do [ "$k" = Cpus_allowed_list: ] && echo -n $v >/dev/termination-log; done </proc/self/status'

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
 from e2e.testbed.clusters import Cluster, ClusterError
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.clusters.process import Child
@@ -121,6 +123,18 @@ class Process:
             return False
 
         eventually(lambda: f"{self.name} is ready: {answer}; see {self.log}", ready)
+
+
+@contextlib.contextmanager
+def running_operator(process: Process) -> Iterator[Process]:
+    """The operator runs until the context is left; no callback of it may have held up everything else by then."""
+    process.start()
+    try:
+        process.wait_ready()
+        yield process
+        assert process.max_loop_held_seconds() < MAX_HELD_SECONDS, "a callback held up everything else"
+    finally:
+        process.stop()
 
 
 # Shorter than in production: who is killed has a successor soon
