@@ -32,6 +32,7 @@ class Server:
     Attributes:
         bound: names of the pods that were bound, and where, in order.
         records: names of the pods in each placement record that was stored.
+        deleted: names of the placement records that were deleted.
         refuses_record: whether a record with these pods is refused.
         refuses_binding: whether the binding of that pod is refused.
         asked: how many records it was asked to store.
@@ -42,6 +43,7 @@ class Server:
         self.bound: dict[str, str] = {}
         self.records: list[list[str]] = []
         self.order: list[str] = []
+        self.deleted: list[str] = []
         self.refuses_record: Callable[[list[str]], bool] = lambda names: False
         self.refuses_binding: Callable[[str], bool] = lambda name: False
         self.asked = 0
@@ -72,6 +74,8 @@ class Server:
             name = parts[-1]
             found = raw_member(name, nodeName=self.bound.get(name, ""))
             return await says(200, found)(request)
+        if request.method == "DELETE" and parts[-2] == "podreservations":
+            self.deleted.append(parts[-1])
         return await says(200)(request)
 
 
@@ -209,6 +213,32 @@ async def test_a_gang_that_was_begun_is_finished_although_its_group_is_gone():
         made.informers.on_reservation(None, record("r", "p0", "p1"))
         running = asyncio.create_task(made.scheduler.run())
         await eventually(lambda: server.bound == {"p1": "n1"})
+        await stopped(running)
+
+
+async def test_the_record_of_a_gang_that_was_begun_is_kept_until_the_gang_is_finished():
+    """So a second successor knows of the gang as well, though its group is gone."""
+    server = Server()
+    begun = record("r", "p0", "p1")
+    async with faulty([server]) as found:
+        first = scheduling(found.session)
+        pods = [raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(2)]
+        pods[0]["spec"]["nodeName"] = "n1"
+        see(first, nodes=[raw_node("n1", cpu="1")], pods=pods)
+        first.informers.on_reservation(None, begun)
+        running = asyncio.create_task(first.scheduler.run())
+        await eventually(lambda: first.parts.cluster.pod_groups.unfinished == {KEY: {"uid-p1": "n1"}})
+        await first.parts.records.delete_closable()
+        await stopped(running)
+        assert server.deleted == []
+
+        second = scheduling(found.session)
+        see(second, nodes=[raw_node("n1", cpu="1"), raw_node("n2")], pods=pods)
+        second.informers.on_reservation(None, begun)
+        running = asyncio.create_task(second.scheduler.run())
+        await eventually(lambda: server.bound == {"p1": "n2"})
+        see(second, pods=[raw_member("p1", nodeName="n2")])
+        await eventually(lambda: "r" in server.deleted)
         await stopped(running)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from concerto.controllers.pinning.preparation import PinningPreparation, PreparationSettings
 from concerto.controllers.runtime.context import Context
@@ -19,6 +20,7 @@ from concerto.controllers.volumes.binder import VolumeBinder
 from concerto.controllers.volumes.claim_writes import ClaimWrites, ClaimWriteSettings
 from concerto.controllers.volumes.step import VolumeStep
 from concerto.kube import Object
+from concerto.scheduling.gangs.recovery import is_unfinished
 from concerto.scheduling.state.cluster import ClusterState
 
 
@@ -88,7 +90,7 @@ def build_parts(
         counts=OutcomeCounts(),
         reporter=reporter,
         pending=pending,
-        records=PlacementRecords(context, cluster.ledger, instance, owners),
+        records=PlacementRecords(context, cluster.ledger, instance, owners, partial(is_unfinished, cluster)),
         pins=pins,
         volumes=volumes,
         # Claims may take minutes, for which no CPUs are to be kept free

@@ -72,7 +72,14 @@ class Refused:
 class PlacementRecords:
     """All placement records: those that the API server has, and those that the ledger counts."""
 
-    def __init__(self, context: Context, ledger: Ledger, instance: str, owners: Sequence[Object]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        ledger: Ledger,
+        instance: str,
+        owners: Sequence[Object],
+        keeps: Callable[[Assignment], bool] = lambda assignment: False,
+    ) -> None:
         """No record is known yet.
 
         Args:
@@ -80,11 +87,13 @@ class PlacementRecords:
             ledger: counts the assignments of open records.
             instance: of this process; part of its records' names.
             owners: owner references of the records.
+            keeps: whether a record with that assignment is still needed, although the ledger does not wait for it.
         """
         self._context = context
         self._ledger = ledger
         self._instance = instance
         self._owners = owners
+        self._keeps = keeps
         self._sequence = count(1)
         self._storing = ""  # name of the record that is being stored
         self._found: dict[str, PlacementRecord] = {}  # as the API server has them
@@ -150,7 +159,8 @@ class PlacementRecords:
 
     async def delete_closable(self) -> bool:
         """Delete the records whose assignments have all been observed; False if one could not be deleted now."""
-        names = [name for name in self._ledger.closable_records() if name in self._open]
+        closable = (name for name in self._ledger.closable_records() if name in self._open)
+        names = [name for name in closable if not any(map(self._keeps, self._open[name].assignments))]
         limit = asyncio.Semaphore(_MAX_CONCURRENT_DELETIONS)
 
         async def delete(record: PlacementRecord) -> bool:

@@ -27,3 +27,9 @@ def note_unfinished(cluster: ClusterState, assignments: Iterable[Assignment]) ->
             continue
         if any(cluster.is_bound(uid) for uid in members):
             groups.must_finish(assignment.gang, pod.uid, assignment.node)
+
+
+def is_unfinished(cluster: ClusterState, assignment: Assignment) -> bool:
+    """Whether the pod still waits while others of its gang are bound: a successor reads that from this assignment."""
+    gang = assignment.gang
+    return gang is not None and assignment.uid in cluster.pod_groups.unfinished.get(gang, ())
