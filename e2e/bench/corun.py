@@ -1,12 +1,14 @@
-"""`python -m e2e.bench.corun`: what it costs a CPU-heavy program to share, and what pinning it saves. Needs root.
+"""`python -m e2e.bench.corun`: what it costs programs to share, and what pinning them saves. Needs root.
 
-The program runs in real cpusets, alone and beside others, in turn, several times; slowdowns are medians over what it
-takes alone on one CPU. The noisy ones are endless loops.
+Programs run in real cpusets, alone and beside others, in turn, several times; slowdowns are medians over what each
+takes alone on one CPU. The noisy ones are endless loops. With ``--pairs``, three programs run in pairs: one computes,
+one streams memory (as STREAM's triad), and one reads at random from an array that only the last-level cache holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -24,7 +26,23 @@ from e2e.bench.__main__ import machine
 from e2e.testbed.system import REPOSITORY
 
 RESULTS = REPOSITORY / "build" / "corun.json"
-PROGRAM = (sys.executable, "-c", "n = 0\nfor i in range(10_000_000): n += i * i")
+_COMPUTE = "n = 0\nfor i in range(10_000_000): n += i * i"
+_STREAM = """
+import numpy
+a, b, c = (numpy.ones(8 << 20) for _ in range(3))  # 64 MiB each
+for _ in range(40):
+    numpy.multiply(c, 3.0, out=a)
+    numpy.add(a, b, out=a)
+"""
+_CACHE = """
+import numpy
+values = numpy.arange(1 << 20)  # 8 MiB
+order = numpy.random.default_rng(1).permutation(1 << 20)
+out = numpy.empty_like(values)
+for _ in range(150):
+    numpy.take(values, order, out=out)
+"""
+PROGRAMS = {"computes": _COMPUTE, "streams": _STREAM, "reads at random": _CACHE}
 NOISE = (sys.executable, "-c", "while True: pass")
 
 
@@ -35,10 +53,12 @@ class Case:
     Attributes:
         programs: CPUs of each program that is timed; all start at once.
         noisy: CPUs of each noisy one.
+        names: of the programs (`PROGRAMS`); one that computes where there are fewer names than programs.
     """
 
     programs: Sequence[frozenset[int]]
     noisy: Sequence[frozenset[int]] = ()
+    names: Sequence[str] = ()
 
 
 def cases(first: int, second: int) -> dict[str, Case]:
@@ -54,41 +74,76 @@ def cases(first: int, second: int) -> dict[str, Case]:
     }
 
 
-def _timed(cpus: frozenset[int], together: Barrier, times: Queue[float]) -> None:
+def pairs(first: int, second: int) -> dict[str, Case]:
+    """Each program alone on one CPU, and each pair with a CPU each, on one CPU, and unpinned."""
+    one, other, both = frozenset({first}), frozenset({second}), frozenset({first, second})
+    found = {name: Case([one], names=[name]) for name in PROGRAMS}
+    for names in itertools.combinations_with_replacement(PROGRAMS, 2):
+        pair = " + ".join(names)
+        found[f"{pair}: a CPU each"] = Case([one, other], names=names)
+        found[f"{pair}: one CPU"] = Case([one, one], names=names)
+        found[f"{pair}: unpinned"] = Case([both, both], names=names)
+    return found
+
+
+def _timed(number: int, name: str, cpus: frozenset[int], together: Barrier, times: Queue[tuple[int, float]]) -> None:
     with Cpuset() as cpuset:
         together.wait()
-        times.put(cpuset.seconds(PROGRAM, cpus, {0}))
+        times.put((number, cpuset.seconds((sys.executable, "-c", PROGRAMS[name]), cpus, {0})))
 
 
 def run(case: Case) -> list[float]:
     """Seconds that each program took."""
     noisy = [subprocess.Popen(NOISE, preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus)) for cpus in case.noisy]
     try:
-        times: Queue[float] = multiprocessing.Queue()
+        times: Queue[tuple[int, float]] = multiprocessing.Queue()
         together = multiprocessing.Barrier(len(case.programs))
-        timed = [multiprocessing.Process(target=_timed, args=(cpus, together, times)) for cpus in case.programs]
+        names = [*case.names, *["computes"] * (len(case.programs) - len(case.names))]
+        timed = [
+            multiprocessing.Process(target=_timed, args=(number, name, cpus, together, times))
+            for number, (name, cpus) in enumerate(zip(names, case.programs, strict=True))
+        ]
         for process in timed:
             process.start()
-        took = [times.get(timeout=120) for _ in timed]
+        took = dict(times.get(timeout=120) for _ in timed)
         for process in timed:
             process.join()
-        return took
+        return [took[number] for number in range(len(timed))]
     finally:
         for process in noisy:
             process.kill()
             process.wait()
 
 
+def _pairs(available: Sequence[int], repeat: int) -> int:
+    """Measure the pairs, and print their mean slowdowns against each program alone on one CPU."""
+    chosen = pairs(*available[:2])
+    took: dict[str, list[list[float]]] = {name: [] for name in chosen}
+    for _ in range(repeat):
+        for name, case in chosen.items():
+            took[name].append(run(case))
+    alone = {name: statistics.median(each[0] for each in took[name]) for name in PROGRAMS}
+    print(", ".join(f"{name} alone {seconds:.2f} s" for name, seconds in alone.items()) + f"; {repeat} rounds")
+    for name, case in chosen.items():
+        if len(case.programs) == 2:
+            slowdowns = [statistics.mean(t / alone[n] for t, n in zip(each, case.names)) for each in took[name]]
+            print(f"{name:<50} {statistics.median(slowdowns):.2f}  ({min(slowdowns):.2f} to {max(slowdowns):.2f})")
+    return 0
+
+
 def main() -> int:
     """Measure, print, and write build/corun.json."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench.corun", description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--pairs", action="store_true", help="run three programs in pairs instead")
     arguments = parser.parse_args()
     with Cpuset() as cpuset:
         available = sorted(cpuset.available())
     if len(available) < 2:
         print("this takes two CPUs", file=sys.stderr)
         return 2
+    if arguments.pairs:
+        return _pairs(available, arguments.repeat)
     chosen = cases(*available[:2])
     run(chosen["two, each on a CPU of its own"])  # warm-up
     took: dict[str, list[float]] = {name: [] for name in chosen}

@@ -1,6 +1,9 @@
 import pytest
 
+from concerto.cli.classify import describe_machine
 from concerto.cli.main import main
+from concerto.pinning.topology import TopologyIndex
+from support.topologies import machine
 
 # The seed's table 8.1, as times with a vanilla one of 1: three rows of each class in it
 CSV = "workload,vanilla,packed,spread\ncanneal-2,100,78,159\nstream-4,1,1.44,0.94\nfreqmine-4,1,0.96,0.95\n"
@@ -58,6 +61,21 @@ def test_repetitions_that_lie_too_far_apart_are_reported(tmp_path, capsys):
     text = "workload,vanilla,packed,spread\na,10,8,10\na,10,{},10\n"
     assert len(reported(tmp_path, capsys, text.format("8.4"))[1]) == 1
     assert "lie 20% apart" in reported(tmp_path, capsys, text.format("9.8"))[1][1]
+
+
+def test_a_class_comes_with_the_repetitions_that_give_it_by_themselves(tmp_path, capsys):
+    text = "workload,vanilla,packed,spread\n" + "a,10,8,10\n" * 4 + "a,10,10,8\n"
+    line = reported(tmp_path, capsys, text)[1][0]
+    assert "PackedFriendly" in line and line.endswith("4 of 5 repetitions")
+    assert "repetitions" not in reported(tmp_path, capsys, CSV)[1][0]
+
+
+def test_the_machine_is_named_with_the_result(tmp_path):
+    index = TopologyIndex.build(machine(2, 5, 2))
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n")
+    shape = "2 sockets, 10 cores, 20 CPUs, 2 memory nodes"
+    assert describe_machine(tmp_path / "cpuinfo", index) == f"A CPU @ 2 GHz: {shape}"
+    assert describe_machine(tmp_path / "missing", index) == f"unknown CPU: {shape}"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from concerto.pinning.topology import TopologyIndex, bits
 
 _CONFIGURATIONS = ("vanilla", "packed", "spread")
 _SHOWN = Decimal("0.01")
+_FEW_REPETITIONS = 3
+"""Fewer say nothing of how sure a class is."""
 _MOST_DIGITS = 12
 """Before or after the point of a time: quotients of such times are exact enough."""
 
@@ -74,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     width = max((len(name) for name in found), default=0)
     for name, each in found.items():
-        print(line(name.ljust(width), each, classify(each, args.threshold)))
-        if (apart := noise(times[name][args.warm_up :])) > args.threshold:
+        kind, repetitions = classify(each, args.threshold), times[name][args.warm_up :]
+        print(line(name.ljust(width), each, kind) + agreement(repetitions, name, kind, args.threshold))
+        if (apart := noise(repetitions)) > args.threshold:
             print(f"{' ' * width}  repetitions lie {apart:.0%} apart, more than the threshold: the class may be chance")
     return 0
 
@@ -102,6 +105,7 @@ def measure(command: list[str], threads: int, times: int) -> dict[str, list[tupl
         if len(set(configurations)) == 1:
             raise ValueError(f"all configurations are CPUs {shown[0]} here: nothing to compare; try fewer threads")
         print(f"vanilla on CPUs {shown[0]}, packed on {shown[1]}, spread on {shown[2]}; {times} runs of each")
+        print(f"measured on {describe_machine(Path('/proc/cpuinfo'), index)}")
         if configurations[1] == configurations[2]:
             print("packed and spread are the same here: only what pinning as such does can be seen")
         measured = []
@@ -109,6 +113,25 @@ def measure(command: list[str], threads: int, times: int) -> dict[str, list[tupl
             took = {c: cpuset.seconds(command, bits(c), index.mems(c)) for c in dict.fromkeys(configurations)}
             measured.append(tuple(Decimal(f"{took[c]:.6f}") for c in configurations))
     return {Path(command[0]).name: measured}
+
+
+def describe_machine(cpuinfo: Path, index: TopologyIndex) -> str:
+    """The processor and its shape, to be kept with the result: a class holds for the machine it was measured on."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown CPU")
+    shape = (len(index.sockets), len(index.cores), index.online.bit_count(), len(index.numa))
+    return "{}: {} sockets, {} cores, {} CPUs, {} memory nodes".format(model, *shape)
+
+
+def agreement(times: list[tuple[Decimal, ...]], workload: str, kind: Class, threshold: Decimal) -> str:
+    """How many repetitions give the class by themselves, which says how sure it is; empty below three of them."""
+    if len(times) < _FEW_REPETITIONS:
+        return ""
+    same = sum(classify(slowdowns([each], workload), threshold) == kind for each in times)
+    return f"  {same} of {len(times)} repetitions"
 
 
 def noise(times: list[tuple[Decimal, ...]]) -> Decimal:
