@@ -19,6 +19,7 @@ from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, NoCluster, open_cluster
 from e2e.testbed.clusters.proxy import Wire
 from e2e.testbed.failpoints import Failpoint
+from e2e.testbed.recorder import IN_FLIGHT
 from e2e.testbed.requirements import (
     add_to_summary,
     require_binaries,
@@ -29,7 +30,7 @@ from e2e.testbed.requirements import (
 from e2e.testbed.waiting import eventually
 
 # What a test that asks for one of these fixtures needs
-_NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "concerto_cluster", "own_plane", "admin"}
+_NEEDS_CLUSTER = {"cluster", "control_plane", "namespace", "installed", "own_plane", "admin"}
 # What a module that starts nodes imports
 _WITH_NODES = {"RealNodes", "real_system"}
 
@@ -139,7 +140,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def concerto_cluster(cluster: Cluster) -> Cluster:
+def installed(cluster: Cluster) -> Cluster:
     """The cluster with Concerto's kinds, rules and default profile, but neither operator nor agents."""
     overlay = str(REPOSITORY / "manifests" / "overlays" / "local")
     # A kind and an object of that kind do not go into one apply: the first pass leaves such objects out
@@ -148,6 +149,17 @@ def concerto_cluster(cluster: Cluster) -> Cluster:
     cluster.kubectl("apply", "-k", overlay)
     eventually("rights and policies are in force", lambda: _refuses_what_it_must(cluster))
     return cluster
+
+
+@pytest.fixture(scope="module")
+def concerto_cluster(installed: Cluster) -> Cluster:
+    """The same, without what operators of earlier modules left, on which placements here would depend.
+
+    That is what was measured of other modules' pods, by which unknown pods are judged, and placement records.
+    """
+    installed.kubectl("delete", "subspacesnapshots.concerto.dev", "--all")
+    installed.kubectl("delete", "podreservations.concerto.dev", "--all-namespaces", "-l", IN_FLIGHT)
+    return installed
 
 
 def _refuses_what_it_must(cluster: Cluster) -> bool:
