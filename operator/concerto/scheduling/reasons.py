@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Diagnosis:
     addition: str = ""
     condition_reason: str = UNSCHEDULABLE
 
-    @property
+    @cached_property
     def message(self) -> str:
         """Like ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
         return f"{self._about_nodes} {self.addition}" if self.addition else self._about_nodes

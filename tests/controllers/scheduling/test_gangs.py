@@ -261,6 +261,45 @@ async def test_pods_wait_for_their_group_and_for_each_other_whatever_comes_first
         await stopped(running)
 
 
+async def test_nobody_is_evicted_for_a_spare_pod_before_its_gang_is_bound():
+    server = Server()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        noted = []
+        made.scheduler.on_unschedulable = lambda pod, diagnosis: noted.append(pod.name)
+        pods = [raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(2)]
+        see(made, nodes=[raw_node("n1", cpu="1")], groups=[raw_group("g", 1)], pods=pods)
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: server.bound)
+        assert noted == []
+        (name,) = server.bound
+        see(made, pods=[raw_member(name, requests={"cpu": "1"}, nodeName="n1")])
+        await eventually(lambda: noted == [{"p0": "p1", "p1": "p0"}[name]])
+        await stopped(running)
+
+
+async def test_pods_that_were_kept_from_held_room_get_it_once_the_gang_is_gone():
+    server = Server()
+    now = [1000.0]
+    async with faulty([server]) as found:
+        made = scheduling(found.session, lambda: now[0])
+        held_room, queue = made.parts.cluster.pod_groups.held_room, made.parts.pending.queue
+        pods = [raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(4)]
+        see(made, nodes=[raw_node("n1", cpu="4")], groups=[raw_group("g", 4)])
+        see(made, pods=[raw_pod("other", requests={"cpu": "1"}, nodeName="n1"), *pods])
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: next(queue.heads(now[0]), None) is None)
+        now[0] += 6.0
+        made.parts.pending.look_at_pod_group(KEY)
+        await eventually(lambda: held_room.holder == KEY)
+        see(made, pods=[raw_pod("small", requests={"cpu": "1"})])
+        await eventually(lambda: next(queue.heads(now[0]), None) is None)
+        for each in pods:
+            made.informers.pods.on_change(each, None)
+        await eventually(lambda: "small" in server.bound)
+        await stopped(running)
+
+
 async def test_a_group_that_is_deleted_midway_costs_its_own_pods_alone():
     server = Server()
     async with faulty([server]) as found:

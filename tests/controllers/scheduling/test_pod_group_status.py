@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from concerto.controllers.scheduling.pod_group_status import PodGroupStatus, build_condition_patch
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
-from support.faulty_server import faulty, says
+from support.faulty_server import faulty, refuses, resets, says
 from support.gang_builders import add, group, member
 from support.scheduling_builders import cluster_state, node
 
@@ -19,7 +21,7 @@ class World:
         self.now = 1000.0
         self.cluster = cluster_state([node("n")])
         add(self.cluster, group("g", min_count, **over), member("a"), member("b"))
-        self.status = PodGroupStatus(session, self.cluster, lambda: self.now)
+        self.status = PodGroupStatus(session, self.cluster, lambda: self.now, {"concerto"})
 
     def written(self, after=0.0):
         self.now += after
@@ -76,6 +78,39 @@ async def test_a_group_whose_pods_are_placed_one_by_one_is_scheduled_with_the_fi
         add(world.cluster, member("a", nodeName="n"))
         world.status.note_changed([KEY])
         assert world.written() == [("g", "True", "Scheduled", "")]
+
+
+@pytest.mark.parametrize("other", [{"nodeName": "n"}, {}], ids=["on a node", "waiting"])
+async def test_another_scheduler_writes_the_conditions_of_its_groups(other):
+    async with faulty([says(200)]) as server:
+        world = World(server.session, 1)
+        add(world.cluster, member("a", nodeName="n"), member("b", schedulerName="default-scheduler", **other))
+        world.status.note_changed([KEY])
+        assert world.written() == []
+
+
+@pytest.mark.parametrize("failure", [refuses(429, "TooManyRequests"), refuses(500, "InternalError"), resets])
+@pytest.mark.parametrize("status", ["True", "False"])
+async def test_what_the_api_server_could_not_take_is_written_again(failure, status):
+    async with faulty([failure, says(200)]) as server:
+        world = World(server.session)
+        if status == "True":
+            add(world.cluster, member("a", nodeName="n"), member("b", nodeName="n"))
+            world.status.note_changed([KEY])
+        else:
+            world.status.note(KEY, NO_CPU)
+            world.now += 2.0
+        assert [await world.status.write_due() for _ in range(2)] == [False, True]
+        assert world.written(60.0) == []
+
+
+async def test_what_the_api_server_refuses_is_not_written_again():
+    async with faulty([refuses(409, "Conflict")]) as server:
+        world = World(server.session)
+        world.status.note(KEY, NO_CPU)
+        world.now += 2.0
+        assert await world.status.write_due()
+        assert world.written(60.0) == []
 
 
 async def test_many_groups_are_written_a_few_at_a_time():

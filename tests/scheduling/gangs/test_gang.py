@@ -65,6 +65,10 @@ NOT_READY = {
         [group("g", 2)], [member("a", priority=5), member("b", priority=7)],
         "all pods in a single pod group should have the same priority, got 5 and 7", "SchedulerError",
     ),
+    "another priority on a node": (
+        [group("g", 2)], [member("a"), member("b", priority=7, nodeName="n")],
+        "all pods in a single pod group should have the same priority, got 0 and 7", "SchedulerError",
+    ),
     "different preemption policies": (
         [group("g", 2)], [member("a"), member("b", preemptionPolicy="Never")],
         "all pods in a single pod group should have the same preemption policy, got PreemptLowerPriority and Never",
@@ -87,6 +91,12 @@ def test_pods_on_nodes_count_and_later_pods_are_placed_by_themselves():
     assert gang(group("g", 2), *there, late, of=late) is None
     assert gang(group("g", 3), *there, late, of=late) == Gang(KEY, (late,), 1, 3)
     assert gang(group("g", 4), *there, late, of=late).message.endswith("4 pods of PodGroup g, of which 3 are there")
+
+
+def test_a_pod_with_a_scheduling_gate_is_not_compared_with_the_others():
+    pods = members(2)
+    gated = member("gated", priority=7, schedulerName="other", schedulingGates=[{"name": "x"}])
+    assert gang(group("g", 2), *pods, gated) == Gang(KEY, tuple(pods), 2, 2)
 
 
 def test_large_pods_are_looked_at_first():

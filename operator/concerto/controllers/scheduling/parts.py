@@ -80,7 +80,7 @@ def build_parts(
     pinning = PreparationSettings(settings.binding_timeout_seconds)
     pins = PinningPreparation(context.session, cluster.is_bound, pinning, context.may_write)
     pending = PendingPods(cluster, profiles, reporter, context.clock)
-    group_status = PodGroupStatus(context.session, cluster, context.clock)
+    group_status = PodGroupStatus(context.session, cluster, context.clock, profiles)
     pending.on_pod_groups = group_status.note_changed
     claims = ClaimWrites(context.session, context.may_write, ClaimWriteSettings(settings.binding_timeout_seconds))
     volumes = VolumeBinder(cluster, claims, pending.__contains__)

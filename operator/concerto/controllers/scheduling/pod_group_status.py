@@ -1,19 +1,20 @@
 """The condition PodGroupInitiallyScheduled of PodGroups, as kube-scheduler writes it.
 
-Once it is True it stays so. A group that waits for a moment is no news: False is written after a while, and again only
-when the reasons have changed and some time has passed.
+Once it is True it stays so. Only groups are written all of whose pods name schedulers of the operator's. A group that
+waits for a moment is no news: False is written after a while, and again only when the reasons have changed and some
+time has passed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from concerto.api.podgroup import INITIALLY_SCHEDULED, GroupKey, PodGroup
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.kube import ApiError, KubeError, Object, Session
+from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
 from concerto.kube.resources import POD_GROUPS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
 from concerto.scheduling.reasons import Diagnosis
@@ -33,12 +34,14 @@ class PodGroupStatusSettings:
         patience_seconds: a group that is scheduled within this time gets no condition before that.
         repeat_seconds: between two conditions of one group that is not scheduled.
         tick_seconds: how often groups that are due are looked for.
+        retry_seconds: the same, after the API server could not take a condition.
         max_writes_per_tick: conditions in one tick.
     """
 
     patience_seconds: float = 2.0
     repeat_seconds: float = 30.0
     tick_seconds: float = 0.5
+    retry_seconds: float = 5.0
     max_writes_per_tick: int = 20
 
 
@@ -58,12 +61,22 @@ class PodGroupStatus:
         session: Session,
         cluster: ClusterState,
         clock: Callable[[], float],
+        schedulers: Container[str],
         settings: PodGroupStatusSettings | None = None,
     ) -> None:
-        """Nothing is written before `run`."""
+        """Nothing is written before `run`.
+
+        Args:
+            session: the way to the API server.
+            cluster: the cluster.
+            clock: seconds since the epoch.
+            schedulers: scheduler names whose pods the operator places. Other schedulers write the conditions of theirs.
+            settings: when conditions are written.
+        """
         self._session = session
         self._cluster = cluster
         self._clock = clock
+        self._schedulers = schedulers
         self._settings = settings or PodGroupStatusSettings()
         self._changed: set[GroupKey] = set()
         self._waiting: dict[GroupKey, _Waiting] = {}
@@ -84,9 +97,15 @@ class PodGroupStatus:
 
     async def run(self) -> None:
         """Write until cancelled."""
+        wait = self._settings.tick_seconds
         while True:
-            await asyncio.sleep(self._settings.tick_seconds)
-            await asyncio.gather(*(self._write(group, body) for group, body in self.due()))
+            await asyncio.sleep(wait)
+            taken = await self.write_due()
+            wait = self._settings.tick_seconds if taken else self._settings.retry_seconds
+
+    async def write_due(self) -> bool:
+        """Write what is due; False if the API server could not take all of it, so that it is due again."""
+        return all(await asyncio.gather(*(self._write(group, body) for group, body in self.due())))
 
     def due(self) -> list[tuple[PodGroup, Object]]:
         """Groups whose conditions are to be written now, and the conditions; at most so many as one tick writes."""
@@ -120,19 +139,26 @@ class PodGroupStatus:
 
     def _is_scheduled(self, group: PodGroup) -> bool:
         members = self._cluster.pod_groups.members(group.key)
+        if any(pod.scheduler_name not in self._schedulers for pod in members.values()):
+            return False
         return sum(self._cluster.is_bound(uid) for uid in members) >= max(1, group.min_count)
 
-    async def _write(self, group: PodGroup, body: Object) -> None:
+    async def _write(self, group: PodGroup, body: Object) -> bool:
+        """Returns False if the API server could not take it, and may do so later."""
         try:
             path = POD_GROUPS.path(group.namespace, group.name, "status")
             await self._session.request("PATCH", path, body=Patch(STRATEGIC_PATCH, body), attempts=1)
-        except ApiError as error:
-            logger.debug(
-                "PodGroup %s/%s: %s", group.namespace, group.name, error
-            )  # it is gone, or another has its name
         except KubeError as error:
-            self._changed.add(group.key)
+            if isinstance(error, ApiError) and not isinstance(error, TooManyRequests | ServerError):
+                # It is gone, or another has its name
+                logger.debug("PodGroup %s/%s: %s", group.namespace, group.name, error)
+                return True
             logger.info("PodGroup %s/%s: %s", group.namespace, group.name, error)
+            self._changed.add(group.key)
+            if (waiting := self._waiting.get(group.key)) is not None:
+                waiting.written, waiting.written_at = None, float("-inf")
+            return False
+        return True
 
 
 def _is_error(diagnosis: Diagnosis) -> bool:

@@ -82,6 +82,8 @@ class Scheduler:
         while True:
             await parts.load.below_limit.wait()
             now = self._context.clock()
+            if parts.cluster.pod_groups.held_room.is_overdue(now):
+                parts.pending.requeue(_ROOM)  # pods that were kept from that room may be all that waits
             heads = parts.pending.queue.heads(now, resume=out_of_time)
             first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
             if first is None and of_postponed is None:
@@ -139,7 +141,7 @@ class Scheduler:
             parts.reporter.note(failure.pod, failure.diagnosis)
             for alike in queue.not_among_heads(failure.pod.uid):
                 parts.reporter.note(alike, failure.diagnosis)
-            if failure.error is None and failure.diagnosis.gang is None:
+            if failure.error is None and failure.diagnosis.gang is None and not _is_of_gang(failure.pod, result):
                 self.on_unschedulable(failure.pod, failure.diagnosis)
             elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
@@ -152,6 +154,11 @@ class Scheduler:
             metrics.abstentions.labels(plugin).inc(nodes)
         metrics.decisions.labels("unschedulable").inc(len(result.unschedulable))
         metrics.pending.set(len(queue))
+
+
+def _is_of_gang(pod: PodView, result: CycleResult) -> bool:
+    """Whether the cycle has decided on the pod's gang: nobody is evicted for one pod before its gang is bound."""
+    return (pod.namespace, pod.group) in result.gangs
 
 
 def _outcome_of_gang(diagnosis: Diagnosis | None) -> str:

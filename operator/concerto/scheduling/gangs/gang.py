@@ -73,7 +73,7 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
     groups, key = cluster.pod_groups, (pod.namespace, pod.group)
     if key in groups.unfinished:
         # It was decided before, and recorded: what the PodGroup says by now does not matter
-        recorded, all_waiting = groups.unfinished[key], _waiting(cluster, key)
+        recorded, all_waiting = groups.unfinished[key], sorted(_waiting(cluster, key), key=_place)
         if members := tuple(each for each in all_waiting if each.uid in recorded):
             others = tuple(each for each in all_waiting if each.uid not in recorded)
             return Gang(key, members, 1, len(members), begun=True, others=others)
@@ -83,18 +83,18 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
     waiting = _waiting(cluster, key)
     if group is None:
         return NotReady(key, waiting, f"waiting for PodGroup {pod.group} to appear", WAITING)
-    placed = sum(cluster.is_placed(uid) for uid in pods)
-    needed = group.min_count - placed
-    if problem := _problem(group, pods.values(), needed):
+    placed = [pod for uid, pod in pods.items() if cluster.is_placed(uid)]
+    needed = group.min_count - len(placed)
+    if problem := _problem(group, [*placed, *waiting], needed):
         return NotReady(key, waiting, problem, ERROR)
     if needed <= 0:
         bound = sum(cluster.is_bound(uid) or cluster.ledger.has_ended(uid) for uid in pods)
         return None if bound >= group.min_count else being_bound(key, waiting)
     if len(waiting) < needed:
-        text = (
-            f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {placed + len(waiting)} are there"
-        )
+        there = len(placed) + len(waiting)
+        text = f"waiting for {group.min_count} pods of PodGroup {group.name}, of which {there} are there"
         return NotReady(key, waiting, text, WAITING)
+    waiting = tuple(sorted(waiting, key=_place))
     return Gang(key, waiting[:MAX_PODS], needed, group.min_count, others=waiting[MAX_PODS:])
 
 
@@ -113,7 +113,13 @@ def could_fit(cluster: ClusterState, gang: Gang) -> bool:
 
 
 def _problem(group: PodGroup, pods: Collection[PodView], needed: int) -> str:
-    """What is wrong with the group; empty if nothing is. Source: kube-scheduler's ``validatePodGroup``."""
+    """What is wrong with the group; empty if nothing is. Source: kube-scheduler's ``validatePodGroup``.
+
+    Args:
+        group: the group.
+        pods: those of its pods that wait, and those on nodes.
+        needed: how many have to find nodes at once.
+    """
     if group.unsupported:
         return f"PodGroup {group.name} has {', '.join(group.unsupported)}, which Concerto does not evaluate"
     if needed > MAX_PODS:
@@ -137,11 +143,12 @@ def _listed(values: Collection[object]) -> str:
 
 
 def _waiting(cluster: ClusterState, key: GroupKey) -> tuple[PodView, ...]:
-    """The largest first: small pods find room beside large ones more easily than large ones beside small ones."""
+    """In no order."""
     pods = cluster.pod_groups.members(key).values()
-    return tuple(sorted((pod for pod in pods if pod.waiting and not cluster.is_placed(pod.uid)), key=_place))
+    return tuple(pod for pod in pods if pod.waiting and not cluster.is_placed(pod.uid))
 
 
 def _place(pod: PodView) -> tuple[int, int, float, str]:
+    """The largest first: small pods find room beside large ones more easily than large ones beside small ones."""
     shape = pod.shape
     return -shape.nonzero_cpu_millicores, -shape.nonzero_memory_bytes, pod.created, pod.uid

@@ -55,6 +55,10 @@ class HeldRoom:
         self.holder, self.until = key, now + settings.hold_seconds
         return True
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether a turn is over that has not been ended."""
+        return self.holder is not None and now >= self.until
+
     def end_overdue(self, now: float) -> bool:
         """Returns whether a turn has ended in vain."""
         if self.holder is None or now < self.until:
