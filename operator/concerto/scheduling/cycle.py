@@ -147,6 +147,7 @@ class _Cycle:
         is_out_of_time: Callable[[float], bool],
     ) -> None:
         self._held_room = cluster.pod_groups.held_room
+        self._slow = cluster.pod_groups.slow
         self.result = CycleResult(released=self._held_room.end_overdue(now))
         self.is_out_of_time = is_out_of_time
         self._cluster = cluster
@@ -188,6 +189,8 @@ class _Cycle:
         elif isinstance(gang, NotReady):
             self._held_room.gone(gang.key)
             self._report_gang(gang, diagnose_group(self._cluster, gang))
+        elif not gang.begun and self._slow.waits(*_size(gang), self._now):
+            self._report_gang(gang, diagnose_lack_of_time(self._cluster, gang.key))
         elif not is_first and len(gang.members) > room:
             self.result.postponed = pod
         elif not self._look_at_gang(gang, profile, is_first):
@@ -262,7 +265,7 @@ class _Cycle:
                 self._report(pod, failure, profile)
             return True
         first = failures[0][1] if failures else None
-        why = first.diagnosis if first else diagnose_lack_of_time(self._cluster)
+        why = first.diagnosis if first else diagnose_lack_of_time(self._cluster, gang.key)
         diagnosis = diagnose_gang(gang, why, len(trial))
         del self.result.decisions[decisions:]
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
@@ -278,6 +281,8 @@ class _Cycle:
             self._failed.pop(key, None)
         if not in_time and not is_first:
             return False
+        if not in_time and not gang.begun:
+            self._slow.took_too_long(*_size(gang), self._now)
         if in_time and not self.gangs.may_be_helped(gang):
             self.gangs.hopeless[alike] = diagnosis
         self._report_gang(gang, diagnosis, first.error if first else None)
@@ -375,3 +380,8 @@ class _Cycle:
         self.result.gangs[gang.key] = diagnosis
         pods = gang.members + gang.others if isinstance(gang, Gang) else gang.members
         self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in pods)
+
+
+def _size(gang: Gang) -> tuple[str, int]:
+    """Namespace, and how many pods are decided on."""
+    return gang.key[0], len(gang.members)

@@ -37,6 +37,8 @@ class Server:
         refuses_binding: whether the binding of that pod is refused.
         asked: how many records it was asked to store.
         may_store: set unless the answer about records is to wait.
+        holds_binding: whether the binding of that pod waits for `may_bind`.
+        may_bind: set unless such bindings are to wait.
     """
 
     def __init__(self) -> None:
@@ -49,6 +51,9 @@ class Server:
         self.asked = 0
         self.may_store = asyncio.Event()
         self.may_store.set()
+        self.holds_binding: Callable[[str], bool] = lambda name: False
+        self.may_bind = asyncio.Event()
+        self.may_bind.set()
 
     async def __call__(self, request):
         parts = request.path.strip("/").split("/")
@@ -65,6 +70,8 @@ class Server:
             return await says(201, stored)(request)
         if request.method == "POST" and parts[-1] == "binding":
             name = parts[-2]
+            if self.holds_binding(name):
+                await self.may_bind.wait()
             if self.refuses_binding(name):
                 return await refuses(403, "Forbidden")(request)
             self.bound[name] = body["target"]["name"]
@@ -205,6 +212,12 @@ async def test_a_gang_of_which_nothing_is_bound_is_decided_on_afresh():
     assert set(server.bound) == {f"vip-{i}" for i in range(4)}
 
 
+async def test_pods_that_replace_those_of_a_gang_go_before_nobody_if_none_of_them_is_bound():
+    server = Server()
+    await restarted(server, "p0", "p1", records=[record("r", "p2", "p3")])
+    assert set(server.bound) < {f"vip-{i}" for i in range(4)}
+
+
 async def test_a_gang_that_was_begun_is_finished_although_its_group_is_gone():
     server = Server()
     async with faulty([server]) as found:
@@ -216,16 +229,37 @@ async def test_a_gang_that_was_begun_is_finished_although_its_group_is_gone():
         await stopped(running)
 
 
+async def test_all_records_of_a_gang_are_kept_until_the_last_binding_is_known():
+    """Those whose pods are all bound say to a successor that the gang was begun."""
+    server = Server()
+    async with faulty([server]) as found:
+        made = scheduling(found.session)
+        see(made, nodes=[raw_node("n1")], groups=[raw_group("g", 251)], pods=[raw_member(f"p{i}") for i in range(251)])
+        server.may_bind.clear()
+        server.holds_binding = lambda name: name in server.records[1]
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: len(server.bound) == 250)
+        see(made, pods=[raw_member(name, nodeName="n1") for name in server.records[0]])
+        await made.parts.records.delete_closable()
+        assert server.deleted == []
+        server.may_bind.set()
+        await eventually(lambda: len(server.bound) == 251)
+        see(made, pods=[raw_member(name, nodeName="n1") for name in server.records[1]])
+        await eventually(lambda: len(server.deleted) == 2)
+        await stopped(running)
+
+
 async def test_the_record_of_a_gang_that_was_begun_is_kept_until_the_gang_is_finished():
     """So a second successor knows of the gang as well, though its group is gone."""
     server = Server()
-    begun = record("r", "p0", "p1")
+    begun = [record("r0", "p0"), record("r1", "p1")]
     async with faulty([server]) as found:
         first = scheduling(found.session)
         pods = [raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(2)]
         pods[0]["spec"]["nodeName"] = "n1"
         see(first, nodes=[raw_node("n1", cpu="1")], pods=pods)
-        first.informers.on_reservation(None, begun)
+        for each in begun:
+            first.informers.on_reservation(None, each)
         running = asyncio.create_task(first.scheduler.run())
         await eventually(lambda: first.parts.cluster.pod_groups.unfinished == {KEY: {"uid-p1": "n1"}})
         await first.parts.records.delete_closable()
@@ -234,11 +268,12 @@ async def test_the_record_of_a_gang_that_was_begun_is_kept_until_the_gang_is_fin
 
         second = scheduling(found.session)
         see(second, nodes=[raw_node("n1", cpu="1"), raw_node("n2")], pods=pods)
-        second.informers.on_reservation(None, begun)
+        for each in begun:
+            second.informers.on_reservation(None, each)
         running = asyncio.create_task(second.scheduler.run())
         await eventually(lambda: server.bound == {"p1": "n2"})
         see(second, pods=[raw_member("p1", nodeName="n2")])
-        await eventually(lambda: "r" in server.deleted)
+        await eventually(lambda: {"r0", "r1"} <= set(server.deleted))
         await stopped(running)
 
 

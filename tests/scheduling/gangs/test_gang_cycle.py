@@ -215,6 +215,21 @@ def test_a_gang_for_which_the_time_is_too_short_is_first_in_the_next_cycle_and_t
     assert (result.postponed, result.out_of_time) == (None, True)
 
 
+def test_a_gang_that_was_given_up_is_not_looked_at_for_a_while_however_it_changes():
+    cluster = nodes("a", "b")
+    pods = seen(cluster, group("g", 4), *members(4))
+    ticks = iter(range(0, 100, 3))
+    decide(cluster, pods, spent=lambda: next(ticks), max_seconds=2)
+    changed = [*pods, *seen(cluster, group("g", 5), member("more"))]
+    result = decide(cluster, [*changed, pod("q")], now=NOW + 0.9)
+    assert placed(result) == {"q": "a"}
+    assert {"looking for nodes for all pods of the PodGroup at once took too long" in text
+            for text in reported(result).values()} == {True}  # fmt: skip
+    small = seen(cluster, group("small", 2), *members(2, "small"))
+    assert len(placed(decide(cluster, small, now=NOW + 0.9))) == 2
+    assert len(placed(decide(cluster, changed, now=NOW + 1.0))) == 5
+
+
 def test_a_gang_that_was_postponed_is_decided_on_behind_one_that_holds_room_and_so_are_those_behind_it():
     cluster = nodes("a")
     holds = seen(cluster, group("h", 4), *members(4, "h", requests=ONE_CPU))

@@ -93,8 +93,8 @@ class BindingPipeline:
                     self._start_one(decision)
                 else:
                     gangs.setdefault(assignment.gang, []).append(decision)
-        for decisions in gangs.values():
-            self._spawn(self._preparing, self._bind_gang(decisions))
+        for gang, decisions in gangs.items():
+            self._spawn(self._preparing, self._bind_gang(gang, decisions))
 
     def _start_one(self, decision: Decision) -> None:
         if self._steps_of(decision):
@@ -102,7 +102,11 @@ class BindingPipeline:
         else:
             self._spawn(self._binding, self._bind(decision))
 
-    async def _bind_gang(self, decisions: Sequence[Decision]) -> None:
+    async def _bind_gang(self, gang: GroupKey, decisions: Sequence[Decision]) -> None:
+        with self._cluster.pod_groups.binding(gang):
+            await self._prepare_and_bind_gang(decisions)
+
+    async def _prepare_and_bind_gang(self, decisions: Sequence[Decision]) -> None:
         """Run the binding steps of all pods of a gang, then bind them; undo all if a step fails or a pod is gone."""
         problems = await asyncio.gather(*(self._prepare(decision) for decision in decisions))
         problem = next((problem for problem in problems if problem is not None), None)
@@ -116,7 +120,8 @@ class BindingPipeline:
         await asyncio.wait([self._spawn(self._binding, self._bind(decision)) for decision in decisions])
         point("after-gang")
         # Those that the API server refused go before all others, once others of their gang are bound
-        note_unfinished(self._cluster, [decision.assignment for decision in decisions])
+        assignments = [decision.assignment for decision in decisions]
+        note_unfinished(self._cluster, assignments, assignments)
         self._pending.requeue_pod_groups()
 
     def _still_waits(self, decision: Decision) -> bool:

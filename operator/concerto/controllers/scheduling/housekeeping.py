@@ -57,8 +57,9 @@ class Housekeeping:
                 self._reports.report_overdue_pods()
                 self._reports.report_stale_agents()
                 report_at = context.clock() + settings.report_interval_seconds
-            adopted = self._records.adopt_found()
-            note_unfinished(self._cluster, chain.from_iterable(record.assignments for record in adopted))
+            if adopted := self._records.adopt_found():
+                assignments = chain.from_iterable(record.assignments for record in adopted)
+                note_unfinished(self._cluster, assignments, self._records.assignments())
             self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
             deleted = await self._records.delete_closable()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_placement_record
 from concerto.api.timestamps import parse_timestamp
@@ -108,6 +108,10 @@ class PlacementRecords:
     def assignment_of(self, uid: str) -> Assignment | None:
         """The stored decision on a pod, while its record exists."""
         return self._by_uid[uid][1] if uid in self._by_uid else None
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Of all open records."""
+        return chain.from_iterable(record.assignments for record in self._open.values())
 
     async def store(self, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
         """Write the record of a cycle, and count what was stored as open; see `store`. A large gang takes several."""

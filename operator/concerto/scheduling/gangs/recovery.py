@@ -8,28 +8,28 @@ from concerto.api.podreservation import Assignment
 from concerto.scheduling.state.cluster import ClusterState
 
 
-def note_unfinished(cluster: ClusterState, assignments: Iterable[Assignment]) -> None:
+def note_unfinished(cluster: ClusterState, assignments: Iterable[Assignment], stored: Iterable[Assignment]) -> None:
     """Have the next cycle finish what is stored of gangs, where it was begun.
 
-    A gang none of whose pods is bound is decided on afresh: nobody depends on what was decided.
+    A gang none of whose stored pods is bound is decided on afresh: nobody depends on what was decided. Pods that were
+    bound earlier are no reason to place those that replace others before all other pods.
 
     Args:
         cluster: the cluster; all pods are known.
-        assignments: as stored.
+        assignments: what may have to be finished.
+        stored: all assignments of the placement records that exist, by which a gang was begun if one of them is bound.
     """
     groups = cluster.pod_groups
+    begun = {each.gang for each in stored if each.gang is not None and cluster.is_bound(each.uid)}
     for assignment in assignments:
-        if assignment.gang is None:
+        if assignment.gang not in begun:
             continue
-        members = groups.members(assignment.gang)
-        pod = members.get(assignment.uid)
-        if pod is None or not pod.waiting or cluster.is_placed(pod.uid):
-            continue
-        if any(cluster.is_bound(uid) for uid in members):
+        pod = groups.members(assignment.gang).get(assignment.uid)
+        if pod is not None and pod.waiting and not cluster.is_placed(pod.uid):
             groups.must_finish(assignment.gang, pod.uid, assignment.node)
 
 
 def is_unfinished(cluster: ClusterState, assignment: Assignment) -> bool:
-    """Whether the pod still waits while others of its gang are bound: a successor reads that from this assignment."""
-    gang = assignment.gang
-    return gang is not None and assignment.uid in cluster.pod_groups.unfinished.get(gang, ())
+    """Whether pods of its gang may still be unbound: a successor reads from its record that the gang was begun."""
+    groups, gang = cluster.pod_groups, assignment.gang
+    return gang is not None and (gang in groups.unfinished or gang in groups.being_bound)

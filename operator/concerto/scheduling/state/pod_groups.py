@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey, PodGroup
 from concerto.scheduling.state.held_room import HeldRoom
+from concerto.scheduling.state.slow_gangs import SlowGangs
 
 _NOBODY: Mapping[str, PodView] = {}
 
@@ -17,12 +20,16 @@ class PodGroups:
     Attributes:
         unfinished: where a placement record has the pods of gangs of which others are bound already: node by UID. They
             go before all others, or the gang would stay in halves.
+        being_bound: gangs whose bindings are being prepared or sent.
         held_room: which gang may hold room.
+        slow: which namespaces wait because looking for nodes for one of their gangs took too long.
     """
 
     def __init__(self) -> None:
         self.unfinished: dict[GroupKey, dict[str, str]] = {}
+        self.being_bound: Counter[GroupKey] = Counter()
         self.held_room = HeldRoom()
+        self.slow = SlowGangs()
         self._groups: dict[GroupKey, PodGroup] = {}
         self._members: dict[GroupKey, dict[str, PodView]] = {}
         self._group_of: dict[str, GroupKey] = {}
@@ -94,6 +101,17 @@ class PodGroups:
         if uid in self.members(key):
             self.unfinished.setdefault(key, {})[uid] = node
             self._changed.add(key)
+
+    @contextmanager
+    def binding(self, key: GroupKey) -> Iterator[None]:
+        """Pods of the gang are bound meanwhile."""
+        self.being_bound[key] += 1
+        try:
+            yield
+        finally:
+            self.being_bound[key] -= 1
+            if not self.being_bound[key]:
+                del self.being_bound[key]
 
     def finished(self, uid: str) -> None:
         """The pod is bound, or gone."""
