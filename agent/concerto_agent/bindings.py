@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from concerto.api.conditions import Condition, find_condition, merge_conditions
 from concerto.api.cpulist import format_cpu_list, parse_cpu_list
-from concerto.api.podcpubinding import WORKLOAD_TYPE_LABEL, PodCPUBinding
+from concerto.api.podcpubinding import WORKLOAD_TYPE_LABEL, Level, PodCPUBinding
 from concerto_agent.cpusets import Claim, Grant, Numbers, Refusal
 from concerto_agent.workload_fit import CONDITION
 
@@ -26,6 +26,9 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
         obj: the PodCPUBinding.
         node: this node's name.
         before: what it claimed up to now.
+
+    Raises:
+        Exception: it cannot be read.
     """
     status = obj.get("status") or {}
     validated = find_condition(status.get("conditions"), "Validated") or {}
@@ -36,6 +39,10 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
     generation = validated.get("observedGeneration", 0)
     if generation != obj["metadata"].get("generation", 0) and before is not None and before.pod_uid == uid:
         return before
+    # An agent that has just started knows nothing before an edit: only what was validated counts
+    level = status.get("exclusivenessLevel", binding.level)
+    if level not in get_args(Level):
+        raise ValueError(f"this agent does not know the exclusiveness level {level!r}: it is older than the binding")
     return Claim(
         key=binding.key,
         created=binding.created,
@@ -43,8 +50,7 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
         pod_uid=uid,
         cpus=parse_cpu_list(cpus),
         mems=parse_cpu_list(status.get("mems", "")),
-        # An agent that has just started knows nothing before an edit: only what was validated counts
-        level=status.get("exclusivenessLevel", binding.level),
+        level=level,
         unlimited=status.get("cpuQuota", obj["spec"].get("cpuQuota")) == "Unlimited",
         containers=frozenset(status.get("containers") or ()),
         workload_type=(obj["metadata"].get("labels") or {}).get(WORKLOAD_TYPE_LABEL, ""),

@@ -71,8 +71,12 @@ class CpusetFiles:
             raise
 
     def pod(self, path: str) -> PodCgroups | None:
-        """The cgroups of a pod, level by level; None if it is gone."""
-        limit, own = self.read(path.rpartition("/")[0]), self.read(path)
+        """The cgroups of a pod, level by level; None if it is gone.
+
+        One that can't be read is taken to have what the one above it has: it may run there.
+        """
+        limit = self._limit(path.rpartition("/")[0])
+        own = None if limit is None else self._read_below(path, limit)
         if limit is None or own is None:
             self._with_unread.discard(path)
             return None
@@ -133,10 +137,20 @@ class CpusetFiles:
     def _read_below(self, path: str, above: Cpuset) -> Cpuset | None:
         try:
             return self.read(path)
-        except OSError:
+        except (OSError, ValueError):
             # The agent has no capability, so a container can lock it out of a delegated cgroup. That must not stop
             # pinning on the node: the cgroup is taken to have what the one above it has
             return Cpuset(frozenset(), frozenset(), above.effective_cpus, above.effective_mems)
+
+    def _limit(self, path: str) -> Cpuset | None:
+        """What pods below a cgroup can have at most: its cpuset, or that of the first above it that can be read."""
+        try:
+            return self.read(path)
+        except (OSError, ValueError):
+            above = self._limit(path.rpartition("/")[0]) if path else None
+            if above is None:
+                raise
+            return above
 
     def apply(self, writes: Iterable[Write]) -> OSError | None:
         """Write one after the other, up to the first that the kernel refuses; a cgroup that is gone needs none."""

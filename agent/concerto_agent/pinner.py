@@ -28,6 +28,7 @@ from concerto_agent.cgroups import Hierarchies
 from concerto_agent.cpuset_files import ContainerWatcher
 from concerto_agent.cpuset_writer import CpusetWriter, WriterName
 from concerto_agent.cpusets import Claim, Refusal
+from concerto_agent.error_log import ErrorLog
 from concerto_agent.inotify import Inotify
 from concerto_agent.memory_writes import Work
 from concerto_agent.node_cpusets import open_cpusets
@@ -109,6 +110,7 @@ class Pinner:
         self._use = UseMeter(hierarchies, settings.fit)
         self._fits: dict[str, tuple[Claim, Condition]] = {}  # by UID of the pod
         self._enforced = asyncio.Event()
+        self._errors = ErrorLog(log)
         self._missed: set[str] = set()  # pods that changed before the first look at all of them was over
         self._wake = asyncio.Event()
         self._status_changed = asyncio.Event()
@@ -210,8 +212,8 @@ class Pinner:
             self._objects[key] = new
             try:
                 claim = read_claim(new, self._node_name, before)
-            except ValueError as error:  # nobody of ours writes such a status, and it must not end the agent
-                log.error("PodCPUBinding %s/%s is not usable: %s", *key, error)
+            except Exception as error:  # nobody of ours writes such a status, and it must not end the agent
+                log.error("PodCPUBinding %s/%s is not usable: %s: %s", *key, type(error).__name__, error)
                 claim = None
         if claim is None:
             self._claims.pop(key, None)
@@ -234,7 +236,14 @@ class Pinner:
         # No await between the event and the write: the container's program starts some 20 ms after its first process
         if not self._enforced.is_set():
             self._missed.add(uid)
-        elif self._cpusets.look_at(uid):
+            return
+        try:
+            changed = self._cpusets.look_at(uid)
+        except Exception as error:  # the other pods that have changed must have their turn, too
+            self._errors.note(f"pod {uid}", error)
+            return
+        self._errors.forget(f"pod {uid}")
+        if changed:
             self._status_changed.set()
 
     # Writing
@@ -256,7 +265,6 @@ class Pinner:
 
     async def _enforce(self) -> None:
         await self._reflector.synced.wait()
-        complaint = ""
         while True:
             self._wake.clear()
             for _ in self._containers.renew():
@@ -265,15 +273,12 @@ class Pinner:
                 for _ in self._cpusets.steps(list(self._claims.values())):
                     await asyncio.sleep(0)  # containers that have just started come first
                 self._enforced.set()
-                complaint = ""
-                for uid in self._missed:
-                    self._cpusets.look_at(uid)
-                self._missed.clear()
-            except (OSError, ValueError) as error:
-                if str(error) != complaint:
-                    log.error("CPUs can't be given to pods: %s", error)
-                complaint = str(error)
-            self._look_at_use()
+                self._errors.forget("CPUs can't be given to pods")
+                while self._missed:
+                    self._look_at(self._missed.pop())
+                self._look_at_use()
+            except Exception as error:  # the next look may succeed, and to end would give up the pins of all pods
+                self._errors.note("CPUs can't be given to pods", error)
             self._status_changed.set()
             try:
                 await asyncio.wait_for(self._wake.wait(), self._settings.repair_seconds)
@@ -298,17 +303,19 @@ class Pinner:
                 continue
             problem = ""
             for key, obj in list(self._objects.items()):
-                status = self._status(key, obj)
-                if status is None or status == own_part(obj.get("status") or {}):
-                    continue
                 try:
-                    await self._write_status(key, obj, status)
+                    status = self._status(key, obj)
+                    if status is not None and status != own_part(obj.get("status") or {}):
+                        await self._write_status(key, obj, status)
+                    self._errors.forget("PodCPUBinding {}/{}".format(*key))
                 except (NotFound, Invalid, Conflict):
                     continue  # it is gone, or another object: the watch shows it in a moment
                 except KubeError as error:
                     problem = "PodCPUBinding {}/{}: status not written: {}".format(*key, error)
                     if not isinstance(error, ApiError):
                         break  # nobody answers; a refusal is of this one, and others wait for their word
+                except Exception as error:
+                    self._errors.note("PodCPUBinding {}/{}".format(*key), error)
             if problem:
                 if not complaint:
                     log.warning("%s", problem)

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from concerto.api.pod_kind import kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node
-from concerto.api.timestamps import parse_timestamp
+from concerto.api.timestamps import read_timestamp
 from concerto_agent.quotas import PodLimits, spec_limits
 
 CONFIG_HASH = "kubernetes.io/config.hash"
@@ -210,10 +210,9 @@ class PodCensus:
                 else:
                     self._forget(uid)
             return
-        started = new["status"]["startedAt"]
         known = _Known(
             counts=new["counts"],
-            started=parse_timestamp(started) if started else None,
+            started=read_timestamp(new["status"]["startedAt"], None),
             finished=new["status"]["finished"],
             restarts=new["restarts"],
             containers=new["containers"],

@@ -14,7 +14,7 @@ from typing import Any
 
 from concerto.api.pod_kind import Kind
 from concerto.api.subspacesnapshot import KindEntry
-from concerto.api.timestamps import parse_timestamp
+from concerto.api.timestamps import read_timestamp
 from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import SHOWN_CORE_SECONDS, PodMeasurement, recent_share
 from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_entries, to_entries
@@ -123,9 +123,9 @@ class PodCosts:
                 if uid not in self._use:
                     self._forget(uid)
             return
-        accepted = new["status"]["acceptedAt"]
+        accepted = read_timestamp(new["status"]["acceptedAt"], None)
         # A pod that kubelet has not taken in was bound just now. Kubelet's own time is rounded to a second
-        since = at if accepted is None else at - max(0.0, wall - parse_timestamp(accepted))
+        since = at if accepted is None else at - max(0.0, wall - accepted)
         limit = new["limits"].get("")
         for uid in uids_of(new):
             known = self._pods.get(uid)

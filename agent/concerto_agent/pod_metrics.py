@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from concerto.api.timestamps import parse_timestamp
+from concerto.api.timestamps import read_timestamp
 from concerto_agent.cgroups import Cgroup, Hierarchies, container_id
 from concerto_agent.pod_census import uids_of
 
@@ -91,7 +91,7 @@ class PodMetrics:
             directories = self._containers_of(path)
             for identity, (name, started) in pod["status"]["running"].items():
                 labels = f'{{container="{name}",{where}}}'
-                begun = parse_timestamp(started) if started else None
+                begun = read_timestamp(started, None)
                 inner = directories.get(identity)
                 complete &= inner is not None and self._read(containers, inner, labels, begun)
         lines = _exposition("container", containers) + _exposition("pod", pods)

@@ -135,11 +135,13 @@ class QuotaFiles:
                 quota, period = (directory / "cpu.max").read_text().split()
             else:
                 quota, period = ((directory / f"cpu.cfs_{what}_us").read_text().strip() for what in ("quota", "period"))
+            return Quota(None if quota in ("max", "-1") else int(quota), int(period))
         except OSError as error:
             if error.errno in _GONE:
                 return None
             raise
-        return Quota(None if quota in ("max", "-1") else int(quota), int(period))
+        except ValueError as error:
+            raise OSError(errno.EIO, "its quota can't be read", path) from error
 
     def write(self, path: str, quota: Quota) -> None:
         """Set a cgroup's quota; its period stays.

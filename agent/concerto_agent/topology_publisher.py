@@ -120,9 +120,10 @@ class TopologyPublisher:
                     metadata = written["metadata"]
                     seen = (now[0], metadata["uid"], metadata["generation"])
                     failed = False
-                except (KubeError, NodeMissing, OSError, ValueError) as error:
+                except Exception as error:
                     if not failed:
-                        log.warning("topology not published: %s", error)
+                        expected = isinstance(error, KubeError | NodeMissing | OSError | ValueError)
+                        log.warning("topology not published: %s", error, exc_info=None if expected else error)
                     failed = True
                     wait = self._settings.retry_seconds
             try:

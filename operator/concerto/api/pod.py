@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from concerto.api.conditions import find_condition
 from concerto.api.pod_kind import ANY, Kind, kind_of_pod
@@ -12,10 +12,9 @@ from concerto.api.pod_ownership import MIRROR, belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, pod_group_of, shape_of
 from concerto.api.pod_volumes import NO_VOLUMES, PodVolumes, pod_volumes
-from concerto.api.timestamps import parse_timestamp
+from concerto.api.timestamps import read_timestamp
 
 Raw = Mapping[str, Any]
-_T = TypeVar("_T")
 
 PREEMPTED = "PreemptionByScheduler"
 """Reason of the condition DisruptionTarget of a pod that a scheduler evicts."""
@@ -132,11 +131,9 @@ class PodView:
         status = obj.get("status") or {}
         shape = shape_of(spec)
         resized = resized_requests(spec, status)
-        created = metadata.get("creationTimestamp")
-        started = status.get("startTime")
         by_type = {c.get("type"): c for c in status.get("conditions") or ()}
         ready, scheduled = by_type.get("Ready") or {}, by_type.get("PodScheduled") or {}
-        since, scheduled_at = ready.get("lastTransitionTime"), scheduled.get("lastTransitionTime")
+        since, scheduled_at = ready.get("lastTransitionTime"), read_timestamp(scheduled.get("lastTransitionTime"), None)
         deleting = "deletionTimestamp" in metadata
         return cls(
             namespace=metadata["namespace"],
@@ -148,28 +145,28 @@ class PodView:
             node_name=spec.get("nodeName") or "",
             scheduler_name=spec.get("schedulerName") or "default-scheduler",
             priority=spec.get("priority") or 0,
-            created=_time(created, 0.0) if created else 0.0,
+            created=read_timestamp(metadata.get("creationTimestamp"), 0.0),
             phase=status.get("phase") or "Pending",
             deleting=deleting,
             counted=not belongs_to_node(obj),
             mirror=MIRROR in (metadata.get("annotations") or ()),
             group=pod_group_of(spec),
             gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
-            started=_time(started, None) if started else None,
+            started=read_timestamp(status.get("startTime"), None),
             kind=kind_of_pod(obj),
             nominated_node=status.get("nominatedNodeName") or "",
             preempts=spec.get("preemptionPolicy") != "Never",
             preempted=deleting and _is_preempted(status),
             ready=ready.get("status"),
             # A pod whose readiness changed at an unknown time has no reading that is about load alone
-            ready_since=_time(since, _NEVER) if since else 0.0,
-            scheduled_at=_time(scheduled_at, None) if scheduled_at and scheduled["status"] == "True" else None,
+            ready_since=read_timestamp(since, _NEVER) if since else 0.0,
+            scheduled_at=scheduled_at if scheduled.get("status") == "True" else None,
             deleting_since=_deleting_since(metadata),
             host=status.get("hostIP") or "",
             owner=spreading_owner(metadata),
             volumes=pod_volumes(metadata["name"], spec.get("volumes")),
             images=images_of(spec),
-            unscheduled_since=_time(scheduled_at, None) if scheduled_at and scheduled["status"] == "False" else None,
+            unscheduled_since=scheduled_at if scheduled.get("status") == "False" else None,
         )
 
 
@@ -183,16 +180,8 @@ def _deleting_since(metadata: Raw) -> float:
     """``deletionTimestamp`` is when the grace period will be over, not when the deletion was requested."""
     if "deletionTimestamp" not in metadata:
         return 0.0
-    until = _time(metadata["deletionTimestamp"], None)
+    until = read_timestamp(metadata["deletionTimestamp"], None)
     return 0.0 if until is None else until - (metadata.get("deletionGracePeriodSeconds") or 0)
-
-
-def _time(text: str, unreadable: _T) -> float | _T:
-    """Seconds; ``unreadable`` for what Kubernetes accepts and Python cannot represent, such as the year 10000."""
-    try:
-        return parse_timestamp(text)
-    except (ValueError, OverflowError):
-        return unreadable
 
 
 def _is_preempted(status: Raw) -> bool:

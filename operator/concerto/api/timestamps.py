@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 @lru_cache(maxsize=4096)
@@ -20,6 +23,17 @@ def parse_timestamp(text: str) -> float:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone (example: 2026-03-01T12:00:00Z)")
     return moment.timestamp()
+
+
+def read_timestamp(text: str | None, unreadable: _T) -> float | _T:
+    """Seconds; ``unreadable`` for what is no text, or what Python cannot represent, such as the year 10000.
+
+    Kubernetes accepts such years, and people may write conditions.
+    """
+    try:
+        return unreadable if text is None else parse_timestamp(text)
+    except (TypeError, ValueError, OverflowError):
+        return unreadable
 
 
 def format_timestamp(seconds: float) -> str:
