@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from concerto.api.conditions import Condition
 from concerto.api.podcpubinding import BindingKey
 from concerto.api.timestamps import format_timestamp
 from concerto.kube import ApiError, Conflict, Invalid, KubeError, NotFound, Reflector, Session, apply_status
@@ -39,7 +38,7 @@ from concerto_agent.pod_watcher import PodWatcher
 from concerto_agent.quotas import PodLimits
 from concerto_agent.runtime_plugin import RuntimePlugin
 from concerto_agent.topology_reader import TopologyReader
-from concerto_agent.workload_fit import UseMeter, judge_fit
+from concerto_agent.workload_fit import Fits
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +106,7 @@ class Pinner:
         )
         self._claims: dict[BindingKey, Claim] = {}
         self._objects: dict[BindingKey, Object] = {}
-        self._use = UseMeter(hierarchies, settings.fit)
-        self._fits: dict[str, tuple[Claim, Condition]] = {}  # by UID of the pod
+        self._fits = Fits(hierarchies, settings.fit)
         self._enforced = asyncio.Event()
         self._errors = ErrorLog(log)
         self._missed: set[str] = set()  # pods that changed before the first look at all of them was over
@@ -276,7 +274,7 @@ class Pinner:
                 self._errors.forget("CPUs can't be given to pods")
                 while self._missed:
                     self._look_at(self._missed.pop())
-                self._look_at_use()
+                self._fits.look(self._cpusets.grants, self._watcher.pods, self._clock())
             except Exception as error:  # the next look may succeed, and to end would give up the pins of all pods
                 self._errors.note("CPUs can't be given to pods", error)
             self._status_changed.set()
@@ -284,15 +282,6 @@ class Pinner:
                 await asyncio.wait_for(self._wake.wait(), self._settings.repair_seconds)
             except TimeoutError:
                 continue
-
-    def _look_at_use(self) -> None:
-        """Judge pods with a workload type whose window is over."""
-        typed = {uid: g.claim for uid, g in self._cpusets.grants.items() if g.claim.workload_type}
-        self._fits = {uid: fit for uid, fit in self._fits.items() if typed.get(uid) == fit[0]}
-        paths = {uid: path for uid in typed if (path := self._watcher.pods.get(uid)) is not None}
-        for uid, use in self._use.read(paths, self._clock()).items():
-            claim = typed[uid]
-            self._fits[uid] = claim, judge_fit(claim.workload_type, len(claim.cpus), use, self._settings.fit)
 
     async def _publish(self) -> None:
         complaint = ""
@@ -341,7 +330,7 @@ class Pinner:
             return None
         grant, said = (None, standing) if isinstance(standing, Refusal) else standing
         if not isinstance(said, Refusal):
-            said = replace(said, fit=self._fits[claim.pod_uid][1] if claim.pod_uid in self._fits else None)
+            said = replace(said, fit=self._fits.of(claim.pod_uid))
         now = format_timestamp(self._wall())
         at = self._cpusets.written_at.get(claim.pod_uid)
         applied = (obj.get("status") or {}).get("applied") or {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from concerto.api.conditions import Condition
 from concerto_agent.cgroups import Cgroup, Hierarchies
+from concerto_agent.cpusets import Claim, Grant
 from concerto_agent.files import parse_pressure
 
 CONDITION = "WorkloadTypeFits"
@@ -124,3 +125,32 @@ class UseMeter:
             return (cgroup.cpu_seconds(), *(parse_pressure(file.read()) if file else None for file in files))
         finally:
             cgroup.close()
+
+
+class Fits:
+    """The condition WorkloadTypeFits of the pods that are pinned by a workload type."""
+
+    def __init__(self, hierarchies: Hierarchies, settings: FitSettings) -> None:
+        """Nothing is read before `look`."""
+        self._settings = settings
+        self._use = UseMeter(hierarchies, settings)
+        self._fits: dict[str, tuple[Claim, Condition]] = {}  # by UID of the pod
+
+    def of(self, uid: str) -> Condition | None:
+        """The pod's condition; None as long as its first window is not over."""
+        return self._fits[uid][1] if uid in self._fits else None
+
+    def look(self, grants: Mapping[str, Grant], paths: Mapping[str, str], now: float) -> None:
+        """Judge the pods whose window is over.
+
+        Args:
+            grants: by UID of the pod.
+            paths: of the pods' cgroups, by UID.
+            now: monotonic seconds.
+        """
+        typed = {uid: grant.claim for uid, grant in grants.items() if grant.claim.workload_type}
+        self._fits = {uid: fit for uid, fit in self._fits.items() if typed.get(uid) == fit[0]}
+        there = {uid: paths[uid] for uid in typed if uid in paths}
+        for uid, use in self._use.read(there, now).items():
+            claim = typed[uid]
+            self._fits[uid] = claim, judge_fit(claim.workload_type, len(claim.cpus), use, self._settings)
