@@ -18,9 +18,15 @@ CLUSTER = "*"
 """Key of the widest group: every pod of the cluster."""
 MAX_NAME = 80
 """Characters of a workload's name that a key holds; the rest is in its digest."""
+_MAX_KIND = 21
+"""The same of the kind of a workload: an ``ownerReference`` may hold any text, and the CRD bounds keys."""
 
-ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
+_ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Kinds of workloads whose pods run until somebody stops them."""
+_ALWAYS = "-always"
+"""End of the key of a kind whose workload is none of these, and whose pods run without end all the same."""
+_DIGEST = 8
+"""Characters of a digest."""
 _RUN_OF_A_CRON_JOB = re.compile(r"-\d{7,}$")
 _INDEX = re.compile(r"[-.]?\d+$")
 
@@ -31,7 +37,8 @@ class Kind:
 
     Attributes:
         keys: from the narrowest (the kind itself) to the widest (``CLUSTER``).
-        endless: whether its pods run until somebody stops them, as a Deployment's do.
+        endless: whether its pods run until somebody stops them, as a Deployment's do, and those of any other owner
+            whose ``restartPolicy`` is Always: kubelet never takes such a pod for completed.
     """
 
     keys: tuple[str, ...]
@@ -44,7 +51,7 @@ class Kind:
 
 
 def kind_of_pod(pod: Mapping[str, Any]) -> Kind:
-    """The kind of a raw Pod: only its namespace, owner, labels, name, images and container names matter."""
+    """The kind of a raw Pod: only its namespace, owner, labels, name, containers and ``restartPolicy`` matter."""
     metadata, spec = pod["metadata"], pod["spec"]
     owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), None)
     containers = tuple((c.get("name") or "", c.get("image") or "") for c in spec.get("containers") or ())
@@ -55,7 +62,9 @@ def kind_of_pod(pod: Mapping[str, Any]) -> Kind:
         name=metadata.get("name") or "",
         generate_name=metadata.get("generateName") or "",
     )
-    return kind_of(metadata.get("namespace") or "", kind, name, containers)
+    # The API server fills in what a pod leaves out, so that its absence says nothing
+    restarts = spec.get("restartPolicy") == "Always"
+    return kind_of(metadata.get("namespace") or "", kind, name, containers, restarts=restarts)
 
 
 def workload_of(
@@ -83,7 +92,9 @@ ANY = Kind((CLUSTER,))
 
 
 @lru_cache(maxsize=4096)
-def kind_of(namespace: str, workload_kind: str, workload: str, containers: Sequence[tuple[str, str]]) -> Kind:
+def kind_of(
+    namespace: str, workload_kind: str, workload: str, containers: Sequence[tuple[str, str]], *, restarts: bool = False
+) -> Kind:
     """The kind with its groups, from what identifies it.
 
     Args:
@@ -91,14 +102,28 @@ def kind_of(namespace: str, workload_kind: str, workload: str, containers: Seque
         workload_kind: kind of the workload, ``Deployment`` for example.
         workload: its name.
         containers: (name, image) of each container.
+        restarts: whether the pods' ``restartPolicy`` is Always. One owner of a kind that Kubernetes does not know may
+            have pods that run without end beside others that complete, and these cost something else.
     """
     images = _digest("\0".join(image for _, image in containers))
     template = _digest("\0".join(f"{name}\0{image}" for name, image in containers))
-    long = workload if len(workload) <= MAX_NAME else f"{workload[:MAX_NAME]}~{_digest(workload)}"
-    path = f"{namespace}/{workload_kind}/{long}"
-    keys = (f"{path}@{template}", path, f"{namespace}@{images}", f"@{images}", f"{namespace}/", CLUSTER)
-    return Kind(keys, workload_kind in ENDLESS)
+    path = f"{namespace}/{_shortened(workload_kind, _MAX_KIND)}/{_shortened(workload, MAX_NAME)}"
+    key = f"{path}@{template}"
+    if restarts and workload_kind not in _ENDLESS:
+        key += _ALWAYS
+    return Kind((key, path, f"{namespace}@{images}", f"@{images}", f"{namespace}/", CLUSTER), is_endless(key))
+
+
+def is_endless(key: str) -> bool:
+    """Whether the pods of the kind with that key run until somebody stops them."""
+    workload, _, template = key.partition("@")
+    return template.endswith(_ALWAYS) or (workload.count("/") >= 2 and workload.split("/")[1] in _ENDLESS)
+
+
+def _shortened(text: str, most: int) -> str:
+    """The text if it is no longer than ``most`` and a digest, else so much of it and the digest."""
+    return text if len(text) <= most + _DIGEST + 1 else f"{text[:most]}~{_digest(text)}"
 
 
 def _digest(text: str) -> str:
-    return blake2b(text.encode(), digest_size=4).hexdigest()
+    return blake2b(text.encode(), digest_size=_DIGEST // 2).hexdigest()

@@ -18,7 +18,7 @@ _METADATA = (
 _SPEC = (
     "nodeName", "schedulerName", "priority", "overhead", "resources", "tolerations", "nodeSelector", "affinity",
     "topologySpreadConstraints", "resourceClaims", "schedulingGates", "workloadRef", "schedulingGroup",
-    "preemptionPolicy", "hostNetwork", "hostUsers",
+    "preemptionPolicy", "hostNetwork", "hostUsers", "restartPolicy",
 )  # fmt: skip
 _STATUS = ("phase", "startTime", "resources", "allocatedResources", "nominatedNodeName", "hostIP")
 _CONDITIONS = ("PodResizePending", "DisruptionTarget")

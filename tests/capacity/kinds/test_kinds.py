@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.pod_kind import CLUSTER, kind_of, kind_of_pod
+from concerto.api.pod_kind import CLUSTER, is_endless, kind_of, kind_of_pod
+from concerto.api.pod_trimming import trim_pod
 from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, costliest, estimate
 from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
@@ -39,13 +40,16 @@ def merge(tables, cores):
     return cluster.table()
 
 
-def raw_pod(owner=None, labels=None, name="p", generate=None, image="a:1", namespace="shop"):
+def raw_pod(owner=None, labels=None, name="p", generate=None, image="a:1", namespace="shop", restart=None):
     metadata = {"namespace": namespace, "name": name, "labels": labels or {}}
     if owner:
         metadata["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "controller": True}]
     if generate:
         metadata["generateName"] = generate
-    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "image": image}]}}
+    spec = {"containers": [{"name": "main", "image": image}]}
+    if restart:
+        spec["restartPolicy"] = restart
+    return {"metadata": metadata, "spec": spec}
 
 
 ALIKE = {
@@ -73,6 +77,10 @@ UNLIKE = {
     "another image": (raw_pod(("Job", "j")), raw_pod(("Job", "j"), image="a:2")),
     "another namespace": (raw_pod(("Job", "j")), raw_pod(("Job", "j"), namespace="lab")),
     "another workload": (raw_pod(("Job", "j")), raw_pod(("Job", "k"))),
+    "pods of one owner that complete, and others that run without end": (
+        raw_pod(("RayJob", "j"), restart="Never"),
+        raw_pod(("RayJob", "j"), restart="Always"),
+    ),
     "a Deployment and a Job of one name": (
         raw_pod(("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}),
         raw_pod(("Job", "web")),
@@ -87,9 +95,34 @@ def test_not_alike(sentence):
     assert kind_of_pod(one).keys[-1] == kind_of_pod(other).keys[-1] == CLUSTER
 
 
+@pytest.mark.parametrize(
+    ("pod", "endless"),
+    [
+        (raw_pod(("RayCluster", "r"), restart="Always"), True),
+        (raw_pod(restart="Always"), True),
+        (raw_pod(("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}, restart="Always"), True),
+        (raw_pod(("RayCluster", "r"), restart="OnFailure"), False),
+        (raw_pod(restart="Never"), False),
+        (raw_pod(("Job", "j"), restart="OnFailure"), False),
+    ],
+    ids=["an operator's", "a bare pod", "a Deployment's", "restarted on failure", "a bare pod, never", "a Job's"],
+)
+def test_pods_run_without_end_if_kubelet_restarts_them_always_whatever_their_owner(pod, endless):
+    kind = kind_of_pod(pod)
+    assert kind.endless is endless
+    assert is_endless(kind.key) is endless
+    assert kind_of_pod(trim_pod(pod)) == kind, "the operator reads a part of the pod"
+
+
+def test_a_kind_of_one_of_kubernetes_own_long_running_workloads_has_one_key():
+    one, other = (raw_pod(("StatefulSet", "db"), restart=restart) for restart in ("Always", None))
+    assert kind_of_pod(one) == kind_of_pod(other)
+
+
 def test_a_key_is_bounded_however_long_names_are():
-    kind = kind_of_pod(raw_pod(("Job", "j" * 253), namespace="n" * 63, image="i" * 5000))
-    assert max(map(len, kind.keys)) < 200
+    owner = ("K" * 5000, "j" * 253)  # the API server takes any text for an owner
+    kind = kind_of_pod(raw_pod(owner, namespace="n" * 63, image="i" * 5000, restart="Always"))
+    assert max(map(len, kind.keys)) <= 200, "the CRD takes no longer ones"
 
 
 @given(
@@ -239,6 +272,15 @@ def test_pods_that_run_without_end_cost_no_work_at_once():
     cost = estimate(NodeKinds().table([(WEB, running)], 0.0), WEB)
     assert cost.work is None
     assert cost.share == pytest.approx(0.05, rel=0.02)
+
+
+def test_people_read_of_an_operators_own_pods_what_decisions_take_them_to_cost():
+    kind = kind_of_pod(raw_pod(("RayCluster", "r"), restart="Always"))
+    table = NodeKinds().table([(kind, PodMeasurement(30.0, 600.0, 600.0, 5e7, False))], 0.0)
+    (words,) = costliest(table)
+    assert words["pods"] == "shop/RayCluster/r"
+    assert float(words["cores"]) == pytest.approx(estimate(table, kind).share, rel=0.01)
+    assert "cpuSeconds" not in words
 
 
 @pytest.mark.parametrize(("age", "share"), [(10.0, 0.3), (60.0, 0.3), (120.0, 0.15), (3600.0, 0.005)])

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from concerto.api.pod_kind import ENDLESS, Kind
+from concerto.api.pod_kind import Kind, is_endless
 from concerto.capacity.kinds.sums import KindSums
 from concerto.capacity.kinds.table import Table
 
@@ -118,7 +118,7 @@ def _from_running(sums: KindSums, endless: bool) -> Cost:
         return Cost(share, None, None, sums.max_memory, sums.running, "Running")
     # What a pod uses of late is the most that it may come to use over its life, and what it has used so far the least
     so_far = (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3)
-    # Pods that wait for longer than any start takes are idle: operators' pods, say, which never end
+    # Pods that wait for longer than any start takes are idle: those that end with a word from outside, say
     at_least = MIN_RUNNING_SHARE * min(1.0, _MAY_WAIT_SECONDS / max(sums.max_running_held, 1e-3))
     share = max(at_least, so_far, sums.max_running_recent)
     return Cost(share, 2.0 * sums.max_running_work, None, sums.max_memory, sums.running, "Running")
@@ -136,7 +136,7 @@ def _taken(sums: KindSums) -> float:
 
 def _in_words(table: Table, key: str) -> dict[str, str]:
     pods = key.partition("@")[0]
-    cost = estimate(table, Kind((key,), pods.split("/")[1] in ENDLESS))
+    cost = estimate(table, Kind((key,), is_endless(key)))
     words = {"pods": pods, "cores": f"{cost.share:.3g}", "evidence": f"{cost.pods:.0f}"}
     if cost.work is not None:
         words["cpuSeconds"] = f"{cost.work:.3g}"
