@@ -24,7 +24,7 @@ _MAX_KIND = 21
 _ENDLESS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Kinds of workloads whose pods run until somebody stops them."""
 _ALWAYS = "-always"
-"""End of the key of a kind whose workload is none of these, and whose pods run without end all the same."""
+"""End of the key of a kind of pods that run without end though their workload is of another kind than these."""
 _DIGEST = 8
 """Characters of a digest."""
 _RUN_OF_A_CRON_JOB = re.compile(r"-\d{7,}$")

@@ -101,7 +101,7 @@ def build_decision(pod: PodView, evaluation: Evaluation, row: int, score: float)
         score: the node's weighted score, 0 to 100.
     """
     query, cluster = evaluation.query, evaluation.query.cluster
-    rows = np.array([row])
+    rows = slice(row, row + 1)
     measured = query.basis[row] == MEASURED
     cost = cluster.kinds.recorded(query.cost, row) if measured and query.cost is not None else None
     available = query.capacity(rows) if measured else query.pods_by_requests(rows)

@@ -74,6 +74,11 @@ class Query:
         """Whether some node takes part by measured capacity, so that others are unmeasured beside it."""
         return bool((self.basis[self.cluster.nodes.exists[: len(self.basis)]] == MEASURED).any())
 
+    @cached_property
+    def all_measured(self) -> bool:
+        """Whether every node takes part by measured capacity: then nobody need ask which do."""
+        return bool((self.basis == MEASURED).all())
+
     def names(self, rows: Rows) -> list[str]:
         """The nodes' names."""
         names = self.cluster.names
@@ -97,11 +102,13 @@ class Query:
         if self.cost is None:
             return self.available(rows)
         pods = self.cluster.kinds.loads.capacity(self.cost, rows) - self.held_by_others(rows)
-        return np.where(self.is_measured(rows), pods, np.nan)
+        return pods if self.all_measured else np.where(self.is_measured(rows), pods, np.nan)
 
-    def held_by_others(self, rows: Rows) -> Floats:
+    def held_by_others(self, rows: Rows) -> Floats | float:
         """Pods that reservations which are not this pod's hold room for; 0 where unmeasured."""
         measured = self.cluster.measured
+        if not self.cluster.ledger.reservations.hold_any:
+            return 0.0
         held = measured.startable[rows] - measured.available[rows] - self.reserved[rows]
         known: Floats = np.fmax(held, 0.0)
         return known

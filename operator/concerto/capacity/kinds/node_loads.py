@@ -91,7 +91,9 @@ class NodeLoads:
         self.memory: Floats = np.zeros(0)
         self.pods: Floats = np.zeros(0)
         self.head_room: Floats = np.zeros(0)
-        # What follows from the columns above alone, so that it is the same for pods of every kind; see _settle
+        # What follows from the columns above alone, so that it is the same for pods of every kind: _settle, _recount
+        self._cpu_to: Floats = np.zeros(0)  # what is filled of it
+        self._memory_to: Floats = np.zeros(0)
         self._cpu_left: Floats = np.zeros(0)
         self._memory_left: Floats = np.zeros(0)
         self._cpu_part: Floats = np.zeros(0)
@@ -101,6 +103,8 @@ class NodeLoads:
         self._unsettled: set[int] = set()
         self._tokens: Floats = np.zeros(0)  # core-seconds of work that might be given at _tokens_at
         self._tokens_at: Floats = np.zeros(0)
+        self._seconds_per_token: Floats = np.zeros(0)
+        self._paced_from: Floats = np.zeros(0)  # when work may be given again
         self._used: Floats = np.zeros(0)
         self._used_at: Floats = np.zeros(0)
 
@@ -127,6 +131,7 @@ class NodeLoads:
         self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
         self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = 0.0
         self.head_room[row], self._tokens[row], self._used_at[row] = self.settings.head_room, np.inf, np.nan
+        self._tokens_at[row] = 0.0
         self._unsettled.add(row)
 
     def add_pod(self, row: int, cost: Cost) -> None:
@@ -134,16 +139,17 @@ class NodeLoads:
         self.cpu[row] += cost.share
         self.memory[row] += self.memory_of(cost)
         self.pods[row] += 1.0
-        self._unsettled.add(row)
+        self._recount(row)
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
         if cost.work is not None:
             life = min(cost.held or self.settings.default_life_seconds, self.settings.max_paced_seconds)
             cap = self.settings.burst * self.cores[row] * life
-            tokens = min(float(self.tokens(np.array([row]), now)[0]), float(cap))
+            tokens = min(float(self.tokens(slice(row, row + 1), now)[0]), float(cap))
             self._tokens[row] = tokens - self._paced_work(cost, float(self.cores[row]))
             self._tokens_at[row] = now
+            self._set_pace(row)
 
     def _paced_work(self, cost: Cost, cores: float) -> float:
         """Core-seconds of the pod's work that the node is to do before it is given more."""
@@ -157,13 +163,13 @@ class NodeLoads:
         self.cpu[row] -= cost.share
         self.memory[row] -= self.memory_of(cost)
         self.pods[row] -= 1.0
-        self._unsettled.add(row)
+        self._recount(row)
 
     def change_cost(self, rows: NDArray[np.int64], before: Cost, after: Cost, pods: Floats) -> None:
         """More is known of the kind of pods that are on these rows, each row once, and so many on each."""
         self.cpu[rows] += pods * (after.share - before.share)
         self.memory[rows] += pods * (self.memory_of(after) - self.memory_of(before))
-        self._unsettled.update(rows.tolist())
+        self._recount(rows)
 
     def memory_of(self, cost: Cost) -> float:
         """Bytes that such a pod takes; of a kind whose memory nobody knows, the default."""
@@ -176,19 +182,32 @@ class NodeLoads:
         return tokens
 
     def _settle(self) -> None:
-        """Bring the columns up to date that follow from others, on the rows where those have changed."""
+        """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
         if not self._unsettled:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
         self._unsettled.clear()
         usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
-        self._cpu_left[rows] = self.head_room[rows] * usable - self.cpu[rows]
-        self._per_core[rows] = per_core = 1.0 / np.maximum(usable, 1e-6)
-        self._cpu_part[rows] = self.cpu[rows] * per_core
-        in_all, own = self.memory_bytes[rows], self.own_memory[rows]
-        self._memory_left[rows] = self.settings.memory * in_all - own - self.memory[rows]
-        self._per_byte[rows] = per_byte = 1.0 / np.maximum(in_all, 1.0)
-        self._memory_part[rows] = (own + self.memory[rows]) * per_byte
+        self._cpu_to[rows] = self.head_room[rows] * usable
+        self._per_core[rows] = 1.0 / np.maximum(usable, 1e-6)
+        in_all = self.memory_bytes[rows]
+        self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
+        self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
+        self._seconds_per_token[rows] = 1.0 / np.maximum(self.settings.pace * self.cores[rows], 1e-9)
+        self._recount(rows)
+        self._set_pace(rows)
+
+    def _recount(self, rows: int | NDArray[np.int64]) -> None:
+        """Other pods are on the row or rows."""
+        cpu, memory = self.cpu[rows], self.memory[rows]
+        self._cpu_left[rows] = self._cpu_to[rows] - cpu
+        self._cpu_part[rows] = cpu * self._per_core[rows]
+        self._memory_left[rows] = self._memory_to[rows] - memory
+        self._memory_part[rows] = (self.own_memory[rows] + memory) * self._per_byte[rows]
+
+    def _set_pace(self, rows: int | NDArray[np.int64]) -> None:
+        """The row or rows have other tokens, or get them faster or slower."""
+        self._paced_from[rows] = self._tokens_at[rows] - self._tokens[rows] * self._seconds_per_token[rows]
 
     def cpu_left(self, rows: Rows) -> Floats:
         """Cores that are not committed; negative where a node is over."""
@@ -201,6 +220,11 @@ class NodeLoads:
         self._settle()
         left: Floats = self._memory_left[rows]
         return left
+
+    def left(self, row: int) -> tuple[float, float]:
+        """Cores and bytes of memory that the row's node has left, signed."""
+        self._settle()
+        return float(self._cpu_left[row]), float(self._memory_left[row])
 
     def capacity(self, cost: Cost, rows: Rows) -> Floats:
         """Pods of that cost that the nodes can hold beside what they hold, signed."""
@@ -222,8 +246,8 @@ class NodeLoads:
     def fits_cpu(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
         """``fits`` by CPU alone: an empty node takes any pod, however large."""
         part = (self.settings.overhang + held_back) * cost.share
-        fits: Bools = (part <= self.cpu_left(rows)) | (self.pods[rows] == 0.0)
-        return fits
+        fits: Bools = part <= self.cpu_left(rows)
+        return fits if fits.all() else fits | (self.pods[rows] == 0.0)
 
     def fits_memory(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
         """``fits`` by memory alone: an empty node that has memory left takes any pod, where no room is held for others.
@@ -231,16 +255,19 @@ class NodeLoads:
         What is said of a kind that no node takes is never corrected; pods that really need as much request it.
         """
         left = self.memory_left(rows)
-        is_free = (self.pods[rows] == 0.0) & (left > 0.0) & (np.asarray(held_back) == 0.0)
-        fits: Bools = ((1.0 + held_back) * self.memory_of(cost) <= left) | is_free
-        return fits
+        fits: Bools = (1.0 + held_back) * self.memory_of(cost) <= left
+        if fits.all():
+            return fits
+        is_free: Bools = (self.pods[rows] == 0.0) & (left > 0.0) & (np.asarray(held_back) == 0.0)
+        return fits | is_free
 
     def paced(self, cost: Cost, rows: Rows, now: float) -> Bools:
         """Which nodes may be given the work of one such pod now."""
         if cost.work is None:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
-        paced: Bools = (self.tokens(rows, now) >= 0.0) | (self.pods[rows] == 0.0)
-        return paced
+        self._settle()
+        paced: Bools = self._paced_from[rows] <= now
+        return paced if paced.all() else paced | (self.pods[rows] == 0.0)
 
     def blind_pods(self, rows: Rows) -> Floats:
         """Pods of a kind that nothing is known of which a node may run at once."""
@@ -252,8 +279,7 @@ class NodeLoads:
         waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
         if not waiting.any():
             return np.inf
-        cores = np.maximum(self.settings.pace * self.cores[rows][waiting], 1e-9)
-        return float((-self.tokens(rows, now)[waiting] / cores).min())
+        return float(self._paced_from[rows][waiting].min()) - now
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""

@@ -144,10 +144,7 @@ class KindLoads(PodIndex):
 
     def left(self, row: int) -> tuple[float, float]:
         """Cores and bytes of memory that the row's node has left, signed; none while kinds are not measured."""
-        if not self._measured:
-            return 0.0, 0.0
-        rows = np.array([row])
-        return float(self.loads.cpu_left(rows)[0]), float(self.loads.memory_left(rows)[0])
+        return self.loads.left(row) if self._measured else (0.0, 0.0)
 
     def gained(self, row: int, before: tuple[float, float]) -> Change:
         """Whether the row's node has more room than before (``left``); a node may be over by units and have it."""

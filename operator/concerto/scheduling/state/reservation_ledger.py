@@ -87,6 +87,11 @@ class Reservations:
         """Units that the reservation holds, by node."""
         return self._by_key[key].held
 
+    @property
+    def hold_any(self) -> bool:
+        """Whether any reservation holds a unit."""
+        return bool(self._held_in)
+
     def held_in(self, namespace: str) -> int:
         """Units that the reservations of a namespace hold."""
         return self._held_in[namespace]

@@ -45,7 +45,8 @@ class PodCapacity(FilterDefaults):
 
     def _has_room(self, query: Query, rows: Rows) -> Bools:
         if query.cost is not None:
-            return self._has_room_by_kind(query, query.cost, rows) | self._passes_by_requests(query, rows)
+            room = self._has_room_by_kind(query, query.cost, rows)
+            return room if query.all_measured else room | self._passes_by_requests(query, rows)
         # NaN compares as False: an unmeasured node has no measured room
         room = query.is_measured(rows) & (query.available(rows) >= query.settings.admit_fraction)
         if query.required_cpu is not None:
@@ -62,7 +63,7 @@ class PodCapacity(FilterDefaults):
             fits |= (kinds.loads.cpu_left(rows) > 0.0) & kinds.loads.fits_memory(cost, rows)
         elif draining.any() and not kinds.is_large(cost):
             fits &= ~draining
-        room = query.is_measured(rows) & fits
+        room = fits if query.all_measured else query.is_measured(rows) & fits
         if query.starts_together:
             return room
         room &= kinds.loads.paced(cost, rows, query.now)

@@ -30,8 +30,10 @@ class Capacity(ScoreDefaults):
         """Pods that the nodes can still take; by kind, what is not committed of a node's scarcest resource then."""
         if state.cost is not None:
             loads = state.cluster.kinds.loads
-            left = loads.settings.max_head_room - loads.commitment(state.cost, rows)
-            available = np.where(state.is_measured(rows), np.maximum(left, 0.0), np.nan)
+            left = np.maximum(loads.settings.max_head_room - loads.commitment(state.cost, rows), 0.0)
+            if state.all_measured:
+                return left
+            available = np.where(state.is_measured(rows), left, np.nan)
         else:
             available = state.available(rows)
         by_requests = state.is_by_requests(rows)
