@@ -126,7 +126,7 @@ def metrics() -> str:
     """The metrics of operator and agents."""
     operator = Metrics()
     forecasts = ForecastMetrics(operator.registry)
-    families = [*vars(operator).values(), *vars(forecasts).values(), *vars(forecasts)["_gauges"].values()]
+    families = [*vars(operator).values(), *vars(forecasts).values(), *forecasts.gauges()]
     described = [(m, "operator") for m in families if hasattr(m, "_labelnames")]
     described += [(m, "agent") for m in _Collector(Counters(), Gauges()).collect()]
     rows = []

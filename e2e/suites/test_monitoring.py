@@ -100,6 +100,8 @@ def say_load(cluster: Cluster, api: MetricsAPI) -> None:
 def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus, title: str):
     for target in PANELS[title]["targets"]:
         expression = target["expr"].replace("$__rate_interval", "30s")
+        for variable in ("$namespace", "$phpa"):
+            expression = expression.replace(variable, ".*")
 
         def answered(expression: str = expression) -> bool:
             # a quantile of nothing is not a number, and a rate is of two samples

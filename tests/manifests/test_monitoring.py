@@ -58,7 +58,8 @@ def exposed() -> str:
     """What operator and agent expose, with a value of each label."""
     metrics = Metrics()
     forecasts = ForecastMetrics(metrics.registry)
-    forecasts.observe("default", "web", ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0))
+    result = ForecastResult("ForecastActive", "Trend", 2.0, 3.0, 60.0, 9.0, 4.0)
+    forecasts.observe(("default", "web"), result, demand=1.5, replicas=2, desired=3)
     forecasts.rescaled(1, 2)
     metrics.leader.labels("concerto-operator").set(1)
     metrics.decisions.labels("capacity").inc()

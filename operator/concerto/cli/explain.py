@@ -1,5 +1,7 @@
 """`concerto explain pod NAMESPACE/NAME`: what every filter and score says of every node, and what was decided.
 
+`concerto explain phpa NAMESPACE/NAME` is in `explain_phpa`.
+
 What was decided, and the best nodes then, is in the pod's events. The table is computed from the API server's objects
 as they are now, by the code that schedules, so it needs neither the operator nor anything that it would have to keep.
 Of a pod that runs it says how things would stand were it to be placed again. A profile's metric provider is asked once,
@@ -28,6 +30,7 @@ from concerto.api.subspacesnapshot import CLUSTER_NAME, SubspaceSnapshot
 from concerto.api.timestamps import parse_timestamp
 from concerto.capacity.kinds.table import Table, from_entries
 from concerto.cli.explain_gang import read_gang
+from concerto.cli.explain_phpa import explain_phpa, fetch
 from concerto.cli.explain_volumes import read_storage, waits_for
 from concerto.controllers.scheduling.load_providers import SourceError, build_source
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
@@ -54,8 +57,8 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `concerto explain`."""
-    parser.add_argument("kind", choices=["pod"])
-    parser.add_argument("pod", metavar="NAMESPACE/NAME")
+    parser.add_argument("kind", choices=["pod", "phpa"])
+    parser.add_argument("object", metavar="NAMESPACE/NAME")
     add_cluster_arguments(parser)
     parser.add_argument(
         "--operator-namespace", default="concerto-system", help="where the Secret of a profile's metric provider is"
@@ -63,23 +66,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the explanation; returns the exit status, 1 if the pod cannot be explained."""
-    namespace, slash, name = args.pod.partition("/")
-    if not slash:
-        namespace, name = "default", args.pod
-    if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
-        print(f"concerto explain: {args.pod!r} is no pod's name: give NAMESPACE/NAME", file=sys.stderr)
+    """Print the explanation; returns the exit status, 1 if the object cannot be explained."""
+    named = split_name(args.object)
+    kind = {"pod": "pod", "phpa": "PredictiveHPA"}[args.kind]
+    if named is None:
+        print(f"concerto explain: {args.object!r} is not the name of a {kind}: give NAMESPACE/NAME", file=sys.stderr)
         return 2
+    namespace, name = named
     try:
         config = load_config(args.kubeconfig, args.context)
-        print(asyncio.run(_explain(config, namespace, name, args.operator_namespace)))
+        if args.kind == "phpa":
+            print(explain_phpa(asyncio.run(fetch(config, namespace, name)), time.time()))
+        else:
+            print(asyncio.run(_explain(config, namespace, name, args.operator_namespace)))
     except NotFound:
-        print(f"concerto explain: there is no pod {namespace}/{name}", file=sys.stderr)
+        print(f"concerto explain: there is no {kind} {namespace}/{name}", file=sys.stderr)
         return 1
-    except (ConfigError, KubeError, LookupError) as error:
+    except (ConfigError, KubeError, LookupError, ValueError) as error:
         print(f"concerto explain: {error.args[0] if isinstance(error, LookupError) else error}", file=sys.stderr)
         return 1
     return 0
+
+
+def split_name(text: str) -> tuple[str, str] | None:
+    """Namespace and name of NAMESPACE/NAME, or of NAME in namespace default; None if it is neither."""
+    namespace, slash, name = text.partition("/")
+    if not slash:
+        namespace, name = "default", text
+    return (namespace, name) if _NAME.fullmatch(namespace) and _NAME.fullmatch(name) else None
 
 
 async def _explain(config: ClusterConfig, namespace: str, name: str, operator_namespace: str) -> str:

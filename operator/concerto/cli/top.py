@@ -20,10 +20,12 @@ import numpy as np
 from concerto.api.nodecapacity import NodeCapacity, Window
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.quantities import parse_duration
-from concerto.cli.explain import build_snapshot, read_kinds
+from concerto.cli.explain import build_snapshot, read_kinds, split_name
+from concerto.cli.explain_phpa import fetch as fetch_phpa
 from concerto.cli.node_traces import NodeTrace, TraceError, Where, read_traces
 from concerto.cli.top_cpus import draw, fetch
 from concerto.cli.top_node import aligned, kinds_table, plot_traces, trace_tables
+from concerto.cli.top_phpa import load_table, plot_load
 from concerto.kube import ClusterConfig, ConfigError, KubeError, NotFound, Object, Session
 from concerto.kube.kubeconfig import add_cluster_arguments, load_config
 from concerto.kube.resources import NODE_CAPACITIES, NODES, PODS
@@ -37,15 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "view",
         nargs="?",
-        choices=["nodes", "node", "cpus"],
+        choices=["nodes", "node", "cpus", "phpa"],
         default="nodes",
-        help="node: what the kinds of pods on one node cost; cpus: draw one node's CPUs",
+        help="node: what the kinds of pods on one node cost; cpus: draw one node's CPUs; phpa: the load of a "
+        "PredictiveHPA and its forecast",
     )
-    parser.add_argument("node", nargs="?", help="the node, with node and cpus")
+    parser.add_argument("node", nargs="?", metavar="NAME", help="the node, or with phpa NAMESPACE/NAME")
     add_cluster_arguments(parser)
     parser.add_argument("--window", choices=["5m", "10m", "15m"], default="5m", help="over which load is averaged")
     parser.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot, or the trace (PNG, SVG or PDF)"
+        "--plot", metavar="FILE", type=Path, help="draw the mu-sigma plot, the trace, or the load (PNG, SVG or PDF)"
     )
     parser.add_argument(
         "--before",
@@ -78,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the table, and draw if asked to."""
     if (args.view != "nodes") != (args.node is not None):
         print(
-            "concerto top: node and cpus go with the name of a node, and it with them: concerto top node NODE, "
-            "concerto top cpus NODE",
+            "concerto top: node, cpus and phpa go with a name, and it with them: concerto top node NODE, "
+            "concerto top cpus NODE, concerto top phpa NAMESPACE/NAME",
             file=sys.stderr,
         )
         return 2
@@ -90,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         return _run_cpus(args)
     if args.view == "node":
         return _run_node(args)
+    if args.view == "phpa":
+        return _run_phpa(args)
     try:
         before = read_dump(args.before) if args.before else []
         capacities, commitments = asyncio.run(_fetch(load_config(args.kubeconfig, args.context)))
@@ -132,6 +137,23 @@ def _run_cpus(args: argparse.Namespace) -> int:
         print(f"concerto top: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _run_phpa(args: argparse.Namespace) -> int:
+    named = split_name(args.node)
+    if named is None:
+        print(f"concerto top: {args.node!r} is not the name of a PredictiveHPA: give NAMESPACE/NAME", file=sys.stderr)
+        return 2
+    try:
+        obj = asyncio.run(fetch_phpa(load_config(args.kubeconfig, args.context), *named))
+        print(load_table(obj))
+    except NotFound:
+        print(f"concerto top: there is no PredictiveHPA {'/'.join(named)}", file=sys.stderr)
+        return 1
+    except (ConfigError, KubeError, ValueError) as error:
+        print(f"concerto top: {error}", file=sys.stderr)
+        return 1
+    return _drawn(args.plot, lambda: plot_load(args.plot, obj)) if args.plot else 0
 
 
 def _run_node(args: argparse.Namespace) -> int:

@@ -19,7 +19,6 @@ import uvloop
 from concerto.api.quantities import parse_duration
 from concerto.controllers.autoscaling.flags import add_arguments as add_autoscaling_arguments
 from concerto.controllers.autoscaling.flags import settings_from as autoscaling_settings
-from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.capacity.load_watcher import Watcher
 from concerto.controllers.runtime.clock import SteadyClock
@@ -118,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
             controllers=frozenset(args.controllers or CONTROLLERS),
             service_account=args.service_account,
             lease=lease,
-            autoscaling=PredictiveHPASettings(controller=autoscaling_settings(args)),
+            autoscaling=autoscaling_settings(args),
             ask_agents=args.autoscaling_ask_agents,
             costs_by_kind=args.costs_by_kind,
         )

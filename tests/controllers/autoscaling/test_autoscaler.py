@@ -297,16 +297,58 @@ def test_a_scale_is_read_off_a_workload_with_its_version_as_precondition():
     assert scale.raw["metadata"]["resourceVersion"] == "7"
 
 
-def test_a_forecasts_accuracy_is_a_metric_and_goes_with_its_object():
+SERIES = {
+    "concerto_phpa_demand": 4.5,
+    "concerto_phpa_replicas": 5,
+    "concerto_phpa_desired_replicas": 6,
+    "concerto_phpa_forecast_demand": RESULT.expected,
+    "concerto_phpa_forecast_demand_upper": RESULT.upper,
+    "concerto_phpa_forecast_horizon_seconds": RESULT.horizon_seconds,
+    "concerto_phpa_forecast_error_percent": 12.4,
+    "concerto_phpa_forecast_active": 1.0,
+}
+
+
+def shown(registry, name, namespace="n"):
+    return {metric: registry.get_sample_value(metric, {"namespace": namespace, "name": name}) for metric in SERIES}
+
+
+def test_an_objects_load_replicas_and_forecast_are_metrics_and_go_with_it():
     registry = CollectorRegistry()
     metrics = ForecastMetrics(registry)
-    metrics.observe("n", "web", RESULT)
-    labels = {"namespace": "n", "name": "web"}
-    assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) == 12.4
-    assert registry.get_sample_value("concerto_phpa_forecast_active", labels) == 1.0
+    metrics.observe(("n", "web"), RESULT, demand=4.5, replicas=5, desired=6)
+    assert shown(registry, "web") == SERIES
     metrics.forget("n", "web")
     metrics.forget("n", "never-seen")
-    assert registry.get_sample_value("concerto_phpa_forecast_error_percent", labels) is None
+    assert set(shown(registry, "web").values()) == {None}
+
+
+def test_what_is_no_longer_known_of_an_object_has_no_series():
+    registry = CollectorRegistry()
+    metrics = ForecastMetrics(registry)
+    metrics.observe(("n", "web"), RESULT, demand=4.5, replicas=5, desired=6)
+    metrics.observe(("n", "web"), None, demand=None, replicas=5, desired=5)
+    known = {metric: value for metric, value in shown(registry, "web").items() if value is not None}
+    assert known == {"concerto_phpa_replicas": 5, "concerto_phpa_desired_replicas": 5}
+
+
+def test_objects_beyond_the_bound_have_no_series_until_another_goes():
+    registry = CollectorRegistry()
+    metrics = ForecastMetrics(registry, max_objects=1)
+
+    def observe(name):
+        metrics.observe(("n", name), RESULT, demand=4.5, replicas=5, desired=6)
+
+    observe("web")
+    observe("late")
+    assert set(shown(registry, "late").values()) == {None}
+    assert registry.get_sample_value("concerto_phpa_objects_without_series") == 1
+    observe("web")
+    assert shown(registry, "web") == SERIES
+    metrics.forget("n", "web")
+    observe("late")
+    assert shown(registry, "late") == SERIES
+    assert registry.get_sample_value("concerto_phpa_objects_without_series") == 0
 
 
 def test_a_pod_that_is_deleted_has_shared_the_load_until_then():

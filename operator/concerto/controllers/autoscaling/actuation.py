@@ -17,6 +17,7 @@ from concerto.autoscaling.forecast_influence import ForecastResult, with_hold
 from concerto.autoscaling.settings import Bounds
 from concerto.controllers.autoscaling.capacity_reservation import build_reservation, reserve
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
+from concerto.controllers.autoscaling.measurements import load_of
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.state import write_events, write_state
@@ -104,6 +105,13 @@ class Actuator:
             return
         plan = self._plan(observed, observed.scale, forecast)
         tracked, decision = observed.tracked, plan.decision
+        self._metrics.observe(
+            tracked.key,
+            forecast,
+            demand=load_of(observed.measured.outcomes, observed.now).demand,
+            replicas=observed.scale.replicas,
+            desired=decision.replicas,
+        )
         if decision.error is not None:
             self._events.warning(tracked, "FailedComputeMetricsReplicas", "Computing", decision.error)
         outcome: _Outcome | None = _Outcome(False, None, decision.conditions)
@@ -115,14 +123,11 @@ class Actuator:
 
     def _plan(self, observed: Observation, scale: Scale, forecast: ForecastResult | None) -> _Plan:
         bounds, floor = observed.bounds, None
-        prediction, key = observed.spec.prediction, observed.tracked.key
-        if forecast is None:
-            self._metrics.forget(*key)
-        else:
+        prediction = observed.spec.prediction
+        if forecast is not None:
             bounds = with_hold(
                 bounds, forecast, self._settings.action, prediction.downscale_stabilization_seconds, scale.replicas
             )
-            self._metrics.observe(*key, forecast)
             floor = forecast.floor(
                 bounds, scale.replicas, self._settings.action, replaces=prediction.decision == "Predictive"
             )

@@ -95,7 +95,7 @@ class PredictiveHPAController:
         self._subscribed = False
         self._clock = clock
         self._metrics = metrics
-        self._forecast_metrics = ForecastMetrics(metrics.registry)
+        self._forecast_metrics = ForecastMetrics(metrics.registry, self.settings.max_series)
         self._agents = agents
         discovered = Kinds(session, clock)
         self._targets = Targets(session, discovered)

@@ -6,6 +6,7 @@ import argparse
 
 from concerto.api.quantities import parse_duration
 from concerto.autoscaling.settings import ControllerSettings
+from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 
 _DURATIONS = {
     "sync-period": ("sync_seconds", "time between two syncs of an object"),
@@ -37,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask node agents for readings of their pods, each with a token of its own",
     )
     group.add_argument(
+        "--autoscaling-max-series",
+        type=int,
+        default=PredictiveHPASettings.max_series,
+        metavar="OBJECTS",
+        help="number of objects that have Prometheus series of their own",
+    )
+    group.add_argument(
         "--autoscaling-tolerance",
         type=float,
         default=default.tolerance,
@@ -44,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settings_from(args: argparse.Namespace) -> ControllerSettings:
+def settings_from(args: argparse.Namespace) -> PredictiveHPASettings:
     """Settings from the parsed flags."""
     durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _ in _DURATIONS.values()}
-    return ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)
+    controller = ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)
+    return PredictiveHPASettings(controller=controller, max_series=args.autoscaling_max_series)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of forecasts: one series per PredictiveHPA, removed with it."""
+"""Prometheus metrics of PredictiveHPAs: series per object, removed with it, for a bounded number of objects."""
 
 from __future__ import annotations
 
@@ -9,32 +9,48 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from concerto.autoscaling.forecast_influence import ForecastResult
 
 _LABELS = ("namespace", "name")
+_FORECAST = {
+    "error_percent": (
+        "concerto_phpa_forecast_error_percent",
+        "Weighted mean absolute error of the forecast at its horizon, in percent of the load.",
+    ),
+    "under_percent": (
+        "concerto_phpa_forecast_under_prediction_percent",
+        "Percentage of the forecast error by which forecasts were too low.",
+    ),
+    "is_active": ("concerto_phpa_forecast_active", "1 while the forecast is active, else 0."),
+    "expected": (
+        "concerto_phpa_forecast_demand",
+        "Highest load expected within the horizon, in replicas at their target.",
+    ),
+    "upper": ("concerto_phpa_forecast_demand_upper", "Upper end of that load, in replicas at their target."),
+    "horizon_seconds": ("concerto_phpa_forecast_horizon_seconds", "How far ahead the forecast looks."),
+}
+"""Attributes of `ForecastResult`, and the gauges that show them."""
+_LOAD = {
+    "demand": ("concerto_phpa_demand", "Load by the latest metrics, in replicas at their target."),
+    "replicas": ("concerto_phpa_replicas", "Replicas of the target."),
+    "desired": ("concerto_phpa_desired_replicas", "Replicas that were decided on."),
+}
 
 
 class ForecastMetrics:
-    """Accuracy of each object's forecast, and how often targets were scaled."""
+    """Load, replicas and forecast of each object, and how often targets were scaled."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._gauges = {
-            "error_percent": Gauge(
-                "concerto_phpa_forecast_error_percent",
-                "Weighted mean absolute error of the forecast at its horizon, in percent of the load.",
-                _LABELS,
-                registry=registry,
-            ),
-            "under_percent": Gauge(
-                "concerto_phpa_forecast_under_prediction_percent",
-                "Percentage of the forecast error by which forecasts were too low.",
-                _LABELS,
-                registry=registry,
-            ),
-            "is_active": Gauge(
-                "concerto_phpa_forecast_active",
-                "1 while the forecast is active, else 0.",
-                _LABELS,
-                registry=registry,
-            ),
-        }
+    def __init__(self, registry: CollectorRegistry, max_objects: int = 500) -> None:
+        """``max_objects``: as many objects have series; those that come later have none until one of them goes."""
+        self._max_objects = max_objects
+        self._shown: set[tuple[str, str]] = set()
+        self._left_out: set[tuple[str, str]] = set()
+        self._forecast, self._load = (
+            {attribute: Gauge(name, text, _LABELS, registry=registry) for attribute, (name, text) in family.items()}
+            for family in (_FORECAST, _LOAD)
+        )
+        self._without = Gauge(
+            "concerto_phpa_objects_without_series",
+            "PredictiveHPAs beyond --autoscaling-max-series, which have no series of their own.",
+            registry=registry,
+        )
         self.rescales = Counter(
             "concerto_phpa_rescales_total",
             "Changes of a target's replicas, by direction.",
@@ -42,12 +58,35 @@ class ForecastMetrics:
             registry=registry,
         )
 
-    def observe(self, namespace: str, name: str, result: ForecastResult) -> None:
-        """Set the series of one object."""
-        for attribute, gauge in self._gauges.items():
-            value = getattr(result, attribute)
-            if value is not None:
-                gauge.labels(namespace, name).set(float(value))
+    def observe(
+        self,
+        key: tuple[str, str],
+        forecast: ForecastResult | None,
+        *,
+        demand: float | None,
+        replicas: int,
+        desired: int,
+    ) -> None:
+        """Set the series of one object; what is not known has none.
+
+        Args:
+            key: namespace and name.
+            forecast: its forecast; None without one.
+            demand: load, in replicas at their target; None where the metrics do not show it.
+            replicas: of the target.
+            desired: replicas that were decided on.
+        """
+        if not self._admit(key):
+            return
+        load = {"demand": demand, "replicas": replicas, "desired": desired}
+        for attribute, gauge in self._load.items():
+            _show(gauge, key, load[attribute])
+        for attribute, gauge in self._forecast.items():
+            _show(gauge, key, None if forecast is None else getattr(forecast, attribute))
+
+    def gauges(self) -> tuple[Gauge, ...]:
+        """Those with a series per object."""
+        return (*self._load.values(), *self._forecast.values())
 
     def rescaled(self, before: int, after: int) -> None:
         """Count a rescale of a target."""
@@ -55,6 +94,26 @@ class ForecastMetrics:
 
     def forget(self, namespace: str, name: str) -> None:
         """Remove the series of an object."""
-        for gauge in self._gauges.values():
-            with contextlib.suppress(KeyError):  # it may never have had a forecast
-                gauge.remove(namespace, name)
+        key = (namespace, name)
+        for gauge in self.gauges():
+            _show(gauge, key, None)
+        self._shown.discard(key)
+        self._left_out.discard(key)
+        self._without.set(len(self._left_out))
+
+    def _admit(self, key: tuple[str, str]) -> bool:
+        if key not in self._shown and len(self._shown) >= self._max_objects:
+            self._left_out.add(key)
+        else:
+            self._shown.add(key)
+            self._left_out.discard(key)
+        self._without.set(len(self._left_out))
+        return key in self._shown
+
+
+def _show(gauge: Gauge, key: tuple[str, str], value: float | None) -> None:
+    if value is not None:
+        gauge.labels(*key).set(float(value))
+        return
+    with contextlib.suppress(KeyError):  # it may never have had one
+        gauge.remove(*key)

@@ -27,6 +27,7 @@ class PredictiveHPASettings:
             object whose metrics API answers later does not delay the others.
         max_syncs_per_namespace: syncs of a namespace's objects that start in one period. With more objects, each of
             them is synced less often, in turn.
+        max_series: objects that have Prometheus series of their own.
         forecast_batch: objects that are forecast without a break, so that the event loop is not blocked for long.
     """
 
@@ -40,4 +41,5 @@ class PredictiveHPASettings:
     metrics_timeout_seconds: float = 10.0
     batch_seconds: float = 1.0
     max_syncs_per_namespace: int = 500
+    max_series: int = 500
     forecast_batch: int = 100

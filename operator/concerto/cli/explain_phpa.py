@@ -1,0 +1,141 @@
+"""`concerto explain phpa NAMESPACE/NAME`: what asks for how many replicas, and why they are not fewer.
+
+Everything is read from the object: its spec, its annotations, and what the autoscaler has written in its status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from concerto.api.predictivehpa import Pause, PredictiveHPA
+from concerto.api.timestamps import parse_timestamp
+from concerto.autoscaling.settings import ControllerSettings
+from concerto.cli.top_node import aligned
+from concerto.controllers.autoscaling.state import State, read_state
+from concerto.kube import ClusterConfig, Object, Session
+from concerto.kube.resources import PREDICTIVE_HPAS
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What asks for a number of replicas.
+
+    Attributes:
+        source: its name.
+        replicas: the number; None where it is not known.
+        detail: where the number comes from.
+    """
+
+    source: str
+    replicas: int | None
+    detail: str
+
+
+async def fetch(config: ClusterConfig, namespace: str, name: str) -> Object:
+    """The object as the API server holds it.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
+    async with await Session.open(config) as session:
+        return await session.get(PREDICTIVE_HPAS.path(namespace, name))
+
+
+def explain_phpa(obj: Object, now: float) -> str:
+    """The decision on one object in words and as a table; ``now`` is in seconds.
+
+    Raises:
+        ValueError: spec or status cannot be read.
+    """
+    spec, status = PredictiveHPA.from_raw(obj), obj.get("status") or {}
+    head = f"PredictiveHPA {spec.namespace}/{spec.name} scales {spec.target.kind} {spec.target.name}"
+    if "lastDecision" not in status:
+        return f"{head}.\nNothing was decided yet: is the autoscaler running (Deployment concerto-autoscaler)?"
+    decided = status["lastDecision"]
+    current, desired = status.get("currentReplicas", 0), status.get("desiredReplicas", decided["replicas"])
+    lines = [f"{head}: {current} replicas, {desired} decided on, between {spec.min_replicas} and {spec.max_replicas}."]
+    lines.append(f"Since {_ago(decided['at'], now)}: {decided['message']}")
+    if (pause := Pause.from_metadata(obj["metadata"])) is not None:
+        lines.append(f"Scaling is paused by annotation {pause.annotation}.")
+    lines += ["", aligned(_rows(_asks(spec, status, read_state(spec, status), now), desired))]
+    if condition := [c for c in status.get("conditions") or () if _is_wrong(c)]:
+        lines += ["", *(f"{c['type']} is {c['status']} ({c['reason']}): {c['message']}" for c in condition)]
+    return "\n".join(lines)
+
+
+def _is_wrong(condition: Object) -> bool:
+    expected = "False" if condition["type"] in ("ScalingLimited", "Reconciling", "Stalled") else "True"
+    return bool(condition["status"] != expected) and condition["type"] not in ("Ready", "Stalled")
+
+
+def _rows(asks: list[_Ask], desired: int) -> list[list[str]]:
+    rows = [["ASKS", "REPLICAS", "", "BECAUSE"]]
+    for ask in asks:
+        # What asks for as many as were decided on is why there are not fewer
+        decides = "<" if ask.replicas is not None and ask.replicas == desired else ""
+        rows.append([ask.source, "-" if ask.replicas is None else str(ask.replicas), decides, ask.detail])
+    return rows
+
+
+def _asks(spec: PredictiveHPA, status: Object, state: State, now: float) -> list[_Ask]:
+    decided = status["lastDecision"]
+    found = [_metrics(spec, status), _forecast(status)]
+    if (held := _held(spec, state, now)) is not None:
+        found.append(held)
+    found.append(_Ask("spec.minReplicas", spec.min_replicas, "the lower bound"))
+    for each in spec.schedules:
+        if each.name in (status.get("openSchedules") or ()):
+            number = each.replicas if each.min_replicas is None else each.min_replicas
+            kind = "at least" if each.replicas is None else "exactly"
+            found.append(_Ask(f"schedule {each.name}", number, f"{kind}, until {each.end} in {each.time_zone}"))
+    if spec.fallback is not None and decided["reason"] == "Fallback":
+        found.append(_Ask("spec.fallback", spec.fallback.replicas, "the metrics have no answer"))
+    return found
+
+
+def _metrics(spec: PredictiveHPA, status: Object) -> _Ask:
+    decided, texts = status["lastDecision"], []
+    for metric, current in zip(spec.metrics, status.get("currentMetrics") or (), strict=False):
+        values: dict[str, Any] = current[metric.member]["current"]
+        percent = values.get("averageUtilization")
+        if percent is not None:
+            texts.append(f"{metric.name} is {percent} % of requests, the target {metric.utilization} %")
+        elif amount := values.get("averageValue", values.get("value")):
+            texts.append(f"{metric.name} is {amount}")
+    known = decided["reason"] not in ("NoAnswer", "ScalingDisabled", "Paused", "Bounds", "Fallback")
+    return _Ask("current metrics", decided["reactiveReplicas"] if known else None, "; ".join(texts) or "no reading")
+
+
+def _forecast(status: Object) -> _Ask:
+    shown = status.get("forecast")
+    if shown is None:
+        reasons = [c["reason"] for c in status.get("conditions") or () if c["type"] == "Forecasting"]
+        return _Ask("forecast", None, f"none ({reasons[0]})" if reasons else "none")
+    test = shown.get("backtest") or {}
+    text = f"{shown['model']} expects a load of {shown['demand']:g}, at most {shown['upper']:g}, "
+    text += f"within {shown['horizonSeconds']} s"
+    if "errorPercent" in test:
+        text += f"; its error was {test['errorPercent']} %"
+    if "persistenceErrorPercent" in test:
+        text += f" (of no change {test['persistenceErrorPercent']} %)"
+    return _Ask("forecast", shown.get("replicas"), text)
+
+
+def _held(spec: PredictiveHPA, state: State, now: float) -> _Ask | None:
+    """The highest recommendation of the down window, which holds replicas up."""
+    own = None if spec.scale_down is None else spec.scale_down.stabilization_seconds
+    window = ControllerSettings.downscale_stabilization_seconds if own is None else float(own)
+    holding = [r for r in state.memory.recommendations if r.at > now - window]
+    if not holding:
+        return None
+    highest = max(holding, key=lambda r: (r.replicas, r.at))
+    left = highest.at + window - now
+    whose = "behavior.scaleDown" if own is not None else "by default"
+    text = f"asked for {now - highest.at:.0f} s ago; holds for {left:.0f} s more (window of {window:.0f} s, {whose})"
+    return _Ask("recent recommendation", highest.replicas, text)
+
+
+def _ago(stamp: str, now: float) -> str:
+    seconds = max(now - parse_timestamp(stamp), 0.0)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

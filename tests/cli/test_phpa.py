@@ -1,0 +1,163 @@
+"""`concerto explain phpa` and `concerto top phpa`: what an object's status shows, as tables and as a picture."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from concerto.api.timestamps import format_timestamp
+from concerto.autoscaling.behavior import Memory, Recommendation
+from concerto.autoscaling.history import Ring
+from concerto.autoscaling.initialisation import Initialisation
+from concerto.cli.explain import split_name
+from concerto.cli.explain_phpa import explain_phpa
+from concerto.cli.main import main
+from concerto.cli.top_phpa import load_table, plot_load, series
+from concerto.controllers.autoscaling.state import State, write_state
+
+NOW = 1_800_000_000.0
+CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}
+
+
+def rising(step, length):
+    ring = Ring(step, length)
+    for i in range(length):
+        ring = ring.add(NOW - step * (length - i), 2.0 + i / length)
+    return ring
+
+
+def web(**status):
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "minReplicas": 2, "maxReplicas": 20}
+    meta = {"namespace": "shop", "name": "web", "uid": "u", "generation": 1}
+    obj = {"metadata": meta, "spec": spec | {"metrics": [CPU]}}
+    memory = Memory((Recommendation(NOW - 100.0, 6), Recommendation(NOW - 10.0, 5)))
+    state = State(memory, Initialisation((30.0,)), rising(15, 240), rising(300, 864))
+    shown = {
+        "currentReplicas": 6,
+        "desiredReplicas": 6,
+        "currentMetrics": [{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 33}}}],
+        "lastDecision": {
+            "at": format_timestamp(NOW - 30.0),
+            "reason": "Metrics",
+            "message": "Kept 6 replicas: current metrics ask for 4.",
+            "reactiveReplicas": 4,
+            "predictedReplicas": 5,
+            "replicas": 6,
+        },
+        "forecast": {
+            "model": "Linear",
+            "horizonSeconds": 68,
+            "at": format_timestamp(NOW + 68.0),
+            "demand": 4.2,
+            "upper": 5.1,
+            "replicas": 5,
+            "backtest": {"errorPercent": 9, "persistenceErrorPercent": 14},
+        },
+        "conditions": [],
+    }
+    return obj | {"status": write_state(state, 30.0) | shown | status}
+
+
+def row(text, source):
+    return next(line for line in text.splitlines() if line.startswith(source))
+
+
+def test_all_that_asks_for_replicas_is_shown_with_its_reason_and_what_decides():
+    text = explain_phpa(web(), NOW)
+    assert "PredictiveHPA shop/web scales Deployment web: 6 replicas, 6 decided on, between 2 and 20." in text
+    assert "Since 30 s: Kept 6 replicas: current metrics ask for 4." in text
+    assert row(text, "current metrics").split()[2:4] == ["4", "cpu"]
+    assert row(text, "current metrics").endswith("cpu is 33 % of requests, the target 50 %")
+    assert row(text, "forecast").endswith(
+        "Linear expects a load of 4.2, at most 5.1, within 68 s; its error was 9 % (of no change 14 %)"
+    )
+    assert row(text, "recent recommendation").split()[2:4] == ["6", "<"]
+    assert row(text, "recent recommendation").endswith(
+        "asked for 100 s ago; holds for 200 s more (window of 300 s, by default)"
+    )
+    assert row(text, "spec.minReplicas").split()[1:3] == ["2", "the"]
+
+
+def test_schedules_pause_and_conditions_are_shown():
+    obj = web(
+        openSchedules=["office"],
+        conditions=[
+            {"type": "ScalingActive", "status": "False", "reason": "Paused", "message": "scaling is paused"},
+            {"type": "Stalled", "status": "False", "reason": "Paused", "message": ""},
+        ],
+    )
+    obj["metadata"]["annotations"] = {"concerto.dev/paused": "true"}
+    obj["spec"]["schedules"] = [
+        {"name": "office", "timeZone": "Europe/Berlin", "start": "0 8 * * *", "end": "0 18 * * *", "minReplicas": 6}
+    ]
+    text = explain_phpa(obj, NOW)
+    assert "Scaling is paused by annotation concerto.dev/paused." in text
+    assert row(text, "schedule office").endswith("at least, until 0 18 * * * in Europe/Berlin")
+    assert "ScalingActive is False (Paused): scaling is paused" in text
+    assert "Stalled" not in text
+
+
+WARMING_UP = {"type": "Forecasting", "status": "False", "reason": "WarmingUp", "message": "m"}
+UNKNOWN = {
+    "metrics without an answer": (
+        {"lastDecision": {**web()["status"]["lastDecision"], "reason": "NoAnswer"}},
+        ["current", "metrics", "-"],
+    ),
+    "no forecast": ({"forecast": None, "conditions": [WARMING_UP]}, ["forecast", "-", "none", "(WarmingUp)"]),
+}
+
+
+@pytest.mark.parametrize(("status", "want"), UNKNOWN.values(), ids=UNKNOWN)
+def test_what_is_unknown_has_no_number(status, want):
+    obj = web(**status)
+    obj["status"] = {k: v for k, v in obj["status"].items() if v is not None}
+    assert row(explain_phpa(obj, NOW), want[0]).split()[: len(want)] == want
+
+
+def test_an_object_that_nothing_was_decided_on_says_what_to_look_at():
+    obj = web()
+    del obj["status"]
+    assert "is the autoscaler running" in explain_phpa(obj, NOW)
+    assert load_table(obj) == "No load is remembered yet."
+
+
+def test_the_table_shows_the_last_hour_and_ends_with_the_forecast():
+    lines = load_table(web()).splitlines()
+    assert lines[0].split() == ["AT", "LOAD", "RECOMMENDED"]
+    loads = [float(line.split()[1]) for line in lines[1:-2]]
+    assert len(loads) == 12 and loads == sorted(loads) and loads[-1] == pytest.approx(3.0, abs=0.05)
+    assert lines[-2].split()[1:] == ["4.20", "to", "5.10", "5"]
+    assert lines[-1] == "The last line is what Linear expects by then."
+
+
+def test_a_gap_is_not_a_load_of_zero():
+    ring = Ring(15, 8).add(NOW, 2.0).add(NOW + 60.0, 3.0)
+    times, values = series(ring)
+    assert (times[-1] - times[0], values[0], values[-1]) == (60.0, 2.0, 3.0)
+    assert np.isnan(values[1:-1]).all()
+
+
+def test_the_plot_is_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "new" / "web.png"
+    plot_load(path, web())
+    assert path.read_bytes().startswith(b"\x89PNG")
+    obj = copy.deepcopy(web())
+    del obj["status"]["forecast"]
+    plot_load(path, obj)
+
+
+NAMES = {"shop/web": ("shop", "web"), "web": ("default", "web"), "a/b/c": None, "Web": None, "": None}
+
+
+@pytest.mark.parametrize(("text", "want"), NAMES.items())
+def test_a_name_has_a_namespace(text, want):
+    assert split_name(text) == want
+
+
+@pytest.mark.parametrize("command", [["explain", "phpa", "a/b/c"], ["top", "phpa", "a/b/c"]])
+def test_a_name_that_is_none_is_refused(command, capsys):
+    assert main(command) == 2
+    assert "'a/b/c' is not the name of a PredictiveHPA: give NAMESPACE/NAME" in capsys.readouterr().err
