@@ -16,6 +16,7 @@ from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, ClusterError
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.clusters.process import Child, stop_all
+from e2e.testbed.waiting import PATIENCE_SECONDS
 
 NAMESPACE = "argocd"
 CONCERTO_HEALTH = REPOSITORY / "manifests" / "argocd" / "health"
@@ -90,9 +91,8 @@ class ArgoCD:
         kubectl("apply", "--server-side", *(f"-f{manifests}/crds/{name}-crd.yaml" for name in names))
         for name in names:
             # there are no conditions to wait for at first, which kubectl takes for an error
-            there = ("--for=jsonpath={.status.acceptedNames.kind}", "--timeout=60s")
-            kubectl("wait", *there, f"crd/{name}s.argoproj.io")
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+            self._cluster.wait("--for=jsonpath={.status.acceptedNames.kind}", f"crd/{name}s.argoproj.io")
+        self._cluster.wait("--for=condition=Established", "crd", "--all")
         for path in sorted((manifests / "base" / "config").glob("argocd-*.yaml")):
             kubectl("apply", "-n", NAMESPACE, "-f", str(path))
         # as docs/argocd.md says
@@ -163,19 +163,19 @@ class ArgoCD:
             "; ".join([operation.get("message", ""), *(c["message"] for c in status.get("conditions") or ())]),
         )
 
-    def wait(self, name: str, until: Callable[[AppState], bool], what: str, timeout_seconds: float) -> AppState:
+    def wait(self, name: str, until: Callable[[AppState], bool], what: str) -> AppState:
         """Return an Application's state once it is as wanted.
 
         Raises:
             ClusterError: it is not in time; with how it stands.
         """
-        deadline = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not until(state := self.application(name)):
             for child in self._children:
                 if not child.is_running():
                     raise ClusterError(f"{child.name} ended; {child.log}:\n{child.log_tail()}")
             if time.monotonic() > deadline:
-                raise ClusterError(f"Application {name} is not {what} after {timeout_seconds:.0f} s: {state}")
+                raise ClusterError(f"Application {name} is not {what} after {PATIENCE_SECONDS:.0f} s: {state}")
             time.sleep(0.5)
         return state
 
