@@ -7,12 +7,13 @@ kube-scheduler at one CPU request. Writes build/compare.json after each run, a t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,6 +63,11 @@ class Planned:
         name = "Concerto" if self.scheduler == CONCERTO else f"kube-scheduler at {self.scheduler}"
         return f"{self.workload.name}, {self.pods} pods, {name}"
 
+    @property
+    def key(self) -> tuple[str, int, str, int]:
+        """What tells its run from the others."""
+        return self.workload.name, self.pods, self.scheduler, self.round
+
 
 def plan(workloads: Sequence[str], sizes: Sequence[int], requests: Sequence[str], rounds: range) -> Iterator[Planned]:
     """All runs in their order: every round goes through all cells, and begins each with another scheduler."""
@@ -72,6 +78,25 @@ def plan(workloads: Sequence[str], sizes: Sequence[int], requests: Sequence[str]
                 turn = (number - 1) % len(schedulers)
                 for scheduler in schedulers[turn:] + schedulers[:turn]:
                     yield Planned(workload, pods, scheduler, number)
+
+
+def missing(planned: Iterable[Planned], runs: list[Run]) -> list[Planned]:
+    """What is planned and was not measured to its end yet, in its order. Runs that are made again leave ``runs``."""
+    complete = {_key(run) for run in runs if run.job_seconds is not None}
+    left = [p for p in planned if p.key not in complete]
+    again = {p.key for p in left}
+    runs[:] = [run for run in runs if _key(run) not in again]
+    return left
+
+
+def _key(run: Run) -> tuple[str, int, str, int]:
+    return run.workload, run.pods, run.scheduler, run.round
+
+
+def within(planned: Iterable[Planned], minutes: float) -> list[Planned]:
+    """The first of them that take no longer together, by the estimate, and one at least."""
+    seconds = itertools.accumulate(p.expected_seconds for p in planned)
+    return [p for p, end in zip(planned, seconds) if end <= 60 * minutes] or [*planned][:1]
 
 
 def measure(planned: Sequence[Planned], runs: list[Run]) -> list[str]:
@@ -173,11 +198,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--requests", default="", help="CPU requests for kube-scheduler; by default each workload's own"
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each scheduler in each cell (default: 3)")
     parser.add_argument(
         "--quick", action="store_true", help="a sample of 10 minutes: waiting and burst, 20 pods, one round"
     )
-    parser.add_argument("--append", action="store_true", help="add to the runs that build/compare.json has")
+    parser.add_argument(
+        "--append",
+        action="store_true",
+        help="keep the runs that build/compare.json has, and make those that it lacks: a comparison may be interrupted",
+    )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="with --append: about so much of it now")
     parser.add_argument(
         "--report", action="store_true", help="measure nothing: table and pictures of build/compare.json"
     )
@@ -206,14 +236,15 @@ def main() -> int:
     if chosen.calibrate:
         return calibrate_simulator(runs, chosen.docs)
     if not chosen.report:
-        done = max((run.round for run in runs), default=0)
         requests = [request for request in chosen.requests.split(",") if request]
         sizes = [int(size) for size in chosen.pods.split(",")]
-        planned = list(plan(chosen.workloads.split(","), sizes, requests, range(done + 1, done + 1 + chosen.rounds)))
+        rounds = range(1, 1 + chosen.rounds)
+        left = missing(plan(chosen.workloads.split(","), sizes, requests, rounds), runs)
+        planned = within(left, chosen.minutes)
         minutes = sum(p.expected_seconds for p in planned) / 60
-        say(f"{len(planned)} runs, about {minutes:.0f} minutes on two idle CPUs (--quick: a sample)")
+        say(f"{len(planned)} of {len(left)} runs, about {minutes:.0f} minutes on two idle CPUs (--quick: a sample)")
         try:
-            wrong = measure(planned, runs)
+            wrong = measure(planned, runs) if planned else []
         except KeyboardInterrupt:
             say("interrupted: nodes and control plane have been stopped; what was measured is reported")
             wrong = ["interrupted"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from concerto.simulation.scheduling.experiments import run_task
 from e2e.compare import beside_server, calibrate, latency
-from e2e.compare.__main__ import plan
+from e2e.compare.__main__ import missing, plan, within
 from e2e.compare.calibrate import Plant
 from e2e.compare.observation import PodTimes, Run, max_on_node, times_of
 from e2e.compare.report import cells, goals, table
@@ -89,6 +90,19 @@ def test_every_round_runs_every_scheduler_and_begins_with_another() -> None:
     planned = list(plan(["waiting"], [20], ["100m", "200m"], range(1, 4)))
     by_round = [[p.scheduler for p in planned if p.round == number] for number in (1, 2, 3)]
     assert by_round == [[CONCERTO, "100m", "200m"], ["100m", "200m", CONCERTO], ["200m", CONCERTO, "100m"]]
+
+
+def test_a_comparison_that_was_interrupted_makes_the_runs_that_it_lacks() -> None:
+    planned = list(plan(["waiting"], [20], ["100m"], range(1, 3)))
+    runs = [a_run(CONCERTO, 9.0, [1.0], 1), a_run("100m", None, [], 1), a_run(CONCERTO, 9.0, [1.0], 2)]
+    left = missing(planned, runs)
+    assert [(p.scheduler, p.round) for p in left] == [("100m", 1), ("100m", 2)]
+    assert [run.job_seconds for run in runs] == [9.0, 9.0], "the one that is made again is gone"
+    assert missing(planned, [*runs, a_run("100m", 9.0, [1.0], 1), a_run("100m", 9.0, [1.0], 2)]) == []
+    assert within(left, math.inf) == left
+    assert within(left, left[0].expected_seconds / 60) == left[:1]
+    assert within(left, 0.0) == left[:1], "or it would never end"
+    assert within([], 1.0) == []
 
 
 @pytest.mark.parametrize("pods", [20, 60, 150])
