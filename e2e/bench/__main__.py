@@ -64,7 +64,7 @@ def main() -> int:
     parts = ["throughput", "scheduler_perf", "through", "arrivals", "steady", "busy", "python", "cpusets"]
     parser.add_argument("--only", choices=parts, help="just one part")
     parser.add_argument("--workloads", default="", help="of scheduler_perf, comma-separated; all by default")
-    parser.add_argument("--nodes", type=int, default=1000, help="of scheduler_perf")
+    parser.add_argument("--nodes", type=int, help="of scheduler_perf (default: 1000) and busy (default: 1000 and 5000)")
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
     results: dict[str, object] = {"machine": machine()}
@@ -84,8 +84,9 @@ def main() -> int:
                 }
             if arguments.only in (None, "scheduler_perf"):
                 names = [name for name in arguments.workloads.split(",") if name]
-                found = scheduler_perf.compare(control_plane, arguments.nodes, names, say)
-                results[f"scheduler_perf, {arguments.nodes} nodes"] = found
+                nodes = arguments.nodes or 1000
+                found = scheduler_perf.compare(control_plane, nodes, names, say)
+                results[f"scheduler_perf, {nodes} nodes"] = found
             if arguments.only in (None, "through"):
                 results["run through, 100 nodes"] = running.run_through(control_plane, 100, 1000, say)
             if arguments.only in (None, "arrivals"):
@@ -94,9 +95,11 @@ def main() -> int:
                 for nodes in (1000,) if arguments.quick else (1000, 5000):
                     results[f"steady, {nodes} nodes"] = running.steady(control_plane, nodes, 60.0, say)
             if arguments.only in (None, "busy"):
-                for nodes in (1000,) if arguments.quick else (1000, 5000):
+                by_kind = (1000,) if arguments.quick else (1000, 5000)
+                for nodes in (arguments.nodes,) if arguments.nodes else by_kind:
                     results[f"busy, {nodes} nodes"] = running.busy(control_plane, nodes, 60.0, say)
-                results["busy, 1000 nodes, by units"] = running.busy(control_plane, 1000, 60.0, say, by_kind=False)
+                nodes = arguments.nodes or 1000
+                results[f"busy, {nodes} nodes, by units"] = running.busy(control_plane, nodes, 60.0, say, by_kind=False)
     RESULTS.write_text(json.dumps(results, indent=2))
     say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 0
