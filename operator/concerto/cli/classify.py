@@ -6,11 +6,13 @@ import argparse
 import csv
 import shlex
 import sys
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from concerto.api.cpulist import format_cpu_list
+from concerto.cli.hardware_counters import counted, describe, find_perf, parse_perf
 from concerto.cli.timed_runs import Cpuset, CpusetError
 from concerto.linux.cpu_topology import read_topology
 from concerto.pinning.allocator import allocate
@@ -108,11 +110,29 @@ def measure(command: list[str], threads: int, times: int) -> dict[str, list[tupl
         print(f"measured on {describe_machine(Path('/proc/cpuinfo'), index)}")
         if configurations[1] == configurations[2]:
             print("packed and spread are the same here: only what pinning as such does can be seen")
+        perf, counts = find_perf(), {c: list[dict[str, float]]() for c in dict.fromkeys(configurations)}
         measured = []
-        for _ in range(times):
-            took = {c: cpuset.seconds(command, bits(c), index.mems(c)) for c in dict.fromkeys(configurations)}
-            measured.append(tuple(Decimal(f"{took[c]:.6f}") for c in configurations))
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder, "counters")
+            run_by = command if perf is None else counted(perf, command, output)
+            for _ in range(times):
+                took = {}
+                for each in counts:
+                    took[each] = cpuset.seconds(run_by, bits(each), index.mems(each))
+                    if perf is not None:
+                        counts[each].append(parse_perf(output.read_text()))
+                measured.append(tuple(Decimal(f"{took[c]:.6f}") for c in configurations))
+    print_counters(perf, {n: counts[c] for n, c in zip(_CONFIGURATIONS, configurations, strict=True)})
     return {Path(command[0]).name: measured}
+
+
+def print_counters(perf: str | None, counts: Mapping[str, list[dict[str, float]]]) -> None:
+    """Print what was counted in each configuration, or that nothing can be."""
+    if perf is None:
+        print("no hardware counters: perf is not installed, or counts no instructions on this machine")
+    for name, each in counts.items():
+        if perf is not None and (text := describe(each)):
+            print(f"{name}: {text}")
 
 
 def describe_machine(cpuinfo: Path, index: TopologyIndex) -> str:
