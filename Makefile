@@ -48,7 +48,7 @@ e2e-cluster: setup image-packages ## install from images on real nodes, restart 
 
 e2e-guest: setup ## pinning on cgroup v2, systemd, hyper-threads and two memory nodes, in a machine that QEMU emulates (10 min)
 	@./e2e/testbed/nodes/install-packages.sh e2e/testbed/guest/packages.txt "an emulated machine"
-	@CONCERTO_GUEST=1 $(PY) -m pytest -s e2e/suites/test_pinning_guest.py
+	@CONCERTO_GUEST=1 CONCERTO_PATIENCE_SECONDS=600 $(PY) -m pytest -s e2e/suites/test_pinning_guest.py
 
 chaos: setup ## end operator and agent at every named point TURNS times, and cut the leader off for 17 s in every way (1 h)
 	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \
