@@ -33,6 +33,7 @@ from concerto.controllers.runtime.supervision import Run, Supervisor, keep_runni
 from concerto.controllers.runtime.watched_kinds import NOT_ENDED, FollowedKind, OnChange, Trim, WatchedKinds
 from concerto.controllers.scheduling.binding_load import BindingLoad, PipelineSettings
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
+from concerto.controllers.scheduling.gang_preemption import GangPreemptionController
 from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
 from concerto.controllers.scheduling.informers import Informers, trim_namespace
 from concerto.controllers.scheduling.load_providers import LoadProviders
@@ -298,6 +299,8 @@ def _add_scheduling(
     preemption = PreemptionController(context, parts)
     scheduler = Scheduler(context, parts, pipeline, housekeeping)
     scheduler.on_unschedulable = preemption.note_failure
+    gang_preemption = GangPreemptionController(context, parts)
+    scheduler.on_gang_unschedulable = gang_preemption.note_failure
     plan.essential.append(scheduler.run)
     plan.reconcile(SCHEDULING_PROFILES, profiles.reconcile, profiles.load)
     by_people = plan.reconcile(
@@ -313,6 +316,7 @@ def _add_scheduling(
         ("reservations", reservations.run),
         ("metric providers", providers.run),
         ("preemption", preemption.run),
+        ("preemption for gangs", gang_preemption.run),
     ]
 
 

@@ -6,14 +6,14 @@ cluster, so that the next pod sees it. Carrying out the decisions, and what happ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.cycle_result import CycleResult, Unschedulable, build_decision
+from concerto.scheduling.cycle_result import CycleResult, Decision, Unschedulable, build_decision
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
@@ -79,9 +79,9 @@ def schedule(
     """
     gangs = GangsOfCycle(cluster, ready)
     cycle = _Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
+    cycle.result.released = cluster.pod_groups.held_room.end_overdue(now)
     unfinished = cycle.gangs.unfinished()
-    heads = heads if resume else larger_first(cluster, heads)
-    heads = cycle.drain.first(heads, profiles, now)
+    heads = cycle.drain.first(heads if resume else larger_first(cluster, heads), profiles, now)
     heads = cycle.gangs.with_holder(heads if postponed is None else chain((postponed,), heads))
     for looked_at, pod in enumerate(chain(unfinished, heads)):
         if len(cycle.result.decisions) >= limit:
@@ -103,6 +103,24 @@ def schedule(
         failure.always_considered and failure.diagnosis.gang is None for failure in cycle.result.unschedulable
     )
     return cycle.result
+
+
+def place_gang(
+    cluster: ClusterState,
+    gang: Gang,
+    profile: Profile,
+    *,
+    now: float,
+    generator: np.random.Generator,
+    is_out_of_time: Callable[[], bool],
+) -> Sequence[Decision]:
+    """Where pods of a gang would go; nothing if too few find nodes, or not in time. The cluster is as before then."""
+    profiles, gangs = {gang.members[0].scheduler_name: profile}, GangsOfCycle(cluster, lambda uid: True)
+    cycle = _Cycle(cluster, profiles, now, generator, gangs, lambda times: is_out_of_time())
+    trial = Trial(cluster, now)
+    failures, in_time = cycle.try_all(gang, profile, trial, 1.0)
+    trial.take_back()
+    return cycle.result.decisions if in_time and len(failures) <= gang.spare else ()
 
 
 ALL_ROWS = slice(None)
@@ -148,7 +166,7 @@ class _Cycle:
     ) -> None:
         self._held_room = cluster.pod_groups.held_room
         self._slow = cluster.pod_groups.slow
-        self.result = CycleResult(released=self._held_room.end_overdue(now))
+        self.result = CycleResult()
         self.is_out_of_time = is_out_of_time
         self._cluster = cluster
         self._profiles = profiles
@@ -189,7 +207,7 @@ class _Cycle:
         elif isinstance(gang, NotReady):
             self._held_room.gone(gang.key)
             self._report_gang(gang, diagnose_group(self._cluster, gang))
-        elif not gang.begun and self._slow.waits(*_size(gang), self._now):
+        elif not gang.begun and self._slow.waits(gang.key[0], len(gang.members), self._now):
             self._report_gang(gang, diagnose_lack_of_time(self._cluster, gang.key))
         elif not is_first and len(gang.members) > room:
             self.result.postponed = pod
@@ -255,7 +273,7 @@ class _Cycle:
         trial = Trial(self._cluster, self._now)
         placements, decisions = len(self._placements), len(self.result.decisions)
         self._used.clear()
-        failures, in_time = self._try_all(gang, profile, trial, GANG_TIME if is_first else 1.0)
+        failures, in_time = self.try_all(gang, profile, trial, GANG_TIME if is_first else 1.0)
         if len(failures) <= gang.spare and (in_time or (gang.begun and len(trial))):
             trial.keep()
             self.gangs.decided(gang.key)
@@ -282,13 +300,13 @@ class _Cycle:
         if not in_time and not is_first:
             return False
         if not in_time and not gang.begun:
-            self._slow.took_too_long(*_size(gang), self._now)
+            self._slow.took_too_long(gang.key[0], len(gang.members), self._now)
         if in_time and not self.gangs.may_be_helped(gang):
             self.gangs.hopeless[alike] = diagnosis
         self._report_gang(gang, diagnosis, first.error if first else None)
         return True
 
-    def _try_all(
+    def try_all(
         self, gang: Gang, profile: Profile, trial: Trial, times: float
     ) -> tuple[list[tuple[PodView, _Failure]], bool]:
         """Place pods of a gang until too many found no node; returns those, and whether the time was enough."""
@@ -380,8 +398,3 @@ class _Cycle:
         self.result.gangs[gang.key] = diagnosis
         pods = gang.members + gang.others if isinstance(gang, Gang) else gang.members
         self.result.unschedulable += (Unschedulable(pod, diagnosis, always_considered, error) for pod in pods)
-
-
-def _size(gang: Gang) -> tuple[str, int]:
-    """Namespace, and how many pods are decided on."""
-    return gang.key[0], len(gang.members)

@@ -1,16 +1,13 @@
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concerto.api.selectors import LabelSelector
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.pod_counts import PodSelection
 from concerto.scheduling.state.what_if import RowWhatIf
+from support.cluster_contents import state_of
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 ANTI = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
@@ -91,27 +88,6 @@ def test_a_pod_that_is_placed_takes_its_requests_and_its_unit():
         assert feasible(cluster, pod("p", requests={"cpu": "1"})) == []
         assert cluster.measured.available[0] == 0.0
     assert feasible(cluster, pod("p", requests={"cpu": "1"})) == ["a"]
-
-
-def state_of(cluster):
-    """All that filters read, in comparable form."""
-    parts = (cluster.resources, cluster.usage, cluster.ports, cluster.measured, cluster.large_pods, cluster.exclusive)
-    columns = {
-        (type(part).__name__, name): value.tolist()
-        for part in (*parts, cluster.kinds.loads)
-        for name, value in vars(part).items()
-        if isinstance(value, np.ndarray)
-    }
-    counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),))).tolist()
-    accounts = [dataclasses.asdict(account) for name in cluster.names if (account := cluster.ledger.nodes.get(name))]
-    indexes = (accounts, cluster.ports._ports, cluster.terms.refusing._rows)
-    return repr((columns, counts, *map(without_order, indexes), cluster.signatures.version))
-
-
-def without_order(value):
-    if isinstance(value, dict):
-        return sorted(((repr(key), without_order(item)) for key, item in value.items()), key=repr)
-    return [without_order(item) for item in value] if isinstance(value, list) else repr(value)
 
 
 PODS = st.lists(

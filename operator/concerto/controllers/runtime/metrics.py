@@ -79,7 +79,7 @@ class Metrics:
     def _add_preemption(self) -> None:
         self.preemption_attempts = self._counter(
             "concerto_preemption_attempts_total",
-            "Attempts to find pods to evict for a pod without a node: found, not_found or not_eligible.",
+            "Attempts to find pods to evict for a pod or a gang without nodes: found, not_found or not_eligible.",
             "result",
         )
         self.preemption_victims = self._counter(

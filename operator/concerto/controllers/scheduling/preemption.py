@@ -14,11 +14,11 @@ from typing import Any
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.event_notes import pod_subject
-from concerto.controllers.scheduling.eviction import NotNeeded, PodWriter
+from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
 from concerto.kube import KubeError
-from concerto.kube.confirmed_writes import failure_reason
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.preemption import Outcome, Preemption, outcome_without_search
 from concerto.scheduling.reasons import Diagnosis
@@ -63,12 +63,7 @@ class PreemptionController:
         self._parts = parts
         self._cluster = parts.cluster
         self._settings = settings or PreemptionSettings()
-        failures = context.metrics.write_failures
-        self._writer = PodWriter(
-            context.session,
-            context.may_write,
-            lambda failure, _: failures.labels("Preemption", failure_reason(failure)).inc(),
-        )
+        self._writes = PreemptionWrites(context, parts)
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
         self._waits_since: dict[Hashable, float] = {}
         self._not_before: dict[Hashable, float] = {}
@@ -225,7 +220,7 @@ class PreemptionController:
         else:
             metrics.preemption_attempts.labels("not_found" if outcome.withdraws else "not_eligible").inc()
             if outcome.withdraws and self._cluster.nominations.node_of(pod.uid):
-                self._spawn(self._withdraw(pod))
+                self._spawn(self._writes.withdraw(pod))
 
     # --- what is carried out
 
@@ -238,14 +233,15 @@ class PreemptionController:
         """Nominate the pod, and evict its victims; stop, and decide afresh, if the API server does not take it."""
         is_nominated = False
         try:
-            is_nominated = await self._writer.nominate(pod, candidate.node)
+            is_nominated = await self._writes.nominate(pod, candidate.node)
             if not is_nominated:
                 self._making_room.forget(pod.uid)
                 return
             lower = self._cluster.nominations.lower_than(pod.priority, candidate.node)
             victims = [victim for victim in candidate.victims.pods if not victim.deleting]
-            await _all(
-                *(self._withdraw(each) for each in lower), *(self._evict(each, pod, candidate) for each in victims)
+            await all_of(
+                *(self._writes.withdraw(each) for each in lower),
+                *(self._evict(each, pod, candidate.node) for each in victims),
             )
         except (KubeError, NotNeeded) as error:
             if isinstance(error, KubeError):
@@ -261,25 +257,8 @@ class PreemptionController:
         """Whether the pod still waits for room on the node."""
         return self._is_without_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
 
-    async def _evict(self, victim: PodView, pod: PodView, candidate: Candidate) -> None:
-        evicted = await self._writer.evict(victim, pod, lambda: self._is_nominated(pod, candidate.node))
-        self._context.metrics.preemption_victims.labels("evicted" if evicted else "gone").inc()
-        if evicted:
-            self._context.recorder.record(
-                pod_subject(victim),
-                reason="Preempted",
-                action="Preempting",
-                note=f"Preempted by pod {pod.uid} on node {candidate.node}",
-                related=pod_subject(pod),
-            )
-
-    async def _withdraw(self, pod: PodView) -> None:
-        """Remove the pod's nomination."""
-        self._parts.pending.requeue(self._cluster.nominations.withdraw(pod.uid))
-        try:
-            await self._writer.nominate(pod, "")
-        except KubeError as error:
-            logger.info("%s: its nomination is not removed: %s", pod.key, error)
+    async def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
+        await self._writes.evict(victim, pod, node, lambda: self._is_nominated(pod, node))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -290,13 +269,6 @@ class PreemptionController:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a preemption was stopped by an internal error", exc_info=error)
-
-
-async def _all(*work: Coroutine[Any, Any, None]) -> None:
-    """Do all of it, whatever becomes of the rest; raises the first error then."""
-    for outcome in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
 
 
 class _CpuTime:

@@ -17,6 +17,7 @@ from itertools import chain
 import numpy as np
 
 from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.binding_pipeline import BindingPipeline
 from concerto.controllers.scheduling.housekeeping import Housekeeping
@@ -45,6 +46,7 @@ class Scheduler:
 
     Attributes:
         on_unschedulable: given each pod that a cycle has found no node for, and why.
+        on_gang_unschedulable: given each gang that a cycle has found no nodes for or that is not ready, and why.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Scheduler:
     ) -> None:
         """Nothing is decided before `run`."""
         self.on_unschedulable: Callable[[PodView, Diagnosis], None] = lambda pod, diagnosis: None
+        self.on_gang_unschedulable: Callable[[GroupKey, Diagnosis], None] = lambda key, diagnosis: None
         self._context = context
         self._parts = parts
         self._pipeline = pipeline
@@ -149,6 +152,8 @@ class Scheduler:
         for key, diagnosis in result.gangs.items():
             parts.group_status.note(key, diagnosis)
             metrics.gangs.labels(_outcome_of_gang(diagnosis)).inc()
+            if diagnosis is not None and not diagnosis.error:
+                self.on_gang_unschedulable(key, diagnosis)
         parts.counts.add(result)
         for (_, plugin), nodes in result.abstentions.items():
             metrics.abstentions.labels(plugin).inc(nodes)

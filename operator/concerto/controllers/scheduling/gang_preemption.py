@@ -1,0 +1,287 @@
+"""Room for whole gangs by the eviction of pods of lower priority."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey
+from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.eviction import NotNeeded
+from concerto.controllers.scheduling.making_room import MakingRoom
+from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
+from concerto.kube import KubeError
+from concerto.scheduling.gangs.gang import Gang, gang_of
+from concerto.scheduling.gangs.preemption import GangPreemption, OutOfTime, RoomForGang
+from concerto.scheduling.preemption.eligibility import why_not_eligible
+from concerto.scheduling.preemption.preemption import outcome_without_search
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.changes import Change
+
+logger = logging.getLogger(__name__)
+
+_NOT_FOUND = "preemption: the eviction of pods of lower priority would not let the PodGroup fit."
+_TOO_LONG = "preemption: looking for pods to evict for the whole PodGroup took too long."
+
+
+@dataclass(frozen=True)
+class GangPreemptionSettings:
+    """How pods to evict are searched for.
+
+    Attributes:
+        max_search_seconds: CPU time of one search. It can't be divided, and putting all back takes as long again.
+        limits: of so many pods at most it is found out, one search after another, whether their eviction helps.
+        rest: times the CPU time of a search that the next one waits: gangs do not hold up all others.
+        idle_seconds: between two looks for a gang for which nobody was found; doubles with each further one.
+        max_idle_seconds: the doubling ends there.
+        settle_seconds: how long after the end of its victims a gang waits for the room that they left, before others
+            are evicted for it; doubles with each time that it did not get it.
+        max_settle_seconds: the doubling ends there.
+    """
+
+    max_search_seconds: float = 0.12
+    limits: tuple[int, ...] = (250, 2000)
+    rest: float = 10.0
+    idle_seconds: float = 1.0
+    max_idle_seconds: float = 60.0
+    settle_seconds: float = 3.0
+    max_settle_seconds: float = 300.0
+
+
+class GangPreemptionController:
+    """Evicts pods of lower priority for gangs that find no nodes. Runs while this process leads."""
+
+    def __init__(self, context: Context, parts: SchedulerParts, settings: GangPreemptionSettings | None = None) -> None:
+        """Nothing is searched for before `run`."""
+        self._context = context
+        self._parts = parts
+        self._cluster = parts.cluster
+        self._settings = settings or GangPreemptionSettings()
+        self._writes = PreemptionWrites(context, parts)
+        self._waiting: set[GroupKey] = set()
+        self._not_before: dict[GroupKey, float] = {}
+        self._idle: dict[GroupKey, float] = {}  # the last wait after a search that has found nobody
+        self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = asyncio.Event()
+        self._generator = np.random.default_rng()
+
+    def note_failure(self, key: GroupKey, diagnosis: Diagnosis) -> None:
+        """A cycle has found no nodes for the gang, or it is not ready."""
+        if diagnosis.concerns_pod:  # no eviction mends that, and others may have the room that was made
+            if self._cluster.nominations:
+                self._withdraw(self._cluster.pod_groups.members(key).values())
+            return
+        gang = self._gang(key)
+        if gang is None:
+            return
+        outcome = outcome_without_search(self._cluster, gang.members[0], diagnosis)
+        if outcome is None or _name(key) in self._making_room:
+            self._waiting.add(key)
+            self._work.set()
+        else:
+            self._report(gang, outcome.message)
+
+    async def run(self) -> None:
+        """Search and evict until cancelled."""
+        try:
+            while True:
+                key = self._next_due()
+                if key is None:
+                    await self._wait()
+                    continue
+                self._waiting.discard(key)
+                try:
+                    await self._search(key)
+                except Exception:
+                    logger.exception("no pods to evict were found for a gang: this is a fault of Concerto")
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    # --- whose turn it is
+
+    def _next_due(self) -> GroupKey | None:
+        """The gang of the highest priority whose wait is over."""
+        now = self._context.clock()
+        due = [key for key in self._waiting if self._not_before.get(key, now) <= now]
+        return max(due, key=self._priority, default=None)
+
+    def _priority(self, key: GroupKey) -> int:
+        pods = self._cluster.pod_groups.members(key).values()
+        return max((pod.priority for pod in pods), default=0)
+
+    async def _wait(self) -> None:
+        self._work.clear()
+        groups, now = self._cluster.pod_groups, self._context.clock()
+        self._waiting = {key for key in self._waiting if groups.members(key)}
+        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+        self._idle = {key: wait for key, wait in self._idle.items() if groups.members(key)}
+        self._making_room.keep(self._waits)
+        times = [self._not_before.get(key, now) for key in self._waiting]
+        try:
+            async with asyncio.timeout(min(times) - now if times else None):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    def _waits(self, name: str) -> bool:
+        """Whether a pod of the gang is without a node."""
+        namespace, _, group = name.partition("/")
+        pods = self._cluster.pod_groups.members((namespace, group)).values()
+        return any(pod.uid in self._parts.pending for pod in pods)
+
+    def _gang(self, key: GroupKey) -> Gang | None:
+        """The gang, if it waits for nodes."""
+        pods = self._cluster.pod_groups.members(key).values()
+        first = next((pod for pod in pods if pod.uid in self._parts.pending and not self._is_placed(pod)), None)
+        found = None if first is None else gang_of(self._cluster, first)
+        return found if isinstance(found, Gang) else None
+
+    def _is_placed(self, pod: PodView) -> bool:
+        return self._cluster.is_placed(pod.uid)
+
+    # --- the search
+
+    async def _search(self, key: GroupKey) -> None:
+        for limit in self._settings.limits:
+            gang = self._gang(key)
+            if gang is None or not self._may_preempt(gang):
+                return
+            profile = self._parts.profiles.get(gang.members[0].scheduler_name)
+            if profile is None:
+                return
+            began = time.thread_time()
+            search = GangPreemption(self._cluster, gang, profile, self._context.clock(), self._generator)
+            found, message = None, _NOT_FOUND
+            try:
+                found = search.find(limit, partial(self._is_out_of_time, began))
+            except OutOfTime:
+                message = _TOO_LONG
+            if found is not None:
+                self._begin(gang, found)
+            spent = time.thread_time() - began
+            self._context.metrics.preemption_search_seconds.observe(spent)
+            await asyncio.sleep(self._settings.rest * spent)
+            if found is not None:
+                return
+            if message == _TOO_LONG or search.possible <= limit:
+                break
+        self._give_up(key, message)
+
+    def _is_out_of_time(self, began: float) -> bool:
+        return time.thread_time() - began >= self._settings.max_search_seconds
+
+    def _may_preempt(self, gang: Gang) -> bool:
+        """Whether others may be evicted for it now: it does not wait for the room that its victims leave."""
+        now, key = self._context.clock(), gang.key
+        left = self._making_room.seconds_left(_name(key), now, self._cluster.is_bound)
+        if 0.0 < left < math.inf:  # the end of each victim is a reason to look for nodes again, and to come here
+            self._not_before[key] = now + left
+            self._waiting.add(key)
+        if left:
+            return False
+        reasons = (why_not_eligible(self._cluster, pod, nominated_is_hopeless=False) for pod in gang.members)
+        reason = next(filter(None, reasons), "")
+        if reason:
+            self._report(gang, f"preemption: {reason}")
+            self._context.metrics.preemption_attempts.labels("not_eligible").inc()
+        return not reason
+
+    def _give_up(self, key: GroupKey, message: str) -> None:
+        settings, gang = self._settings, self._gang(key)
+        self._idle[key] = wait = min(2 * self._idle.get(key, settings.idle_seconds / 2), settings.max_idle_seconds)
+        self._not_before[key] = self._context.clock() + wait
+        self._context.metrics.preemption_attempts.labels("not_found").inc()
+        if gang is not None:
+            self._report(gang, message)
+            self._withdraw(gang.members)
+
+    def _report(self, gang: Gang, message: str) -> None:
+        for pod in gang.members:
+            self._parts.reporter.note_preemption(pod.uid, message)
+
+    # --- what is carried out
+
+    def _begin(self, gang: Gang, found: RoomForGang) -> None:
+        metrics, victims = self._context.metrics, found.victims
+        metrics.preemption_attempts.labels("found").inc()
+        metrics.preemption_pdb_violations.inc(victims.violations)
+        self._report(
+            gang, f"preemption: found a potential placement for podgroup, preempting {len(victims.pods)} victims."
+        )
+        self._idle.pop(gang.key, None)
+        self._withdraw([pod for pod in gang.members if pod.uid not in found.nodes])
+        for pod in gang.members:
+            if pod.uid in found.nodes:
+                self._cluster.nominations.nominate(pod, found.nodes[pod.uid])
+        self._making_room.begin(_name(gang.key), (victim.uid for victim in victims.pods))
+        self._spawn(self._make_room(gang, found))
+
+    async def _make_room(self, gang: Gang, found: RoomForGang) -> None:
+        """Nominate its pods, and evict the victims; stop, and decide afresh, if the API server does not take it."""
+        pods = [pod for pod in gang.members if pod.uid in found.nodes]
+        are_nominated = False
+        try:
+            written = await asyncio.gather(*(self._writes.nominate(pod, found.nodes[pod.uid]) for pod in pods))
+            are_nominated = all(written)
+            if not are_nominated:
+                self._making_room.forget(_name(gang.key))
+                return
+            nominations, priority = self._cluster.nominations, pods[0].priority
+            lower = [pod for node in {*found.nodes.values()} for pod in nominations.lower_than(priority, node)]
+            victims = [victim for victim in found.victims.pods if not victim.deleting]
+            await all_of(
+                *(self._writes.withdraw(each) for each in lower),
+                *(self._evict(each, pods, found.nodes) for each in victims),
+            )
+        except (KubeError, NotNeeded) as error:
+            if isinstance(error, KubeError):
+                logger.error("PodGroup %s: no room could be made: %s", _name(gang.key), error)
+                self._context.metrics.preemption_victims.labels("failed").inc()
+            self._making_room.stop(_name(gang.key), self._context.clock())
+            self._parts.pending.requeue(Change.ENDED)
+        finally:
+            if not are_nominated:
+                self._withdraw(pods)
+
+    async def _evict(self, victim: PodView, pods: list[PodView], nodes: Mapping[str, str]) -> None:
+        pod = next((pod for pod in pods if nodes[pod.uid] == victim.node_name), pods[0])
+        await self._writes.evict(victim, pod, victim.node_name, partial(self._are_nominated, nodes))
+
+    def _are_nominated(self, nodes: Mapping[str, str]) -> bool:
+        """Whether all of the pods still wait for room on their nodes: with one less, the gang may not fit."""
+        pending, node_of = self._parts.pending, self._cluster.nominations.node_of
+        return all(
+            uid in pending and not self._cluster.is_placed(uid) and node_of(uid) == node for uid, node in nodes.items()
+        )
+
+    def _withdraw(self, pods: Iterable[PodView]) -> None:
+        for pod in pods:
+            if self._cluster.nominations.node_of(pod.uid):
+                self._spawn(self._writes.withdraw(pod))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a preemption was stopped by an internal error", exc_info=error)
+
+
+def _name(key: GroupKey) -> str:
+    """Namespaces contain no slash."""
+    return "/".join(key)

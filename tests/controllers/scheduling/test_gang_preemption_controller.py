@@ -1,0 +1,186 @@
+"""From a gang without nodes to the writes that make room for all of it, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
+from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.state.changes import Change
+from support.faulty_server import faulty, refuses, says
+from support.gang_builders import raw_group, raw_member
+from support.scheduler_builders import scheduling
+from support.scheduling_builders import node, raw_pod
+from support.waiting import eventually
+
+KEY = ("default", "g")
+NOW = 1000.0
+OK = says(200, {})
+STATUS = "PATCH /api/v1/namespaces/default/pods/{}/status"
+DELETE = "DELETE /api/v1/namespaces/default/pods/{}"
+PODS = {f"g-{i}": {"priority": 100, "requests": {"cpu": "3"}} for i in range(2)}
+
+
+class Preempting:
+    """A gang of two that needs both nodes, and a pod of lower priority on each."""
+
+    def __init__(self, server, made, controller):
+        self.server, self.made, self.controller = server, made, controller
+        self.cluster = made.parts.cluster
+
+    def see(self, raw):
+        self.made.informers.pods.on_change(None, raw)
+
+    def gone(self, raw):
+        self.made.informers.pods.on_change(raw, None)
+
+    def fails(self):
+        """A cycle has found no nodes for the gang."""
+        diagnosis = Diagnosis(2, {"Insufficient cpu": 2}, Change.ENDED, resolvable=np.array([0, 1]), gang=KEY)
+        for uid, pod in self.cluster.pod_groups.members(KEY).items():
+            if not self.cluster.is_placed(uid):
+                self.made.parts.reporter.note(pod, diagnosis)
+        self.controller.note_failure(KEY, diagnosis)
+
+    def nominated(self):
+        nodes = {name: self.cluster.nominations.node_of(f"uid-{name}") for name in PODS}
+        return {name: node for name, node in nodes.items() if node}
+
+    def message(self, name="g-0"):
+        return self.made.parts.reporter._waiting[f"uid-{name}"].preemption
+
+    def attempts(self, result):
+        return self.made.context.metrics.preemption_attempts.labels(result)._value.get()
+
+
+def victim(name):
+    return raw_pod(f"victim-{name}", nodeName=name, requests={"cpu": "4"})
+
+
+@asynccontextmanager
+async def preempting(*answers, clock=lambda: NOW, min_count=2, **over):
+    async with faulty(answers or [OK]) as server:
+        made = scheduling(server.session, clock)
+        settings = GangPreemptionSettings(**({"max_search_seconds": 60.0, "rest": 0.0, "settle_seconds": 0.0} | over))
+        found = Preempting(server, made, GangPreemptionController(made.context, made.parts, settings))
+        for name in ("a", "b"):
+            found.cluster.set_node(node(name))
+            found.see(victim(name))
+        made.informers.pod_groups.on_change(None, raw_group("g", min_count))
+        for name, spec in PODS.items():
+            found.see(raw_member(name, **spec))
+        running = asyncio.create_task(found.controller.run())
+        try:
+            yield found
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_all_pods_are_nominated_before_a_victim_is_marked_and_deleted():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(6)
+        assert set(it.server.seen[:2]) == {STATUS.format("g-0"), STATUS.format("g-1")}
+        assert {each for each in it.server.seen if each.startswith("DELETE")} == {
+            DELETE.format("victim-a"), DELETE.format("victim-b"),
+        }  # fmt: skip
+        assert sorted(it.nominated().values()) == ["a", "b"]
+        assert it.attempts("found") == 1
+        assert it.message() == "preemption: found a potential placement for podgroup, preempting 2 victims."
+
+
+async def test_while_its_victims_live_no_others_are_looked_for():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(6)
+        seen = len(it.server.seen)
+        it.gone(victim("a"))
+        it.fails()
+        await eventually(lambda: not it.controller._waiting)
+        assert (it.attempts("found"), len(it.server.seen)) == (1, seen)
+
+
+async def test_nobody_is_evicted_if_the_whole_gang_would_not_fit():
+    async with preempting(min_count=3) as it:
+        it.see(raw_member("g-2", priority=100, requests={"cpu": "3"}))
+        it.fails()
+        await eventually(lambda: it.attempts("not_found"))
+        assert (it.server.seen, it.nominated()) == ([], {})
+        assert it.message() == "preemption: the eviction of pods of lower priority would not let the PodGroup fit."
+
+
+async def test_a_search_that_takes_too_long_says_so():
+    async with preempting(max_search_seconds=0.0) as it:
+        it.fails()
+        await eventually(lambda: it.attempts("not_found"))
+        assert it.server.seen == []
+        assert it.message() == "preemption: looking for pods to evict for the whole PodGroup took too long."
+
+
+async def test_without_all_nominations_stored_nobody_is_evicted():
+    async with preempting(refuses(404, "NotFound"), OK, refuses(404, "NotFound")) as it:
+        it.fails()
+        await eventually(lambda: it.server.seen and not it.nominated())
+        assert not [each for each in it.server.seen if "victim" in each]
+
+
+async def test_if_the_api_server_refuses_the_gang_is_looked_at_again():
+    async with preempting(refuses(403, "Forbidden")) as it:
+        it.fails()
+        failed = it.made.context.metrics.preemption_victims.labels("failed")
+        await eventually(lambda: failed._value.get())
+        await eventually(lambda: not it.nominated())
+        assert not [each for each in it.server.seen if each.startswith("DELETE")]
+
+
+async def test_if_a_pod_of_the_gang_goes_no_more_victims_are_evicted():
+    released = asyncio.Event()
+
+    async def waits(request):
+        await released.wait()
+        return await OK(request)
+
+    async with preempting(OK, OK, waits) as it:
+        it.fails()
+        await it.server.asked(4)  # the victims are being marked
+        it.gone(raw_member("g-1", **PODS["g-1"]))
+        released.set()
+        await eventually(lambda: KEY not in it.controller._waiting and not it.controller._tasks)
+        assert not [each for each in it.server.seen if each.startswith("DELETE")]
+
+
+async def test_a_gang_that_is_not_ready_any_more_leaves_its_room_to_others():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(6)
+        assert len(it.nominated()) == 2
+        it.controller.note_failure(KEY, Diagnosis(2, {"waiting": 2}, Change.NOTHING, concerns_pod=True, gang=KEY))
+        await eventually(lambda: not it.nominated())
+        await it.server.asked(8)
+        assert {*it.server.seen[6:]} == {STATUS.format("g-0"), STATUS.format("g-1")}
+
+
+async def test_pods_that_preempt_nobody_are_told_so_without_a_search():
+    async with preempting() as it:
+        for name, spec in PODS.items():
+            it.gone(raw_member(name, **spec))
+            it.see(raw_member(f"{name}-never", preemptionPolicy="Never", **spec))
+        it.fails()
+        assert it.message("g-0-never") == "preemption: not eligible due to preemptionPolicy=Never."
+        assert it.server.seen == []
+
+
+async def test_after_a_restart_victims_that_are_going_are_waited_for():
+    async with preempting() as it:
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+        it.see(
+            raw_pod("victim-a", nodeName="a", requests={"cpu": "4"}, deleting=True, status={"conditions": [condition]})
+        )
+        it.see(raw_member("g-0", **PODS["g-0"], status={"nominatedNodeName": "a"}))
+        it.fails()
+        await eventually(lambda: it.attempts("not_eligible"))
+        assert it.server.seen == []
