@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -18,10 +19,13 @@ def steps_of(act: Callable[[], object]) -> int:
         steps += event == "opcode"
         return trace
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # callbacks of weak references to what other tests have left would count
     sys.settrace(trace)
     try:
         act()
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return steps

@@ -157,26 +157,38 @@ class Assignment:
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any]) -> Self:
-        """An item of ``spec.assignments``."""
+        """An item of ``spec.assignments``.
+
+        Raises:
+            Exception: it cannot be read.
+        """
         reservation = raw.get("reservation")
         return cls(
-            namespace=raw["namespace"],
-            name=raw["name"],
-            uid=raw["uid"],
-            node=raw["node"],
+            namespace=_text(raw, "namespace"),
+            name=_text(raw, "name"),
+            uid=_text(raw, "uid"),
+            node=_text(raw, "node"),
             basis=raw["basis"],
             node_capacity_resource_version=raw.get("nodeCapacityResourceVersion", ""),
             available=float(raw.get("available", "0")),
             units=whole(raw["units"]),
-            reservation=(reservation["namespace"], reservation["name"]) if reservation else None,
+            reservation=(_text(reservation, "namespace"), _text(reservation, "name")) if reservation else None,
             pin=(
                 Pin(raw["cpus"], raw.get("mems", ""), raw["exclusivenessLevel"], raw["binding"])
                 if "binding" in raw
                 else None
             ),
             cost=AssignmentCost.from_raw(raw["cost"]) if "cost" in raw else None,
-            pod_group=raw.get("podGroup", ""),
+            pod_group=_text(raw, "podGroup") if "podGroup" in raw else "",
         )
+
+
+def _text(raw: Mapping[str, Any], key: str) -> str:
+    """What identifies an object is looked up by: anything but a text would fail only there."""
+    text = raw[key]
+    if not isinstance(text, str):
+        raise ValueError(f"{key} is {text!r} and not a text")
+    return text
 
 
 def _written(number: float) -> str:

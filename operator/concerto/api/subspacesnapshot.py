@@ -57,7 +57,13 @@ class SubspaceStatus:
 
     @classmethod
     def from_raw(cls, status: Mapping[str, Any]) -> Self:
-        """SubspaceSnapshot ``status``; it must have been published (see ``SubspaceSnapshot.from_raw``)."""
+        """SubspaceSnapshot ``status``; it must have been published (see ``SubspaceSnapshot.from_raw``).
+
+        Raises:
+            Exception: it cannot be read.
+        """
+        if not all(isinstance(resource, str) for resource in status["resources"]):
+            raise ValueError("status.resources has an item that is not a name")
         return cls(
             observed_at=parse_timestamp(status["observedAt"]),
             observed_generation=status.get("observedGeneration", 0),

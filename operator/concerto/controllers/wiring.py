@@ -150,7 +150,7 @@ class Replica:
 
 
 @dataclass
-class _Plan:
+class Plan:
     """What has been built so far.
 
     Attributes:
@@ -217,7 +217,34 @@ class _Plan:
 
 def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str, Run]], list[EventRecorder]]:
     """What is to run in this replica, by name, and the writers of events, to be drained at the end."""
-    plan = _Plan(replica)
+    plan, election = plan_parts(replica, settings)
+    watched = WatchedKinds(plan.kinds, replica.supervisor)
+
+    leader = replica.metrics.leader.labels(settings.lease_name)  # 0 until then
+
+    async def lead() -> None:
+        leader.set(1)
+        await watched.read_afresh()
+        for reconciler in plan.reconcilers:
+            reconciler.start()
+        for each in plan.loads:
+            each()
+        async with asyncio.TaskGroup() as group:
+            for run in plan.essential:
+                group.create_task(run())
+            for name, run in plan.leading:
+                group.create_task(keep_running(name, run))
+
+    async def elect() -> None:
+        await election.run(lead)
+
+    running: list[tuple[str, Run]] = [(name, recorder.run) for name, recorder in plan.recorders.items()]
+    return [*running, ("leader", elect), ("stand-by", watched.stand_by)], list(plan.recorders.values())
+
+
+def plan_parts(replica: Replica, settings: OperatorSettings) -> tuple[Plan, LeaderElection]:
+    """The parts of the controllers that the settings name, and the election that says when they may write."""
+    plan = Plan(replica)
     candidate = Candidate(settings.namespace, settings.lease_name, replica.identity, replica.owners)
     election = LeaderElection(replica.session, candidate, settings.lease, on_lost=replica.on_lost)
     load = BindingLoad(pipeline := PipelineSettings(binding_timeout_seconds=binding_timeout_seconds(settings.lease)))
@@ -249,32 +276,11 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         _add_capacity(plan, context, parts, settings.costs_by_kind)
     if "autoscaling" in settings.controllers:
         _add_autoscaling(plan, context, settings)
-    watched = WatchedKinds(plan.kinds, replica.supervisor)
-
-    leader = replica.metrics.leader.labels(settings.lease_name)  # 0 until then
-
-    async def lead() -> None:
-        leader.set(1)
-        await watched.read_afresh()
-        for reconciler in plan.reconcilers:
-            reconciler.start()
-        for each in plan.loads:
-            each()
-        async with asyncio.TaskGroup() as group:
-            for run in plan.essential:
-                group.create_task(run())
-            for name, run in plan.leading:
-                group.create_task(keep_running(name, run))
-
-    async def elect() -> None:
-        await election.run(lead)
-
-    running: list[tuple[str, Run]] = [(name, recorder.run) for name, recorder in plan.recorders.items()]
-    return [*running, ("leader", elect), ("stand-by", watched.stand_by)], list(plan.recorders.values())
+    return plan, election
 
 
 def _add_scheduling(
-    plan: _Plan, context: Context, parts: SchedulerParts, informers: Informers, settings: PipelineSettings
+    plan: Plan, context: Context, parts: SchedulerParts, informers: Informers, settings: PipelineSettings
 ) -> None:
     pipeline = BindingPipeline(context, parts, settings)
     housekeeping = Housekeeping(context, parts, OverdueReports(context, parts, informers.capacity_uids))
@@ -320,7 +326,7 @@ def _add_scheduling(
     ]
 
 
-def _add_volumes(plan: _Plan, context: Context, parts: SchedulerParts) -> None:
+def _add_volumes(plan: Plan, context: Context, parts: SchedulerParts) -> None:
     informers = VolumeInformers(parts.cluster.volumes, parts.volumes, context.metrics, parts.pending)
     plan.follow(PERSISTENT_VOLUMES, informers.on_volume, trim=trim_volume)
     plan.follow(PERSISTENT_VOLUME_CLAIMS, informers.on_claim, trim=trim_claim)
@@ -331,7 +337,7 @@ def _add_volumes(plan: _Plan, context: Context, parts: SchedulerParts) -> None:
     plan.follow(VOLUME_ATTACHMENTS, informers.attachments.on_change, trim=trim_bare)
 
 
-def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers: Informers) -> None:
+def _add_pinning(plan: Plan, context: Context, parts: SchedulerParts, informers: Informers) -> None:
     topologies = plan.follow(NODE_CPU_TOPOLOGIES, informers.topologies.on_change)
     plan.follow(POD_CPU_BINDINGS, informers.on_cpu_binding)
     recorder = plan.record("binding events", "podcpubinding-controller")
@@ -344,7 +350,7 @@ def _add_pinning(plan: _Plan, context: Context, parts: SchedulerParts, informers
     bindings.assigned = parts.pins.assigned
 
 
-def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by_kind: bool) -> None:
+def _add_capacity(plan: Plan, context: Context, parts: SchedulerParts, costs_by_kind: bool) -> None:
     feed = KindsFeed(parts.cluster, parts.pending.requeue, places_by_kind=costs_by_kind)
     model = ClusterModelPublisher(
         context.session, context.metrics, context.clock, kinds=feed.kinds, placement=feed.placement
@@ -362,7 +368,7 @@ def _add_capacity(plan: _Plan, context: Context, parts: SchedulerParts, costs_by
     plan.leading += [("cluster model", model.run), ("objects without a node", nodeless.run)]
 
 
-def _add_autoscaling(plan: _Plan, context: Context, settings: OperatorSettings) -> None:
+def _add_autoscaling(plan: Plan, context: Context, settings: OperatorSettings) -> None:
     recorder = plan.record("scaling events", "concerto-autoscaler")
     agents = None
     if settings.ask_agents:

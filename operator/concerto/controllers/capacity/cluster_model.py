@@ -152,14 +152,14 @@ class ClusterModelPublisher:
             self._model.remove(name)
             return
         known = {r: i for i, r in enumerate(status.resources) if r in self._resources}
-        directions = np.zeros((len(self._resources), len(status.sigma)))
         try:
+            directions = np.zeros((len(self._resources), len(status.sigma)))
             # A resource that a node does not measure has a zero row: it neither adds nor hides load
             rows = [self._resources.index(r) for r in known]
             theirs = np.array(status.directions, dtype=float).reshape(len(status.sigma), len(status.resources))
             directions[rows, :] = theirs.T[list(known.values())]
             self._model.update(name, directions, np.array(status.sigma, dtype=float))
-        except ValueError as error:
+        except Exception as error:
             logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
             self._model.remove(name)
         else:

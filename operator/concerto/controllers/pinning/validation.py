@@ -90,7 +90,11 @@ class PodCPUBindingController:
     def load(self, objects: Iterable[Object]) -> None:
         """Take all bindings before any is judged, so that a younger one does not win because the older is unknown."""
         for obj in objects:
-            self._index.put((obj["metadata"]["namespace"], obj["metadata"]["name"]), obj)
+            key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
+            try:
+                self._index.put(key, obj)
+            except Exception:  # it holds no CPUs; its reconciles report it again and again
+                logger.exception("PodCPUBinding %s/%s is not usable", *key)
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod appeared, changed or went."""
@@ -166,9 +170,8 @@ class PodCPUBindingController:
         """Verdicts on the node's bindings, computed again only if something has changed."""
         if self._index.is_outdated(node) or node not in self._verdicts:
             began = time.monotonic()
-            raw = self._topologies.get(("", node))
             bindings = self._index.of_node(node)
-            verdicts = judge_node(node, None if raw is None else NodeCPUTopology.from_raw(raw), bindings)
+            verdicts = judge_node(node, self._topology_of(node), bindings)
             self._index.mark_judged(node)
             self._verdicts[node] = verdicts
             if len(bindings) > _FEW_BINDINGS:
@@ -180,6 +183,14 @@ class PodCPUBindingController:
                 del self._verdicts[node]
             return verdicts
         return self._verdicts[node]
+
+    def _topology_of(self, node: str) -> NodeCPUTopology | None:
+        raw = self._topologies.get(("", node))
+        try:
+            return None if raw is None else NodeCPUTopology.from_raw(raw)
+        except Exception as error:  # as without one, the node's bindings hold nothing, and their statuses show it
+            logger.warning("NodeCPUTopology %s is not usable: %s: %s", node, type(error).__name__, error)
+            return None
 
     def _pod_of(self, key: tuple[str, str]) -> BoundPod | None:
         pod = _bound(self._pods.get(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.kube import Object, Reflector, Resource, Session
@@ -16,6 +17,7 @@ Trim = Callable[[Object], Object]
 
 NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of the pods that are followed: one that has ended uses nothing, and takes no load."""
+_METADATA = ("namespace", "name", "uid", "resourceVersion")
 _LEAD_AT_ONCE_SECONDS = 1.0
 """A replica that leads within this time reads the cluster once, and not once before and once after its election."""
 
@@ -23,11 +25,15 @@ _LEAD_AT_ONCE_SECONDS = 1.0
 class FollowedKind:
     """One kind: its reflector, and what its changes are given to.
 
+    An error over one object is logged, and costs the handler that raised it that object. An operator that ended over it
+    would end again at each start, as long as the object is there.
+
     Args:
         session: the way to the API server.
         resource: the kind.
-        handlers: what is given each change. An error in one of them ends the process.
-        trim: makes an object smaller before it is held.
+        handlers: what is given each change.
+        trim: makes an object smaller before it is held. Of one over which it fails, the metadata is held that each
+            object has: handlers find that they can't read it.
         field_selector: only these objects; empty for all.
         on_demand: whether the kind is followed only once `demand` is called. A new leader does not wait for it then.
 
@@ -49,7 +55,11 @@ class FollowedKind:
         self._demanded = asyncio.Event()
         self.on_demand = on_demand
         self.reflector = Reflector(
-            session, resource, on_change=self._on_change, trim=trim, field_selector=field_selector or None
+            session,
+            resource,
+            on_change=self._on_change,
+            trim=None if trim is None else partial(self._trimmed, trim),
+            field_selector=field_selector or None,
         )
 
     @property
@@ -68,27 +78,14 @@ class FollowedKind:
         self._demanded.set()
 
     def add(self, handler: OnChange) -> None:
-        """Give each change to this handler, too, after the others. An error in it ends the process."""
+        """Give each change to this handler, too, after the others."""
         self._handlers.append(handler)
 
     def subscribe(self, handler: OnChange) -> None:
-        """Give every object that is there, and from then on each change, to a part that placement does not depend on.
-
-        An error in it costs that part the one object, and nobody else anything.
-        """
-
-        def guarded(old: Object | None, new: Object | None) -> None:
-            try:
-                handler(old, new)
-            except Exception:
-                metadata = (new or old or {}).get("metadata", {})
-                logger.exception(
-                    "%s %s/%s", self.reflector.resource.kind, metadata.get("namespace"), metadata.get("name")
-                )
-
+        """Give every object that is there, and from then on each change, to this handler."""
         for obj in self.reflector.store.values():
-            guarded(None, obj)
-        self._handlers.append(guarded)
+            self._give(handler, None, obj)
+        self._handlers.append(handler)
 
     def problem(self) -> str | None:
         """A readiness check: has this kind been listed?"""
@@ -96,7 +93,25 @@ class FollowedKind:
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:
+            self._give(handler, old, new)
+
+    def _give(self, handler: OnChange, old: Object | None, new: Object | None) -> None:
+        try:
             handler(old, new)
+        except Exception:
+            self._log(new or old or {})
+
+    def _trimmed(self, trim: Trim, obj: Object) -> Object:
+        metadata = {key: obj["metadata"][key] for key in _METADATA if key in obj["metadata"]}
+        try:
+            return trim(obj)
+        except Exception:
+            self._log(obj)
+            return {"metadata": metadata}
+
+    def _log(self, obj: Object) -> None:
+        metadata = obj.get("metadata", {})
+        logger.exception("%s %s/%s", self.reflector.resource.kind, metadata.get("namespace"), metadata.get("name"))
 
 
 class WatchedKinds:

@@ -82,7 +82,10 @@ class ProfileController:
         for obj in objects:
             self._known[obj["metadata"]["name"]] = _read(obj)
         for scheduler_name in {k.settings.scheduler_name for k in self._known.values() if k.settings}:
-            self._put_in_use(scheduler_name)
+            try:
+                self._put_in_use(scheduler_name)
+            except Exception:  # pods of other profiles are placed; its reconcile reports it again and again
+                logger.exception("the SchedulingProfile of schedulerName %s can't be used", scheduler_name)
 
     async def reconcile(self, key: tuple[str, str], obj: Object | None) -> float | None:
         """Put an edit into use, and say so in the status."""
@@ -114,13 +117,18 @@ class ProfileController:
             if due := clock() - counted >= _COUNTS_EVERY_SECONDS:
                 counted = clock()
             for known in list(self._known.values()):
-                state, reported = self._state(known), self._reported.get(known.name)
-                self._count_nodes(known, state)
-                if known.settings and (reported is None or (state != reported if due else is_news(state, reported))):
-                    try:
-                        await self._write(known)
-                    except KubeError as error:
-                        logger.info("SchedulingProfile %s: %s", known.name, error)
+                try:
+                    await self._look_at(known, due=due)
+                except KubeError as error:
+                    logger.info("SchedulingProfile %s: %s", known.name, error)
+                except Exception:  # the other profiles' statuses must have their turn
+                    logger.exception("SchedulingProfile %s", known.name)
+
+    async def _look_at(self, known: _Known, *, due: bool) -> None:
+        state, reported = self._state(known), self._reported.get(known.name)
+        self._count_nodes(known, state)
+        if known.settings and (reported is None or (state != reported if due else is_news(state, reported))):
+            await self._write(known)
 
     def _state(self, known: _Known) -> ProfileState:
         if known.settings is None or self._in_use(known.settings.scheduler_name) != known:
@@ -183,11 +191,12 @@ def _read(obj: Object) -> _Known:
     try:
         settings = ProfileSettings.from_raw(obj["spec"])
         Profile.build(settings)
-    except (KeyError, TypeError, ValueError) as error:
+    except Exception as error:
         # The CRD refuses such a spec; one from before an upgrade may still be there
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         settings, wrong = (
             None,
-            f"spec can't be used: {error}. Correct it; `kubectl explain sprof.spec` describes the fields.",
+            f"spec can't be used: {why}. Correct it; `kubectl explain sprof.spec` describes the fields.",
         )
     return _Known(
         metadata["name"],

@@ -53,10 +53,9 @@ class ReservationController:
     def load(self, objects: Iterable[Object]) -> None:
         """Make every reservation known, with what its status holds, before anything is decided."""
         for obj in objects:
-            if "podSelector" not in obj["spec"]:
-                continue
             try:
-                self._parts.cluster.set_reservation(Reservation.from_raw(obj))
+                if "podSelector" in obj["spec"]:
+                    self._parts.cluster.set_reservation(Reservation.from_raw(obj))
             except Exception:
                 # One that cannot be read holds nothing; its reconciles report it again and again
                 logger.exception("PodReservation %(namespace)s/%(name)s is not usable", obj["metadata"])
@@ -88,8 +87,9 @@ class ReservationController:
                 except KubeError as error:
                     metadata = obj["metadata"]
                     logger.info("PodReservation %s/%s: %s", metadata["namespace"], metadata["name"], error)
-                except (KeyError, TypeError, ValueError):
-                    pass  # it cannot be read, which its reconcile reports
+                except Exception as error:
+                    # It cannot be read, which its reconcile reports
+                    logger.debug("PodReservation %(namespace)s/%(name)s", obj["metadata"], exc_info=error)
 
     async def _look_again(self, obj: Object) -> None:
         metadata = obj["metadata"]

@@ -32,7 +32,11 @@ class NodeRows:
         self._ranks: Ints | None = None
 
     def row(self, name: str) -> int:
-        """The name's row; a name that has none gets one."""
+        """The name's row; a name that has none gets one.
+
+        Raises:
+            TypeError: it is not a text. One such name would keep all names from being put in order.
+        """
         row = self.row_of.get(name)
         return self._add(name) if row is None else row
 
@@ -52,6 +56,8 @@ class NodeRows:
         return self._ranks
 
     def _add(self, name: str) -> int:
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} is not the name of a node")
         self._ranks = None
         if self._free:
             row = self._free.pop()
