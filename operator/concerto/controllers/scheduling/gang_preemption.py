@@ -16,6 +16,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.controllers.runtime.context import Context
+from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
@@ -217,9 +218,12 @@ class GangPreemptionController:
         metrics, victims = self._context.metrics, found.victims
         metrics.preemption_attempts.labels("found").inc()
         metrics.preemption_pdb_violations.inc(victims.violations)
-        self._report(
-            gang, f"preemption: found a potential placement for podgroup, preempting {len(victims.pods)} victims."
-        )
+        message = f"preemption: found a potential placement for podgroup, preempting {len(victims.pods)} victims."
+        for pod in gang.members:
+            text = self._parts.reporter.note_preemption(pod.uid, message)
+            self._context.recorder.record(
+                pod_subject(pod), type="Warning", reason="FailedScheduling", action="Scheduling", note=text
+            )
         self._idle.pop(gang.key, None)
         self._withdraw([pod for pod in gang.members if pod.uid not in found.nodes])
         for pod in gang.members:

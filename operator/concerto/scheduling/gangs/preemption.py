@@ -7,7 +7,7 @@ the victims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -56,16 +56,15 @@ class GangPreemption:
         generator: breaks ties between nodes.
 
     Attributes:
-        possible: how many pods may go.
+        possible: how many pods may go; known after the first call.
     """
 
     def __init__(
         self, cluster: ClusterState, gang: Gang, profile: Profile, now: float, generator: np.random.Generator
     ) -> None:
+        self.possible = 0
         self._asked = _Asked(cluster, gang, profile, now)
         self._generator = generator
-        self._possible = list(_possible(self._asked))
-        self.possible = len(self._possible)
 
     def find(self, limit: int, is_out_of_time: Callable[[], bool]) -> RoomForGang | None:
         """Whom to evict; None if the gang would not fit though so many went, or fits already.
@@ -77,7 +76,10 @@ class GangPreemption:
         Raises:
             OutOfTime: the time was too short.
         """
-        asked, possible = self._asked, self._possible[:limit]
+        asked = self._asked
+        possible = _possible(asked, is_out_of_time)
+        self.possible = len(possible)
+        possible = possible[:limit]
 
         def place() -> Mapping[str, str]:
             decisions = place_gang(
@@ -121,22 +123,25 @@ class _Asked:
         return [(plugin, state) for plugin in asked if (state := plugin.prepare(query)) is not None]
 
 
-def _possible(asked: _Asked) -> Iterator[tuple[PodView, int]]:
+def _possible(asked: _Asked, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
     """The pods that may go and their rows, those of the nodes whose pods matter least first."""
     cluster, priority = asked.cluster, asked.gang.members[0].priority
-    rows = np.flatnonzero(_rows_that_may_help(asked) & (cluster.pods_on.lowest_priority[: cluster.size] < priority))
+    may_help = _rows_that_may_help(asked, is_out_of_time)
+    rows = np.flatnonzero(may_help & (cluster.pods_on.lowest_priority[: cluster.size] < priority))
     by_row = {row: [pod for pod in cluster.pods_on.on(row) if pod.priority < priority] for row in rows.tolist()}
     order = sorted((max(pod.priority for pod in pods), len(pods), row) for row, pods in by_row.items())
-    for _, _, row in order:
-        # The deletion of a mirror pod makes no room, and a pod that is only assumed may end up on another node
-        yield from ((pod, row) for pod in by_row[row] if not pod.mirror and cluster.is_bound(pod.uid))
+    in_order = ((pod, row) for _, _, row in order for pod in by_row[row])
+    # The deletion of a mirror pod makes no room, and a pod that is only assumed may end up on another node
+    return [(pod, row) for pod, row in in_order if not pod.mirror and cluster.is_bound(pod.uid)]
 
 
-def _rows_that_may_help(asked: _Asked) -> Bools:
+def _rows_that_may_help(asked: _Asked, is_out_of_time: Callable[[], bool]) -> Bools:
     """Rows that take pods of the gang, but for what the eviction of pods changes and is to change."""
     cluster, every = asked.cluster, slice(0, asked.cluster.size)
     may_help: Bools = np.zeros(cluster.size, dtype=np.bool_)
     for pod in {asked.alike(pod): pod for pod in asked.gang.members}.values():
+        if is_out_of_time():
+            raise OutOfTime
         passes: Bools = cluster.nodes.exists[every].copy()
         for plugin, state in asked.prepared(pod, lambda reach: reach is Reach.NOWHERE):
             passes &= plugin.check(state, every) == 0
@@ -233,6 +238,8 @@ class _Trial:
         for pod, row in placed:
             alike = asked.alike(pod)
             if alike not in filters:
+                if self._is_out_of_time():
+                    raise OutOfTime
                 filters[alike] = asked.prepared(pod, lambda reach: reach is not Reach.NOWHERE)
             checks.setdefault((row, alike), _Check(pod, row, filters[alike]))
         for check in checks.values():
