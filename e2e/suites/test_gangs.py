@@ -39,6 +39,12 @@ def operator(concerto_cluster: Cluster, failpoint: Failpoint) -> Iterator[Proces
             "value": 1000, "preemptionPolicy": "Never",
         }
     )  # fmt: skip
+    plane.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "test-preempts"},
+            "value": 1000,
+        }
+    )  # fmt: skip
     process = operator_process(plane, plane.work_dir, "operator-gangs", QUICK_LEASE, restarts=True)
     failpoint.add_to(process)
     nodes = hollow_nodes(plane, NODES, "--api-only", "--max-pods", "50", "--prefix", "gang")
@@ -46,11 +52,11 @@ def operator(concerto_cluster: Cluster, failpoint: Failpoint) -> Iterator[Proces
         yield process
 
 
-def pod_group(namespace: str, name: str, min_count: int) -> dict[str, Any]:
+def pod_group(namespace: str, name: str, min_count: int, **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}} | spec,
     }  # fmt: skip
 
 
@@ -146,6 +152,20 @@ def test_a_gang_that_does_not_fit_takes_nothing_and_small_pods_pass(concerto_clu
     assert len(bound(cluster, namespace, "g-", 6)) == 6
 
 
+def test_room_is_made_for_a_whole_gang_and_only_as_much_as_it_needs(concerto_cluster, operator, namespace):
+    cluster = concerto_cluster
+    eventually("the nodes are empty", lambda: not pods_on_nodes(cluster))
+    cluster.apply(*(pod(namespace, f"low-{i}") for i in range(8)))
+    bound(cluster, namespace, "low-", 8)
+    vip = {"priorityClassName": "test-preempts"}
+    cluster.apply(pod_group(namespace, "large", 9, **vip), *gang(namespace, "large", 9, **vip))
+    text = "the eviction of pods of lower priority would not let the PodGroup fit."
+    eventually("nobody would help", lambda: text in pod_condition(cluster, namespace, "large-0")["message"])
+    cluster.apply(pod_group(namespace, "g", 5, **vip), *gang(namespace, "g", 5, **vip))
+    assert len(set(bound(cluster, namespace, "g-", 5).values())) == NODES
+    assert len(nodes_of(cluster, namespace, "low-")) == 3
+
+
 def test_groups_that_nobody_can_place_cost_only_themselves(concerto_cluster, operator, namespace):
     cluster = concerto_cluster
     many = [pod_group(namespace, f"few-{i}", 3) for i in range(20)]
@@ -167,9 +187,12 @@ def test_groups_that_nobody_can_place_cost_only_themselves(concerto_cluster, ope
 def test_no_gang_is_left_half_bound_where_the_operator_dies(
     concerto_cluster, operator, failpoint, namespace, point, say
 ):
-    cluster = concerto_cluster
+    cluster, wanted = concerto_cluster, TURNS or 1
     name, times = point.split()
-    for turn in range(TURNS or 1):
+    reached = turn = 0
+    while reached < wanted:
+        turn += 1
+        assert turn <= 3 * wanted, f"{point} was reached in {reached} of {turn - 1} turns"
         # Beside pods of another test, the gang takes uneven parts of the nodes, and its rivals find less room
         eventually("the nodes are empty", lambda: not pods_on_nodes(cluster))
         of = f"g{turn}"
@@ -177,7 +200,13 @@ def test_no_gang_is_left_half_bound_where_the_operator_dies(
         failpoint.set(name, times=int(times))
         rivals = [pod(namespace, f"vip{turn}-{i}", priorityClassName="test-vip") for i in range(8)]
         cluster.apply(pod_group(namespace, of, LARGE_GANG), *gang(namespace, of, LARGE_GANG, cpu="100m"))
-        eventually(f"{point} is reached", failpoint.is_reached, PATIENCE_SECONDS)
+        # A binding whose answer did not come in time does not count, so on a busy machine the gang may come through
+        eventually(
+            f"{point} is reached, or all are bound",
+            lambda of=of: failpoint.is_reached() or len(nodes_of(cluster, namespace, f"{of}-")) == LARGE_GANG,
+        )
+        reached += failpoint.is_reached()
+        failpoint.clear()
         # The successor finds pods of a higher priority that would take all the room
         cluster.apply(*rivals)
 

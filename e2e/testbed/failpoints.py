@@ -29,6 +29,10 @@ class Failpoint:
         pending.write_text(f"{point} {action} {times}")
         pending.rename(self.file)
 
+    def clear(self) -> None:
+        """No process ends or stops any more."""
+        self.file.unlink(missing_ok=True)
+
     def is_reached(self) -> bool:
         """Whether a process has ended or stopped there."""
         return not self.file.exists()
