@@ -114,3 +114,17 @@ def test_a_pod_that_mounts_a_claim_twice_uses_it_once():
     state = plugin.prepare(query(cluster, pod("new", **mounts("data"))))
     plugin.remove_pod(state, twice, 0)
     assert plugin.check(state, slice(0, cluster.size)).tolist() == [0, 0]
+
+
+def test_a_claim_for_one_pod_that_two_use_is_free_when_both_have_gone():
+    plugin = VolumeRestrictions()
+    first, second = (pod(name, nodeName="n1", **mounts("data")) for name in ("first", "second"))
+    cluster = store(cluster_state(NODES, [first, second]), ONE_POD)
+    state = plugin.prepare(query(cluster, pod("new", **mounts("data"))))
+    every = slice(0, cluster.size)
+    plugin.remove_pod(state, first, 0)
+    assert plugin.check(state, every).tolist() == [2, 2]
+    plugin.remove_pod(state, second, 0)
+    assert plugin.check(state, every).tolist() == [0, 0]
+    plugin.add_pod(state, first, 0)
+    assert plugin.check(state, every).tolist() == [2, 2]

@@ -157,9 +157,9 @@ def test_claims_in_use(shared):
     claims = mounts("data") if shared else mounts(ephemeral=["data"])
     cluster = cluster_with(pods=[pod("p", nodeName="n1", **claims)])
     users = cluster.volumes.use.users
-    assert users.is_used(DATA) is shared, "a claim that belongs to one pod is no other pod's"
+    assert users.number_of_pods(DATA) == shared, "a claim that belongs to one pod is no other pod's"
     cluster.remove_pod("uid-p")
-    assert not users.is_used(DATA)
+    assert users.number_of_pods(DATA) == 0
 
 
 def test_room_for_new_volumes_follows_capacities_and_labels_of_nodes():

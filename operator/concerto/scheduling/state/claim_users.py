@@ -28,9 +28,9 @@ class ClaimUsers:
         """All claims that a pod on a node uses."""
         return list(self._claims)
 
-    def is_used(self, claim: ClaimKey) -> bool:
-        """Whether a pod on some node names the claim in its volumes."""
-        return claim in self._named
+    def number_of_pods(self, claim: ClaimKey) -> int:
+        """How many pods on nodes name the claim in their volumes."""
+        return self._named[claim]
 
     def rows_in_conflict(self, disk: Disk) -> Ints:
         """The rows with a pod whose disk a node cannot have beside this one."""

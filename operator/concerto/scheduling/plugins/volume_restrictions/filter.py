@@ -30,7 +30,7 @@ class _State:
         disks: the pod's, by what identifies them: two pods may have a thousand each.
         conflicts: by row, disks of pods there that the node cannot have beside the pod's.
         claims: the pod's claims that only one pod may use.
-        users: how many of them another pod uses.
+        users: how many other pods use them, added up.
         refusal: why the pod can go nowhere; empty if it can.
     """
 
@@ -68,7 +68,7 @@ class VolumeRestrictions(CountsPods, FilterDefaults):
         disks: dict[DiskKey, list[Disk]] = {}
         for disk in pod.volumes.disks:
             disks.setdefault(disk.key, []).append(disk)
-        users = sum(volumes.use.users.is_used(claim) for claim in claims)
+        users = sum(volumes.use.users.number_of_pods(claim) for claim in claims)
         return _State(disks, conflicts, claims, users, refusal)
 
     def pod_refusal(self, state: _State) -> str:
