@@ -129,7 +129,13 @@ NOT_FOUND = {
     "a pod that no node takes, refused for its requests first": (
         cluster_of(on("v", "a", LOW, "4"), on("w", "b", LOW, "4")),
         asking(HIGH, "1", workloadRef={"name": "w", "podGroup": "g"}),
-        "0/2 nodes are available: 2 Preemption is not helpful for scheduling.",
+        "0/2 nodes are available: 2 pod has workload reference, which Concerto does not evaluate.",
+    ),
+    "a node without room that lacks what no eviction gives it": (
+        cluster_of(on("v", "a", LOW, "4"), on("w", "b", LOW, "4"), on("o", "c", HIGH, "4"), nodes="abc"),
+        asking(HIGH, "1", hostNetwork=True, hostUsers=False),
+        "0/3 nodes are available: 1 No preemption victims found for incoming pod, "
+        "2 node(s) didn't match Pod's required features.",
     ),
     "measured capacity, of equal priority": (
         cluster_of(on("v", "a"), on("w", "b"), room=1.0),

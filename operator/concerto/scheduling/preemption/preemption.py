@@ -62,16 +62,18 @@ class Preemption:
         self._cluster = cluster
         exists = cluster.nodes.exists[: cluster.size]
         self._nodes = int(np.count_nonzero(exists))
-        hopeful = diagnose(query, filters).resolvable
-        hopeful = hopeful[_passes(filters, hopeful, profile.settings.preemption.measured_capacity)]
-        self._hopeful = {cluster.names[row] for row in hopeful}
-        lower = cluster.pods_on.lowest_priority[hopeful] < pod.priority
-        self._without_victims = int(np.count_nonzero(~lower))
+        resolvable = diagnose(query, filters).resolvable
+        passes = _passes(filters, resolvable, profile.settings.preemption.measured_capacity)
+        self._hopeful = {cluster.names[row] for row in resolvable[passes]}
+        lower = cluster.pods_on.lowest_priority[resolvable] < pod.priority
+        self._refused = _refused_for_good(filters, resolvable[lower & ~passes])
+        self._refused[NO_VICTIMS] = int(np.count_nonzero(~lower))
+        self._refused[NOT_HELPFUL] += self._nodes - len(resolvable)
         self._is_patient = now - pod.created < PATIENCE_SECONDS
         self._pass_soon: Bools = np.zeros(cluster.size, dtype=np.bool_)
         if self._is_patient or cluster.nominations:
             self._pass_soon = exists & _pass_soon(query, filters, self._feasibility.feasible)
-        rows = hopeful[lower]
+        rows = resolvable[lower & passes]
         names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
         self._look = NodeLook(cluster, profile, now)
         self._search = CandidateSearch(names, self._look)
@@ -128,10 +130,7 @@ class Preemption:
         return len(found.victims.pods) if isinstance(found, Candidate) else None
 
     def _message(self) -> str:
-        reasons = Counter(self._search.refusals())
-        reasons[NO_VICTIMS] += self._without_victims
-        reasons[NOT_HELPFUL] += self._nodes - len(self._hopeful)
-        return _not_found(self._nodes, reasons)
+        return _not_found(self._nodes, self._refused + Counter(self._search.refusals()))
 
 
 def outcome_without_search(cluster: ClusterState, pod: PodView, diagnosis: Diagnosis) -> Outcome | None:
@@ -162,6 +161,19 @@ def _passes(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) 
         if plugin.reach is Reach.NOWHERE or (plugin.by_measurement and measured_capacity == "Never"):
             passes &= plugin.check(state, rows) == 0
     return passes
+
+
+def _refused_for_good(filters: Prepared, rows: Ints) -> Counter[str]:
+    """Why these rows refuse the pod whatever leaves them, beside what the eviction of pods could mend."""
+    reasons: Counter[str] = Counter()
+    for plugin, state in filters:
+        if plugin.reach is Reach.NOWHERE:
+            codes = plugin.check(state, rows)
+            refused = codes != 0
+            reasons.update(plugin.reasons(state, rows[refused], codes[refused]))
+            rows = rows[~refused]
+    reasons[NOT_HELPFUL] = len(rows)
+    return reasons
 
 
 def _pass_soon(query: Query, filters: Prepared, feasible: Bools) -> Bools:
