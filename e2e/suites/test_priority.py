@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 import pytest
@@ -225,6 +226,36 @@ def test_two_schedulers_do_not_evict_pods_for_each_other_without_end(concerto_cl
         plane.stop_scheduler()
 
 
+def test_of_two_schedulers_pods_that_are_nominated_for_one_node_each_gets_it_in_turn(
+    concerto_cluster, operator, namespace
+):
+    plane = require_local_plane(concerto_cluster)
+    slow = {"terminationGracePeriodSeconds": 30}
+    fill(plane, namespace, pod(namespace, "low", "low", "4", **slow), pod(namespace, "other", "high", "4"))
+    node = node_of(plane, namespace, "low")
+
+    def nominated(name: str) -> bool:
+        return bool(pods_in(plane, namespace)[name]["status"].get("nominatedNodeName") == node)
+
+    plane.start_scheduler()
+    try:
+        plane.apply(pod(namespace, "ours", "high", "4"))
+        eventually("ours is nominated", lambda: nominated("ours"))
+        plane.apply(pod(namespace, "theirs", "high", "4", schedulerName="default-scheduler"))
+        eventually("so is theirs", lambda: nominated("theirs"))
+        waiting = {"ours", "theirs"}
+        before = "low"
+        while waiting:
+            plane.kubectl("delete", "pod", "-n", namespace, before, "--grace-period=0", "--force")
+            before = eventually(
+                "one is placed", lambda: next((name for name in waiting if node_of(plane, namespace, name) == node), "")
+            )
+            waiting.remove(before)
+        assert "other" in pods_in(plane, namespace)
+    finally:
+        plane.stop_scheduler()
+
+
 STEPS = (
     "before-nomination", "after-nomination", "before-disruption-target", "after-disruption-target", "before-eviction",
     "after-eviction",
@@ -234,9 +265,22 @@ POINTS = STEPS * TURNS if TURNS else ("after-nomination", "after-eviction")
 """All steps by hand (`make chaos`); by default the two between which most can be lost."""
 
 
+@pytest.fixture(scope="module")
+def placed_after(say: Callable[[str], None]) -> Iterator[list[float]]:
+    """For each preemption that was cut off and finished, how long its pod has waited, in seconds."""
+    seconds: list[float] = []
+    yield seconds
+    if seconds:
+        say(
+            f"preemptions cut off by SIGKILL: {len(seconds)} of {len(POINTS)} were finished, and only pods of the node "
+            f"that was made free were evicted; the pod is placed after {median(seconds):.0f} s (median), "
+            f"{max(seconds):.0f} s at most"
+        )
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_preemption_that_was_cut_off_is_finished_where_it_was_begun(
-    concerto_cluster, operator, namespace, failpoint, point
+    concerto_cluster, operator, namespace, failpoint, placed_after, point
 ):
     cluster = concerto_cluster
     nodes = fill(cluster, namespace, *(pod(namespace, f"low-{i}", "low", "2") for i in range(2 * NODES)))
@@ -244,5 +288,8 @@ def test_a_preemption_that_was_cut_off_is_finished_where_it_was_begun(
     cluster.apply(pod(namespace, "high", "high", "4"))
     eventually(f"{point} is reached", failpoint.is_reached, PATIENCE_SECONDS)
     node = eventually("it is placed", lambda: node_of(cluster, namespace, "high"), PATIENCE_SECONDS)
-    left = set(pods_in(cluster, namespace)) - {"high"}
-    assert left == {name for name, where in nodes.items() if where != node}, "only the pods of its node were evicted"
+    found = pods_in(cluster, namespace)
+    assert set(found) - {"high"} == {name for name, where in nodes.items() if where != node}, (
+        "only the pods of its node were evicted"
+    )
+    placed_after.append(_placed_after(found["high"]) or 0.0)

@@ -54,7 +54,8 @@ class Nominations:
         """Other pods that are nominated for the node, and that the pod has to leave room to.
 
         Of pods that have the same priority and are both nominated for it, the later one leaves room to the earlier one,
-        by creation as in the queue. kube-scheduler has each leave room to the other, so that neither gets it.
+        by creation as in the queue. kube-scheduler has each of its own leave room to the other, so that neither gets
+        it; it does not see nominations of other schedulers' pods.
         """
         others = [other for other in self.of_priority(pod.priority).get(node, ()) if other.uid != pod.uid]
         if self.node_of(pod.uid) != node:
