@@ -24,6 +24,8 @@ POINTS = ("after-store 1", "before-gang 1", "before-binding 3", "after-binding 2
 """Where the operator dies, and at which time that it gets there."""
 SAMPLE = ("after-binding 2",)
 """Where it dies without ``CONCERTO_FAILPOINT_TURNS``."""
+STEPS = ("before-nomination", "after-nomination", "before-disruption-target", "before-eviction", "after-eviction")
+"""Where the operator dies, at the second time that it gets there, while it makes room for a gang."""
 LARGE_GANG = 60
 """More pods than are bound at a time: when the operator dies between two bindings, some have not been sent."""
 
@@ -225,4 +227,25 @@ def test_no_gang_is_left_half_bound_where_the_operator_dies(
         say(f"{point}, turn {turn}: {got} of {LARGE_GANG} pods are bound after the recovery, before there is more room")
         cluster.kubectl("delete", "pod", "-n", namespace, *(each["metadata"]["name"] for each in rivals), "--force")
         bound(cluster, namespace, f"{of}-", LARGE_GANG)
+        cluster.kubectl("delete", "pod", "-n", namespace, "--all", "--grace-period=0", "--force")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not TURNS, reason="by hand: make chaos")
+@pytest.mark.parametrize("step", STEPS)
+def test_room_for_a_gang_is_made_where_it_was_begun_and_no_more_than_it_needs(
+    concerto_cluster, operator, failpoint, namespace, step
+):
+    cluster, vip = concerto_cluster, {"priorityClassName": "test-preempts"}
+    for turn in range(TURNS):
+        eventually("the nodes are empty", lambda: not pods_on_nodes(cluster))
+        operator.wait_ready()
+        low, of = f"low{turn}", f"g{turn}"
+        cluster.apply(*(pod(namespace, f"{low}-{i}") for i in range(8)))
+        bound(cluster, namespace, f"{low}-", 8)
+        failpoint.set(step, times=2)
+        cluster.apply(pod_group(namespace, of, 5, **vip), *gang(namespace, of, 5, **vip))
+        eventually(f"{step} is reached", failpoint.is_reached)
+        bound(cluster, namespace, f"{of}-", 5)
+        assert len(nodes_of(cluster, namespace, f"{low}-")) == 3
         cluster.kubectl("delete", "pod", "-n", namespace, "--all", "--grace-period=0", "--force")
