@@ -7,12 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 GROUP = "[sig-scheduling] "
-_FOR_A_GANG = "Concerto evicts no pod for a pod of a gang, and does not evaluate disruptionMode (docs/gangs.md)"
-_BY_GROUP = "WorkloadAwarePreemption [FeatureGate:GenericWorkload] workload-aware preemption should preempt"
-LEFT_OUT: dict[str, str] = {
-    f"{_BY_GROUP} entire group with All disruption mode by a pod group": _FOR_A_GANG,
-    f"{_BY_GROUP} partial group with Single disruption mode by a pod group": _FOR_A_GANG,
-}
+LEFT_OUT: dict[str, str] = {}
 """Tests that are not run with Concerto, by how their names begin, and why."""
 
 _FAILED = {"failed", "panicked", "timedout", "interrupted", "aborted"}

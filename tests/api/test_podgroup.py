@@ -36,5 +36,5 @@ def test_a_trimmed_group_reads_the_same():
     trimmed = trim_pod_group(raw | {"metadata": raw["metadata"] | {"annotations": {"a": "b" * 1000}}})
     assert PodGroup.from_raw(trimmed) == PodGroup.from_raw(raw)
     assert "annotations" not in trimmed["metadata"]
-    assert "disruptionMode" not in trimmed["spec"]
+    assert PodGroup.from_raw(trimmed).disrupted_as_a_whole
     assert [c["type"] for c in trimmed["status"]["conditions"]] == ["PodGroupInitiallyScheduled"]

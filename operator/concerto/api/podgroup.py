@@ -15,7 +15,10 @@ GroupKey = tuple[str, str]
 INITIALLY_SCHEDULED = "PodGroupInitiallyScheduled"
 """Condition that says whether the group has been scheduled; once it is True, it stays so."""
 _METADATA = ("namespace", "name", "uid", "resourceVersion", "generation")
-_SPEC = ("schedulingPolicy", "priority", "schedulingConstraints", "parentCompositePodGroupName", "resourceClaims")
+_SPEC = (
+    "schedulingPolicy", "priority", "disruptionMode", "schedulingConstraints", "parentCompositePodGroupName",
+    "resourceClaims",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class PodGroup:
         priority: of the group, which its pods have to share; None where nothing has set it.
         unsupported: the fields that Concerto does not evaluate.
         scheduled: status, reason and message of the condition ``PodGroupInitiallyScheduled``; empty without it.
+        disrupted_as_a_whole: whether all of its pods are evicted if one is (``disruptionMode`` ``all``).
     """
 
     namespace: str
@@ -42,6 +46,7 @@ class PodGroup:
     priority: int | None = None
     unsupported: tuple[str, ...] = ()
     scheduled: tuple[str, str, str] = ("", "", "")
+    disrupted_as_a_whole: bool = False
 
     @property
     def key(self) -> GroupKey:
@@ -69,6 +74,7 @@ class PodGroup:
             spec.get("priority"),
             tuple(field for field, present in named.items() if present),
             (condition.get("status", ""), condition.get("reason", ""), condition.get("message", "")),
+            "all" in (spec.get("disruptionMode") or {}),
         )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
 from concerto.kube import KubeError
+from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.gangs.gang import Gang, gang_of
 from concerto.scheduling.gangs.preemption import GangPreemption, OutOfTime, RoomForGang
 from concerto.scheduling.preemption.eligibility import why_not_eligible
@@ -229,25 +230,25 @@ class GangPreemptionController:
         for pod in gang.members:
             if pod.uid in found.nodes:
                 self._cluster.nominations.nominate(pod, found.nodes[pod.uid])
-        self._making_room.begin(_name(gang.key), (victim.uid for victim in victims.pods))
-        self._spawn(self._make_room(gang, found))
+        evicted = with_whole_gangs(self._cluster, victims.pods, gang.members[0].priority)
+        self._making_room.begin(_name(gang.key), (victim.uid for victim in evicted))
+        self._spawn(self._make_room(gang, found.nodes, evicted))
 
-    async def _make_room(self, gang: Gang, found: RoomForGang) -> None:
+    async def _make_room(self, gang: Gang, nodes: Mapping[str, str], victims: Sequence[PodView]) -> None:
         """Nominate its pods, and evict the victims; stop, and decide afresh, if the API server does not take it."""
-        pods = [pod for pod in gang.members if pod.uid in found.nodes]
+        pods = [pod for pod in gang.members if pod.uid in nodes]
         are_nominated = False
         try:
-            written = await asyncio.gather(*(self._writes.nominate(pod, found.nodes[pod.uid]) for pod in pods))
+            written = await asyncio.gather(*(self._writes.nominate(pod, nodes[pod.uid]) for pod in pods))
             are_nominated = all(written)
             if not are_nominated:
                 self._making_room.forget(_name(gang.key))
                 return
             nominations, priority = self._cluster.nominations, pods[0].priority
-            lower = [pod for node in {*found.nodes.values()} for pod in nominations.lower_than(priority, node)]
-            victims = [victim for victim in found.victims.pods if not victim.deleting]
+            lower = [pod for node in {*nodes.values()} for pod in nominations.lower_than(priority, node)]
             await all_of(
                 *(self._writes.withdraw(each) for each in lower),
-                *(self._evict(each, pods, found.nodes) for each in victims),
+                *(self._evict(each, pods, nodes) for each in victims if not each.deleting),
             )
         except (KubeError, NotNeeded) as error:
             if isinstance(error, KubeError):

@@ -19,6 +19,7 @@ from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
 from concerto.kube import KubeError
+from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
 from concerto.scheduling.preemption.preemption import Outcome, Preemption, outcome_without_search
 from concerto.scheduling.reasons import Diagnosis
@@ -226,10 +227,11 @@ class PreemptionController:
 
     def _begin(self, pod: PodView, candidate: Candidate) -> None:
         self._cluster.nominations.nominate(pod, candidate.node)
-        self._making_room.begin(pod.uid, (victim.uid for victim in candidate.victims.pods))
-        self._spawn(self._make_room(pod, candidate))
+        victims = with_whole_gangs(self._cluster, candidate.victims.pods, pod.priority)
+        self._making_room.begin(pod.uid, (victim.uid for victim in victims))
+        self._spawn(self._make_room(pod, candidate, victims))
 
-    async def _make_room(self, pod: PodView, candidate: Candidate) -> None:
+    async def _make_room(self, pod: PodView, candidate: Candidate, victims: Sequence[PodView]) -> None:
         """Nominate the pod, and evict its victims; stop, and decide afresh, if the API server does not take it."""
         is_nominated = False
         try:
@@ -238,10 +240,9 @@ class PreemptionController:
                 self._making_room.forget(pod.uid)
                 return
             lower = self._cluster.nominations.lower_than(pod.priority, candidate.node)
-            victims = [victim for victim in candidate.victims.pods if not victim.deleting]
             await all_of(
                 *(self._writes.withdraw(each) for each in lower),
-                *(self._evict(each, pod, candidate.node) for each in victims),
+                *(self._evict(each, pod, candidate.node) for each in victims if not each.deleting),
             )
         except (KubeError, NotNeeded) as error:
             if isinstance(error, KubeError):

@@ -1,0 +1,30 @@
+"""Gangs that are only evicted as a whole (``disruptionMode: {all: {}}``). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from concerto.api.pod import PodView
+from concerto.scheduling.state.cluster import ClusterState
+
+
+def with_whole_gangs(cluster: ClusterState, victims: Iterable[PodView], priority: int) -> list[PodView]:
+    """The victims, and all other pods of lower priority on nodes of the PodGroups that are only evicted as a whole.
+
+    Args:
+        cluster: the cluster.
+        victims: pods that are to be evicted.
+        priority: of the pods that they are evicted for.
+    """
+    groups = cluster.pod_groups
+    found = {pod.uid: pod for pod in victims}
+    keys = {(pod.namespace, pod.group) for pod in found.values() if pod.group}
+    for key in sorted(keys):
+        group = groups.get(key)
+        if group is not None and group.disrupted_as_a_whole:
+            found |= _on_nodes(cluster, groups.members(key), priority)
+    return list(found.values())
+
+
+def _on_nodes(cluster: ClusterState, members: Mapping[str, PodView], priority: int) -> dict[str, PodView]:
+    return {uid: pod for uid, pod in members.items() if pod.priority < priority and cluster.is_bound(uid)}
