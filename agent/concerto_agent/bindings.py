@@ -78,12 +78,13 @@ class Outcome:
     """How a grant stands on the node.
 
     Attributes:
-        cpus: what the kernel lets the pod's containers use; None while it has no containers.
+        cpus: what the kernel lets the pod's containers use, its sandbox among them; None while it has none of these.
         mems: likewise.
         exact: all containers have just what was granted.
         intruder: what still has CPUs of the grant; empty if nothing has.
         error: what the kernel refused; empty if it refused nothing.
         fit: whether the pod uses its CPUs as its workload type says; None as long as that is not known.
+        started: whether one of the containers that the CPUs are for is known to run: a sandbox alone runs no program.
     """
 
     cpus: Numbers | None = None
@@ -92,6 +93,7 @@ class Outcome:
     intruder: str = ""
     error: str = ""
     fit: Condition | None = None
+    started: bool = True
 
 
 def build_agent_status(
@@ -107,6 +109,8 @@ def build_agent_status(
         at: RFC 3339 time of the last write to the pod's cgroups; None if there was none.
         now: RFC 3339 time of this look.
     """
+    before = obj.get("status") or {}
+    same_pod = (before.get("applied") or {}).get("podUID") == claim.pod_uid
     applied: Object = {"podUID": claim.pod_uid}
     if isinstance(said, Refusal) or grant is None:
         assert isinstance(said, Refusal)
@@ -116,15 +120,15 @@ def build_agent_status(
             _kubelet(said),
         ]
     else:
-        conditions = [_prepared(claim, grant, said), _applied(claim, said), _kubelet(None)]
-        if said.cpus is not None:
+        # Between the end of a container and its next start the pod is pinned as before
+        started = said.started or (same_pod and _was_applied(before, claim))
+        conditions = [_prepared(claim, grant, said), _applied(claim, said, started), _kubelet(None)]
+        if said.cpus is not None and started:
             applied |= {"cpus": format_cpu_list(said.cpus), "mems": format_cpu_list(said.mems)}
             if at is not None:
                 applied["at"] = at
         if said.fit is not None:
             conditions.append(said.fit)
-    before = obj.get("status") or {}
-    same_pod = (before.get("applied") or {}).get("podUID") == claim.pod_uid
     # What was seen of the pod stays until more is seen; an agent that has just started has seen nothing
     stay = OWN_CONDITIONS if same_pod and claim.workload_type else OWN_CONDITIONS[:-1]
     mine = [c for c in before.get("conditions") or () if c["type"] in stay]
@@ -157,7 +161,12 @@ def _prepared(claim: Claim, grant: Grant, said: Outcome) -> Condition:
     return Condition("Prepared", "True", "Held", f"CPUs {cpus} are held for pod {claim.pod_uid}{kept}.")
 
 
-def _applied(claim: Claim, said: Outcome) -> Condition:
+def _was_applied(status: Mapping[str, Any], claim: Claim) -> bool:
+    applied = find_condition(status.get("conditions"), "Applied") or {}
+    return applied.get("status") == "True" and applied.get("observedGeneration") == claim.generation
+
+
+def _applied(claim: Claim, said: Outcome, started: bool) -> Condition:
     if said.error:
         return Condition("Applied", "False", "Refused", f"The kernel refuses the CPUs: {said.error}.")
     if said.intruder:
@@ -171,4 +180,6 @@ def _applied(claim: Claim, said: Outcome) -> Condition:
         text = f"The containers have CPUs {has} and memory nodes {format_cpu_list(said.mems)}, not CPUs {wanted}"
         mems = f" and memory nodes {format_cpu_list(claim.mems)}" if claim.mems else ""
         return Condition("Applied", "False", "NotAsGranted", f"{text}{mems}.")
+    if not started:
+        return Condition("Applied", "Unknown", "NoContainers", "None of the pod's containers runs on the node yet.")
     return Condition("Applied", "True", "Applied", f"All containers run on CPUs {format_cpu_list(said.cpus)}.")

@@ -139,6 +139,7 @@ class PodCgroups:
         limit: the cpuset of the cgroup above it.
         cpusets: by path: the pod's own first, each before those below it.
         others: paths of containers that the pod's grant is not for.
+        sandbox_only: whether no container is known to run yet, so that all its cgroups may be the sandbox's.
         unread: which of its cgroups are left out, because they are too many; empty if none is. By the kernel's rules
             they have no CPU that the cgroup above them, which is not left out, does not have.
     """
@@ -147,6 +148,7 @@ class PodCgroups:
     limit: Cpuset
     cpusets: Mapping[str, Cpuset]
     others: frozenset[str] = frozenset()
+    sandbox_only: bool = False
     unread: str = ""
 
     @property

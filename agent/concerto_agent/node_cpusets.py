@@ -62,7 +62,7 @@ class NodeCpusets:
         settings: PinningSettings,
         wall: Callable[[], float],
         quotas: PodQuotas | None = None,
-        names: Callable[[str], Mapping[str, str]] = lambda uid: {},
+        names: Callable[[str], Mapping[str, str]] | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -74,7 +74,8 @@ class NodeCpusets:
             settings: how to write.
             wall: seconds since the epoch.
             quotas: lifts and puts back CPU quotas; None: they are left alone.
-            names: of a pod's running containers, by their IDs, as far as they are known; takes the pod's UID.
+            names: of a pod's running containers, by their IDs, as far as they are known; takes the pod's UID. None:
+                every cgroup counts as a container's.
         """
         self.grants: dict[str, Grant] = {}
         self.outcomes: dict[str, Outcome] = {}
@@ -264,12 +265,14 @@ class NodeCpusets:
     def _with_others(self, uid: str, pod: PodCgroups) -> PodCgroups:
         """With the containers that its grant is not for; it is for those whose names are not known yet."""
         grant = self.grants.get(uid)
-        if grant is None or not grant.claim.containers:
-            return replace(pod, others=frozenset()) if pod.others else pod
+        if grant is None or self._names is None:
+            return replace(pod, others=frozenset(), sandbox_only=False)
         names = self._names(uid)
         called = {path: names.get(container_id(path.rpartition("/")[2]) or "") for path in pod.containers}
-        others = frozenset(path for path, name in called.items() if name and name not in grant.claim.containers)
-        return replace(pod, others=others)
+        meant = grant.claim.containers
+        others = frozenset(path for path, name in called.items() if name and meant and name not in meant)
+        sandbox_only = not any(name and path not in others for path, name in called.items())
+        return replace(pod, others=others, sandbox_only=sandbox_only)
 
     def _write(self, pods: dict[str, PodCgroups], plan: Mapping[str, Sequence[Write]]) -> dict[str, str]:
         """Write, and read back what the kernel made of it; what it refused, by UID."""
@@ -330,7 +333,7 @@ class NodeCpusets:
         claim = self.grants[uid].claim
         memory = pod.memory_of(claim)
         as_wished = cpus == claim.cpus and (self._rule.mems or not memory or mems == memory)
-        return Outcome(cpus, mems, same and as_wished, blocked, error)
+        return Outcome(cpus, mems, same and as_wished, blocked, error, started=not pod.sandbox_only)
 
 
 def _with_unread(error: str, pod: PodCgroups | None) -> str:
@@ -344,7 +347,7 @@ def open_cpusets(
     pods: Callable[[], Mapping[str, str] | None],
     wall: Callable[[], float],
     limits: Callable[[], Mapping[str, PodLimits]] | None,
-    names: Callable[[str], Mapping[str, str]] = lambda uid: {},
+    names: Callable[[str], Mapping[str, str]] | None = None,
 ) -> NodeCpusets:
     """The cpusets of the node's pods.
 
@@ -354,7 +357,7 @@ def open_cpusets(
         pods: paths of the pods' cgroups by UID, as they are now; None where it is unknown which there are.
         wall: seconds since the epoch.
         limits: CPU limits of the node's pods by UID; None: CPU quotas are left alone.
-        names: of a pod's running containers, by their IDs; takes the pod's UID.
+        names: of a pod's running containers, by their IDs; takes the pod's UID. None: see `NodeCpusets`.
 
     Raises:
         OSError: the node has no cpuset hierarchy.

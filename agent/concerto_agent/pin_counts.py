@@ -13,8 +13,8 @@ from concerto_agent.cpusets import Claim, Refusal
 from concerto_agent.runtime_plugin import RuntimePlugin
 
 PinState = Literal["Applied", "Waiting", "NotApplied", "Refused"]
-"""Applied: all containers have the CPUs. Waiting: no container, or not looked at yet. NotApplied: the pod or others
-can't be moved. Refused: the binding is not applied on this node."""
+"""Applied: all containers have the CPUs. Waiting: no container runs, or not looked at yet. NotApplied: the pod or
+others can't be moved. Refused: the binding is not applied on this node."""
 
 
 _NONE_CREATED = dict.fromkeys(get_args(StartResult), 0)
@@ -77,6 +77,6 @@ def _state(cpusets: CpusetWriter, claim: Claim) -> PinState:
     outcome = standing[1]
     if outcome.intruder or outcome.error:
         return "NotApplied"
-    if outcome.cpus is None:
+    if outcome.cpus is None or (outcome.exact and not outcome.started):
         return "Waiting"
     return "Applied" if outcome.exact else "NotApplied"

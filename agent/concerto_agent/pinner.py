@@ -134,7 +134,12 @@ class Pinner:
     def containers_known(self, uid: str) -> None:
         """The names of a pod's running containers have changed."""
         grant = self._cpusets.grants.get(uid)
-        if grant is not None and grant.claim.containers:
+        if grant is None:
+            return
+        standing = self._cpusets.standing(grant.claim)
+        started = isinstance(standing, tuple) and standing[1].started
+        # Each look holds up containers of other pods that start just now
+        if grant.claim.containers or not started:
             self._look_at(uid)
 
     async def run(self) -> None:

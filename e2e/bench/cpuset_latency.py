@@ -34,6 +34,7 @@ from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings
 from e2e.bench.__main__ import machine
 from e2e.testbed.system import REPOSITORY
+from e2e.testbed.waiting import eventually_async
 from support.faulty_server import faulty
 
 RESULTS = REPOSITORY / "build" / "cpuset_latency.json"
@@ -154,8 +155,7 @@ async def measure(root: Path, version: int, cpus: list[int], pods_on_node: int, 
             pinner = Pinner(api.session, "n", where, settings, time.time, dict)
             running = asyncio.create_task(pinner.run())
             try:
-                while pinner.counts().pods["Applied"] < 1:
-                    await asyncio.sleep(0.05)
+                await eventually_async("the pinner holds the CPU", lambda: pinner.counts().cpus.get("allocated"))
                 ours, theirs = multiprocessing.Pipe()
                 wanted = ",".join(map(str, cpus[:-1])) if len(cpus) == 2 else tree.effective(made[1])
                 process = multiprocessing.get_context("fork").Process(

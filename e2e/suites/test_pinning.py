@@ -247,6 +247,28 @@ def test_an_edit_moves_the_pod_and_a_binding_that_goes_while_the_agent_is_down_i
     eventually("it is throttled again", lambda: kernel.quotas(uid) == [-1, 50_000, 50_000])
 
 
+def test_a_pod_of_which_only_the_sandbox_runs_is_not_reported_as_applied(
+    plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], kernel: Kernel
+):
+    made = pod(namespace, "no-image", "sleep 1000", NODE)
+    made["spec"]["containers"][0] |= {"image": "no-such-image:1", "imagePullPolicy": "Never"}
+    plane.apply(made)
+    uid = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/no-image")["metadata"]["uid"]
+
+    def waits() -> bool:
+        statuses = plane.get("pod", "-n", namespace, "no-image")["status"].get("containerStatuses", ())
+        return [each["state"].get("waiting", {}).get("reason") for each in statuses] == ["ErrImageNeverPull"]
+
+    eventually("kubelet has made the sandbox, and has no image for the container", waits)
+    assert kernel.sets(uid) == {"0-1"}
+    plane.apply(binding(namespace, "no-image", [1]))
+    grant(plane, get_binding(plane, namespace, "no-image"), NODE, uid)
+    found = until_condition(plane, namespace, "no-image", "Prepared")
+    kernel.until(uid, "1")
+    assert condition(found, "Applied")["reason"] == "NoContainers"
+    assert found["status"]["applied"] == {"podUID": uid}
+
+
 def test_a_binding_of_one_container_leaves_the_pods_others_where_unbound_pods_are(
     plane: LocalControlPlane, namespace: str, pinned: tuple[RealNode, Process], kernel: Kernel
 ):

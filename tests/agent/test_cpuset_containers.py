@@ -9,8 +9,9 @@ from test_cpusets import FOUR, SETTINGS, claim
 
 from concerto_agent.bindings import Outcome
 from concerto_agent.cpuset_files import CpusetFiles
-from concerto_agent.cpusets import KubeletRule
+from concerto_agent.cpusets import KubeletRule, Refusal
 from concerto_agent.node_cpusets import NodeCpusets
+from concerto_agent.pin_counts import count_pins
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 
 MAIN, SIDECAR, SANDBOX = "a" * 64, "b" * 64, "c" * 64
@@ -107,3 +108,26 @@ def test_a_binding_that_shares_its_cpus_leaves_the_others_all_cpus(tmp_path):
     node.names |= {MAIN: "main", SIDECAR: "log"}
     node.cpusets.enforce([replace(FOR_MAIN, level="None")])
     assert node.sets() == {"main": {1}, "sidecar": {0, 1, 2, 3}, "b": {0, 1, 2, 3}}
+
+
+@pytest.mark.parametrize("containers", [frozenset(), frozenset({"main"})], ids=["whole pod", "one container"])
+@VERSIONS
+def test_a_pod_of_which_only_the_sandbox_or_another_container_runs_has_not_started(tmp_path, version, containers):
+    node = Node(tmp_path, version, KubeletRule())
+    bound = replace(claim("a", 1), containers=containers)
+
+    def started() -> bool:
+        standing = node.cpusets.standing(bound)
+        assert standing is not None and not isinstance(standing, Refusal) and standing[1].exact
+        return standing[1].started
+
+    node.cpusets.enforce([bound])
+    assert not started()
+    assert count_pins(node.cpusets, [bound], FOUR.cpus).pods["Waiting"] == 1
+    node.names[SIDECAR] = "log"
+    node.cpusets.look_at("a")
+    assert started() is not bool(containers), "the sidecar is one of the containers that it is for, or it is not"
+    node.names[MAIN] = "main"
+    node.cpusets.look_at("a")
+    assert started()
+    assert count_pins(node.cpusets, [bound], FOUR.cpus).pods["Applied"] == 1

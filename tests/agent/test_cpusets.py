@@ -441,6 +441,10 @@ SAID = {
     "no container yet": (
         GRANT, Outcome(), ("True", "Held"), ("Unknown", "NoContainers"), "False", {"podUID": "a"},
     ),
+    "only the sandbox": (
+        GRANT, Outcome(ONE, frozenset({0}), True, started=False), ("True", "Held"), ("Unknown", "NoContainers"),
+        "False", {"podUID": "a"},
+    ),
     "applied": (
         GRANT, Outcome(ONE, frozenset({0}), True), ("True", "Held"), ("True", "Applied"), "False",
         {"podUID": "a", "cpus": "1", "mems": "0", "at": "2026-01-01T00:00:01Z"},
@@ -477,6 +481,26 @@ def test_an_agents_part_of_the_status_fits_the_crd(grant, said, prepared, applie
     assert own_part(whole) == status
     again = build_agent_status(OBJECT | {"status": whole}, claim("a", 1), grant, said, "2026-01-01T00:00:01Z", "later")
     assert again == status, "a status that is built again is the same"
+
+
+def test_between_the_end_of_a_container_and_its_next_start_a_pod_is_pinned_as_before():
+    one = claim("a", 1)
+
+    def applied(obj, made_for: Claim, outcome: Outcome) -> tuple[dict[str, object], str]:
+        status = build_agent_status(obj, made_for, Grant(made_for, ONE), outcome, None, "now")
+        return status, next(c["reason"] for c in status["conditions"] if c["type"] == "Applied")
+
+    sandbox = Outcome(ONE, frozenset({0}), True, started=False)
+    status, reason = applied(OBJECT, one, sandbox)
+    assert reason == "NoContainers"
+    status, reason = applied(OBJECT | {"status": status}, one, Outcome(ONE, frozenset({0}), True))
+    assert reason == "Applied"
+    again, reason = applied(OBJECT | {"status": status}, one, sandbox)
+    assert (again, reason) == (status, "Applied")
+    edited = Claim(**vars(one) | {"generation": 2})
+    assert applied(OBJECT | {"status": status}, edited, sandbox)[1] == "NoContainers"
+    another = Claim(**vars(one) | {"pod_uid": "b"})
+    assert applied(OBJECT | {"status": status}, another, sandbox)[1] == "NoContainers"
 
 
 def test_what_was_seen_of_a_pods_use_stays_with_it_and_goes_with_it():
