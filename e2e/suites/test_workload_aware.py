@@ -180,6 +180,33 @@ def test_cpus_that_come_free_go_to_who_waits_and_what_can_not_be_meant_is_said(c
     assert "plain" not in bindings(concerto_cluster, namespace)
 
 
+def test_a_pod_that_is_resized_in_place_keeps_its_cpus_and_gets_more_or_gives_some_up(
+    concerto_cluster, operator, namespace
+):
+    concerto_cluster.apply(pod(namespace, "sized"))
+    bound(concerto_cluster, namespace, "sized")
+
+    def held() -> frozenset[int]:
+        return parse_cpu_list(bindings(concerto_cluster, namespace)["sized"]["status"].get("cpus", ""))
+
+    def resize(cpu: str) -> None:
+        spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}
+        patch = json.dumps({"spec": spec})
+        concerto_cluster.kubectl("patch", "pod", "-n", namespace, "sized", "--subresource=resize", "-p", patch)
+
+    before = held()
+    resize("20")
+    reported(concerto_cluster, namespace, "sized", "CPUsNotResized", "no CPUs for 20 cpu-bound threads")
+    assert held() == before
+    resize("4")
+    eventually("it has four CPUs", lambda: len(held()) == 4)
+    assert before < held()
+    resize("1")
+    eventually("it has one CPU", lambda: len(held()) == 1)
+    assert held() < before
+    assert reported(concerto_cluster, namespace, "sized", "Pinned", "Runs on CPUs")
+
+
 def test_a_silent_agent_keeps_its_own_pod_waiting_and_no_other_and_the_pod_goes_elsewhere(
     concerto_cluster, operator, namespace
 ):

@@ -226,16 +226,10 @@ def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
     reports the resize as infeasible. Allocated and actual requests are those of the pod as a whole where its status
     has both, and else the sums over its containers. None where all agree word for word, which is nearly always.
     """
-    pod_actual = (status.get("resources") or {}).get("requests")
-    pod_allocated = status.get("allocatedResources")
-    reported = {
-        s["name"]: s
-        for group in ("initContainerStatuses", "containerStatuses")
-        for s in status.get(group) or ()
-        if "resources" in s or "allocatedResources" in s
-    }
-    if _is_as_wanted(spec, reported, [each for each in (pod_actual, pod_allocated) if each is not None]):
+    if not is_being_resized(spec, status):
         return None
+    pod_actual, pod_allocated = _reported_of_pod(status)
+    reported = _reported_of_containers(status)
     infeasible = _is_infeasible(status)
     wanted = _sum(spec, _requests_of)
     if pod_actual is None or pod_allocated is None:
@@ -250,6 +244,27 @@ def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
     total |= whole
     _add(total, spec.get("overhead"))
     return _counted(total)
+
+
+def is_being_resized(spec: Raw, status: Raw) -> bool:
+    """Whether the node reports other requests than the spec has: it has not carried out a resize, or never will."""
+    whole = [each for each in _reported_of_pod(status) if each is not None]
+    return not _is_as_wanted(spec, _reported_of_containers(status), whole)
+
+
+def _reported_of_pod(status: Raw) -> tuple[Raw | None, Raw | None]:
+    """Actual and allocated requests of the pod as a whole, where its status has them."""
+    return (status.get("resources") or {}).get("requests"), status.get("allocatedResources")
+
+
+def _reported_of_containers(status: Raw) -> dict[str, Raw]:
+    """Statuses of the containers whose resources are reported, by name."""
+    return {
+        s["name"]: s
+        for group in ("initContainerStatuses", "containerStatuses")
+        for s in status.get(group) or ()
+        if "resources" in s or "allocatedResources" in s
+    }
 
 
 def _is_as_wanted(spec: Raw, reported: Mapping[str, Raw], whole: Sequence[Raw]) -> bool:

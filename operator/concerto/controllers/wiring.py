@@ -23,6 +23,7 @@ from concerto.controllers.capacity.cluster_model import ClusterModelPublisher
 from concerto.controllers.capacity.kinds_feed import KindsFeed
 from concerto.controllers.capacity.kinds_trace import KindsTrace
 from concerto.controllers.capacity.orphaned_objects import NodelessObjects
+from concerto.controllers.pinning.resizes import PodResizes
 from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.controllers.runtime.clock import SteadyClock
 from concerto.controllers.runtime.context import Context
@@ -345,8 +346,15 @@ def _add_pinning(plan: Plan, context: Context, parts: SchedulerParts, informers:
     bindings = PodCPUBindingController(context.session, recorder, pods.store, topologies.store)
     pods.add(bindings.on_pod)
     topologies.add(bindings.on_topology)
-    reconciler = plan.reconcile(POD_CPU_BINDINGS, bindings.reconcile, bindings.load)
-    bindings.mark = parts.pins.mark = reconciler.mark
+    resizes = PodResizes(context.session, parts.cluster, parts.profiles, pods.store, recorder, context.may_write)
+    pods.add(resizes.on_pod)
+
+    async def reconcile(key: tuple[str, str], obj: Object | None) -> float | None:
+        waits = (await bindings.reconcile(key, obj), await resizes.reconcile(key, obj))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    reconciler = plan.reconcile(POD_CPU_BINDINGS, reconcile, bindings.load)
+    bindings.mark = parts.pins.mark = resizes.mark = reconciler.mark
     bindings.assigned = parts.pins.assigned
 
 

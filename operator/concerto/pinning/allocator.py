@@ -56,28 +56,30 @@ def allocate(
     candidates = candidates_for(occupancy, workload, level)
     kinds = occupancy.index.kinds if workload in _FAST else tuple(reversed(occupancy.index.kinds))
     for kind in kinds or (candidates,):
-        if (found := _allocate(occupancy, candidates & kind, workload, threads, features, level)) is not None:
+        if (found := allocate_among(occupancy, candidates & kind, workload, threads, features, level)) is not None:
             return found
     return None
 
 
-def _allocate(
+def allocate_among(
     occupancy: Occupancy, candidates: int, workload: WorkloadType, threads: int, features: Features, level: Level
 ) -> Placement | None:
+    """`allocate`, of the candidates (bits) only: CPUs that a new binding of the level may name."""
     node = _Choice(occupancy, candidates, level, features)
     chosen = node.choose(workload, threads)
-    if chosen and not _leaves_shared(occupancy, chosen, level):
+    if chosen and not leaves_shared(occupancy, chosen, level):
         # Enough for the pod, but nothing would be left: leave out the smallest group, and see whether the rest suffices
         groups = [g & node.candidates for g in occupancy.index.groups(level) if g & node.candidates]
         smallest = min(groups, key=lambda group: (group.bit_count(), group & -group))
         node = _Choice(occupancy, node.candidates & ~smallest, level, features)
         chosen = node.choose(workload, threads)
-        if chosen and not _leaves_shared(occupancy, chosen, level):
+        if chosen and not leaves_shared(occupancy, chosen, level):
             return None
     return Placement(chosen, occupancy.index.mems(chosen), level) if chosen else None
 
 
-def _leaves_shared(occupancy: Occupancy, chosen: int, level: Level) -> bool:
+def leaves_shared(occupancy: Occupancy, chosen: int, level: Level) -> bool:
+    """Whether pods without a binding have a CPU beside a new binding of these CPUs (bits)."""
     claims = (*occupancy.claims, Claim(chosen, level))
     return shared_pool(occupancy.index, occupancy.kubelet_exclusive, claims) != 0
 

@@ -19,12 +19,14 @@ MANAGED_BY = ("app.kubernetes.io/managed-by", "concerto-operator")
 """Label of the bindings that the operator created, and may delete."""
 RECORD_ANNOTATION = "concerto.dev/placement-record"
 """The placement record (a PodReservation) with the assignment that a binding was created for."""
+SIZE_ANNOTATION = "concerto.dev/sized-for"
+"""Number of threads, and names of containers, that the CPUs of a binding were chosen for; see `size_of`."""
 
 
 def build_pod_cpu_binding(pod: PodView, assignment: Assignment, record: str) -> Object:
     """The PodCPUBinding of a pinned pod; the pod owns it, so that it goes with the pod."""
     pin = pin_of(assignment)
-    containers = () if pod.labels[LABEL] == "best-effort" else own_cpus(pod.shape).containers
+    containers = containers_of(pod)
     return {
         "apiVersion": POD_CPU_BINDINGS.api_version,
         "kind": POD_CPU_BINDINGS.kind,
@@ -32,7 +34,7 @@ def build_pod_cpu_binding(pod: PodView, assignment: Assignment, record: str) -> 
             "namespace": pod.namespace,
             "name": pin.binding,
             "labels": dict([MANAGED_BY]) | {LABEL: pod.labels[LABEL]},
-            "annotations": {RECORD_ANNOTATION: record},
+            "annotations": {RECORD_ANNOTATION: record, SIZE_ANNOTATION: size_of(pod)},
             "ownerReferences": [build_owner_reference(PODS, pod.name, pod.uid)],
         },
         "spec": {
@@ -42,6 +44,17 @@ def build_pod_cpu_binding(pod: PodView, assignment: Assignment, record: str) -> 
         }
         | ({"containers": list(containers)} if containers else {}),
     }
+
+
+def containers_of(pod: PodView) -> tuple[str, ...]:
+    """Names of the containers that a pod's CPUs are for; empty: for the whole pod."""
+    return () if pod.labels[LABEL] == "best-effort" else own_cpus(pod.shape).containers
+
+
+def size_of(pod: PodView) -> str:
+    """What decides how many CPUs a pod with a workload type gets, and for which of its containers."""
+    threads = 1 if pod.labels[LABEL] == "best-effort" else own_cpus(pod.shape).threads
+    return " ".join([str(threads), *containers_of(pod)])
 
 
 def pin_of(assignment: Assignment) -> Pin:

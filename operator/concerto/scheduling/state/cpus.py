@@ -190,6 +190,14 @@ class CPUs:
         found = self._nodes.get(node)
         return 0 if found is None or found.index is None else found.index.online.bit_count()
 
+    def occupancy_without(self, node: str, key: BindingKey) -> Occupancy | None:
+        """The node as it is but for one binding; None if nothing is known of its CPUs."""
+        found = self._nodes.get(node)
+        if found is None or found.index is None:
+            return None
+        claims = _in_order(claim for each, claim in (found.claims | found.assumed).items() if each != key)
+        return Occupancy(found.index, found.reserved, found.kubelet_exclusive, claims)
+
     def exclusive_count(self, node: str, asked: Workload) -> int:
         """Number of CPUs that such a pod would keep from others there."""
         found, placement = self._nodes.get(node), self.place(node, asked)
