@@ -28,6 +28,7 @@ from concerto.linux.reserved_cpus import reserved_count
 from concerto_agent.bindings import HeldCPUs
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.container_exits import ContainerExits
+from concerto_agent.kubelet_configz import KubeletConfigz
 from concerto_agent.law_trace import LawTrace
 from concerto_agent.measurement import Measurement
 from concerto_agent.metrics import Gauges
@@ -86,6 +87,7 @@ class Agent:
         version: str,
         settings: AgentSettings,
         *,
+        configz: KubeletConfigz | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
@@ -98,6 +100,7 @@ class Agent:
             where: the node's files.
             version: of the agent.
             settings: how it works.
+            configz: asks kubelet for its settings; None: kubelet is not asked.
             clock: monotonic time, seconds.
             wall: seconds since the epoch; only for timestamps.
             rng: for jitter, and for the name of this start.
@@ -142,7 +145,9 @@ class Agent:
             HeldCPUs if pinner is None else lambda: pinner.held,
             lambda: "None" if pinner is None else pinner.writer,
             lambda: self._reserved_count,
+            lambda: None if configz is None else configz.reserved(),
         )
+        self._configz = configz
         self._pod_reader = PodReader(Hierarchies.detect(where.sys))
         self._looked_for_pods = False
         hierarchies = self._hierarchies = Hierarchies.detect(where.sys)
@@ -318,6 +323,8 @@ class Agent:
             wait = self._settings.node_seconds
             try:
                 node = await self._session.get(path)
+                if self._configz is not None:
+                    await self._configz.ask(node)
                 self._reserved_count = reserved_count(node)
                 pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
                 if pods is not None:

@@ -23,6 +23,7 @@ from concerto.kube import ClusterConfig, ConfigError, KubeError, Session
 from concerto.kube.resources import PODS
 from concerto_agent import metrics
 from concerto_agent.agent import Agent, AgentSettings
+from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.nri.client import NriSettings
 from concerto_agent.pinning_release import release
@@ -186,7 +187,11 @@ async def _run(
     pod_metrics_bind: str | None,
 ) -> int:
     async with await Session.open(config) as session:
-        agent = Agent(session, node_name, where, _version(), settings)
+        configz = None
+        if settings.pinning is not None:  # whose component gives the right
+            certificate = settings.topology.kubelet_state.with_name("pki") / "kubelet.crt"
+            configz = KubeletConfigz(config, node_name, ConfigzSettings(settings.topology.kubelet_config, certificate))
+        agent = Agent(session, node_name, where, _version(), settings, configz=configz)
         ends: list[Callable[[], Awaitable[None]]] = []
         if metrics_bind:
             runner = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell, agent.trace.document)

@@ -60,6 +60,7 @@ class TopologyPublisher:
         held: Callable[[], HeldCPUs],
         cpuset_writer: Callable[[], WriterName],
         reserved_count: Callable[[], int | None],
+        reserved_by_name: Callable[[], frozenset[int] | None] = lambda: None,
     ) -> None:
         """Nothing is read before `run`.
 
@@ -73,9 +74,11 @@ class TopologyPublisher:
             held: what the bindings of the node hold.
             cpuset_writer: how cpusets are written.
             reserved_count: CPUs that the Node has not allocatable; None: not known.
+            reserved_by_name: CPUs that kubelet says it reserves by name; None: its configuration file is read for them.
         """
         self._cpuset_writer = cpuset_writer
         self._held = held
+        self._reserved_by_name = reserved_by_name
         # A node that shares its machine has the Node of the whole machine
         self._reserved_count = reserved_count if where.scope == "Machine" else lambda: None
         self._writer = writer
@@ -133,16 +136,19 @@ class TopologyPublisher:
 
     def _fingerprint(self) -> object:
         files = (self._settings.kubelet_state, self._settings.kubelet_config)
-        return self._cpus.cgroup_cpus(), self._reserved_count(), fingerprint(self._where.sys, *files)
+        reserved = (self._reserved_count(), self._reserved_by_name())
+        return self._cpus.cgroup_cpus(), reserved, fingerprint(self._where.sys, *files)
 
     async def _look_and_write(self, obj: Object | None) -> Object:
         reading = read_topology(self._where.sys)
         if (cpus := self._cpus.cgroup_cpus()) is not None:
             reading = TopologyReading(reading.topology.only(cpus), reading.problems)
-        kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config)
-        reserved, problem = reserved_cpus(reading.topology, kubelet, self._reserved_count())
-        problems = (*kubelet.problems, problem) if problem else kubelet.problems
-        kubelet = replace(kubelet, reserved=reserved, problems=problems)
+        named = self._reserved_by_name()
+        kubelet = read_kubelet(self._settings.kubelet_state, self._settings.kubelet_config, named)
+        if not named:  # else kubelet has said itself which
+            reserved, problem = reserved_cpus(reading.topology, kubelet, self._reserved_count())
+            problems = (*kubelet.problems, problem) if problem else kubelet.problems
+            kubelet = replace(kubelet, reserved=reserved, problems=problems)
         status = build_topology_status(obj or {}, reading, kubelet, self._wall(), self._held())
         status["cpusetWriter"] = self._cpuset_writer()
         written = await self._writer.apply_status(NODE_CPU_TOPOLOGIES, status)

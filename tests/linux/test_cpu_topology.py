@@ -116,6 +116,14 @@ def test_what_kubelet_keeps_is_read_from_its_files(tmp_path, state, config, expe
     assert all(word in problem for word, problem in zip(words, found.problems, strict=True))
 
 
+def test_cpus_that_kubelet_has_named_itself_stand_for_those_of_its_file(tmp_path):
+    write(tmp_path / "config.yaml", "reservedSystemCPUs: some\n")
+    found = read_kubelet(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", frozenset({3}))
+    assert (found.reserved, found.problems) == ({3}, ())
+    found = read_kubelet(tmp_path / "cpu_manager_state", tmp_path / "config.yaml", frozenset())
+    assert (found.reserved, found.problems) == (set(), ())
+
+
 def test_files_of_kubelet_that_are_not_shown_to_the_agent_are_reported_and_not_taken_for_none(tmp_path):
     found = read_kubelet(Path("/nowhere/cpu_manager_state"), Path("/nowhere/config.yaml"))
     assert len(found.problems) == 1

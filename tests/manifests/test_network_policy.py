@@ -64,6 +64,8 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
         (("Egress", OPERATOR, POD, 9102), False),
         (("Egress", OPERATOR, NO_POD, 80), False),
         (("Egress", AGENT, NO_POD, 6443), True),
+        (("Egress", AGENT, NO_POD, 10250), True),  # the kubelet of its node
+        (("Egress", OPERATOR, NO_POD, 10250), False),
         (("Egress", AGENT, POD, 53, "UDP"), False),  # it asks for no name
         (("Egress", AGENT, AGENT, 9102), False),
         (("Egress", AGENT, OPERATOR, 8080), False),

@@ -28,6 +28,7 @@ def test_the_agent_may_do_what_it_does_and_nothing_else():
         for verb in rule["verbs"]
     }
     assert rights == {
+        ("nodes/configz", (), "get"),
         ("podcpubindings", (), "list"),
         ("podcpubindings", (), "watch"),
         ("podcpubindings/status", (), "get"),

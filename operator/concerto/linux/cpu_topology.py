@@ -174,16 +174,16 @@ def _core_kinds(sys: Path, online: frozenset[int]) -> dict[str, frozenset[int]]:
     return kinds if len(kinds) > 1 else {}
 
 
-def read_kubelet(state: Path, config: Path) -> KubeletCPUs:
+def read_kubelet(state: Path, config: Path, reserved: frozenset[int] | None = None) -> KubeletCPUs:
     """What kubelet's files say.
 
     Args:
         state: its ``cpu_manager_state``; absent before kubelet's first start.
         config: its KubeletConfiguration; absent where it is configured by flags alone.
+        reserved: CPUs that it reserves by name, where it has said so itself; None: its configuration is read for them.
     """
     problems: list[str] = []
     exclusive: frozenset[int] = frozenset()
-    reserved: frozenset[int] = frozenset()
     if not state.parent.is_dir():
         # A missing file says that there is no such policy; a missing folder, that it is not shown to us
         problems.append(
@@ -200,6 +200,9 @@ def read_kubelet(state: Path, config: Path) -> KubeletCPUs:
         problems.append(
             f"It is unknown which CPUs kubelet's static CPU manager has assigned: {state}: {_words(error)}."
         )
+    if reserved is not None:
+        return KubeletCPUs(exclusive, reserved, tuple(problems))
+    reserved = frozenset()
     try:
         settings = yaml.safe_load(config.read_bytes()) or {}
         reserved = parse_cpu_list(settings.get("reservedSystemCPUs") or "")

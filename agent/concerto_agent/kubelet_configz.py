@@ -1,0 +1,119 @@
+"""CPUs that kubelet reserves by name, as kubelet itself answers: its endpoint ``/configz``, asked on the node.
+
+No file names them where kubelet takes its settings from flags, from a drop-in folder or from another place. Kubelet
+serves ``/configz`` to those who may get ``nodes/configz`` (since Kubernetes 1.33). The way through the API server would
+take ``nodes/proxy``, which is enough to run commands in every pod of the node.
+
+The agent shows its token only to a server whose certificate kubelet has written to its own folder, or that the
+cluster's authority has signed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from concerto.api.cpulist import format_cpu_list, parse_cpu_list
+from concerto.kube import ClusterConfig, KubeError, Session, SessionSettings
+
+log = logging.getLogger(__name__)
+
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ConfigzSettings:
+    """Where kubelet's files are, and how long it may take to answer.
+
+    Attributes:
+        kubelet_config: its KubeletConfiguration. What kubelet answered counts until this file changes.
+        certificate: that it serves with, unless the cluster's authority signs it.
+        timeout_seconds: of one question.
+    """
+
+    kubelet_config: Path
+    certificate: Path
+    timeout_seconds: float = 5.0
+
+
+class KubeletConfigz:
+    """What the node's kubelet last answered."""
+
+    def __init__(self, config: ClusterConfig, node_name: str, settings: ConfigzSettings) -> None:
+        """Nothing is asked before `ask`.
+
+        Args:
+            config: the way to the API server, for the token and the cluster's authority.
+            node_name: the node's name, which kubelet's certificate names.
+            settings: where and how.
+        """
+        self._config = config
+        self._node_name = node_name
+        self._settings = settings
+        self._answer: tuple[frozenset[int], bytes | None] | None = None
+        self._complaint = ""
+
+    def reserved(self) -> frozenset[int] | None:
+        """``reservedSystemCPUs``, empty without any; None: not known, or kubelet's file has changed since."""
+        if self._answer is None or self._answer[1] != self._file():
+            return None
+        return self._answer[0]
+
+    async def ask(self, node: Mapping[str, Any]) -> None:
+        """Ask kubelet. What it answered before is forgotten if it does not answer now.
+
+        Args:
+            node: the Node, as the API server has it.
+        """
+        file, problem, before = self._file(), "", self._answer
+        self._answer = None
+        try:
+            settings = (await self._get(node))["kubeletconfig"]
+            self._answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
+            if before is None or before[0] != self._answer[0]:
+                log.info("kubelet reserves CPUs by name: %s", format_cpu_list(self._answer[0]) or "none")
+        except (KubeError, OSError) as error:
+            problem = str(error)
+        except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+            problem = f"unexpected answer or Node ({type(error).__name__}: {error})"
+        if problem and problem != self._complaint:
+            log.warning("kubelet's /configz can't be read, its file and the Node are used instead: %s", problem)
+        self._complaint = problem
+
+    async def _get(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+        status = node["status"]
+        address = next(str(each["address"]) for each in status["addresses"] if each["type"] == "InternalIP")
+        port = int(status["daemonEndpoints"]["kubeletEndpoint"]["Port"])
+        config = replace(
+            self._config,
+            server=f"https://{f'[{address}]' if ':' in address else address}:{port}",
+            certificate_authority=None,
+            certificate_authority_data=self._authorities(),
+            tls_server_name=self._node_name,
+            insecure_skip_tls_verify=False,
+            proxy_url=None,
+        )
+        seconds = self._settings.timeout_seconds
+        settings = SessionSettings(connect_timeout_seconds=seconds, attempts=1)
+        async with await Session.open(config, settings) as session:
+            return await session.get_foreign("/configz", timeout_seconds=seconds, max_bytes=_MAX_BYTES)
+
+    def _authorities(self) -> str:
+        """Certificates that kubelet's may be signed with, PEM; see the module's docstring."""
+        found = [self._config.certificate_authority_data or ""]
+        paths = (self._config.certificate_authority, self._settings.certificate)
+        for path in paths:
+            try:
+                found.append(Path(path).read_text() if path else "")
+            except OSError:
+                continue  # kubelet writes none where the cluster signs it
+        return "\n".join(found)
+
+    def _file(self) -> bytes | None:
+        try:
+            return self._settings.kubelet_config.read_bytes()
+        except OSError:
+            return None

@@ -1,0 +1,110 @@
+"""What kubelet answers about the CPUs that it reserves, and to whom the agent shows its token."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from concerto.kube import ClusterConfig
+from concerto_agent.kubelet_configz import ConfigzSettings, KubeletConfigz
+from support.faulty_server import Answer, refuses, says
+
+NODE = "node-4"
+
+
+def make_certificate(directory: Path, name: str) -> Path:
+    """A file with a key and the certificate that it signs, for this host name."""
+    path = directory / f"{name}.pem"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+        "-keyout", path, "-out", f"{path}.crt", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
+    return path
+
+
+@asynccontextmanager
+async def kubelet(certificate: Path, answer: Answer) -> AsyncIterator[tuple[dict[str, Any], list[str]]]:
+    """A kubelet with this certificate; its Node, and the requests that it was sent with their tokens."""
+    seen: list[str] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        seen.append(f"{request.method} {request.path} {request.headers.get('Authorization')}")
+        return await answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    server = TestServer(app)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    await server.start_server(ssl=context)
+    endpoints = {"kubeletEndpoint": {"Port": server.port}}
+    addresses = [{"type": "Hostname", "address": NODE}, {"type": "InternalIP", "address": "127.0.0.1"}]
+    try:
+        yield {"status": {"addresses": addresses, "daemonEndpoints": endpoints}}, seen
+    finally:
+        await server.close()
+
+
+def configz(tmp_path: Path, certificate: Path | None) -> KubeletConfigz:
+    api = ClusterConfig(
+        "https://api", certificate_authority_data=make_certificate(tmp_path, "api").read_text(), token="t"
+    )
+    return KubeletConfigz(api, NODE, ConfigzSettings(tmp_path / "config.yaml", certificate or tmp_path / "none"))
+
+
+# what kubelet answers, CPUs that it reserves
+ANSWERS = {
+    "by name": (says(200, {"kubeletconfig": {"reservedSystemCPUs": "4-5"}}), {4, 5}),
+    "none": (says(200, {"kubeletconfig": {}}), set()),
+    "no right": (refuses(403, "Forbidden"), None),
+    "a kubelet without it": (refuses(404, "NotFound"), None),
+    "no list": (says(200, {"kubeletconfig": {"reservedSystemCPUs": "5-2"}}), None),
+    "something else": (says(200, ["x"]), None),
+}
+
+
+@pytest.mark.parametrize(("answer", "expected"), ANSWERS.values(), ids=ANSWERS)
+async def test_reserved_cpus_are_those_that_kubelet_names(tmp_path, answer, expected):
+    certificate = make_certificate(tmp_path, NODE)
+    made = configz(tmp_path, certificate)
+    assert made.reserved() is None
+    async with kubelet(certificate, answer) as (node, seen):
+        await made.ask(node)
+    assert made.reserved() == expected
+    assert seen == ["GET /configz Bearer t"]
+
+
+async def test_a_server_that_can_not_prove_to_be_kubelet_is_not_shown_the_token(tmp_path, caplog):
+    answer = says(200, {"kubeletconfig": {"reservedSystemCPUs": "4-5"}})
+    made = configz(tmp_path, make_certificate(tmp_path, NODE))
+    (tmp_path / "other").mkdir()
+    for certificate in (make_certificate(tmp_path / "other", NODE), tmp_path / "api.pem"):  # another key, another name
+        async with kubelet(certificate, answer) as (node, seen):
+            await made.ask(node)
+            await made.ask(node)
+        assert (made.reserved(), seen) == (None, [])
+    assert 1 <= caplog.text.count("can't be read") <= 2, "each problem is reported once"
+
+
+async def test_an_answer_counts_until_kubelets_file_changes_or_kubelet_does_not_answer(tmp_path):
+    certificate = make_certificate(tmp_path, NODE)
+    made = configz(tmp_path, certificate)
+    async with kubelet(certificate, says(200, {"kubeletconfig": {"reservedSystemCPUs": "4"}})) as (node, _):
+        await made.ask(node)
+        (tmp_path / "config.yaml").write_text("reservedSystemCPUs: '5'")
+        assert made.reserved() is None
+        await made.ask(node)
+        assert made.reserved() == {4}
+    for gone in (node, {"status": {}}):
+        await made.ask(gone)
+        assert made.reserved() is None
