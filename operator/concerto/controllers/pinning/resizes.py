@@ -178,10 +178,10 @@ def _resources(pod: Object | None) -> object:
     """What changes with a resize, and with its completion."""
     if pod is None:
         return None
-    status = pod.get("status") or {}
+    spec, status = pod["spec"], pod.get("status") or {}
     names = ("containerStatuses", "initContainerStatuses", "resources", "allocatedResources")
     return (
-        [each.get("resources") for each in pod["spec"].get("containers") or ()],
-        pod["spec"].get("resources"),
+        [each.get("resources") for kind in ("containers", "initContainers") for each in spec.get(kind) or ()],
+        spec.get("resources"),
         [status.get(name) for name in names],
     )
