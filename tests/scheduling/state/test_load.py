@@ -102,7 +102,7 @@ def test_a_pod_that_ended_drops_out(end):
     cluster = cluster_state([node("n")], [placed(age=60)], [capacity("n", observed=("uid-p",), windows=FULL)])
     assert recent(cluster)[0] == pytest.approx(240)
     cluster.remove_pod("uid-p") if end == "gone" else cluster.set_pod(placed(age=60, phase=end), NOW)
-    assert recent(cluster) == [0, 0]
+    assert recent(cluster)[0] == pytest.approx(-60), "the window has a fifth of it"
 
 
 def ended(*ages, covered=300):
@@ -124,21 +124,47 @@ def reported(cluster, after, version=2, **over):
 
 
 ENDS = {
-    "one that was there all the time": ([900], 300, 0),
-    "two that were there half the time": ([150, 150], 300, 0),
-    "one that was there a fifth of the time": ([60], 300, 240),
-    "one that was there all of a short window": ([60], 60, 0),
-    "more than young pods add is never taken off": ([900, 900, 900], 300, 0),
-    "one that had not begun": ([0], 300, 300),
+    "one that was there all the time": ([900], 300, 300),
+    "two that were there half the time": ([150, 150], 300, 300),
+    "one that was there a fifth of the time": ([60], 300, 60),
+    "one that was there all of a short window": ([60], 60, 300),
+    "more than young pods add": ([900, 900, 900], 300, 900),
+    "one that had not begun": ([0], 300, 0),
 }
 
 
-@pytest.mark.parametrize(("ages", "covered", "left"), ENDS.values(), ids=ENDS)
-def test_what_pods_used_that_have_ended_is_taken_off_what_young_pods_add(ages, covered, left):
+@pytest.mark.parametrize(("ages", "covered", "gone"), ENDS.values(), ids=ENDS)
+def test_what_the_window_has_of_pods_that_have_ended_is_taken_off(ages, covered, gone):
     cluster = ended(*ages, covered=covered)
-    assert recent(cluster) == [0, 0]
+    assert recent(cluster) == pytest.approx([-gone, -gone / 3])
     cluster.set_pod(placed("young"), NOW)
-    assert recent(cluster) == pytest.approx([left, left / 3])
+    assert recent(cluster) == pytest.approx([300 - gone, 100 - gone / 3])
+
+
+def contained(cluster):
+    return float(cluster.load.contained("cpu", SETTINGS, np.array([cluster.row_of["n"]]))[0])
+
+
+def test_the_window_contains_each_pod_with_the_share_in_which_it_was_there():
+    there = [placed("a", age=900), placed("b", age=150)]
+    cluster = cluster_state([node("n")], there, [capacity("n", observed=("uid-a", "uid-b"), windows=FULL)])
+    assert contained(cluster) == pytest.approx(450)
+    cluster.set_pod(placed("young"), NOW)
+    assert contained(cluster) == pytest.approx(450)
+    cluster.remove_pod("uid-b")
+    cluster.remove_pod("uid-a")
+    assert contained(cluster) == pytest.approx(450)
+    reported(cluster, 301)
+    assert contained(cluster) == 0
+
+
+def test_old_pods_without_an_entry_are_contained():
+    uids = tuple(f"uid-p{i}" for i in range(600))
+    there = [placed(f"p{i}", age=900) for i in range(600)]
+    cluster = cluster_state([node("n")], there, [capacity("n", observed=uids, windows=FULL)])
+    assert (recent(cluster), contained(cluster)) == ([0, 0], 180_000)
+    cluster.remove_pod("uid-p0")
+    assert (recent(cluster), contained(cluster)) == ([-300, -100], 180_000)
 
 
 def test_pods_that_have_ended_leave_the_window():
@@ -240,7 +266,11 @@ def test_old_pods_leave_nothing_behind():
     assert recent(cluster, "m") == [300, 100]
     for uid in uids:
         cluster.remove_pod(uid)
+    assert (recent(cluster), recent(cluster, "m")) == ([-180_000, -60_000], [300, 100])
+    for name in "nm":
+        cluster.set_capacity(capacity(name, windows=FULL, version=2, at=NOW + 1000), NOW + 1000)
     assert (recent(cluster), recent(cluster, "m")) == ([0, 0], [300, 100])
+    assert contained(cluster) == 0
 
 
 @given(

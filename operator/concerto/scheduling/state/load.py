@@ -3,10 +3,11 @@
 A mean over a window contains a pod only from the moment at which the pod began: one that is 60 s old is in a mean over
 5 minutes with a fifth of its use. Its predicted use is added with the share of the window that does not contain it
 (docs/references.md, "Load-aware scores"), all of it while no agent has counted the pod. A pod that has ended is in the
-mean still. Its predicted use is taken off what young pods add, with the share of the window that contains it: where
-short pods follow each other, the mean has the use of one for the other. A restart finds the young pods again, since
-they come from pods and NodeCapacities alone; of those that have ended it knows nothing, so that load is overestimated
-until no window contains them.
+mean still. Its predicted use is taken off with the share of the window that contains it. Where more has ended than
+begun, load is below the mean. There a prediction counts for no more than what was measured of it: predictions that
+exceed the use would make a busy node look idle. A restart finds the young pods again, since they come from pods and
+NodeCapacities alone; of those that have ended it knows nothing, so that load is overestimated until no window contains
+them.
 
 A profile may have its load from a metric provider instead (``provided.py``). Its metrics contain a pod from the moment
 at which the node's agent counted it, if there is an agent, and else from its start time: then nobody can say how long
@@ -58,6 +59,7 @@ class Load(PodIndex):
         self._started: Floats = np.zeros(0)  # by its kubelet, else created
         self._taken: Floats = np.zeros(0)  # by its kubelet; +inf: not yet
         self._terms: Floats = np.zeros((_TERMS, 0))
+        self._on_rows: Floats = np.zeros((_TERMS, 0))  # of all pods there, also of those without a slot
         self._ended = EndedPods(_TERMS)
         self._latest = -np.inf  # when something was last observed
         self._recent: dict[LoadSettings, Floats] = {}
@@ -78,12 +80,15 @@ class Load(PodIndex):
     def recent(self, resource: str, settings: LoadSettings, rows: Rows) -> Floats:
         """Predicted use of young pods that the window lacks, less that of ended pods that it contains.
 
-        In millicores for cpu, bytes for memory; at least 0: load is never taken to be below the mean.
+        In millicores for cpu, bytes for memory; below 0 where more has ended than begun.
         """
-        if settings not in self._recent:
-            self._recent[settings] = self._sum_up(settings)
-        recent: Floats = np.maximum(self._recent[settings][RESOURCES.index(resource)][rows], 0.0)
+        recent: Floats = self._sums(resource, settings, rows)[0]
         return recent
+
+    def contained(self, resource: str, settings: LoadSettings, rows: Rows) -> Floats:
+        """Predicted use of all pods, with the share of the window that contains each. The same units; 0 or more."""
+        contained: Floats = self._sums(resource, settings, rows)[1]
+        return contained
 
     def measured_at(self, provider: str, rows: Rows) -> Floats:
         """When a provider's usable metrics of nodes were measured, seconds; -inf without any."""
@@ -120,6 +125,7 @@ class Load(PodIndex):
         before = self._windows.shape[-1]
         self._windows = np.pad(self._windows, [(0, 0)] * 3 + [(0, width - before)], constant_values=np.nan)
         self._ends = np.pad(self._ends, (0, width - before), constant_values=-np.inf)
+        self._on_rows = np.pad(self._on_rows, [(0, 0), (0, width - before)])
         for provided in self._provided.values():
             provided.grow(width)
         self._recent.clear()
@@ -155,7 +161,8 @@ class Load(PodIndex):
         if slot is None:
             slot = self._slot_of[pod.uid] = self._free.pop() if self._free else self._more()
         self._row[slot] = row
-        self._terms[:, slot] = (*pod.shape.predicted_cpu, pod.requests.get("memory", 0))
+        self._terms[:, slot] = _terms_of(pod)
+        self._on_rows[:, row] += self._terms[:, slot]
         if not pod.counted:
             self._uncounted.add(pod.uid)
         self._since[slot] = np.inf
@@ -165,7 +172,8 @@ class Load(PodIndex):
             self._since[slot] = self._started[slot]
         for settings, recent in self._recent.items():
             share = self._share(np.array([slot]), settings)[..., 0]
-            recent[:, row] += _predict(self._terms[:, slot], settings) * (1.0 - share)
+            predicted = _predict(self._terms[:, slot], settings)
+            recent[:, :, row] += predicted * (1.0 - share), predicted * share
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """The kubelet may have accepted the pod since."""
@@ -183,8 +191,9 @@ class Load(PodIndex):
         slot = self._slot_of.get(pod.uid)
         # A pod without an entry is in every window as a whole
         since = -np.inf if slot is None else self._begun(slot, row)
+        terms = _terms_of(pod)
+        self._on_rows[:, row] -= terms
         if since < self._latest:
-            terms = np.array([*pod.shape.predicted_cpu, pod.requests.get("memory", 0)], dtype=np.float64)
             self._ended.add(pod.uid, row, (since, self._latest), terms)
             self._recent.clear()
         self._forget_pod(pod.uid)
@@ -228,15 +237,21 @@ class Load(PodIndex):
             if slot is not None and self._row[slot] == row and self._since[slot] == np.inf:
                 self._since[slot] = self._started[slot] if before is None or last_status_at is None else last_status_at
 
+    def _sums(self, resource: str, settings: LoadSettings, rows: Rows) -> Floats:
+        if settings not in self._recent:
+            self._recent[settings] = self._sum_up(settings)
+        sums: Floats = self._recent[settings][:, RESOURCES.index(resource)][:, rows]
+        return sums
+
     def _sum_up(self, settings: LoadSettings) -> Floats:
-        """By resource and row, for young pods and those that have ended; may be below 0."""
+        """`recent` and `contained`; shape (2, resources, rows)."""
         self._forget_the_old()
-        rows, ended = self._row, self._ended
+        rows, ended, width = self._row, self._ended, self._windows.shape[-1]
         young = _predict(self._terms, settings) * (1.0 - self._share(slice(0, len(rows)), settings))
         gone = _predict(ended.terms, settings) * ended.share(*self._window(ended.row, settings))
-        width = self._windows.shape[-1]
         sums = (np.bincount(rows, y, width) - np.bincount(ended.row, g, width) for y, g in zip(young, gone))
-        return np.array(list(sums), dtype=np.float64)
+        recent: Floats = np.array(list(sums), dtype=np.float64)
+        return np.stack([recent, np.maximum(_predict(self._on_rows, settings) - recent, 0.0)])
 
     def _window(self, rows: Ints, settings: LoadSettings) -> tuple[Floats, Floats]:
         """When the windows end and how long they are, by row; of a provider by resource and row."""
@@ -291,6 +306,11 @@ class Load(PodIndex):
         self._terms = np.pad(self._terms, [(0, 0), (0, more)])
         self._free.extend(range(size + more - 1, size, -1))
         return size
+
+
+def _terms_of(pod: PodView) -> Floats:
+    """Of its prediction; shape (5,)."""
+    return np.array([*pod.shape.predicted_cpu, pod.requests.get("memory", 0)], dtype=np.float64)
 
 
 def _predict(terms: Floats, settings: LoadSettings) -> Floats:

@@ -32,14 +32,18 @@ class NodeLoad:
         return cls(query, query.now - query.settings.stale_after_seconds)
 
     def mean(self, resource: str, rows: Rows) -> Floats:
-        """The mean over the window (else the latest measurement) and what the window cannot contain yet, as fractions.
+        """The mean over the window (else the latest measurement), with young pods in full and without ended ones.
 
         0 or more, in parts of the machine; NaN where telemetry is missing, unusable or too old.
         """
         load, settings = self.query.cluster.load, self.query.settings.load
         mean = self._measured(resource, "average", rows)
         mean = np.where(np.isnan(mean), self._measured(resource, "latest", rows), mean)
-        return mean + self.part(resource, load.recent(resource, settings, rows), rows)
+        recent = self.part(resource, load.recent(resource, settings, rows), rows)
+        contained = self.part(resource, load.contained(resource, settings, rows), rows)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            measured = np.minimum(mean / contained, 1.0)  # of what was predicted
+        return mean + np.where(recent < 0.0, recent * measured, recent)
 
     def deviation(self, resource: str, rows: Rows) -> Floats:
         """The standard deviation over the window, as a fraction of the machine; 0 where only the load is known.
