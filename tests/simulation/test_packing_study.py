@@ -60,6 +60,14 @@ def test_what_pods_that_stay_vary_by_themselves_is_no_fault_of_the_scheduler():
     assert within_percent_of_pods_that_stay(replace(SMALL, mean_cores=0.01), swings) > 90
 
 
+def test_pods_that_end_are_no_load_any_more():
+    """Pods use what is predicted of them, all the time: means over minutes are as good as what is known at once."""
+    grows = replace(SMALL, begins_full=False, wrong_by=1.0, minutes=80, warm_up=50)
+    found = [run(replace(grows, window=w), STEADY, policies(SMALL)["TargetLoadPacking"], 0)[0] for w in (5, 0)]
+    assert found[0].within_percent == pytest.approx(found[1].within_percent, abs=2)
+    assert found[0].nodes_used == pytest.approx(found[1].nodes_used, abs=0.2)
+
+
 def test_public_traces_are_read(tmp_path):
     trace, pods, nodes = (tmp_path / name for name in ("trace.csv", "pods.csv", "nodes.csv"))
     trace.write_text("sample,a,b\n0,10,1\n1,30,3\n")

@@ -40,6 +40,7 @@ Ints = NDArray[np.int64]
 _GIB = 2**30
 _NAME = "study"
 _BAND = 0.05
+_MOMENT_SECONDS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class PackingSettings:
         minutes: that are simulated; figures are of those after ``warm_up``.
         warm_up: minutes until lives and placements have settled.
         longest_life: of a pod, minutes.
-        window: minutes over which the provider's means are.
+        window: minutes over which the provider's means are. 0: it knows what pods use now, as no provider does.
         begins_full: whether as many pods as there are on the average wait at the beginning. Else the cluster is empty
             then, and its load grows.
     """
@@ -247,6 +248,8 @@ def run(
         for uid in pods.ended(minute):
             cluster.remove_pod(uid)
         pods.arrive(int(generator.poisson(arrivals)), now)
+        if settings.window == 0 and not reads_capacity:
+            _provide(cluster, pods.use(minute, settings.nodes)[None] / cores, now + _MOMENT_SECONDS, _MOMENT_SECONDS)
         heads = list(pods.waiting.values())
         result = schedule(cluster, heads, profiles, now=now, generator=ties, limit=len(heads))
         for decision in result.decisions:
@@ -257,11 +260,11 @@ def run(
         history[minute] = pods.use(minute, settings.nodes) / cores
         running = pods.running(minute, settings.nodes)
         occupied[minute] = [len(uids) > 0 for uids in running]
-        measured = np.minimum(history[max(0, minute + 1 - settings.window) : minute + 1], 1.0)
+        measured = np.minimum(history[max(0, minute + 1 - max(1, settings.window)) : minute + 1], 1.0)
         if reads_capacity:
             left = (1.0 - measured[-1]) * cores / settings.mean_cores
             _publish(cluster, left, running, now + 60.0, minute)
-        else:
+        elif settings.window > 0:
             _provide(cluster, measured, now + 60.0)
     use = np.where(occupied, history, np.nan)
     return _figures(settings, use[settings.warm_up :], cores, waited[settings.warm_up :]), use
@@ -296,10 +299,10 @@ def _figures(settings: PackingSettings, use: Floats, cores: Ints, waited: Floats
     )
 
 
-def _provide(cluster: ClusterState, use: Floats, now: float) -> None:
-    """A metric provider publishes the mean use of every node over these minutes (rows)."""
+def _provide(cluster: ClusterState, use: Floats, now: float, row_seconds: float = 60.0) -> None:
+    """A metric provider publishes the mean use of every node over the last rows of ``use``."""
     means = {f"n{node}": (float(value), now) for node, value in enumerate(use.mean(axis=0))}
-    cluster.provide(_NAME, [Series("cpu", "average", means, 60.0 * len(use))], now)
+    cluster.provide(_NAME, [Series("cpu", "average", means, row_seconds * len(use))], now)
 
 
 def _publish(cluster: ClusterState, left: Floats, running: list[list[str]], now: float, minute: int) -> None:
@@ -363,8 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=int, default=defaults.minutes, help="default: %(default)s")
     parser.add_argument("--warm-up", type=int, default=defaults.warm_up, help="minutes (default: %(default)s)")
     parser.add_argument("--mean-cores", type=float, default=defaults.mean_cores, help="of a pod (default: %(default)s)")
-    parser.add_argument("--window", type=int, default=defaults.window, help="of means, minutes (default: %(default)s)")
-    parser.add_argument("--begin-full", action="store_true", help="begin with as many pods as there are on the average")
+    parser.add_argument("--window", type=int, default=defaults.window, help="of means, minutes; 0: use is known")
+    parser.add_argument("--begin-full", action="store_true", help="begin with as many pods as there are on average")
     args = parser.parse_args(argv)
     settings = PackingSettings(
         nodes=args.machines,
