@@ -13,7 +13,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages rights uninstall lock volumes gangs
+.PHONY: help setup chaos compare compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -86,6 +86,9 @@ lint: .venv/.installed ## ruff, mypy --strict, import-linter
 image: .venv/.installed image-packages ## build the images of operator and agent (by a Docker engine, or else by buildah on Debian packages: 30 s)
 	@$(PY) -m e2e.image
 
+sbom: .venv/.installed ## write the bills of materials of both images (CycloneDX): the libraries that requirements.lock pins, with their hashes
+	@$(PY) -m e2e.image.sbom
+
 image-packages:
 	@docker info >/dev/null 2>&1 || ./e2e/testbed/nodes/install-packages.sh e2e/image/packages.txt "images without a Docker engine"
 
@@ -96,6 +99,5 @@ uninstall: ## remove Concerto from the cluster that kubectl talks to: bindings f
 	@./manifests/uninstall.sh $(OVERLAY)
 
 lock: .venv/.installed ## pin the dependencies again after a change of pyproject.toml
-	@.venv/bin/pip install --quiet uv
 	@.venv/bin/uv pip compile -q pyproject.toml --extra operator --extra kubeconfig --extra plots --extra dev --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 -o requirements.lock

@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 
 import pytest
-from e2e.image import build, install
+from e2e.image import build, install, sbom
 from e2e.image.wheels import EXTRAS, LOCK, closure, locked
 
 
@@ -29,6 +29,17 @@ def test_every_wheel_of_an_image_is_pinned_with_its_hash(target):
     heads = [line for line in pins.splitlines() if "==" in line and not line.startswith(" ")]
     assert {head.partition("==")[0] for head in heads} == names
     assert pins.count("--hash=sha256:") >= len(names)
+
+
+def test_the_bill_of_materials_lists_each_wheel_of_the_image_with_the_hashes_of_the_lock(tmp_path):
+    listed = {c["name"]: c for c in json.loads(sbom.write("operator", tmp_path).read_text())["components"]}
+    assert listed.keys() == closure(EXTRAS["operator"])
+    lock = LOCK.read_text()
+    for name, component in listed.items():
+        assert f"{name}=={component['version']} " in lock
+        hashes = {h["content"] for ref in component["externalReferences"] for h in ref["hashes"]}
+        assert hashes
+        assert all(f"sha256:{each}" in lock for each in hashes)
 
 
 def test_a_name_that_the_lock_does_not_pin_is_reported():
