@@ -4,12 +4,14 @@ import contextlib
 
 import numpy as np
 
-from concerto.api.schedulingprofile import PreemptionSettings
+from concerto.api.nodecputopology import CPUPools, NodeCPUTopology
+from concerto.api.schedulingprofile import PreemptionSettings, WorkloadAwareSettings
 from concerto.scheduling.gangs.gang import gang_of
 from concerto.scheduling.gangs.preemption import GangPreemption, OutOfTime
 from support.cluster_contents import state_of
 from support.gang_builders import add, group, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.topologies import machine
 
 HIGH = {"priority": 100}
 ONE_CPU = {"cpu": "1"}
@@ -133,3 +135,24 @@ def test_nobody_is_evicted_from_a_measured_node_where_the_profile_forbids_to_for
     add(cluster, group("g", 2), *members(2, requests=ONE_CPU, **HIGH))
     found = room(cluster, preemption=PreemptionSettings(measured_capacity="Never"))
     assert {each.node_name for each in found.victims.pods} == {"b"}
+
+
+def test_pods_that_get_cpus_of_their_own_are_counted_with_those_of_each_other():
+    """One of three sockets stays shared, so a gang of two needs both others; with one, its victim would go in vain."""
+    labels = {"concerto.dev/workload-type": "memory-bound"}
+    cluster = cluster_state([node("a", allocatable={"cpu": 30_000})])
+    cluster.set_topology(NodeCPUTopology("a", machine(3, 5, 2), CPUPools()))
+    for i, cpu in enumerate(("0", "5")):
+        add(cluster, pod(f"v{i}", nodeName="a", requests=ONE_CPU, labels=labels))
+        cluster.set_cpu_binding(
+            {
+                "metadata": {"namespace": "default", "name": f"v{i}"},
+                "spec": {"podName": f"v{i}", "exclusivenessLevel": "Socket"},
+                "status": {"nodeName": "a", "cpus": cpu, "podUID": f"uid-v{i}", "resourceStatus": "Validated"},
+            }
+        )
+    add(cluster, group("g", 2), *members(2, requests=ONE_CPU, labels=labels, **HIGH))
+    before = state_of(cluster)
+    sockets = WorkloadAwareSettings("Balanced", frozenset({"MemoryBoundExclusiveSockets"}))
+    assert len(room(cluster, workload_aware=sockets).victims.pods) == 2
+    assert state_of(cluster) == before

@@ -7,7 +7,7 @@ the victims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from concerto.api.pod import PodView
+from concerto.api.podreservation import Assignment
 from concerto.scheduling.cycle import place_gang
 from concerto.scheduling.framework import Filter, Query, Reach
 from concerto.scheduling.gangs.gang import Gang
 from concerto.scheduling.nominated_room import Prepared
 from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.queries import query_for, request_of
+from concerto.scheduling.queries import Request, query_for, request_of
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools
 from concerto.scheduling.state.measured_capacity import MEASURED
@@ -81,7 +82,7 @@ class GangPreemption:
         self.possible = len(possible)
         possible = possible[:limit]
 
-        def place() -> Mapping[str, str]:
+        def place() -> Sequence[Assignment]:
             decisions = place_gang(
                 asked.cluster,
                 asked.gang,
@@ -90,7 +91,7 @@ class GangPreemption:
                 generator=self._generator,
                 is_out_of_time=is_out_of_time,
             )
-            return {decision.pod.uid: decision.assignment.node for decision in decisions}
+            return [decision.assignment for decision in decisions]
 
         pods = [pod for pod, _ in possible]
         with ExitStack() as stack:
@@ -110,8 +111,10 @@ class _Asked:
     now: float
 
     def query(self, pod: PodView) -> Query:
-        request = request_of(self.cluster, pod, self.profile, self.now, starts_together=True)
-        return query_for(self.cluster, pod, self.profile, self.now, request)
+        return query_for(self.cluster, pod, self.profile, self.now, self.request(pod))
+
+    def request(self, pod: PodView) -> Request:
+        return request_of(self.cluster, pod, self.profile, self.now, starts_together=True)
 
     def alike(self, pod: PodView) -> Hashable:
         """What is the same for pods of the gang about which filters are asked the same."""
@@ -168,7 +171,7 @@ class _Trial:
         asked: _Asked,
         stack: ExitStack,
         row_of: Mapping[str, int],
-        place: Callable[[], Mapping[str, str]],
+        place: Callable[[], Sequence[Assignment]],
         is_out_of_time: Callable[[], bool],
     ) -> None:
         self.nodes: Mapping[str, str] = {}
@@ -181,6 +184,7 @@ class _Trial:
         self._checks: dict[int, list[_Check]] = {}
         self._by_domain: list[tuple[Filter, Any]] = []
         self._changed: set[int] = set()  # rows whose answers the last pod may have changed
+        self._anew = False
 
     def remove(self, pod: PodView) -> None:
         if self._is_out_of_time():
@@ -200,7 +204,7 @@ class _Trial:
     def fits(self) -> bool:
         if self._is_out_of_time():
             raise OutOfTime
-        if not self.nodes:
+        if not self.nodes or self._anew:
             return self._find_nodes()
         return all(self._passes(check) for row in self._changed & self._checks.keys() for check in self._checks[row])
 
@@ -212,11 +216,24 @@ class _Trial:
     def _find_nodes(self) -> bool:
         for each in self._rows.values():
             each.settle()
-        self.nodes = self._place()
-        if not self.nodes:
+        assignments = self._place()
+        if len(assignments) < max(1, len(self.nodes)):
             if self._is_out_of_time():
                 raise OutOfTime
             return False
+        self.nodes = {each.uid: each.node for each in assignments}
+        # What no index holds of a pod before it is bound, checks on single rows would not see
+        self._anew = any(each.pin is not None or each.volumes for each in assignments) or self._has_large_pods()
+        if not self._anew:
+            self._put_on_nodes()
+        return True
+
+    def _has_large_pods(self) -> bool:
+        asked = self._asked
+        alike = {asked.alike(pod): pod for pod in asked.gang.members}.values()
+        return any(asked.request(pod).required_cpu is not None for pod in alike)
+
+    def _put_on_nodes(self) -> None:
         cluster = self._asked.cluster
         placed = [
             (pod, cluster.row_of[self.nodes[pod.uid]]) for pod in self._asked.gang.members if pod.uid in self.nodes
@@ -229,7 +246,6 @@ class _Trial:
                 if pod.uid not in self.nodes:
                     self._row(row).place(pod)
         self._prepare_checks(placed)
-        return True
 
     def _prepare_checks(self, placed: list[tuple[PodView, int]]) -> None:
         asked = self._asked
