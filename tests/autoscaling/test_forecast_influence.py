@@ -179,6 +179,34 @@ def test_a_forecast_is_subject_to_the_tolerance_as_metrics_are(current, need, re
     assert result.floor(Bounds(50), current, replace(ACTION, min_rise=1.0), replaces=replaces).replicas == replicas
 
 
+CONFIRMED = {
+    "the sample before asked for more, too: replicas rise": (10.6, 10, 12),
+    "the newest sample alone asks for more: replicas stay": (10.4, 10, 10),
+    "nothing is known of the sample before: replicas rise": (None, 10, 12),
+    "from zero one sample is enough": (0.0, 0, 12),
+    "a floor below the present replicas needs no second sample": (1.0, 12, 12),
+}
+
+
+@pytest.mark.parametrize(("before", "current", "replicas"), CONFIRMED.values(), ids=CONFIRMED)
+def test_a_rise_needs_two_samples_that_ask_for_it(before, current, replicas):
+    result = ForecastResult("ForecastActive", "Linear", 12.0, 12.0, 100.0, expected_before=before)
+    action = replace(ACTION, min_rise=1.0, min_rise_before=0.5)
+    assert result.floor(Bounds(50), current, action, replaces=False).replicas == replicas
+
+
+def test_what_the_sample_before_led_to_expect_is_forecast_from_samples_up_to_it():
+    rising = np.append(np.full(60, 4.0), 9.0)
+    before, now = look(subject(rising[:-1])), look(subject(rising))
+    assert now[0].expected > 4.5
+    assert now[0].expected_before == pytest.approx(before[0].expected, abs=0.2)
+
+
+def test_certain_demand_needs_no_second_sample():
+    (result,) = look(subject(np.full(60, 2.0) + 0.1 * np.arange(60) % 0.3, min_demand=7.0))
+    assert result.expected_before is None
+
+
 def test_what_is_released_early_follows_from_the_upper_end_and_the_cost_of_a_rescale():
     result = ForecastResult("ForecastActive", "Linear", 3.0, 4.2, 1000.0)
     release = with_hold(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from concerto.autoscaling.settings import Bounds
-from concerto.simulation.autoscaling.evaluation import Cell, Plan, cells, figures, verdict
+from concerto.simulation.autoscaling.evaluation import RESCALES_GOAL, Cell, Plan, cells, figures, verdict
 from concerto.simulation.autoscaling.plant import Plant, PlantSettings
 from concerto.simulation.autoscaling.policies import Forecasting, Perfect, Reactive, Static
 from concerto.simulation.autoscaling.run import Experiment, run
 from concerto.simulation.autoscaling.statistics import holm, upper_tail
 from concerto.simulation.autoscaling.statistics import tested as student
-from concerto.simulation.autoscaling.traffic import PHASES, Traffic, from_phases, from_trace
+from concerto.simulation.autoscaling.traffic import PHASES, STEADY, Traffic, from_phases, from_trace
 
 
 def constant(rate: float, minutes: float = 20.0) -> Traffic:
@@ -79,6 +81,15 @@ def test_a_steady_load_violates_next_to_nothing_and_costs_what_it_needs(policy):
     result = steady(10.0, policy)
     assert result.violations.mean() <= 0.1 * result.p95.shape[1]
     assert 4.9 <= result.pods.mean() <= 7.0
+
+
+@pytest.mark.parametrize("startup", [30.0, 300.0])
+def test_replicas_of_a_steady_load_change_hardly_more_often_than_with_hpa_v2(startup):
+    """With days of history and without; `concerto evaluate-autoscaling` has the goal at all start-up times."""
+    traffics = tuple(replace(t, end=t.start + 1800.0) for t in STEADY.values() for _ in range(3))
+    experiment = Experiment(traffics, PlantSettings(startup_seconds=startup))
+    ours, theirs = (run(experiment, policy).rescales.sum() for policy in (Forecasting(), Reactive()))
+    assert ours <= RESCALES_GOAL * theirs
 
 
 def test_runs_are_the_same_for_the_same_seed():

@@ -3,13 +3,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast_influence import ActionSettings
-from concerto.simulation.autoscaling.cross_validation import Totals, Trial, candidates, cross_validate, measure, total
+from concerto.simulation.autoscaling.cross_validation import (
+    Totals,
+    Trial,
+    candidates,
+    cross_validate,
+    judge,
+    measure,
+    total,
+)
 from concerto.simulation.autoscaling.families import FAMILIES, member
 from concerto.simulation.autoscaling.policies import Reactive
 from concerto.simulation.autoscaling.traffic import PHASES, STEADY
 
-CALM, EAGER = ActionSettings(), replace(ActionSettings(), min_rise=1.0)
+CALM, EAGER = ActionSettings(), replace(ActionSettings(), min_rise=0.5)
 REFERENCE = {name: Totals(9.0, 100.0, 9.0) for name in ("a", "b", "c")}
 
 
@@ -49,6 +58,25 @@ def test_every_family_is_measured():
     totals = measure(Trial((30.0,), 1, 120.0), Reactive())
     assert set(totals) == {*PHASES, *STEADY, *FAMILIES}
     assert all(t.pod_minutes > 0 for t in totals.values())
+
+
+def test_a_policy_is_judged_by_family_beside_hpa_v2():
+    trial = Trial((30.0,), 2, 120.0)
+    judged = {each.family: each for each in judge(trial, Reactive())}
+    assert set(judged) == {*PHASES, *STEADY, *FAMILIES}
+    for each in judged.values():
+        assert each.ours == each.reference
+        assert (each.z_sum.mean, each.worse, each.worse_violations) == (0.0, False, False)
+
+
+def test_who_wastes_pods_has_less_eru_and_qos():
+    class Wasteful(Reactive):
+        def floors(self, sync):
+            return [Floor(40, "all", replaces=True)] * len(sync.current)
+
+    flat = {each.family: each for each in judge(Trial((5.0,), 2, 120.0), Wasteful())}["flat"]
+    assert flat.ours.pod_minutes > 1.5 * flat.reference.pod_minutes
+    assert flat.z_sum.mean < 0.0
 
 
 def test_the_settings_in_use_are_among_those_that_are_tried():

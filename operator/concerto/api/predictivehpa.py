@@ -69,6 +69,7 @@ class MetricSpec:
         utilization: target in percent of the request.
         average_value: target per pod.
         value: target in all.
+        activation: a value up to this one counts as 0; None: every value counts.
         identity: the part of the spec that the status repeats.
     """
 
@@ -80,6 +81,7 @@ class MetricSpec:
     utilization: int | None = None
     average_value: int | None = None
     value: int | None = None
+    activation: int | None = None
     identity: Raw | None = None
 
     @classmethod
@@ -93,7 +95,7 @@ class MetricSpec:
         metric = body.get("metric") or {}
         target = body["target"]
         average, value = target.get("averageValue"), target.get("value")
-        described = body.get("describedObject")
+        described, activation = body.get("describedObject"), body.get("activationValue")
         return cls(
             type=raw["type"],
             name=body.get("name") or _segment(metric["name"]),
@@ -103,7 +105,8 @@ class MetricSpec:
             utilization=target.get("averageUtilization"),
             average_value=None if average is None else milli(average),
             value=None if value is None else milli(value),
-            identity={k: v for k, v in body.items() if k != "target"},
+            activation=None if activation is None else milli(activation),
+            identity={k: v for k, v in body.items() if k not in ("target", "activationValue")},
         )
 
     @property

@@ -43,7 +43,8 @@ class Forecasts:
 
     Attributes:
         expected: demand within the horizon, in replicas; NaN during warm-up.
-        upper: the same with the margin for past errors; it may use four tolerances of the room above the target.
+        upper: the same with the margin for past errors; part of it may use the room above the target.
+        expected_before: what the sample before the newest led to expect; NaN where that is not known.
         model: index into ``names``.
         names: candidates, e.g. ``Linear``.
         warm: enough samples were there.
@@ -56,6 +57,7 @@ class Forecasts:
 
     expected: Floats
     upper: Floats
+    expected_before: Floats
     model: NDArray[np.int64]
     names: tuple[str, ...]
     warm: NDArray[np.bool_]
@@ -200,6 +202,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
     return Forecasts(
         expected=np.where(warm, np.maximum(expected, 0.0), np.nan),
         upper=np.where(warm, np.maximum(upper, 0.0), np.nan),
+        expected_before=np.minimum(np.array([_before(c.past) for c in candidates])[best, rows], plausible),
         model=best,
         names=tuple(c.name for c in candidates),
         warm=warm,
@@ -209,6 +212,14 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
         persistence_percent=weighted_error(unchanged, actual),
         samples=np.isfinite(error).sum(axis=1),
     )
+
+
+def _before(past: Floats, samples: int = 4) -> Floats:
+    """The last forecast before the newest sample, of so many samples; NaN where there was none."""
+    found = np.full(len(past), np.nan)
+    for back in range(2, min(samples + 1, past.shape[1]) + 1):
+        found = np.where(np.isnan(found), past[:, -back], found)
+    return found
 
 
 def _judge(basis: _Basis, candidate: _Candidate, actual: Floats, weights: Floats) -> _Judged:

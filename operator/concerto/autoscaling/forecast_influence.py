@@ -36,7 +36,9 @@ class ActionSettings:
     Attributes:
         rise_room: what is unlikely may use up some of the room that the target leaves: tolerances above the target that
             are borne where demand is as high as the forecast's upper end, before replicas rise ...
-        min_rise: ... and tolerances by which demand must exceed the present replicas for a rise.
+        min_rise: ... and tolerances by which demand must exceed the present replicas for a rise ...
+        min_rise_before: ... and by which it must have done so by the sample before the newest: one reading that is off
+            is not worth a rescale.
         hold_room: tolerances above the target that are borne in the same case, before replicas are released.
         min_drop: replicas that are released before the window is over, as a share of the present ones, at least: a
             rescale that was wrong costs a start-up.
@@ -46,9 +48,10 @@ class ActionSettings:
     """
 
     rise_room: float = 4.0
-    min_rise: float = 2.0
-    hold_room: float = 1.5
-    min_drop: float = 0.34
+    min_rise: float = 1.0
+    min_rise_before: float = 0.5
+    hold_room: float = 1.0
+    min_drop: float = 0.25
     hold_share: float = 0.15
     hold_min_seconds: float = 45.0
     hold_max_seconds: float = 300.0
@@ -99,6 +102,7 @@ class ForecastResult:
         under_percent: share of the error that was too low.
         persistence_percent: error of the assumption that nothing changes.
         samples: forecasts that were tested.
+        expected_before: what the sample before the newest led to expect; None where that is not known.
     """
 
     reason: str
@@ -110,6 +114,7 @@ class ForecastResult:
     under_percent: float | None = None
     persistence_percent: float | None = None
     samples: int = 0
+    expected_before: float | None = None
 
     @property
     def is_active(self) -> bool:
@@ -119,16 +124,22 @@ class ForecastResult:
     def floor(self, bounds: Bounds, current: int, action: ActionSettings, *, replaces: bool) -> Floor | None:
         """Replicas for the expected load, and for the upper end within ``rise_room``; None unless it is active.
 
-        A need that is too near to the present replicas changes nothing, as for metrics.
+        A need that is too near to the present replicas changes nothing, as for metrics, nor does one that the newest
+        sample alone asks for.
         """
         if not self.is_active or self.upper is None or self.expected is None:
             return None
         tolerances = bounds.tolerances
-        need = max(self.expected, self.upper / (1.0 + action.rise_room * tolerances.scale_up))
+        room, margin = 1.0 + action.rise_room * tolerances.scale_up, self.upper - self.expected
+        need = max(self.expected, self.upper / room)
         replicas = min(math.ceil(need - 1e-9), MAX_REPLICAS)
         worth = Tolerances(action.min_rise * tolerances.scale_up, tolerances.scale_down)
         if current > 0 and (replicas > current or replaces) and worth.contain(need / current):
             replicas = current
+        if replicas > current > 0 and self.expected_before is not None:
+            before = max(self.expected_before, (self.expected_before + margin) / room)
+            if before <= current * (1.0 + action.min_rise_before * tolerances.scale_up):
+                replicas = current
         return Floor(replicas, self.model, replaces)
 
 
@@ -231,6 +242,8 @@ def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seco
         _finite(found.under_percent[row]),
         _finite(found.persistence_percent[row]),
         int(found.samples[row]),
+        # Demand that is certain needs no second sample
+        _finite(found.expected_before[row]) if known and not subject.min_demand else None,
     )
 
 

@@ -151,3 +151,30 @@ async def test_the_last_value_of_a_pod_that_has_ended_does_not_count():
         measured = await measurements.measure([MetricSpec("Pods", "qps", average_value=10_000)], request)
     (proposal,) = measured.outcomes
     assert (proposal.replicas, proposal.average_value) == (1, 11_000)
+
+
+ACTIVATION = {
+    "a value up to the activation asks for nothing": (5_000, 5, 0),
+    "a value above it counts whole": (5_000, 6, 6),
+    "without an activation every value counts": (None, 1, 1),
+}
+
+
+@pytest.mark.parametrize(("activation", "value", "replicas"), ACTIVATION.values(), ids=ACTIVATION)
+@pytest.mark.parametrize("current", [0, 3])
+async def test_a_value_up_to_the_activation_counts_as_none(activation, value, replicas, current):
+    async with faulty([says(200, items(value=str(value)))]) as server:
+        session, clock = server.session, lambda: NOW
+        measurements = Measurements(session, Kinds(session, clock), clock, None, sync_seconds=15.0, timeout_seconds=20)
+        scale = Scale(current, current, "app=web", REPLICA_SETS, {})
+        request = MetricRequest("n", scale, [], Tolerances(0.0, 0.0), ControllerSettings(), NOW)
+        metric = MetricSpec("External", "queue", average_value=1_000, activation=activation)
+        measured = await measurements.measure([metric], request)
+    (proposal,) = measured.outcomes
+    assert proposal.replicas == replicas
+
+
+def test_the_activation_is_read_and_is_no_part_of_what_the_status_repeats():
+    body = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "1"}, "activationValue": "500m"}
+    metric = MetricSpec.from_raw({"type": "External", "external": body})
+    assert (metric.activation, metric.identity) == (500, {"metric": {"name": "queue"}})

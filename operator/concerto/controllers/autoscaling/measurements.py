@@ -198,6 +198,8 @@ class Measurements:
                 self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
             )
             name = f"external metric {metric.name}({metric.selector})"
+        if metric.activation is not None and 0 <= value <= metric.activation:
+            value = 0
         tolerances = request.tolerances
         if metric.average_value is not None:
             target = metric.average_value

@@ -17,14 +17,16 @@ from concerto.simulation.autoscaling.families import FAMILIES, member
 from concerto.simulation.autoscaling.plant import Floats, PlantSettings
 from concerto.simulation.autoscaling.policies import Reactive
 from concerto.simulation.autoscaling.run import Experiment, Result, run
+from concerto.simulation.autoscaling.statistics import Difference, holm, tested, z_sum_differences
 from concerto.simulation.autoscaling.traffic import PHASES, STEADY, Traffic, from_phases
 
 GRID = {
-    "rise_room": (3.0, 4.0),
+    "rise_room": (3.5, 4.0),
     "min_rise": (1.0, 2.0),
-    "hold_room": (1.5, 3.0),
+    "min_drop": (0.25, 0.34),
 }
 """Values of `ActionSettings` that are tried."""
+_BY_MINUTE = ("p95", "mean", "idle", "pods", "demand", "forecast")
 _POD_WEIGHT, _RESCALE_WEIGHT, _RESCALES_GOAL = 4.0, 1.0, 1.2
 
 
@@ -88,6 +90,61 @@ def measure(trial: Trial, policy: Reactive) -> dict[str, Totals]:
     return totals
 
 
+@dataclass(frozen=True)
+class Judged:
+    """One family under the settings in use, beside autoscaling/v2.
+
+    Attributes:
+        family: its name.
+        ours: totals of the policy.
+        reference: totals of autoscaling/v2.
+        z_sum: difference of ERU+QoS, paired over members; above 0 the policy is better.
+        worse: whether it is significantly worse in ERU+QoS after Holm's correction over all families.
+        worse_violations: the same in violations.
+    """
+
+    family: str
+    ours: Totals
+    reference: Totals
+    z_sum: Difference
+    worse: bool
+    worse_violations: bool
+
+
+def judge(trial: Trial, policy: Reactive) -> list[Judged]:
+    """One policy on every family, over all start-up times together."""
+    rows = list(_rows(trial))
+    families = list(dict.fromkeys(family for family, _, _ in rows))
+    totals = {family: [Totals(), Totals()] for family in families}
+    z_sums: dict[str, list[Floats]] = {family: [] for family in families}
+    violations: dict[str, list[Floats]] = {family: [] for family in families}
+    for startup in trial.startups:
+        experiment = Experiment(tuple(t for _, t, _ in rows), PlantSettings(startup_seconds=startup))
+        results = [run(experiment, each) for each in (policy, Reactive())]
+        for family in families:
+            members = [i for i, row in enumerate(rows) if row[0] == family]
+            minutes = rows[members[0]][2]
+            ours, theirs = (_part(result, members, minutes) for result in results)
+            for index, part in enumerate((ours, theirs)):
+                for row in range(len(members)):
+                    totals[family][index] += _of_row(part, row, minutes)
+            z_sums[family].append(z_sum_differences(ours, theirs))
+            violations[family].append(theirs.violations - ours.violations)
+    tests = [[tested(np.mean(found[f], axis=0)) for f in families] for found in (z_sums, violations)]
+    corrected = [holm([d.p_worse for d in found]) for found in tests]
+    return [
+        Judged(f, totals[f][0], totals[f][1], tests[0][i], corrected[0][i] < 0.05, corrected[1][i] < 0.05)
+        for i, f in enumerate(families)
+    ]
+
+
+def _part(result: Result, rows: Sequence[int], minutes: int) -> Result:
+    """Some replicates of a run, up to a minute; values of whole runs stay those of the whole run."""
+    chosen = list(rows)
+    by_minute = {name: getattr(result, name)[chosen, :minutes] for name in _BY_MINUTE}
+    return replace(result, **by_minute, p99=result.p99[chosen], rescales=result.rescales[chosen])
+
+
 def cross_validate(
     reference: Mapping[str, Totals], measured: Mapping[ActionSettings, Mapping[str, Totals]]
 ) -> tuple[list[Fold], ActionSettings]:
@@ -123,8 +180,8 @@ def loss(ours: Mapping[str, Totals], reference: Mapping[str, Totals], families: 
     return float(np.mean(losses))
 
 
-def total(folds: Iterable[Fold]) -> tuple[Totals, Totals]:
-    """Ours and the reference's over all folds."""
+def total(folds: Iterable[Fold | Judged]) -> tuple[Totals, Totals]:
+    """Ours and the reference's over all folds, or families."""
     ours, reference = Totals(), Totals()
     for fold in folds:
         ours, reference = ours + fold.ours, reference + fold.reference
