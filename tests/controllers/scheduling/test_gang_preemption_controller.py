@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
+from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
@@ -162,6 +163,20 @@ async def test_a_gang_that_is_not_ready_any_more_leaves_its_room_to_others():
         await eventually(lambda: not it.nominated())
         await it.server.asked(8)
         assert {*it.server.seen[6:]} == {STATUS.format("g-0"), STATUS.format("g-1")}
+
+
+async def test_pods_that_are_being_bound_keep_their_nomination():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(6)
+        for name in PODS:
+            node = it.cluster.nominations.node_of(f"uid-{name}")
+            pod = it.cluster.pod_groups.members(KEY)[f"uid-{name}"]
+            it.gone(victim(node))
+            assert it.cluster.assume(pod, Assignment("default", name, pod.uid, node, "Requests", "", 9.0), NOW)
+        it.controller.note_failure(KEY, Diagnosis(2, {"waiting": 2}, Change.NOTHING, concerns_pod=True, gang=KEY))
+        await eventually(lambda: not it.controller._tasks)
+        assert (len(it.nominated()), len(it.server.seen)) == (2, 6)
 
 
 async def test_pods_that_preempt_nobody_are_told_so_without_a_search():

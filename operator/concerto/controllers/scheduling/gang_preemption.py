@@ -82,7 +82,8 @@ class GangPreemptionController:
         """A cycle has found no nodes for the gang, or it is not ready."""
         if diagnosis.concerns_pod:  # no eviction mends that, and others may have the room that was made
             if self._cluster.nominations:
-                self._withdraw(self._cluster.pod_groups.members(key).values())
+                pods = self._cluster.pod_groups.members(key).values()
+                self._withdraw(pod for pod in pods if not self._is_placed(pod))
             return
         gang = self._gang(key)
         if gang is None:
