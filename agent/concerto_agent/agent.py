@@ -200,7 +200,10 @@ class Agent:
             return None
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        had_news = self.measurement.costs.has_news
         self.measurement.pod_changed(old, new, self._clock(), self._wall())
+        if self.measurement.costs.has_news and not had_news:
+            self._publisher.look_again()
         if self._pinner is not None and new is not None:
             running = new["status"]["running"]
             if old is None or old["status"]["running"] != running:

@@ -136,6 +136,10 @@ class StatusPublisher:
         self._measured = measured
         self._offered.set()
 
+    def look_again(self) -> None:
+        """Something is known that others wait for: publish it now, and not with the next batch."""
+        self._offered.set()
+
     def on_own_object(self, new: Object | None) -> CapacitySettings | None:
         """Take the node's NodeCapacity as the API server has it now; None if it was deleted.
 

@@ -365,6 +365,40 @@ def test_what_was_added_can_be_taken_off_again(shares):
     assert nodes.cpu_left(ALL)[0] == pytest.approx(nodes.cpu_left(ALL)[1], abs=1e-6)
 
 
+STEPS = st.sampled_from(["add", "remove", "node", "own", "head room", "work", "change", "clear"])
+
+
+@given(steps=st.lists(st.tuples(STEPS, st.integers(0, 2), st.floats(0.1, 4.0)), max_size=30))
+def test_what_nodes_have_left_follows_from_what_is_on_them_whatever_happened_before(steps):
+    nodes, now = loads(nodes=3), 0.0
+    for step, row, amount in steps:
+        now += amount
+        if step == "add":
+            nodes.add_pod(row, cost(amount, memory=amount * GI))
+        elif step == "remove" and nodes.pods[row]:
+            nodes.remove_pod(row, cost(0.1))
+        elif step == "node":
+            nodes.set_node(row, 2.0 * amount, amount * GI)
+        elif step == "own":
+            nodes.set_own(row, 0.1 * amount, 0.1 * amount * GI)
+        elif step == "head room":
+            nodes.set_head_room(row, amount)
+        elif step == "work":
+            nodes.give_work(row, cost(0.5, work=amount), now)
+        elif step == "change":
+            nodes.change_cost(np.array([row]), cost(0.1), cost(amount, memory=GI), np.ones(1))
+        elif step == "clear":
+            nodes.clear(row)
+    usable = np.maximum(nodes.cores - nodes.own_cpu, 0.0)
+    assert nodes.cpu_left(ALL) == pytest.approx(nodes.head_room * usable - nodes.cpu)
+    assert nodes.memory_left(ALL) == pytest.approx(0.95 * nodes.memory_bytes - nodes.own_memory - nodes.memory)
+    cpu = (nodes.cpu + 0.5) / np.maximum(usable, 1e-6)
+    memory = (nodes.own_memory + nodes.memory) / np.maximum(nodes.memory_bytes, 1.0)
+    assert nodes.commitment(cost(0.5), ALL) == pytest.approx(np.maximum(cpu, memory))
+    may = (nodes.tokens(ALL, now) >= -1e-9) | (nodes.pods == 0.0)
+    assert (nodes.paced(cost(0.5, work=1.0), ALL, now + 1e-6) == may).all()
+
+
 def test_a_node_that_is_over_takes_nothing_until_its_pods_have_ended():
     nodes = loads()
     for _ in range(20):
@@ -418,6 +452,18 @@ def test_work_is_given_no_faster_than_the_node_can_do_it():
                 nodes.remove_pod(0, pod)
     # four cores do four core-seconds a second: one pod of four a second
     assert len(given_at) == pytest.approx(60, abs=5)
+
+
+@pytest.mark.parametrize(("work", "life", "pods"), [(0.25, 2.0, 21), (1.0, 20.0, 13)])
+def test_a_node_takes_at_once_what_it_does_while_pods_start_or_in_a_part_of_their_lives(work, life, pods):
+    nodes, pod = loads(nodes=1), Cost(0.1, work, life, 0.0, 10.0, "Ended")
+    given = 0
+    while nodes.fits(pod, ALL)[0] and nodes.paced(pod, ALL, 0.0)[0]:
+        nodes.add_pod(0, pod)
+        nodes.give_work(0, pod, 0.0)
+        given += 1
+    # four cores do 5 core-seconds in 1.25 s, and 12 in 15 % of a life of 20 s; the last pod goes below 0
+    assert given == pods
 
 
 @pytest.mark.parametrize("life", [60.0, 3600.0])

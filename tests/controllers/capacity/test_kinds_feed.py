@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
 from concerto.controllers.capacity.kinds_feed import KindsFeed
@@ -32,6 +34,12 @@ def fed(places_by_kind=True):
     return cluster, KindsFeed(cluster, changes.append, places_by_kind=places_by_kind), changes
 
 
+async def turn_of_the_loop():
+    """Let every task run until it waits for something."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 def test_what_agents_measured_is_what_pods_cost_from_then_on():
     cluster, feed, changes = fed()
     feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
@@ -40,6 +48,19 @@ def test_what_agents_measured_is_what_pods_cost_from_then_on():
     assert len(changes) == 1
     feed.update()
     assert len(changes) == 1
+
+
+async def test_what_arrives_is_handed_over_at_once_and_not_with_the_next_look():
+    cluster, feed, _ = fed()
+    task = asyncio.create_task(feed.run())
+    await turn_of_the_loop()
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    await turn_of_the_loop()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(8.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    await turn_of_the_loop()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5, "one that follows at once waits, as looks cost time"
+    task.cancel()
 
 
 def test_while_nothing_is_measured_pods_are_counted_as_units():

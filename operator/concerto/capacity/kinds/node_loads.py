@@ -44,6 +44,9 @@ class KindSettings:
         max_head_room: the same where a filled node is seen to idle.
         pace: core-seconds of work that a node is given in a second, in parts of its cores.
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
+        min_burst_seconds: the same at least, in seconds of its cores. Pods that are placed together do not compute at
+            once: runtimes start them one after the other, and kubelet looks for what has started or ended once a
+            second. Of very short pods, less would leave CPUs idle at the beginning and the end of a burst.
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
         overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
@@ -57,6 +60,7 @@ class KindSettings:
     max_head_room: float = 2.0
     pace: float = 1.0
     burst: float = 0.15
+    min_burst_seconds: float = 1.25
     max_paced_seconds: float = 30.0
     overhang: float = 0.3
     memory: float = 0.95
@@ -144,12 +148,16 @@ class NodeLoads:
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
         if cost.work is not None:
-            life = min(cost.held or self.settings.default_life_seconds, self.settings.max_paced_seconds)
-            cap = self.settings.burst * self.cores[row] * life
-            tokens = min(float(self.tokens(slice(row, row + 1), now)[0]), float(cap))
+            tokens = min(float(self.tokens(slice(row, row + 1), now)[0]), self._max_tokens(row, cost))
             self._tokens[row] = tokens - self._paced_work(cost, float(self.cores[row]))
             self._tokens_at[row] = now
             self._set_pace(row)
+
+    def _max_tokens(self, row: int, cost: Cost) -> float:
+        """Core-seconds of work that the node is given at once at most, before it takes such a pod."""
+        settings = self.settings
+        life = min(cost.held or settings.default_life_seconds, settings.max_paced_seconds)
+        return float(self.cores[row]) * max(settings.burst * life, settings.min_burst_seconds)
 
     def _paced_work(self, cost: Cost, cores: float) -> float:
         """Core-seconds of the pod's work that the node is to do before it is given more."""

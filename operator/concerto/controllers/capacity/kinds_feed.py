@@ -16,7 +16,7 @@ from concerto.scheduling.state.cluster import ClusterState
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
-"""Agents publish at their own pace; together they cost the event loop no more than one look in this time."""
+"""Shortest time between two looks at what agents have published: each costs the event loop some milliseconds."""
 _NODES_A_LOOK = 250
 """Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next."""
 _UNKNOWN_CORES = 1024.0
@@ -47,6 +47,7 @@ class KindsFeed:
         self._requeue = requeue
         self._version = 0
         self._seen: dict[str, Object | None] = {}  # snapshots to be taken in, by node; None for one that has gone
+        self._arrived = asyncio.Event()
         self._of_cluster: Object | None = None
         self._are_all_read = True
 
@@ -59,6 +60,7 @@ class KindsFeed:
         name = ((new or old) or {})["metadata"]["name"]
         if name != CLUSTER_NAME:
             self._seen[name] = new
+            self._arrived.set()
         elif self._of_cluster is None:
             self._of_cluster = new
 
@@ -81,9 +83,16 @@ class KindsFeed:
         return {} if status is None else from_entries(status.kinds[:MAX_ENTRIES])
 
     async def run(self) -> None:
-        """Hand over what arrives until cancelled."""
+        """Hand over what arrives until cancelled: at once, unless the last look was a moment ago.
+
+        Pods of a kind that nobody knew wait for what the first of them shows.
+        """
         while True:
+            await self._arrived.wait()
+            self._arrived.clear()
             self.update()
+            if self._seen:
+                self._arrived.set()
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def update(self) -> None:

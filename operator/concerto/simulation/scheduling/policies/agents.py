@@ -128,7 +128,11 @@ class Agents:
                 self._start_costs[node].started_or_ended()
                 if change.measured is not None and change.reason == "Completed":
                     measured = self._start_costs[node].added_to(self._corrected(change.measured))
-                    self._kinds[node].pod_ended(self._kind_of_pod(uid), measured, change.at)
+                    kind = self._kind_of_pod(uid)
+                    self._kinds[node].pod_ended(kind, measured, change.at)
+                    published = self._published_kinds[node].get(kind.key)
+                    if (published is None or not published.ended) and not self.world.agent_dead(node):
+                        self._publish_kinds(node, change.at)
 
     def sample(self, readings: Readings, now: float) -> None:
         """One 10 Hz sample of all nodes."""
