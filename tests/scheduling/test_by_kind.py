@@ -19,6 +19,9 @@ from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, 
 MI = 2**20
 
 
+ALL = slice(None)
+
+
 def knows(cluster, **kinds):
     """Have the cluster know the cost of pods by name: work, seconds for which they hold their place, and memory."""
     known = NodeKinds()
@@ -70,7 +73,8 @@ def test_a_pods_event_says_what_its_kind_takes_and_that_no_node_has_it_left():
     cluster = cluster_state([node("n")], [pod(f"p-{i}", nodeName="n") for i in range(10)], [measured("n")])
     knows(cluster, p=(2.0, 4.03, 64 * MI))
     message = "0/1 nodes are available: 1 node(s) had less CPU left than the 500m that pods of this kind take."
-    assert refused(cluster, pod("p-x")) == {"p-x": message}
+    waiting = [pod(f"p-x{i}") for i in range(4)]
+    assert refused(cluster, *waiting) == {p.name: message for p in waiting}
 
 
 def test_a_pods_event_says_that_memory_is_what_runs_out():
@@ -117,6 +121,18 @@ def test_a_scheduler_that_begins_anew_fills_nodes_as_far_as_the_one_before():
     after = successor(cluster, decisions, made)
     recall_work(after, [d.assignment for d in decisions], NOW)
     assert after.kinds.loads.head_room[0] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("waiting", "placed"), [(3, 3), (5, 0)])
+def test_the_last_pods_are_placed_beyond_a_nodes_head_room_and_their_records_say_so(waiting, placed):
+    there = [pod(f"p-{i}", nodeName="n") for i in range(9)]
+    cluster = knows(cluster_state([node("n")], there, [measured("n")]), p=(2.0, 4.0, 64 * MI))
+    decisions = run(cluster, *(pod(f"p-{i}") for i in range(10, 10 + waiting))).decisions
+    costs = [d.assignment.cost for d in decisions]
+    # Nine of 0.5 cores leave 0.1 of 1.15 x 4, and 0.4 x 4 more for the last ones
+    assert [c.head_room for c in costs] == pytest.approx([1.55] * placed)
+    assert [c.cpu_left_millicores for c in costs] == [1700, 1200, 700][:placed]
+    assert not cluster.kinds.loads.fits(cluster.kinds.cost_of(pod("p")), ALL).any(), "it is over with the cycle"
 
 
 def test_a_placement_that_was_never_carried_out_gives_its_node_no_work():

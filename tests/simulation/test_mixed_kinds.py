@@ -86,7 +86,7 @@ def test_a_table_shows_what_each_part_of_placement_by_kind_is_worth():
     lines = ablation_lines(1, ["kinds-tiny"], workers=1)
     assert len(lines) == 4 + len(ABLATIONS)
     assert lines[2] == "| law | tiny |"
-    as_it_is, without_pace = lines[4], lines[6]
+    as_it_is, without_pace = lines[4], lines[7]
     assert as_it_is.split("|")[2] != without_pace.split("|")[2]
 
 

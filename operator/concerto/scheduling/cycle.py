@@ -184,6 +184,7 @@ class _Cycle:
     def end(self) -> None:
         """The cycle is over."""
         self.drain.end()
+        self._cluster.kinds.loads.beyond = 0.0
         for trial in self._held:
             trial.take_back()
 
@@ -201,8 +202,7 @@ class _Cycle:
             return
         gang = self.gangs.of(pod)
         if gang is None:
-            failure = self._look_at_one(pod, profile)
-            if failure is not None:
+            if (failure := self._look_at_one(pod, profile)) is not None:
                 self._report(pod, failure, profile)
         elif isinstance(gang, NotReady):
             self._held_room.gone(gang.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 
 import numpy as np
@@ -283,6 +284,15 @@ def test_people_read_of_an_operators_own_pods_what_decisions_take_them_to_cost()
     assert "cpuSeconds" not in words
 
 
+@pytest.mark.parametrize(("held", "known"), [(4.9, False), (5.0, True)])
+def test_a_pod_that_has_held_its_place_for_five_seconds_has_shown_what_it_uses(held, known):
+    waiting = PodMeasurement(0.01, held, held, 1.8 * GI, False)
+    cost = estimate(NodeKinds().table([(JOB, waiting)], 0.0), JOB)
+    assert cost.known is known
+    if known:
+        assert (cost.share, cost.memory) == (0.3, 1.8 * GI)
+
+
 @pytest.mark.parametrize(("age", "share"), [(10.0, 0.3), (60.0, 0.3), (120.0, 0.15), (3600.0, 0.005)])
 def test_pods_that_may_end_and_idle_for_long_are_not_taken_to_compute_soon(age, share):
     idle = PodMeasurement(0.002 * age, age, age, 5e7, False, recent=0.002)
@@ -464,6 +474,23 @@ def test_a_node_takes_at_once_what_it_does_while_pods_start_or_in_a_part_of_thei
         given += 1
     # four cores do 5 core-seconds in 1.25 s, and 12 in 15 % of a life of 20 s; the last pod goes below 0
     assert given == pods
+
+
+@pytest.mark.parametrize(
+    ("waiting", "fits"), [(0.05, False), (0.15, True), (3.2, True), (3.4, False), (math.inf, False)]
+)
+def test_nodes_are_filled_beyond_their_head_room_if_all_pods_that_wait_find_room_so(waiting, fits):
+    nodes, pod = loads(nodes=2), cost(0.5, work=2.0)
+    for row in range(2):
+        for _ in range(9):
+            nodes.add_pod(row, pod)
+        nodes.add_pod(row, cost(0.05))
+    # 2 x 0.05 cores are left, and 2 x 0.4 x 4 cores beyond
+    assert nodes.cpu_left(ALL) == pytest.approx([0.05, 0.05])
+    nodes.set_waiting(waiting)
+    assert nodes.fits(pod, ALL).tolist() == [fits, fits]
+    assert not nodes.fits(cost(0.5), ALL).any(), "pods that run without end would stay there"
+    assert not nodes.fits(cost(2.0, work=8.0), ALL).any(), "all of the pod has to fit then"
 
 
 @pytest.mark.parametrize("life", [60.0, 3600.0])

@@ -49,6 +49,8 @@ class KindSettings:
             second. Of very short pods, less would leave CPUs idle at the beginning and the end of a burst.
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
+        last_pods: what a node is filled to beyond its head room, in parts of its cores, if all pods that wait find room
+            so. They would wait for others' ends else, and CPUs idle meanwhile.
         overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
         memory: part of the memory that is filled.
         default_memory: bytes that a pod is taken to use while nothing is known.
@@ -62,6 +64,7 @@ class KindSettings:
     burst: float = 0.15
     min_burst_seconds: float = 1.25
     max_paced_seconds: float = 30.0
+    last_pods: float = 0.4
     overhang: float = 0.3
     memory: float = 0.95
     default_memory: float = 64 * 2.0**20
@@ -83,6 +86,7 @@ class NodeLoads:
         memory: (N,) bytes committed to pods.
         pods: (N,) pods placed.
         head_room: (N,) see ``KindSettings``.
+        beyond: what nodes are filled to beyond it now (``KindSettings.last_pods``), in parts of their cores.
     """
 
     def __init__(self, settings: KindSettings | None = None) -> None:
@@ -95,6 +99,7 @@ class NodeLoads:
         self.memory: Floats = np.zeros(0)
         self.pods: Floats = np.zeros(0)
         self.head_room: Floats = np.zeros(0)
+        self.beyond = 0.0
         # What follows from the columns above alone, so that it is the same for pods of every kind: _settle, _recount
         self._cpu_to: Floats = np.zeros(0)  # what is filled of it
         self._memory_to: Floats = np.zeros(0)
@@ -255,7 +260,25 @@ class NodeLoads:
         """``fits`` by CPU alone: an empty node takes any pod, however large."""
         part = (self.settings.overhang + held_back) * cost.share
         fits: Bools = part <= self.cpu_left(rows)
-        return fits if fits.all() else fits | (self.pods[rows] == 0.0)
+        if fits.all():
+            return fits
+        fits |= self.pods[rows] == 0.0
+        if self.beyond and cost.work is not None:
+            fits |= (1.0 + held_back) * cost.share <= self.cpu_left(rows) + self._beyond(rows) / self._per_core[rows]
+        return fits
+
+    def _beyond(self, rows: Rows) -> Floats:
+        """Parts of their cores that the nodes may be filled to beyond their head room now."""
+        beyond: Floats = np.minimum(self.beyond, self.settings.max_head_room - self.head_room[rows])
+        return beyond
+
+    def beyond_for(self, cost: Cost, row: int) -> tuple[float, float]:
+        """What the node is filled to beyond its head room for such a pod, which it takes: parts of its cores, cores."""
+        rows = slice(row, row + 1)
+        if not self.beyond or self.settings.overhang * cost.share <= self.cpu_left(rows)[0] or not self.pods[row]:
+            return 0.0, 0.0
+        beyond = float(self._beyond(rows)[0])
+        return beyond, beyond / float(self._per_core[row])
 
     def fits_memory(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
         """``fits`` by memory alone: an empty node that has memory left takes any pod, where no room is held for others.
@@ -328,6 +351,17 @@ class NodeLoads:
         self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
         if waiting and self._is_filled(row):
             self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row))
+
+    def set_waiting(self, cores: float) -> None:
+        """So many cores are what all pods that wait take together, until the next call; infinity: nobody knows.
+
+        The last pods of a Job are placed where nodes have to be filled a little more for them: otherwise they begin
+        when others have ended, and the Job takes longer by a pod's life.
+        """
+        self._settle()
+        usable = float(np.maximum(self.cores - self.own_cpu, 0.0).sum())
+        left = float(np.maximum(self._cpu_left, 0.0).sum())
+        self.beyond = self.settings.last_pods if left < cores <= left + self.settings.last_pods * usable else 0.0
 
     def set_head_room(self, row: int, head_room: float) -> None:
         """Fill the node to that part of its cores, within the bounds that the settings name."""

@@ -17,7 +17,7 @@ MAX_SUM = 1e30
 _MIN_HELD_SECONDS = 0.2
 SHOWN_CORE_SECONDS = 0.1
 """CPU time from which a running pod's load shows: less may be its start alone."""
-SHOWN_SECONDS = 10.0
+SHOWN_SECONDS = 5.0
 """Time after which a running pod that has used less has shown that it uses little."""
 FORGET_PER_POD = 1.0 / 64
 """Part of what was known of a kind that each further pod of it replaces: a cost that changes is followed."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -132,6 +135,20 @@ class KindLoads(PodIndex):
                 known.cost = after
         return Change.CAPACITY if differs else Change.NOTHING
 
+    def set_waiting(self, pods: Sequence[PodView] | None, most: int) -> None:
+        """These pods wait for a place, and no others (``NodeLoads.set_waiting``).
+
+        Args:
+            pods: the pods; None for more than anybody counts.
+            most: of so many of one kind, it is not known that there are no more.
+        """
+        cores = math.inf if pods is None else 0.0
+        kinds = {pod.kind.key: pod for pod in pods or () if pod.counted}
+        counts = Counter(pod.kind.key for pod in pods or ())
+        for key, pod in kinds.items():
+            cores += counts[key] * self.cost_of(pod).share if counts[key] < most else math.inf
+        self.loads.set_waiting(cores)
+
     def committed(self, key: str, row: int) -> float:
         """Cores of the row's node that are committed to pods of one kind."""
         known = self._kinds.get(key)
@@ -180,13 +197,14 @@ class KindLoads(PodIndex):
     def recorded(self, cost: Cost, row: int) -> AssignmentCost:
         """What a placement record says of a pod of that cost, before it is placed on the row."""
         cpu, memory = self.left(row)
+        beyond, more = self.loads.beyond_for(cost, row)
         return AssignmentCost(
             cpu_millicores=round(1000 * cost.share),
             cpu_seconds=cost.work,
             memory_bytes=round(self.loads.memory_of(cost)),
             known_from=cost.basis,
-            head_room=float(self.loads.head_room[row]),
-            cpu_left_millicores=round(1000 * cpu),
+            head_room=float(self.loads.head_room[row]) + beyond,
+            cpu_left_millicores=round(1000 * (cpu + more)),
             memory_left_bytes=round(memory),
         )
 

@@ -20,12 +20,14 @@ ABLATION_SCENARIOS = ("mixed", *(f"kinds-{n}" for n in ("functions", "memory", "
 ABLATIONS = {
     "as it is": "",
     "every pod is one unit": "-without-kinds",
+    "nodes share nothing, and never saw the kind": "-without-federation",
     "work is given without a pace": "-without-pace",
     "stalls count as time in which the place is held": "-without-stall-correction",
+    "the last pods wait for ends as others do": "-without-last-pods",
     "the whole share has to fit": "-without-overhang",
     "head room does not grow": "-without-wider-head-room",
 }
-"""What is left out, and how the policy's name ends. Nodes that share nothing make each run a first run."""
+"""What is left out, and how the policy's name ends."""
 WITHIN = 1.10
 """Requests whose job completion is within so many times the best are traded for shorter pods."""
 

@@ -30,6 +30,7 @@ COST_SWEEP = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 KIND_ABLATIONS: dict[str, dict[str, Any]] = {
     "-without-pace": {"law": KindSettings(pace=1e6)},
     "-without-stall-correction": {"leaves_out_stalls": False},
+    "-without-last-pods": {"law": KindSettings(last_pods=0.0)},
     "-without-overhang": {"law": KindSettings(overhang=1.0)},
     "-without-wider-head-room": {"law": KindSettings(max_head_room=KindSettings.head_room)},
 }
@@ -38,10 +39,15 @@ _CONCERTO: dict[str, Callable[[CapacitySettings | None, ProfileSettings], Policy
     "concerto": Concerto,
     "concerto-known": partial(Concerto, known=True),
     "concerto-without-kinds": partial(Concerto, kinds=False),
+    "concerto-without-federation": Concerto,
+    "concerto-known-without-federation": Concerto,
     **{f"concerto{ending}": partial(Concerto, **parts) for ending, parts in KIND_ABLATIONS.items()},
     **{f"concerto-known{ending}": partial(Concerto, known=True, **parts) for ending, parts in KIND_ABLATIONS.items()},
 }
-"""Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit."""
+"""Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit.
+
+Where nodes share nothing, a later run on nodes that never saw the kind knows as little as the first.
+"""
 _PLAIN: dict[str, Callable[[], Policy]] = {
     "kube-scheduler": KubeScheduler,
     "kube-vpa": lambda: FittingRequests(None),
