@@ -13,7 +13,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs
+.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -66,6 +66,9 @@ gangs: setup ## on real nodes, start a gang that needs both of them beside a str
 
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)
+
+compare-autoscaling: setup ## a real HTTP service under PredictiveHPA and its twin under HPA v2, in turn, on a real node (12 min a round)
+	@$(PY) -m e2e.compare.autoscalers $(COMPARE)
 
 compare-server: setup ## how long a real HTTP server takes to answer beside Jobs of Concerto and of kube-scheduler, on real nodes (10 min)
 	@$(PY) -m e2e.compare.beside_server $(COMPARE)
