@@ -11,6 +11,7 @@ from concerto.api.pod_kind import ANY, Kind, kind_of_pod
 from concerto.api.pod_ownership import MIRROR, belongs_to_node, spreading_owner
 from concerto.api.pod_requests import resized_requests
 from concerto.api.pod_shape import PodShape, pod_group_of, shape_of
+from concerto.api.pod_start import start_fails
 from concerto.api.pod_volumes import NO_VOLUMES, PodVolumes, pod_volumes
 from concerto.api.timestamps import read_timestamp
 
@@ -59,6 +60,8 @@ class PodView:
         volumes: its volumes that matter for where it can run.
         mirror: whether it stands for a static pod, which its kubelet runs on, and shows again, if it is deleted.
         group: name of its PodGroup, in its namespace (``spec.schedulingGroup.podGroupName``); empty without one.
+        start_fails: whether none of its containers has ever run, and one can't be made (image pull back-off).
+        uses_nothing: whether it does not count because its start has failed for long (``UnstartedPods``).
     """
 
     namespace: str
@@ -92,6 +95,8 @@ class PodView:
     unscheduled_since: float | None = None
     mirror: bool = False
     group: str = ""
+    start_fails: bool = False
+    uses_nothing: bool = False
 
     @property
     def key(self) -> str:
@@ -167,6 +172,7 @@ class PodView:
             volumes=pod_volumes(metadata["name"], spec.get("volumes")),
             images=images_of(spec),
             unscheduled_since=scheduled_at if scheduled.get("status") == "False" else None,
+            start_fails=start_fails(status),
         )
 
 

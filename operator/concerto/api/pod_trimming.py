@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from concerto.api.pod_ownership import MIRROR
+from concerto.api.pod_start import trim_start
 from concerto.api.pod_volumes import trim_volumes
 
 Raw = Mapping[str, Any]
@@ -54,13 +55,9 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
         trimmed["volumes"] = volumes
     trimmed_status: dict[str, Any] = {k: status[k] for k in _STATUS if k in status}
     for statuses in ("containerStatuses", "initContainerStatuses"):
-        resized = [
-            {k: s[k] for k in _CONTAINER_STATUS if k in s}
-            for s in status.get(statuses) or ()
-            if "resources" in s or "allocatedResources" in s
-        ]
-        if resized:
-            trimmed_status[statuses] = resized
+        kept = [_trim_container_status(s, status.get("phase")) for s in status.get(statuses) or ()]
+        if any(kept):
+            trimmed_status[statuses] = [s for s in kept if s]
     conditions = []
     for condition in status.get("conditions") or ():
         kind = condition.get("type")
@@ -71,6 +68,12 @@ def trim_pod(obj: Raw) -> dict[str, Any]:
     if conditions:
         trimmed_status["conditions"] = conditions
     return {"metadata": trimmed_metadata, "spec": trimmed, "status": trimmed_status}
+
+
+def _trim_container_status(status: Raw, phase: str | None) -> dict[str, Any]:
+    resized = "resources" in status or "allocatedResources" in status
+    trimmed = {k: status[k] for k in _CONTAINER_STATUS if k in status} if resized else {}
+    return trimmed | trim_start(status) if phase == "Pending" else trimmed
 
 
 def _has_too_much_text(labels: Mapping[str, str]) -> bool:

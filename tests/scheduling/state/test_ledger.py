@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from concerto.api.podreservation import Assignment, Reservation
@@ -82,6 +84,27 @@ STORIES = {
     ),
     "a pod of a DaemonSet is the node's own": ([("pod", bound("p", owner="DaemonSet"))], 5),
     "a static pod is the node's own": ([("pod", bound("p", annotations={"kubernetes.io/config.mirror": "x"}))], 5),
+    "its start has failed for long: it takes nothing": (
+        [("assume", "p"), ("pod", bound("p")), ("pod", replace(bound("p"), counted=False, uses_nothing=True))],
+        5,
+    ),
+    "its start has failed for long, then it starts": (
+        [("pod", replace(bound("p"), counted=False, uses_nothing=True)), ("pod", bound("p"))],
+        4,
+    ),
+    "its start has failed for long, then it starts, seen by its agent first": (
+        [
+            ("pod", replace(bound("p"), counted=False, uses_nothing=True)),
+            ("status", 4, ["p"]),
+            ("pod", bound("p")),
+            ("pod", bound("p", phase="Succeeded")),
+        ],
+        5,
+    ),
+    "its start has failed for long, then it ends": (
+        [("pod", replace(bound("p"), counted=False, uses_nothing=True)), ("pod", bound("p", phase="Failed"))],
+        5,
+    ),
     "a running pod whose deletion has begun still runs": ([("pod", bound("p", deleting=True))], 4),
 }
 

@@ -8,6 +8,8 @@ on pods alone are indexes (``PodIndex``), and follow both by the same few calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from concerto.api.node import NodeView
@@ -42,6 +44,7 @@ from concerto.scheduling.state.pods_on_rows import PodsOnRows
 from concerto.scheduling.state.provided_load import Joined, Series
 from concerto.scheduling.state.resources import PODS, ResourceTable
 from concerto.scheduling.state.signatures import PodSignatures
+from concerto.scheduling.state.unstarted_pods import UnstartedPods
 from concerto.scheduling.state.usage import PodUsage
 from concerto.scheduling.state.volumes import VolumeIndex
 
@@ -51,23 +54,19 @@ class ClusterState:
 
     Attributes:
         ledger: units in flight; change it through the cluster only.
-        rows: names and rows.
-        names, row_of: node name by row, and row by node name.
+        rows, names, row_of: names and rows; node name by row, and row by node name.
         nodes: what the Node objects say.
-        resources: allocatable and requests.
-        usage: sums over pods that scores read.
-        ports: host ports in use.
+        resources, usage, ports: allocatable and requests; sums over pods that scores read; host ports in use.
         namespaces: labels of namespaces.
         terms, images: what the pods on nodes want of other pods; container images that are on nodes.
         pod_counts: pods by row that match what pending pods ask about.
-        measured: measured capacity.
-        large_pods: pods that are no single unit of capacity.
+        measured, large_pods: measured capacity; pods that are no single unit of it.
         signatures, pods_on: which pods are alike; the pods on each row.
         kinds: what pods cost by kind, and what is committed because of it.
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
         exclusive: what exclusive CPUs take of nodes beyond requests.
-        nominations: pods that room is being made for.
+        nominations, unstarted: pods that room is being made for; pods whose start fails.
         budgets, pod_groups: PodDisruptionBudgets; PodGroups and their pods.
         volumes: storage, what pods use of it, and what decisions have reserved; reflectors change it directly.
         filtered_by: the indexes that filters read; a pod that is removed and added again leaves them as they were.
@@ -81,13 +80,14 @@ class ClusterState:
         self.resources, self.usage, self.ports = ResourceTable(), PodUsage(), HostPortIndex(self.rows)
         self.terms, self.volumes = TermsOnRows(self.signatures), VolumeIndex(self.rows, self.nodes.labels)
         self.pod_counts, self.load, self.kinds, self.cpus = PodCounts(), Load(), KindLoads(), CPUs()
-        self.namespaces, self.pods_on, self.budgets = Namespaces(), PodsOnRows(), DisruptionBudgets()
+        self.namespaces, self.pods_on, self.unstarted = Namespaces(), PodsOnRows(), UnstartedPods()
+        self.budgets = DisruptionBudgets()
         self.large_pods = LargePods(self.rows, self.nodes, sizes, self.ledger.has_ended)
         self.nominations, self.images, self.pod_groups = Nominations(self.is_placed), ImageIndex(), PodGroups()
         self.filtered_by: tuple[PodIndex, ...] = (self.resources, self.usage, self.ports, self.terms.refusing)
         self.filtered_by += (self.pod_counts, self.kinds, self.volumes)
-        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, self.terms.preferring, self.large_pods)
-        self._indexes += (self.images, self.load, self.pods_on)
+        more = (self.terms.preferring, self.large_pods, self.images, self.load, self.pods_on)
+        self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, *more)
         self._placed = PlacedPods(self._indexes, self.volumes.reservations)
         self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
@@ -137,25 +137,19 @@ class ClusterState:
     def set_pod(self, pod: PodView, now: float) -> Change:
         """A pod as the API server has it now: waiting, bound, or ended."""
         self.load.time_is(now)
-        self.pod_groups.set_pod(pod)
+        self.pod_groups.set_pod(pod := self.unstarted.accounted(pod, now))
         change = self._follow(lambda: self.ledger.set_pod(pod, now)) | self.nominations.set_pod(pod)
         if pod.terminal or self.ledger.has_ended(pod.uid):
             change |= self._remove_pod(pod.uid)
         elif pod.node_name:
             self.cpus.settle(pod.uid)
-            placed = self._placed.get(pod.uid)
-            if placed is not None and self.names[placed.row] == pod.node_name and is_accounted_alike(placed.pod, pod):
-                others_may_care = self._placed.update(pod)
-            else:
-                change |= self._remove_pod(pod.uid)
-                self._add_pod(pod, pod.node_name, bound=True)
-                others_may_care = True
-            change |= Change.PLACED if others_may_care and self.pod_counts else Change.NOTHING
+            return change | self._set_placed(pod)
         return change
 
     def remove_pod(self, uid: str) -> Change:
         """The pod is gone from the API server."""
         self.pod_groups.remove_pod(uid)
+        self.unstarted.remove(uid)
         change = self._follow(lambda: self.ledger.remove_pod(uid)) | self.nominations.withdraw(uid)
         return change | self._remove_pod(uid)
 
@@ -258,7 +252,8 @@ class ClusterState:
             self.large_pods.claim(pod.uid, row, millicores)
             self.measured.update(row)
         self.cpus.assume(assignment, best_effort=pod.labels.get(LABEL) == "best-effort")
-        self._count_exclusive(assignment.node)
+        if assignment.pin is not None:
+            self._count_exclusive(assignment.node)
         return True
 
     def confirm(self, uid: str) -> None:
@@ -278,13 +273,9 @@ class ClusterState:
 
     def _tidy(self, row: int) -> None:
         """Free the row once no object names its node."""
-        name = self.names[row]
-        if not (
-            row in self.nodes.views
-            or self.usage.pods[row]
-            or self.ledger.nodes.resource_version(name)
-            or self.ledger.nodes.is_committed(name)
-        ):
+        name, accounts = self.names[row], self.ledger.nodes
+        named = (row in self.nodes.views, self.usage.pods[row], accounts.resource_version(name))
+        if not (any(named) or accounts.is_committed(name)):
             self.rows.free(row)
 
     def _follow(self, act: Callable[[], object]) -> Change:
@@ -303,15 +294,12 @@ class ClusterState:
 
     def _follow_cpus(self, freed: bool, *nodes: str) -> Change:
         """CPUs of these nodes are held, or free, since just now; returns what may be possible by that."""
-        change = Change.CPUS if freed else Change.NOTHING
-        for node in {*nodes}:
-            change |= self._count_exclusive(node)
-        return change
+        changes = (self._count_exclusive(node) for node in {*nodes})
+        return reduce(or_, changes, Change.CPUS if freed else Change.NOTHING)
 
     def _count_exclusive(self, node: str) -> Change:
         """Count the node's exclusive CPUs again; returns whether it can take more than before."""
-        row = self.row_of.get(node)
-        if row is None:
+        if (row := self.row_of.get(node)) is None:
             return Change.NOTHING
         beyond = self.exclusive.beyond_requests[row]
         if not self.exclusive.recount(row):
@@ -326,6 +314,19 @@ class ClusterState:
         if self.large_pods.report(row, status, reported_at):
             return change | self.measured.update(row)
         return change | self.measured.gained(row, self.measured.available[row])
+
+    def _set_placed(self, pod: PodView) -> Change:
+        placed = self._placed.get(pod.uid)
+        if placed is None or self.names[placed.row] != pod.node_name or not is_accounted_alike(placed.pod, pod):
+            change, others_may_care = self._remove_pod(pod.uid), True
+            self._add_pod(pod, pod.node_name, bound=True)
+        elif pod.counted == placed.pod.counted:
+            change, others_may_care = Change.NOTHING, self._placed.update(pod)
+        else:
+            left, others_may_care = self.kinds.left(placed.row), self._placed.update(pod)
+            self.large_pods.lift(pod.uid)
+            change = self.measured.update(placed.row) | self.kinds.gained(placed.row, left)
+        return change | (Change.PLACED if others_may_care and self.pod_counts else Change.NOTHING)
 
     def _add_pod(self, pod: PodView, node: str, *, bound: bool) -> None:
         row = self.rows.row(node)

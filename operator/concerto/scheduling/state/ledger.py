@@ -8,8 +8,9 @@ The identity that all of Concerto uses, for a node n with published status S (do
               - units that reservations hold on n
 
 Pods of every scheduler count; static pods and those of DaemonSets do not (the agent counts them as the node's own).
-One pod is one unit; what a large pod takes beyond it is taken off by ``LargePods``. Nothing is inferred from age: a pod
-that pulls its image for ten minutes stays in flight.
+One pod is one unit; what a large pod takes beyond it is taken off by ``LargePods``. Nothing is inferred from age alone:
+a pod that pulls its image for ten minutes stays in flight. One whose start fails, as its image can't be pulled, takes
+nothing after a while (``UnstartedPods``), and a unit again when it has started.
 
 Events may come late, twice, or in any order between kinds; per object they come in order. Whatever is not known is
 taken the way that promises less: an observed UID that no pod is known for is not credited.
@@ -110,6 +111,8 @@ class Ledger:
 
     def set_pod(self, pod: PodView, now: float) -> None:
         """A pod as the API server has it now: waiting, bound, or ended."""
+        if pod.uses_nothing:
+            self._release(pod.uid)
         if not pod.counted or pod.uid in self._ended:
             return
         if pod.terminal:
@@ -275,6 +278,14 @@ class Ledger:
     def _remove_pod(self, uid: str, entry: _Entry) -> None:
         self.nodes.change(entry.node).remove_pod(uid)
         self.nodes.tidy(entry.node)
+
+    def _release(self, uid: str) -> None:
+        """The pod, which is bound, takes nothing until it starts. What it used of a reservation stays used."""
+        entry = self._entries.pop(uid, None)
+        self._pending.discard(uid)
+        if entry is not None:
+            self._remove_pod(uid, entry)
+            self._records.resolve(uid)
 
     def _end(self, uid: str, node: str) -> None:
         entry = self._entries.pop(uid, None)

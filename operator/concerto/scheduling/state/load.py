@@ -163,7 +163,7 @@ class Load(PodIndex):
         self._row[slot] = row
         self._terms[:, slot] = _terms_of(pod)
         self._on_rows[:, row] += self._terms[:, slot]
-        if not pod.counted:
+        if not (pod.counted or pod.uses_nothing):
             self._uncounted.add(pod.uid)
         self._since[slot] = np.inf
         self._started[slot] = pod.created if pod.started is None else pod.started
@@ -178,6 +178,11 @@ class Load(PodIndex):
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """The kubelet may have accepted the pod since."""
         slot = self._slot_of.get(after.uid)
+        if before.uses_nothing != after.uses_nothing:
+            self._on_rows[:, row] += _terms_of(after) - _terms_of(before)
+            if slot is not None:
+                self._terms[:, slot] = _terms_of(after)
+            self._recent.clear()
         if slot is None or after.started is None or self._taken[slot] == after.started:
             return
         self._started[slot] = self._taken[slot] = after.started
@@ -217,7 +222,8 @@ class Load(PodIndex):
 
     def _is_seen(self, pod: PodView, row: int) -> bool:
         """Whether its use is being measured."""
-        return pod.uid in self._observed.get(row, ()) or (not pod.counted and pod.started is not None)
+        belongs_to_node = not (pod.counted or pod.uses_nothing)
+        return pod.uid in self._observed.get(row, ()) or (belongs_to_node and pod.started is not None)
 
     def _see(self, row: int, status: NodeCapacityStatus | None, last_status_at: float | None) -> None:
         """Pods begin for us with the first status that counts them; those counted by the first one, when they started.
@@ -310,6 +316,8 @@ class Load(PodIndex):
 
 def _terms_of(pod: PodView) -> Floats:
     """Of its prediction; shape (5,)."""
+    if pod.uses_nothing:
+        return np.zeros(_TERMS)
     return np.array([*pod.shape.predicted_cpu, pod.requests.get("memory", 0)], dtype=np.float64)
 
 

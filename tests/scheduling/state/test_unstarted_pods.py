@@ -1,0 +1,177 @@
+"""Pods that never start: what they take of measured capacity, and from when on."""
+
+import numpy as np
+import pytest
+
+from concerto.api.pod import PodView
+from concerto.api.pod_kind import kind_of_pod
+from concerto.api.pod_trimming import trim_pod
+from concerto.api.schedulingprofile import LoadSettings, ProfileSettings
+from concerto.api.timestamps import format_timestamp
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
+from concerto.scheduling.cycle import schedule
+from concerto.scheduling.profile import Profile
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.unstarted_pods import START_SECONDS
+from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, raw_pod
+
+LATER = NOW + START_SECONDS
+
+
+def waiting(reason, name="main"):
+    return {"name": name, "restartCount": 0, "state": {"waiting": {"reason": reason}}}
+
+
+def ran(name="main", **more):
+    return {"name": name, "restartCount": 0, "state": {"terminated": {"exitCode": 0}}} | more
+
+
+BACKS_OFF = {"containerStatuses": [waiting("ImagePullBackOff")]}
+RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "restartCount": 0}]}
+
+
+def raw_bound(name="bad", status=None, **over):
+    status = {"startTime": format_timestamp(NOW)} | (BACKS_OFF if status is None else status)
+    return raw_pod(name, nodeName="n", status=status, **over)
+
+
+def bound(name="bad", status=None, **over):
+    return PodView.from_raw(raw_bound(name, status, **over))
+
+
+@pytest.mark.parametrize(
+    ("status", "fails"),
+    [
+        pytest.param(BACKS_OFF, True, id="image pull back-off"),
+        pytest.param({"containerStatuses": [waiting("ErrImagePull")]}, True, id="a pull has just failed"),
+        pytest.param({"containerStatuses": [waiting("InvalidImageName")]}, True, id="an image with a wrong name"),
+        pytest.param({"containerStatuses": [waiting("CreateContainerConfigError")]}, True, id="a Secret is missing"),
+        pytest.param({"containerStatuses": [waiting("ContainerCreating")]}, False, id="an image is being pulled"),
+        pytest.param(
+            {"containerStatuses": [waiting("ContainerCreating"), waiting("ErrImagePull", "side")]},
+            True,
+            id="one of two",
+        ),
+        pytest.param(
+            {"initContainerStatuses": [ran("init")], "containerStatuses": [waiting("ErrImagePull")]},
+            False,
+            id="an init container has run",
+        ),
+        pytest.param(
+            {"containerStatuses": [{"name": "side", "state": {"running": {}}}, waiting("ErrImagePull")]},
+            False,
+            id="the other container runs",
+        ),
+        pytest.param(
+            {"containerStatuses": [waiting("ErrImagePull") | {"restartCount": 2}]}, False, id="it has run before"
+        ),
+        pytest.param({"phase": "Running", **BACKS_OFF}, False, id="the pod runs"),
+        pytest.param({}, False, id="nothing is reported"),
+    ],
+)
+def test_whether_the_start_of_a_pod_fails(status, fails):
+    raw = raw_bound(status=status)
+    assert PodView.from_raw(raw).start_fails is fails
+    assert PodView.from_raw(trim_pod(raw)).start_fails is fails
+
+
+def room_of(cluster):
+    return float(cluster.measured.available[cluster.row_of["n"]])
+
+
+def test_a_pod_that_does_not_start_gives_its_unit_back_after_a_while_and_keeps_its_requests():
+    cluster = cluster_state([node("n")], [bound(requests={"cpu": "1"})], [capacity("n", 5.0)])
+    assert room_of(cluster) == 4.0
+    assert not cluster.unstarted.due(LATER - 1.0)
+    (due,) = cluster.unstarted.due(LATER)
+    assert cluster.set_pod(due, LATER) & Change.CAPACITY
+    assert room_of(cluster) == 5.0
+    assert not cluster.unstarted.due(LATER)
+    assert cluster.resources.used("cpu", np.array([cluster.row_of["n"]])) == [1000]
+    assert cluster.is_bound("uid-bad")
+
+
+def test_it_takes_a_unit_again_when_it_starts():
+    cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
+    cluster.set_pod(bound(), LATER)
+    assert room_of(cluster) == 5.0, "a new operator finds it as it is"
+    cluster.set_pod(bound(status=RUNS), LATER + 1.0)
+    assert room_of(cluster) == 4.0
+    cluster.set_capacity(capacity("n", 4.0, ("uid-bad",), version=2), LATER + 2.0)
+    assert room_of(cluster) == 4.0
+    cluster.remove_pod("uid-bad")
+    assert room_of(cluster) == 5.0
+
+
+@pytest.mark.parametrize("status", [{"containerStatuses": [waiting("ContainerCreating")]}, RUNS])
+def test_a_pod_that_pulls_its_image_or_runs_keeps_its_unit(status):
+    cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
+    cluster.set_pod(bound(status=status), LATER)
+    assert room_of(cluster) == 4.0
+    assert not cluster.unstarted.due(LATER + 1e6)
+
+
+def test_what_is_gone_is_not_looked_at_again():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0)])
+    cluster.remove_pod("uid-bad")
+    assert not cluster.unstarted.due(LATER)
+
+
+def test_its_placement_record_can_be_closed():
+    cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
+    good = pod("bad")
+    profiles = {"concerto": Profile.build(ProfileSettings("concerto"))}
+    result = schedule(cluster, [good], profiles, now=NOW, generator=np.random.default_rng(0))
+    cluster.ledger.open_record("record", [d.assignment for d in result.decisions])
+    cluster.set_pod(bound(), NOW)
+    assert not cluster.ledger.closable_records()
+    cluster.set_pod(bound(), LATER)
+    assert cluster.ledger.closable_records() == ["record"]
+
+
+def test_what_its_kind_costs_is_not_committed_until_it_starts():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0)])
+    seen = NodeKinds()
+    seen.pod_ended(kind_of_pod(raw_bound()), PodMeasurement(8.0, 4.0, 4.0, 2e7, True), NOW)
+    cluster.kinds.set_table(seen.table((), NOW))
+    row = cluster.row_of["n"]
+    cores = cluster.kinds.loads.cpu[row]
+    assert cores > 0.0
+    assert cluster.set_pod(bound(), LATER) & Change.CAPACITY
+    assert cluster.kinds.loads.cpu[row] == pytest.approx(0.0)
+    cluster.set_pod(bound(status=RUNS), LATER + 1.0)
+    assert cluster.kinds.loads.cpu[row] == pytest.approx(cores)
+
+
+def test_what_is_claimed_for_a_large_pod_is_free_again():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0, pod_share=0.1)])
+    cluster.large_pods.claim("uid-bad", cluster.row_of["n"], 4000.0)
+    cluster.set_pod(bound(), LATER)
+    assert room_of(cluster) == 5.0
+    assert not cluster.large_pods.has_claim("uid-bad")
+
+
+def test_load_aware_scores_expect_no_load_of_it_until_it_starts():
+    cluster = cluster_state([node("n")], [bound(requests={"cpu": "1"})], [capacity("n", 5.0)])
+    every, settings = slice(0, 1), LoadSettings()
+    before = cluster.load.recent("cpu", settings, every)[0]
+    assert before > 0.0
+    cluster.set_pod(bound(requests={"cpu": "1"}), LATER)
+    assert cluster.load.recent("cpu", settings, every)[0] == 0.0
+    cluster.set_pod(bound(status=RUNS, requests={"cpu": "1"}), LATER)
+    assert cluster.load.recent("cpu", settings, every)[0] == before
+
+
+def test_nothing_of_it_is_expected_after_a_restart_of_the_operator():
+    cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
+    cluster.set_pod(bound(requests={"cpu": "1"}), LATER)
+    assert cluster.load.recent("cpu", LoadSettings(), slice(0, 1))[0] == 0.0
+
+
+def test_a_daemon_sets_pod_is_left_as_it_is():
+    daemon = bound(owner="DaemonSet")
+    cluster = cluster_state([node("n")], [daemon], [capacity("n", 5.0)])
+    assert not cluster.unstarted.due(LATER)
+    cluster.set_pod(daemon, LATER)
+    assert room_of(cluster) == 5.0
