@@ -6,7 +6,7 @@ changed since: within a cycle nothing happens to the cluster but the cycle's own
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.score_arguments import MissingMetrics
+from concerto.scheduling.equal_rows import EqualRows, equal_rows, in_order
 from concerto.scheduling.feasibility import Feasibility, Placement, rows_to_ask
 from concerto.scheduling.framework import Filter, Query, Reach, union
 from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
@@ -51,6 +52,12 @@ class Ranked:
     node: str
     score: float
     by_plugin: tuple[tuple[str, float], ...]
+
+
+def _ranked(names: Sequence[str], totals: Floats, by_plugin: Mapping[str, Floats]) -> tuple[Ranked, ...]:
+    """These nodes with their scores."""
+    given = [tuple((n, float(s[i])) for n, s in by_plugin.items() if not np.isnan(s[i])) for i in range(len(names))]
+    return tuple(map(Ranked, names, totals.tolist(), given))
 
 
 class Evaluation:
@@ -90,6 +97,7 @@ class Evaluation:
         # Of the others, from 0 to 100, NaN where the pod can't go; only what has changed is computed anew
         self._normalised: list[Floats | None] = [None] * len(self._whole)
         self._stale = [True] * len(self._whole)
+        self._equal: EqualRows | None = None
         every = slice(0, size)
         self._score_local(every)
         for index in range(len(self._whole)):
@@ -113,7 +121,13 @@ class Evaluation:
         return self._filters.may_grow
 
     def update(self) -> None:
-        """Look again at the rows whose answers have changed."""
+        """Look again at the rows whose answers have changed, unless pods have only taken equal rows since."""
+        if self._equal is not None and self._equal.explain(self._placements, self._seen):
+            return
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._equal = None
         placements = self._placements[self._seen :]
         if not placements:
             return
@@ -170,15 +184,27 @@ class Evaluation:
 
     def best(self, generator: np.random.Generator) -> tuple[int, float] | None:
         """The best row and its score, or None; `break_tie` chooses among equal ones."""
+        if self._equal is not None:
+            row = self._equal.next(self.query, generator)
+            if row is not None:
+                return row, self._equal.score
+            self._look_again()
         totals = self.totals()
         greatest = totals.max(initial=-np.inf)
         if greatest == -np.inf:
             return None
         ties: Ints = np.flatnonzero(totals == greatest)
-        return break_tie(ties, self.query, self._profile, generator), float(greatest)
+        row = break_tie(ties, self.query, self._profile, generator)
+        if len(ties) > 1 and not (self._local or self._abstained):
+            scores = [(s, state, self._raw[i], self._last_given[i]) for i, (s, _, state) in enumerate(self._whole)]
+            self._equal = equal_rows(in_order(ties, self.query), self._filters, self.query, scores)
+        if self._equal is not None:
+            self._equal.take(row)
+        return row, float(greatest)
 
     def best_if_nominated(self, pod: PodView) -> tuple[int, float] | None:
         """The row that the pod is nominated for and its score, if it takes the pod; nothing else counts then."""
+        self._look_again()
         cluster = self.query.cluster
         row = cluster.row_of.get(cluster.nominations.node_of(pod.uid))
         if row is None or not self._filters.takes_nominated(pod, row):
@@ -190,6 +216,7 @@ class Evaluation:
 
         By measurements, the pod was decided on when it was recorded.
         """
+        self._look_again()
         rows = np.array([row])
         if not self.query.cluster.nodes.exists[row]:
             return None
@@ -229,16 +256,7 @@ class Evaluation:
             best.append(int(totals.argmax()))
             totals[best[-1]] = -np.inf
         rows: Ints = np.array([row for row in best if self._totals[row] > -np.inf], dtype=np.int64)
-        names = self.query.cluster.names
-        by_plugin = self.by_plugin(rows)
-        return tuple(
-            Ranked(
-                names[row],
-                float(self._totals[row]),
-                tuple((name, float(s[i])) for name, s in by_plugin.items() if not np.isnan(s[i])),
-            )
-            for i, row in enumerate(rows)
-        )
+        return _ranked(self.query.names(rows), self._totals[rows], self.by_plugin(rows))
 
     def by_plugin(self, rows: Ints) -> dict[str, Floats]:
         """What each score gave these rows in `totals`, 0 to 100; NaN where it abstains or requests decide for it."""

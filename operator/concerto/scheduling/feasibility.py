@@ -53,6 +53,11 @@ class Feasibility:
         """Whether a placement may let more nodes pass than before."""
         return bool(self._by_domain or self._nominated)
 
+    @property
+    def ignores_alike(self) -> bool:
+        """Whether a pod like the first one changes at most whether its own row passes."""
+        return not self._nominated and all(plugin.ignores_alike(state) for plugin, state in self._by_domain)
+
     def update(self, placements: Sequence[Placement], rows: Ints) -> Ints:
         """Look again after these placements, on these rows; returns the rows that pass now or do not any more."""
         again = self._nominated_rows_of(placements)

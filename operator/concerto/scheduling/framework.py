@@ -91,8 +91,7 @@ class Query:
         """
         cluster = self.cluster
         with_reserved = cluster.measured.available[rows] + self.reserved[rows]
-        startable: Floats = cluster.measured.startable[rows]
-        available: Floats = np.minimum(with_reserved, startable)
+        available: Floats = np.minimum(with_reserved, cluster.measured.startable[rows])
         if self.starts_together:
             available = np.fmax(available, cluster.measured.holdable[rows] + self.reserved[rows])
         return available
@@ -109,9 +108,8 @@ class Query:
         measured = self.cluster.measured
         if not self.cluster.ledger.reservations.hold_any:
             return 0.0
-        held = measured.startable[rows] - measured.available[rows] - self.reserved[rows]
-        known: Floats = np.fmax(held, 0.0)
-        return known
+        held: Floats = measured.startable[rows] - measured.available[rows] - self.reserved[rows]
+        return np.fmax(held, 0.0)
 
     def pods_by_requests(self, rows: Rows) -> Floats:
         """How many such pods the nodes could still take by requests: least over cpu, memory and the number of pods.
@@ -177,6 +175,10 @@ class Plugin(Protocol):
         """Take another pod off the row [RemovePod]; as ``add_pod``."""
         ...
 
+    def ignores_alike(self, state: Any) -> bool:
+        """Whether a pod like the one that the state is for changes at most the answer for its own row."""
+        ...
+
 
 class PluginDefaults:
     """What holds for most plugins: they read the cluster's columns, and a row's answer depends on that row alone."""
@@ -195,6 +197,10 @@ class PluginDefaults:
         """The state knows no pods."""
         return NO_ROWS
 
+    def ignores_alike(self, state: Any) -> bool:
+        """With another reach, a plugin looks at its own row alone."""
+        return self.reach is not Reach.DOMAIN
+
 
 class CountsPods(ABC):
     """A plugin whose state holds numbers of pods, by domain: a pod that leaves is counted down as it was counted up."""
@@ -208,6 +214,10 @@ class CountsPods(ABC):
     def remove_pod(self, state: Any, pod: PodView, row: int) -> Ints:
         """See Plugin."""
         return self.count_pod(state, pod, row, -1)
+
+    def ignores_alike(self, state: Any) -> bool:
+        """See Plugin."""
+        return False
 
     @abstractmethod
     def count_pod(self, state: Any, pod: PodView, row: int, sign: int) -> Ints:
@@ -346,6 +356,10 @@ class Score(Plugin, Protocol):
         """
         ...
 
+    def greatest(self, state: Any, scores: Floats) -> float | None:
+        """The greatest score, if ``normalise`` gives each row its share of it (`shares`); None if more decides."""
+        ...
+
 
 class ScoreDefaults(PluginDefaults):
     """What holds for most scores: they are on the scale of 0 to 100 already, and need no telemetry."""
@@ -370,8 +384,17 @@ class ScoreDefaults(PluginDefaults):
         """As they are."""
         return scores
 
+    def greatest(self, state: Any, scores: Floats) -> float | None:
+        """It is not known that nothing else decides."""
+        return None
+
 
 def rounded(scores: Floats) -> Floats:
     """To whole numbers, halves away from zero: as no score is negative, up (numpy's own rounding goes to even)."""
     whole: Floats = np.floor(scores + 0.5)
     return whole
+
+
+def shares(scores: Floats, greatest: float) -> Floats:
+    """From 0 to 100, rounded, what part the scores are of the greatest."""
+    return rounded(np.minimum(scores * 100.0 / greatest, 100.0))

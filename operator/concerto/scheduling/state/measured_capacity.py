@@ -14,9 +14,11 @@ from concerto.scheduling.state.columns import Columns, Floats
 from concerto.scheduling.state.exclusive_cpus import ExclusiveCPUs
 from concerto.scheduling.state.large_pods import LargePods
 from concerto.scheduling.state.ledger import Ledger
+from concerto.scheduling.state.node_account import NodeAccount
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.pod_index import PodIndex
 
+_NO_ACCOUNT = NodeAccount()
 MEASURED, BY_REQUESTS, AVOIDED = np.int8(0), np.int8(1), np.int8(2)
 """Basis of a node: measured capacity; requests, as telemetry is missing or too old; or no pods at all."""
 
@@ -68,15 +70,17 @@ class MeasuredCapacity(Columns, PodIndex):
         Agents measure the whole machine, so that idle exclusive CPUs look like room: only the shared part of it counts
         as room for pods that have no CPUs of their own.
         """
-        name, ledger, before = self._rows.names[row], self._ledger, self.available[row]
-        self._large_pods.update(row, ledger.nodes.status(name), ledger.nodes.live(name))
-        claimed, shared = self._large_pods.claimed_units[row], self._exclusive.shared_part[row]
-        self.capacity[row] = _or_nan(ledger.nodes.capacity(name))
-        self.startable[row] = _part(_or_nan(ledger.nodes.startable(name)), shared) - claimed
-        self.holdable[row] = _part(_or_nan(ledger.nodes.holdable(name)), shared) - claimed
-        self.available[row] = _part(_or_nan(ledger.nodes.available(name)), shared) - claimed
-        self.last_status_at[row] = _or_nan(ledger.nodes.last_status_at(name))
-        self.live[row] = len(ledger.nodes.live(name))
+        account = self._ledger.nodes.get(self._rows.names[row]) or _NO_ACCOUNT
+        status, before = account.status, self.available[row]
+        self._large_pods.update(row, status, account.live.keys())
+        claimed, shared = float(self._large_pods.claimed_units[row]), float(self._exclusive.shared_part[row])
+        startable = _part(_or_nan(account.startable), shared) - claimed
+        holdable = _part(_or_nan(account.holdable), shared) - claimed
+        self.capacity[row] = _or_nan(account.capacity)
+        self.startable[row], self.holdable[row] = startable, holdable
+        self.available[row] = min(startable, holdable)
+        self.last_status_at[row] = np.nan if status is None else account.last_status_at
+        self.live[row] = len(account.live)
         return self.gained(row, before)
 
     def gained(self, row: int, before: float) -> Change:

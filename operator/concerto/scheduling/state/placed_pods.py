@@ -36,6 +36,7 @@ class PlacedPods:
 
     def __init__(self, indexes: Sequence[PodIndex], reservations: VolumeReservations) -> None:
         self._indexes = indexes
+        self._pod_added = [each.pod_added for each in indexes if type(each).pod_added is not PodIndex.pod_added]
         self._reservations = reservations
         self._by_uid: dict[str, PlacedPod] = {}
 
@@ -55,8 +56,8 @@ class PlacedPods:
     def add(self, pod: PodView, row: int, *, bound: bool) -> None:
         """The pod is on the row."""
         self._by_uid[pod.uid] = PlacedPod(pod, row, bound)
-        for index in self._indexes:
-            index.pod_added(pod, row)
+        for pod_added in self._pod_added:
+            pod_added(pod, row)
 
     def update(self, pod: PodView) -> bool:
         """The pod, which is on a row, is bound there and has changed.

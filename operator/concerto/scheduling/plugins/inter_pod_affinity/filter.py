@@ -95,6 +95,10 @@ class InterPodAffinity(CountsPods, FilterDefaults):
             codes[~passes] = _LACKS
         return codes
 
+    def ignores_alike(self, state: RequiredTerms) -> bool:
+        """Without terms, a pod changes nothing for its like."""
+        return state.required is None and not state.refused
+
     def count_pod(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:
         """The domains that have such a pod for the first time, or no longer."""
         rows = NO_ROWS

@@ -77,6 +77,10 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
         normalised: Floats = np.floor(100.0 * ((scores - least) / (greatest - least)))
         return normalised
 
+    def ignores_alike(self, state: Preferences) -> bool:
+        """Without terms, a pod changes nothing for its like."""
+        return not (state.own or state.pod.shape.affinity)
+
     def count_pod(self, state: Preferences, pod: PodView, row: int, sign: int) -> Ints:
         """The domains whose sums the pod changes."""
         rows = NO_ROWS

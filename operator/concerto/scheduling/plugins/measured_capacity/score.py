@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query, ScoreDefaults, rounded
+from concerto.scheduling.framework import Query, ScoreDefaults, shares
 from concerto.scheduling.state.columns import Floats, Rows
 
 _MAX_LEAD = 10.0
@@ -56,7 +56,14 @@ class Capacity(ScoreDefaults):
         second = _second_greatest(scores, greatest)
         if second > 0:
             greatest = min(greatest, _MAX_LEAD * second)
-        return rounded(np.minimum(scores * 100.0 / greatest, 100.0))
+        return shares(scores, greatest)
+
+    def greatest(self, state: Query, scores: Floats) -> float | None:
+        """More decides if nodes take part by requests, and if the best one exceeds the others by far."""
+        greatest = float(np.fmax.reduce(scores, initial=0.0))
+        if greatest <= 0 or _MAX_LEAD * _second_greatest(scores, greatest) < greatest:
+            return None
+        return None if state.is_by_requests(slice(0, len(scores))).any() else greatest
 
 
 def _second_greatest(scores: Floats, greatest: float) -> float:

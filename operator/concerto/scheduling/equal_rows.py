@@ -1,0 +1,94 @@
+"""Equally good rows: alike pods take them one after the other, without another look at all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from concerto.scheduling.feasibility import Feasibility, Placement
+from concerto.scheduling.framework import Query, Score, shares
+from concerto.scheduling.state.columns import Floats, Ints
+
+
+class EqualRows:
+    """Rows that were best for a pod, and that are still the best ones for the next pods like it.
+
+    One score decides, which gives a row the share that its own number is of the greatest one. So a placement changes
+    the score of its row alone, as long as another row has the greatest number. Whoever takes a row here gets what
+    another look at all nodes would give.
+
+    Args:
+        rows: the rows, in the order in which ties are broken.
+        score: their score, 0 to 100.
+        decides: the score that decides, and its state.
+        greatest: the greatest number, and by row the numbers.
+
+    Attributes:
+        score: see above.
+    """
+
+    def __init__(
+        self, rows: list[int], score: float, decides: tuple[Score, Any], greatest: tuple[float, Floats]
+    ) -> None:
+        self.score = score
+        self._rows = rows
+        self._decides = decides
+        self._greatest, self._numbers = greatest
+        self._with_greatest = int(np.count_nonzero(self._numbers[rows] == self._greatest))
+        self._taken: list[int] = []
+
+    def take(self, row: int) -> None:
+        """The row is taken."""
+        self._rows.remove(row)
+        self._taken.append(row)
+        self._with_greatest -= self._numbers[row] == self._greatest
+
+    def next(self, query: Query, generator: np.random.Generator) -> int | None:
+        """The row for the next pod, which is taken by that; None if all nodes have to be looked at."""
+        score, state = self._decides
+        last = self._taken[-1]
+        number = score.score(state, slice(last, last + 1))
+        if not (self._rows and self._with_greatest and shares(number, self._greatest)[0] < self.score):
+            return None
+        by_name = query.settings.tie_breaking == "FirstByName"
+        row = self._rows[0 if by_name else int(generator.integers(len(self._rows)))]
+        self.take(row)
+        return row
+
+    def explain(self, placements: Sequence[Placement], seen: int) -> bool:
+        """Whether these placements, from that one on, are those of the pods that have taken rows here."""
+        return len(placements) - seen == len(self._taken) and placements[-1][1] == self._taken[-1]
+
+
+def equal_rows(
+    rows: list[int], filters: Feasibility, query: Query, scores: Sequence[tuple[Score, Any, Floats, Floats | None]]
+) -> EqualRows | None:
+    """The rows for pods like the one of the query; None if its like have to look at all nodes.
+
+    Args:
+        rows: the best rows, in the order in which ties are broken.
+        filters: which rows are feasible.
+        query: the pod.
+        scores: plugin, its state, its numbers by row, and these from 0 to 100: None where the score decides nothing.
+    """
+    deciding = [(plugin, state, raw, given) for plugin, state, raw, given in scores if given is not None]
+    if len(deciding) != 1 or query.reservation is not None or any(plugin.ties_by_requests for plugin, *_ in scores):
+        return None
+    if not (filters.ignores_alike and all(plugin.ignores_alike(state) for plugin, state, *_ in scores)):
+        return None
+    plugin, state, raw, given = deciding[0]
+    numbers = np.where(filters.feasible, raw, np.nan)
+    greatest = plugin.greatest(state, numbers)
+    if greatest is None or given is None:
+        return None
+    return EqualRows(rows, float(given[rows[0]]), (plugin, state), (greatest, numbers))
+
+
+def in_order(ties: Ints, query: Query) -> list[int]:
+    """Equally good rows in the order of `break_tie`."""
+    if query.settings.tie_breaking == "FirstByName":
+        ties = ties[np.argsort(query.cluster.rows.name_ranks()[ties], kind="stable")]
+    rows: list[int] = ties.tolist()
+    return rows
