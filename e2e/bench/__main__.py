@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from e2e.bench import running, scheduler_perf, throughput
+from e2e.bench import perf_results, running, scheduler_perf, throughput
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
 from e2e.testbed.hollow.settings import CONTROLLER_MANAGER_FLAGS
 from e2e.testbed.system import REPOSITORY, install
@@ -65,12 +65,18 @@ def main() -> int:
     parser.add_argument("--only", choices=parts, help="just one part")
     parser.add_argument("--workloads", default="", help="of scheduler_perf, comma-separated; all by default")
     parser.add_argument("--nodes", type=int, help="of scheduler_perf (default: 1000) and busy (default: 1000 and 5000)")
+    parser.add_argument(
+        "--docs", action="store_true", help="put all rows of build/scheduler_perf.json into docs/scheduling.md"
+    )
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
     results: dict[str, object] = {"machine": machine()}
     say(f"machine: {results['machine']}")
     if arguments.only in (None, "python"):
         pytest_benchmarks()
+    if arguments.docs and arguments.only is None:
+        perf_results.write_docs(perf_results.load())
+        return 0
     if arguments.only == "cpusets":
         cpusets()
         return 0
@@ -100,6 +106,8 @@ def main() -> int:
                     results[f"busy, {nodes} nodes"] = running.busy(control_plane, nodes, 60.0, say)
                 nodes = arguments.nodes or 1000
                 results[f"busy, {nodes} nodes, by units"] = running.busy(control_plane, nodes, 60.0, say, by_kind=False)
+    if arguments.docs:
+        perf_results.write_docs(perf_results.load())
     RESULTS.write_text(json.dumps(results, indent=2))
     say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 0

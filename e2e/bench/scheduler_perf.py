@@ -18,10 +18,11 @@ from typing import Any
 
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import SERVICES
+from e2e.bench import perf_results
 from e2e.bench.pods import create_all, make_namespace, remove
 from e2e.bench.throughput import Candidate, Say, bind_all, candidates
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.processes import cpu_seconds, operator_process
+from e2e.testbed.processes import Process, cpu_seconds, operator_process
 from e2e.testbed.system import hollow_nodes
 
 GOAL = 1.5
@@ -229,8 +230,8 @@ class Run:
                 seconds, cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
             finally:
                 candidate.stop()
-            for namespace in (self._waiting, self._beside, self._there):
-                await remove(session, namespace)
+                for namespace in (self._waiting, self._beside, self._there):
+                    await remove(session, namespace)
         return Result(pods, seconds, pods / seconds, 1000 * cpu / pods)
 
     async def _prepare(self, session: Session) -> None:
@@ -265,40 +266,46 @@ def _bound(pods: Iterator[dict[str, Any]], nodes: Sequence[str]) -> Iterator[dic
 
 
 def compare(control_plane: LocalControlPlane, nodes: int, names: Sequence[str], say: Say) -> dict[str, Any]:
-    """Both schedulers on each workload, one after the other, on the same nodes.
+    """Both schedulers on each workload, one after the other, on the same nodes; each row is stored once it is there.
 
     Args:
         control_plane: where.
         nodes: how many, dealt out to three zones.
         names: of `WORKLOADS`; all of them if empty.
         say: called with what is done.
+
+    Returns:
+        What is stored for so many nodes: also rows of earlier runs.
     """
     chosen = names or list(WORKLOADS)
     say(f"scheduler_perf: {len(chosen)} workloads on {nodes} nodes (API objects), each by both schedulers (1 min each)")
     control_plane.apply(_PRIORITY_CLASS)
-    figures: dict[str, Any] = {}
+    figures = perf_results.load()
+    rows = figures.setdefault(str(nodes), {})
     with hollow_nodes(control_plane, nodes, "--api-only", "--zones", str(_ZONES)):
         there = [node["metadata"]["name"] for node in control_plane.get("nodes")["items"]]
         operator = operator_process(control_plane, control_plane.logs, f"operator-perf-{nodes}", _LONG_LEASE)
-        for name in chosen:
-            say(f"  {name}")
-            results = []
-            for each in candidates(control_plane, operator):
-                results.append(asyncio.run(Run(name, each, there).measure(control_plane)))
-                say(f"    {each.name:<15} {results[-1]}")
-            kube, ours = results
-            ratio = ours.pods_per_second / kube.pods_per_second
-            figures[name] = {"kube": asdict(kube), "concerto": asdict(ours), "ratio": ratio}
-            say(f"  => {name}: {ratio:.2f} x kube-scheduler's pods/s (goal: >= {GOAL:.2f})")
-    for line in table(figures):
+        for number, name in enumerate(chosen, 1):
+            say(f"  {number}/{len(chosen)} {name}")
+            try:
+                rows[name] = _row(control_plane, operator, there, name, say)
+            except TimeoutError as error:
+                rows[name] = {"error": str(error)}
+                say(f"  => {name}: {error}")
+            perf_results.keep(figures)
+    for line in perf_results.table({str(nodes): rows}):
         say(line)
-    return figures
+    return rows
 
 
-def table(figures: Mapping[str, Any]) -> list[str]:
-    """A line for each workload, as a table in Markdown."""
-    lines = ["| workload | kube-scheduler, pods/s | Concerto, pods/s | ratio |", "| --- | --- | --- | --- |"]
-    for name, found in figures.items():
-        rates = [found[which]["pods_per_second"] for which in ("kube", "concerto")]
-        lines.append(f"| {name} | {rates[0]:.0f} | {rates[1]:.0f} | {found['ratio']:.2f} |")
-    return lines
+def _row(
+    control_plane: LocalControlPlane, operator: Process, nodes: Sequence[str], name: str, say: Say
+) -> dict[str, Any]:
+    results = []
+    for each in candidates(control_plane, operator):
+        results.append(asyncio.run(Run(name, each, nodes).measure(control_plane)))
+        say(f"    {each.name:<15} {results[-1]}")
+    kube, ours = results
+    ratio = ours.pods_per_second / kube.pods_per_second
+    say(f"  => {name}: {ratio:.2f} x kube-scheduler's pods/s (goal: >= {GOAL:.2f})")
+    return {"kube": asdict(kube), "concerto": asdict(ours), "ratio": ratio}

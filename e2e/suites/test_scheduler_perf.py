@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.bench.scheduler_perf import WORKLOADS, bodies, table
+from e2e.bench.perf_results import keep, load, table, write_docs
+from e2e.bench.scheduler_perf import WORKLOADS, bodies
 
 
 def terms_in(value: Any) -> list[dict[str, Any]]:
@@ -32,8 +34,19 @@ def test_terms_of_affinity_select_pods_in_both_namespaces(name: str) -> None:
         assert "mine" not in json.dumps(kind.spec), "the workload's own description stays as it is"
 
 
-def test_the_table_has_a_line_for_each_workload() -> None:
-    figures = {
-        "SchedulingBasic": {"kube": {"pods_per_second": 400.4}, "concerto": {"pods_per_second": 900.0}, "ratio": 2.25}
-    }
-    assert table(figures)[2:] == ["| SchedulingBasic | 400 | 900 | 2.25 |"]
+def test_rows_of_several_runs_become_one_table_in_the_page(tmp_path: Path) -> None:
+    results, page = tmp_path / "build" / "rows.json", tmp_path / "page.md"
+    assert load(results) == {}
+    row = {"kube": {"pods_per_second": 400.4}, "concerto": {"pods_per_second": 900.0}, "ratio": 2.25}
+    keep({"5000": {"SchedulingBasic": row}}, results)
+    figures = load(results)
+    figures["1000"] = {"Unschedulable": {"error": "concerto: pods are left unbound after 300 s"}}
+    lines = [
+        "| Unschedulable | 1000 | concerto: pods are left unbound after 300 s | | |",
+        "| SchedulingBasic | 5000 | 400 | 900 | 2.25 |",
+    ]
+    assert table(figures)[2:] == lines
+    page.write_text("# Page\n\n<!-- begin scheduler_perf -->\n<!-- end scheduler_perf -->\n\n## Next\n")
+    write_docs(figures, page)
+    assert "\n".join(lines) in page.read_text()
+    assert page.read_text().endswith("## Next\n")
