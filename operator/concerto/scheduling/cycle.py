@@ -282,9 +282,8 @@ class _Cycle:
             for pod, failure in failures:
                 self._report(pod, failure, profile)
             return True
-        first = failures[0][1] if failures else None
-        why = first.diagnosis if first else diagnose_lack_of_time(self._cluster, gang.key)
-        diagnosis = diagnose_gang(gang, why, len(trial))
+        first = failures[0][1] if failures else _Failure(gang, diagnose_lack_of_time(self._cluster, gang.key))
+        diagnosis = diagnose_gang(gang, first.diagnosis, len(trial))
         del self.result.decisions[decisions:]
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
             self._held.append(trial)
@@ -300,10 +299,11 @@ class _Cycle:
         if not in_time and not is_first:
             return False
         if not in_time and not gang.begun:
-            self._slow.took_too_long(gang.key[0], len(gang.members), self._now)
+            again_at = self._slow.took_too_long(gang.key[0], len(gang.members), self._now)
+            self.result.look_again_at_gangs[gang.key] = again_at
         if in_time and not self.gangs.may_be_helped(gang):
             self.gangs.hopeless[alike] = diagnosis
-        self._report_gang(gang, diagnosis, first.error if first else None)
+        self._report_gang(gang, diagnosis, first.error)
         return True
 
     def try_all(

@@ -71,6 +71,8 @@ class CycleResult:
             for each signature.
         look_again_at: when a node may be given the work of a pod that is without a node now, seconds since the epoch,
             though nothing else has changed; infinity if that is not what such pods wait for.
+        look_again_at_gangs: gangs for which looking took too long, and when they may be looked at again, seconds since
+            the epoch.
         postponed: a pod of a gang for which there was no room or time left; it is to be the first of the next cycle.
         held_until: until when room is held for a gang, seconds since the epoch; infinity if none holds any.
         released: whether room was held until now, so that pods that found none may find some.
@@ -84,6 +86,7 @@ class CycleResult:
     out_of_time: bool = False
     abstentions: Counter[tuple[str, str]] = field(default_factory=Counter)
     look_again_at: float = math.inf
+    look_again_at_gangs: dict[GroupKey, float] = field(default_factory=dict)
     postponed: PodView | None = None
     held_until: float = math.inf
     released: bool = False

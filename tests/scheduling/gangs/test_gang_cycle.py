@@ -219,7 +219,8 @@ def test_a_gang_that_was_given_up_is_not_looked_at_for_a_while_however_it_change
     cluster = nodes("a", "b")
     pods = seen(cluster, group("g", 4), *members(4))
     ticks = iter(range(0, 100, 3))
-    decide(cluster, pods, spent=lambda: next(ticks), max_seconds=2)
+    given_up = decide(cluster, pods, spent=lambda: next(ticks), max_seconds=2)
+    assert given_up.look_again_at_gangs == {KEY: NOW + 1.0}
     changed = [*pods, *seen(cluster, group("g", 5), member("more"))]
     result = decide(cluster, [*changed, pod("q")], now=NOW + 0.9)
     assert placed(result) == {"q": "a"}

@@ -112,6 +112,8 @@ class Scheduler:
                 asyncio.get_running_loop().call_later(
                     max(MIN_CYCLE_INTERVAL_SECONDS, result.look_again_at - now), parts.pending.requeue, Change.CAPACITY
                 )
+            for gang, again_at in result.look_again_at_gangs.items():
+                asyncio.get_running_loop().call_later(again_at - now, parts.pending.look_at_pod_group, gang)
             if result.released:
                 parts.pending.requeue(_ROOM)
             self._end_hold_at(result.held_until, now)

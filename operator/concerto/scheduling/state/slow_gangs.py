@@ -41,8 +41,8 @@ class SlowGangs:
         wait = self._waits.get(namespace)
         return wait is not None and pods >= wait.pods and now < wait.until
 
-    def took_too_long(self, namespace: str, pods: int, now: float) -> None:
-        """Looking for nodes for a gang of so many pods did not end in time."""
+    def took_too_long(self, namespace: str, pods: int, now: float) -> float:
+        """Looking for nodes for a gang of so many pods did not end in time; returns when it may be looked at again."""
         settings = self._settings
         self._waits = {each: wait for each, wait in self._waits.items() if now < wait.until + settings.max_wait_seconds}
         wait = self._waits.setdefault(namespace, _Wait(0, now, pods))
@@ -50,3 +50,4 @@ class SlowGangs:
         wait.times += 1
         wait.until = now + min(seconds, settings.max_wait_seconds)
         wait.pods = min(wait.pods, pods)
+        return wait.until
