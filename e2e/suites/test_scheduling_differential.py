@@ -1,33 +1,40 @@
 """Concerto's filters against the real kube-scheduler, and against the rules of the API, on random clusters.
 
 Each scenario is a small cluster, and a few pods that kube-scheduler is asked for one after another. Concerto's cycle is
-given the same objects, as the API server has them.
+given the same objects, as the API server has them. In the scenarios of preemption the nodes are full.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.errors import Invalid
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.placement import live, ours
+from e2e.testbed.placement import live, live_preemption, ours
 from e2e.testbed.placement.answer import Answer
+from e2e.testbed.placement.evictions import Eviction, Evictions
 from e2e.testbed.placement.live import KubeScheduler, LiveScenario
+from e2e.testbed.placement.live_preemption import LivePreemption
+from e2e.testbed.placement.preemption_scenarios import preemption_scenario
+from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
-from e2e.testbed.placement.scenarios import Object, scenario
+from e2e.testbed.placement.scenarios import scenario
 from e2e.testbed.requirements import require_binaries
 
 SCENARIOS = int(os.environ.get("SCHEDULER_SCENARIOS", "300"))
 FIRST = int(os.environ.get("SCHEDULER_FIRST_SCENARIO", "0"))
 """Number of the first scenario: SCHEDULER_FIRST_SCENARIO=17 SCHEDULER_SCENARIOS=1 looks at one alone."""
+EVICTION_SCENARIOS = int(os.environ.get("PREEMPTION_SCENARIOS", "40"))
+FIRST_EVICTION = int(os.environ.get("PREEMPTION_FIRST_SCENARIO", "0"))
+"""The same for the scenarios of preemption."""
 ATTEMPTS = 4
 """kube-scheduler sees nodes, pods and volumes through watches of their own: it may be asked before it has seen all."""
 
@@ -35,9 +42,21 @@ ATTEMPTS = 4
 @pytest.fixture(scope="module")
 def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
     """A control plane with kube-scheduler, and without controllers that touch nodes and pods."""
-    flags = {"apiserver_flags": live.APISERVER_FLAGS, "controller_manager_flags": live.CONTROLLER_MANAGER_FLAGS}
-    with LocalControlPlane(require_binaries(say), scheduler=True, **flags) as started:
+    plane = LocalControlPlane(
+        require_binaries(say),
+        scheduler=True,
+        apiserver_flags=live.APISERVER_FLAGS,
+        controller_manager_flags=live.CONTROLLER_MANAGER_FLAGS,
+        scheduler_flags=live_preemption.SCHEDULER_FLAGS,
+    )
+    with plane as started:
+        asyncio.run(_prepare(started))
         yield started
+
+
+async def _prepare(plane: LocalControlPlane) -> None:
+    async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
+        await live.prepare(plane, session)
 
 
 class Comparison:
@@ -110,23 +129,102 @@ def _excerpt(pod: Object) -> str:
     return json.dumps({k: v for k, v in pod["spec"].items() if k not in left_out})
 
 
+class EvictionComparison:
+    """What was found over all scenarios of preemption.
+
+    Attributes:
+        differences: one text for each pod that the two, or one of them and the rules, do not agree on.
+        counts: pods by what became of them.
+    """
+
+    def __init__(self) -> None:
+        self.differences: list[str] = []
+        self.counts: Counter[str] = Counter()
+
+    async def scenario(self, session: Session, kube: KubeScheduler, log: Path, number: int) -> None:
+        """Make room for the pods of one scenario; from the beginning where they differ, up to ``ATTEMPTS`` times."""
+        for attempt in range(ATTEMPTS):
+            live_one = LivePreemption(session, kube, log, preemption_scenario(number))
+            counts, differences = await self._attempt(live_one, number)
+            if not differences or attempt + 1 == ATTEMPTS:
+                break
+            self.counts["asked again"] += 1
+        self.differences += differences
+        self.counts += counts
+
+    async def _attempt(self, live_one: LivePreemption, number: int) -> tuple[Counter[str], list[str]]:
+        counts: Counter[str] = Counter()
+        differences: list[str] = []
+        await live_one.create()
+        for body in preemption_scenario(number).pods:
+            try:
+                pod, answer = await live_one.ask(body)
+            except Invalid:
+                continue
+            world = live_one.there.world
+            if problems := compare_evictions(world, pod, answer):
+                differences.append("\n  ".join([f"{pod['metadata']['name']}:", *problems, _excerpt(pod)]))
+                break
+            counts["pods were nominated" if answer.nominated else "placed" if answer.node else "waited"] += 1
+            counts["victims"] += len(answer.victims)
+            await live_one.follow(pod, answer)
+        await live_one.remove()
+        return counts, differences
+
+
+def compare_evictions(world: World, pod: Object, kube: Answer) -> list[str]:
+    """What is wrong with Concerto's choice of victims, beside kube-scheduler's and the rules."""
+    (own, _), rules = ours.ask(world, pod), Evictions(world, pod)
+    if (bool(own.node), bool(own.nominated)) != (bool(kube.node), bool(kube.nominated)):
+        return [f"ours: {own}", f"kube-scheduler: {kube}"]
+    if not kube.nominated:
+        return [] if own.message == kube.message else [f"ours: {own.message}", f"kube-scheduler: {kube.message}"]
+    found, best = [], rules.best()
+    if own.message.partition(" preemption: ")[0] != kube.message.partition(" preemption: ")[0]:
+        found += [f"ours: {own.message}", f"kube-scheduler: {kube.message}"]
+    for name, answer in (("ours", own), ("kube-scheduler", kube)):
+        eviction = Eviction(answer.nominated, answer.victims)
+        faults = rules.faults(eviction)
+        cost = None if faults else rules.cost(eviction)
+        if faults or cost != best:
+            found.append(f"{name}: {eviction}: {faults or f'costs {cost}, and the best {best}'}")
+    if own.nominated == kube.nominated and own.victims != kube.victims:
+        found.append(f"ours: {sorted(own.victims)}, and kube-scheduler: {sorted(kube.victims)}")
+    return found
+
+
 @pytest.mark.timeout(3600)
 async def test_the_same_pods_find_a_node_and_the_others_none_for_the_same_reasons(
     plane: LocalControlPlane, say: Callable[[str], None]
 ):
     comparison = Comparison()
     async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
-        await live.prepare(plane, session)
         kube = KubeScheduler(session)
-        following = asyncio.create_task(kube.run())
-        try:
+        async with kube.following():
             for number in range(FIRST, FIRST + SCENARIOS):
                 await comparison.scenario(session, kube, number)
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
-    counts = ", ".join(f"{count} {what}" for what, count in comparison.counts.items())
+    counts = _in_words(comparison.counts)
     say(f"Concerto and kube-scheduler: {SCENARIOS} scenarios, {len(comparison.differences)} differences ({counts})")
     assert not comparison.differences, "\n".join(comparison.differences)
     assert comparison.counts["placed"] and comparison.counts["without a node"]
+
+
+@pytest.mark.timeout(3600)
+async def test_the_same_pods_are_evicted_or_less_important_ones(plane: LocalControlPlane, say: Callable[[str], None]):
+    comparison = EvictionComparison()
+    log = plane.logs / "kube-scheduler.log"
+    async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
+        kube = KubeScheduler(session)
+        async with kube.following():
+            for number in range(FIRST_EVICTION, FIRST_EVICTION + EVICTION_SCENARIOS):
+                await comparison.scenario(session, kube, log, number)
+    counts, differences = _in_words(comparison.counts), comparison.differences
+    say(
+        f"evictions, beside kube-scheduler's: {EVICTION_SCENARIOS} scenarios, {len(differences)} differences ({counts})"
+    )
+    assert not differences, "\n".join(differences)
+    assert comparison.counts["victims"]
+
+
+def _in_words(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
 from concerto.kube import Reflector, Resource, Session
@@ -14,17 +15,20 @@ from concerto.kube.resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     STORAGE_CLASSES,
 )
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.placement import scenarios
+from e2e.testbed.placement import preemption_scenarios, random_objects, scenarios
 from e2e.testbed.placement.answer import Answer
+from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
-from e2e.testbed.placement.scenarios import Object, Scenario
+from e2e.testbed.placement.scenarios import Scenario
 from e2e.testbed.waiting import PATIENCE_SECONDS, eventually_async
 
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 APISERVER_FLAGS = [
     # Nodes and storage objects are as the scenario has them, from their first moment to their last
     "--disable-admission-plugins=TaintNodesByCondition,StorageObjectInUseProtection",
@@ -40,14 +44,21 @@ _AT_ONCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0
 
 
 async def prepare(plane: LocalControlPlane, session: Session) -> None:
-    """Make what all scenarios share."""
-    for name, labels in scenarios.NAMESPACES.items():
+    """Make what all scenarios share, once."""
+    for name, labels in random_objects.NAMESPACES.items():
         plane.make_namespace(name)
         await session.patch(NAMESPACES.path(name=name), {"metadata": {"labels": dict(labels)}})
     runtime_class = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "none"}
-    runtime_class |= {"metadata": {"name": scenarios.RUNTIME_CLASS}, "overhead": {"podFixed": scenarios.OVERHEAD}}
+    runtime_class |= {
+        "metadata": {"name": random_objects.RUNTIME_CLASS},
+        "overhead": {"podFixed": random_objects.OVERHEAD},
+    }
     await session.create(RUNTIME_CLASSES.path(), runtime_class)
-    zone = {"key": scenarios.ZONE, "values": ["a", "b"]}
+    for name, value in (preemption_scenarios.PRIORITIES | {preemption_scenarios.NEVER: 1000}).items():
+        policy = "Never" if name == preemption_scenarios.NEVER else "PreemptLowerPriority"
+        body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        await session.create(PRIORITY_CLASSES.path(), body | {"value": value, "preemptionPolicy": policy})
+    zone = {"key": random_objects.ZONE, "values": ["a", "b"]}
     for name, provisioner, mode, more in (
         (scenarios.WAITS, "kubernetes.io/no-provisioner", "WaitForFirstConsumer", {}),
         (scenarios.AT_ONCE, "kubernetes.io/no-provisioner", "Immediate", {}),
@@ -58,7 +69,7 @@ async def prepare(plane: LocalControlPlane, session: Session) -> None:
             {"allowedTopologies": [{"matchLabelExpressions": [zone]}]},
         ),
     ):
-        body: Object = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
+        body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}}
         await session.create(
             STORAGE_CLASSES.path(), body | {"provisioner": provisioner, "volumeBindingMode": mode} | more
         )
@@ -76,9 +87,20 @@ class KubeScheduler:
         self._asked: dict[str, asyncio.Future[Answer]] = {}
         self._pods = Reflector(session, PODS, on_change=self._on_pod)
 
-    async def run(self) -> None:
-        """Follow the pods until cancelled."""
-        await self._pods.run()
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow the pods meanwhile; nothing can be asked without."""
+        task = asyncio.create_task(self._pods.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def pods(self) -> list[Object]:
+        """The scenario's pods as they are now."""
+        return [pod for (namespace, _), pod in self._pods.store.items() if namespace in random_objects.NAMESPACES]
 
     async def ask(self, body: Object) -> tuple[Object, Answer]:
         """Make the pod; returns it as it was made, and what became of it.
@@ -109,16 +131,16 @@ class KubeScheduler:
 
 
 def _answer_in(pod: Object) -> Answer | None:
-    # A pod whose claims are being bound is nominated for its node first
-    node = pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName")
-    if node:
+    nominated = pod["status"].get("nominatedNodeName", "")
+    if node := pod["spec"].get("nodeName"):
         return Answer(node=node)
     for condition in pod["status"].get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition["reason"] == "SchedulingGated":
                 return Answer(waits=True)
-            return Answer(message=condition.get("message", ""))
-    return None
+            return Answer(message=condition.get("message", ""), nominated=nominated)
+    # A pod whose claims are being bound is nominated for its node first
+    return Answer(node=nominated) if nominated else None
 
 
 class LiveScenario:
@@ -136,7 +158,7 @@ class LiveScenario:
     def __init__(self, session: Session, found: Scenario) -> None:
         self._session = session
         self._found = found
-        self.world = World({}, [], scenarios.NAMESPACES)
+        self.world = World({}, [], random_objects.NAMESPACES)
         self.refused = 0
 
     async def create(self) -> None:
@@ -147,6 +169,7 @@ class LiveScenario:
             await self._create_storage()
         pods = await _all(self._create_running(pod) for pod in self._found.running)
         self.world.pods = [pod for pod in pods if pod is not None]
+        self.world.budgets = await _all(self._create_budget(budget) for budget in self._found.budgets)
 
     async def place(self, pod: Object, answer: Answer) -> None:
         """Count a pod that has been asked for where it is; take it back if it has found no node."""
@@ -162,8 +185,12 @@ class LiveScenario:
 
     async def remove(self) -> None:
         """Delete everything, pods first."""
-        await _all(self._session.request("DELETE", PODS.path(name), body=_AT_ONCE) for name in scenarios.NAMESPACES)
+        await _all(
+            self._session.request("DELETE", PODS.path(name), body=_AT_ONCE) for name in random_objects.NAMESPACES
+        )
         paths = [NODES.path()]
+        if self._found.budgets:
+            paths += [POD_DISRUPTION_BUDGETS.path(name) for name in random_objects.NAMESPACES]
         if self._found.storage:
             paths += [PERSISTENT_VOLUME_CLAIMS.path("red"), PERSISTENT_VOLUMES.path(), CSI_NODES.path()]
         await _all(self._session.request("DELETE", path, body=_AT_ONCE) for path in paths)
@@ -180,6 +207,12 @@ class LiveScenario:
         if name in self._found.deleted:
             pod = await self._session.delete(PODS.path(namespace, name))
         return pod
+
+    async def _create_budget(self, body: Object) -> Object:
+        metadata = body["metadata"]
+        await self._session.create(POD_DISRUPTION_BUDGETS.path(metadata["namespace"]), body)
+        path = POD_DISRUPTION_BUDGETS.path(metadata["namespace"], metadata["name"], "status")
+        return await self._session.patch(path, {"status": body["status"]})
 
     async def _create_storage(self) -> None:
         made = []

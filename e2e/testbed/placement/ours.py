@@ -10,13 +10,14 @@ import numpy as np
 from concerto.api.node import NodeView, trim_node
 from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod
+from concerto.api.poddisruptionbudget import DisruptionBudget, trim_budget
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.volume_trimming import trim_claim, trim_csi_node, trim_storage_class, trim_volume
 from concerto.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.evaluation import Evaluation
-from concerto.scheduling.preemption.preemption import outcome_without_search
+from concerto.scheduling.preemption.preemption import Outcome, Preemption, outcome_without_search
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import query_for
 from concerto.scheduling.state.cluster import ClusterState
@@ -45,9 +46,20 @@ def _answer(cluster: ClusterState, pod: PodView, result: CycleResult) -> Answer:
     failure = result.unschedulable[0]
     if failure.error is not None:
         raise failure.error
-    outcome = outcome_without_search(cluster, pod, failure.diagnosis)
-    assert outcome is not None, "pods of lower priority are not part of these scenarios"
-    return Answer(message=f"{failure.diagnosis.message} {outcome.message}".strip())
+    outcome = outcome_without_search(cluster, pod, failure.diagnosis) or _search(cluster, pod)
+    message = f"{failure.diagnosis.message} {outcome.message}".strip()
+    if outcome.candidate is None:
+        return Answer(message=message)
+    victims = frozenset(victim.key for victim in outcome.candidate.victims.pods)
+    return Answer(message=message, nominated=outcome.candidate.node, victims=victims)
+
+
+def _search(cluster: ClusterState, pod: PodView) -> Outcome:
+    search = Preemption(cluster, PROFILE, pod, _NOW)
+    outcome = search.begin(pod)
+    while outcome is None and search.look_at_next(pod):
+        pass
+    return search.take(pod) if outcome is None else outcome
 
 
 def cluster_of(world: World) -> ClusterState:
@@ -65,6 +77,8 @@ def cluster_of(world: World) -> ClusterState:
     }
     for obj in world.storage:
         put[obj["kind"]](obj)
-    for pod in world.pods:
+    for budget in world.budgets:
+        cluster.budgets.set(DisruptionBudget.from_raw(trim_budget(budget)))
+    for pod in [*world.pods, *world.nominated]:
         cluster.set_pod(PodView.from_raw(trim_pod(pod)), _NOW)
     return cluster

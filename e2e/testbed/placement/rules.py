@@ -30,12 +30,16 @@ class World:
         pods: pods that are on nodes; those that have ended may be among them.
         namespaces: labels by namespace.
         storage: PersistentVolumes, claims, StorageClasses and CSINodes.
+        budgets: PodDisruptionBudgets.
+        nominated: pods on no node that are nominated for one.
     """
 
     nodes: dict[str, Object]
     pods: list[Object]
     namespaces: Mapping[str, Labels]
     storage: list[Object] = field(default_factory=list)
+    budgets: list[Object] = field(default_factory=list)
+    nominated: list[Object] = field(default_factory=list)
 
     def on(self, node: str) -> list[Object]:
         """Pods on the node that have not ended."""
@@ -43,8 +47,12 @@ class World:
 
     def broken(self, pod: Object) -> dict[str, set[str]]:
         """By node, the rules that a placement of the pod there would break."""
+        return {name: self.broken_on(pod, name) for name in self.nodes}
+
+    def broken_on(self, pod: Object, name: str) -> set[str]:
+        """The rules that a placement of the pod on one node would break."""
         storage = Storage(self.storage, [p for p in self.pods if _runs(p)])
-        return {name: self._broken_on(pod, node) | storage.broken(pod, node) for name, node in self.nodes.items()}
+        return self._broken_on(pod, self.nodes[name]) | storage.broken(pod, self.nodes[name])
 
     def _broken_on(self, pod: Object, node: Object) -> set[str]:
         there = self.on(node["metadata"]["name"])
