@@ -379,6 +379,16 @@ RESIZED_AS_A_WHOLE = {
         {"initContainerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]},
         {"cpu": 2000},
     ),
+    "a container of which a node that will not give it more reports nothing": (
+        {"containers": BOTH},
+        {"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}], **INFEASIBLE},
+        {"cpu": 1000},
+    ),
+    "a pod of which a node that will not give it more reports nothing": (
+        {"containers": BOTH},
+        {"containerStatuses": [{"name": "c"}, {"name": "d"}], **INFEASIBLE},
+        {},
+    ),
     "what the pod has as a whole stands for the sum over its containers": (
         {"containers": BOTH},
         whole({"cpu": "3"}, {"cpu": "2500m"}, **resized({"cpu": "9"}, {"cpu": "9"})),

@@ -224,9 +224,10 @@ def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
 
     For each resource the largest of wanted, allocated and actual requests counts, or of the latter two if the node
     reports the resize as infeasible. Allocated and actual requests are those of the pod as a whole where its status
-    has both, and else the sums over its containers. None where all agree word for word, which is nearly always.
+    has both, and else the sums over its containers. A container of which an infeasible resize reports neither counts
+    for nothing, as in kube-scheduler. None where all agree word for word, which is nearly always.
     """
-    if not is_being_resized(spec, status):
+    if not (is_being_resized(spec, status) or _is_infeasible(status)):
         return None
     pod_actual, pod_allocated = _reported_of_pod(status)
     reported = _reported_of_containers(status)

@@ -137,6 +137,11 @@ NOT_FOUND = {
         "0/3 nodes are available: 1 No preemption victims found for incoming pod, "
         "2 node(s) didn't match Pod's required features.",
     ),
+    "a node that has too little room even so, before what no eviction gives it": (
+        cluster_of(on("v", "a", LOW, "1"), on("o", "a", HIGH, "3"), nodes="a"),
+        asking(HIGH, "2", hostNetwork=True, hostUsers=False),
+        "0/1 nodes are available: 1 Insufficient cpu.",
+    ),
     "measured capacity, of equal priority": (
         cluster_of(on("v", "a"), on("w", "b"), room=1.0),
         asking(LOW),

@@ -55,6 +55,17 @@ def test_a_node_that_was_filled_meanwhile_is_given_to_nobody():
     assert search.take(ASKS).node == "b"
 
 
+def test_nodes_that_are_no_candidates_are_looked_at_for_their_reasons_if_there_is_none():
+    nodes = Nodes(a=[1], b=[], c=[])
+    finish(CandidateSearch(["a"], nodes.look, ["b", "c"]))
+    assert nodes.looked_at == ["a"]
+    nodes = Nodes(a=[], b=[], c=[])
+    search = CandidateSearch(["a"], nodes.look, ["b", "c"])
+    finish(search)
+    assert sorted(nodes.looked_at) == ["a", "b", "c"]
+    assert search.refusals() == {"Insufficient cpu": 3}
+
+
 def test_a_hundred_candidates_are_enough():
     nodes = Nodes(**{f"n{i}": [1] for i in range(500)})
     finish(nodes.search())

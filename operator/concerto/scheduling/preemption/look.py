@@ -27,11 +27,13 @@ class NodeLook:
         cluster: the cluster.
         profile: their profile.
         now: seconds since the epoch.
+        refusing: nodes that refuse the pods whatever leaves them: the filters that do are asked there, too.
     """
 
     cluster: ClusterState
     profile: Profile
     now: float
+    refusing: frozenset[str] = frozenset()
 
     def __call__(self, pod: PodView, node: str) -> Candidate | tuple[str, ...]:
         """The pods to evict from the node for the pod; or why it would not fit though all of lower priority went."""
@@ -42,7 +44,8 @@ class NodeLook:
         if row is None or not possible:
             return (NO_VICTIMS,)
         query = query_for(cluster, pod, self.profile, self.now)
-        concerned = (plugin for plugin in self.profile.filters if plugin.reach is not Reach.NOWHERE)
+        every = node in self.refusing
+        concerned = (plugin for plugin in self.profile.filters if every or plugin.reach is not Reach.NOWHERE)
         filters = [(plugin, state) for plugin in concerned if (state := plugin.prepare(query)) is not None]
         with RowWhatIf(cluster, row) as what_if:
             trial = _Trial(RowTrial(what_if, row, filters), pod, cluster.nominations.beside(pod, node))

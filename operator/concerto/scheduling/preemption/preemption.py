@@ -29,6 +29,10 @@ For such a node that it is nominated for it waits longer: room was made for it t
 """
 
 
+_MAX_REFUSING = 100
+"""Of so many nodes that are no candidates the reasons are looked for; of more, it is only said that they are none."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of it for one pod.
@@ -63,20 +67,22 @@ class Preemption:
         exists = cluster.nodes.exists[: cluster.size]
         self._nodes = int(np.count_nonzero(exists))
         resolvable = diagnose(query, filters).resolvable
-        passes = _passes(filters, resolvable, profile.settings.preemption.measured_capacity)
+        resolvable = resolvable[_may_be_mended(filters, resolvable, profile.settings.preemption.measured_capacity)]
+        passes = _passes(filters, resolvable)
         self._hopeful = {cluster.names[row] for row in resolvable[passes]}
         lower = cluster.pods_on.lowest_priority[resolvable] < pod.priority
-        self._refused = _refused_for_good(filters, resolvable[lower & ~passes])
-        self._refused[NO_VICTIMS] = int(np.count_nonzero(~lower))
-        self._refused[NOT_HELPFUL] += self._nodes - len(resolvable)
+        refusing = [cluster.names[row] for row in resolvable[lower & ~passes]]
+        self._refused = Counter({NO_VICTIMS: int(np.count_nonzero(~lower))})
+        self._refused[NOT_HELPFUL] = self._nodes - len(resolvable) + len(refusing[_MAX_REFUSING:])
         self._is_patient = now - pod.created < PATIENCE_SECONDS
         self._pass_soon: Bools = np.zeros(cluster.size, dtype=np.bool_)
         if self._is_patient or cluster.nominations:
             self._pass_soon = exists & _pass_soon(query, filters, self._feasibility.feasible)
         rows = resolvable[lower & passes]
         names = [cluster.names[row] for row in np.roll(rows, -(offset % max(1, len(rows))))]
-        self._look = NodeLook(cluster, profile, now)
-        self._search = CandidateSearch(names, self._look)
+        del refusing[_MAX_REFUSING:]
+        self._look = NodeLook(cluster, profile, now, frozenset(refusing))
+        self._search = CandidateSearch(names, self._look, refusing)
 
     def begin(self, pod: PodView) -> Outcome | None:
         """Whether one of the pods may preempt others: what came of it if it may not, or None."""
@@ -154,26 +160,22 @@ def _not_found(nodes: int, reasons: Counter[str]) -> str:
     return f"preemption: 0/{nodes} nodes are available: {counted}."
 
 
-def _passes(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) -> Bools:
-    """Of these rows, those that pass all filters whose answer no eviction changes, or is to change."""
+def _may_be_mended(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) -> Bools:
+    """Of these rows, those on which pods may be evicted for what they lack: not for measured capacity by ``Never``."""
+    may: Bools = np.ones(len(rows), dtype=np.bool_)
+    for plugin, state in filters:
+        if plugin.by_measurement and measured_capacity == "Never":
+            may &= plugin.check(state, rows) == 0
+    return may
+
+
+def _passes(filters: Prepared, rows: Ints) -> Bools:
+    """Of these rows, those that pass all filters whose answer no eviction changes."""
     passes: Bools = np.ones(len(rows), dtype=np.bool_)
     for plugin, state in filters:
-        if plugin.reach is Reach.NOWHERE or (plugin.by_measurement and measured_capacity == "Never"):
+        if plugin.reach is Reach.NOWHERE:
             passes &= plugin.check(state, rows) == 0
     return passes
-
-
-def _refused_for_good(filters: Prepared, rows: Ints) -> Counter[str]:
-    """Why these rows refuse the pod whatever leaves them, beside what the eviction of pods could mend."""
-    reasons: Counter[str] = Counter()
-    for plugin, state in filters:
-        if plugin.reach is Reach.NOWHERE:
-            codes = plugin.check(state, rows)
-            refused = codes != 0
-            reasons.update(plugin.reasons(state, rows[refused], codes[refused]))
-            rows = rows[~refused]
-    reasons[NOT_HELPFUL] = len(rows)
-    return reasons
 
 
 def _pass_soon(query: Query, filters: Prepared, feasible: Bools) -> Bools:

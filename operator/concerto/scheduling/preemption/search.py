@@ -24,11 +24,14 @@ class CandidateSearch:
     Args:
         nodes: that may have pods to evict, in the order in which they are looked at.
         look: looks at one node, on which others may have been nominated since it was last asked.
+        refusing: nodes that are no candidates; they are looked at last and for the reasons alone, if there is no
+            candidate.
     """
 
-    def __init__(self, nodes: Iterable[str], look: Look) -> None:
+    def __init__(self, nodes: Iterable[str], look: Look, refusing: Iterable[str] = ()) -> None:
         self._look = look
         self._nodes = list(nodes)
+        self._refusing = list(refusing)
         self._enough = number_of_candidates(len(self._nodes))
         self._nodes.reverse()
         self._candidates: dict[str, Candidate] = {}
@@ -38,13 +41,13 @@ class CandidateSearch:
     def finished(self) -> bool:
         """Whether there are enough candidates, or all nodes were looked at."""
         if not self._nodes:
-            return True
+            return bool(self._candidates) or not self._refusing
         harmless = any(not candidate.victims.violations for candidate in self._candidates.values())
         return harmless and len(self._candidates) >= self._enough
 
     def look_at_next(self, pod: PodView) -> None:
         """Look at one more node; call it only while the search is not finished."""
-        self._look_at(pod, self._nodes.pop())
+        self._look_at(pod, (self._nodes or self._refusing).pop())
 
     def look_first_at(self, pod: PodView, node: str) -> None:
         """Look at this node before all others, if it is one of them."""
