@@ -30,8 +30,8 @@ class ActionSettings:
     """How an active forecast acts on replicas.
 
     It raises them when the rise is worth a rescale. Past recommendations hold for the whole down window, as in
-    autoscaling/v2, but no higher than the forecast's upper end. The constants are chosen by leave-one-out
-    cross-validation over families of traffic (`concerto evaluate-autoscaling --cross-validate`).
+    autoscaling/v2, but no higher than the forecast's upper end. The constants are chosen on families of traffic:
+    `concerto evaluate-autoscaling --families` shows what they do there, and `--cross-validate` leaves families out.
 
     Attributes:
         rise_room: what is unlikely may use up some of the room that the target leaves: tolerances above the target that
