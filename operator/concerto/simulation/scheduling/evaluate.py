@@ -11,12 +11,12 @@ import json
 import resource
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concerto.api.capacity_settings import CapacitySettings, EstimatorSettings, SlotSettings
+from concerto.api.capacity_settings import CapacitySettings, SlotSettings
 from concerto.simulation.scheduling import scenario
 from concerto.simulation.scheduling.evaluate_kinds import ablation_lines as kind_ablation_lines
 from concerto.simulation.scheduling.evaluate_kinds import kinds_table, run_kinds
@@ -40,7 +40,8 @@ _ONE_PART = "python -m concerto.simulation.scheduling.evaluate --only"
 GRID_WAITS = (0.3, 2.0, 5.0)
 GRID_WORKS = (2.0, 10.0, 60.0)
 GRID_THREADS = (1, 4)
-GRID_COSTS = (0.05, 0.1, 0.2)
+GRID_COLUMNS = {"first run": "concerto", "later run": "concerto-known", "pods as units": "concerto-without-kinds"}
+"""Ways to run Concerto on the grid, by what the table calls them."""
 RUNAWAY = 2.0
 """Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
 _PARTS = ("main", "kinds", "kinds-ablation", "grid", "faults", "ablation", "scale")
@@ -73,49 +74,41 @@ def cells() -> Iterator[Cell]:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A cell under one first guess of the cost: ratios to the best of the request sweep, medians over seeds.
+    """A cell run in one way: ratios to the best of the request sweep, medians over seeds.
 
     Attributes:
         cell: the workload.
-        cost: spec.estimator.initialPerPodCost.
+        column: the way (``GRID_COLUMNS``).
         jct: job completion over the best in the sweep.
         pct: mean pod completion over the best trade's.
         worst_pct: the same of the worst seed.
     """
 
     cell: Cell
-    cost: float
+    column: str
     jct: float
     pct: float
     worst_pct: float
 
 
-def run_grid(which: Sequence[Cell], costs: Sequence[float], seeds: int, workers: int | None = None) -> list[CellResult]:
+def run_grid(
+    which: Sequence[Cell], columns: Mapping[str, str], seeds: int, workers: int | None = None
+) -> list[CellResult]:
     """Concerto's defaults on grid cells, beside the request sweep of the same seeds."""
-    tasks: list[Task] = []
-    for cell, seed in itertools.product(which, range(1, seeds + 1)):
-        setup = cell.setup()
-        tasks += [Task(setup, f"kube-scheduler@{m}m", seed, CapacitySettings()) for m in REQUEST_SWEEP]
-        tasks += [
-            Task(setup, "concerto", seed, CapacitySettings(estimator=EstimatorSettings(initial_per_pod_cost=cost)))
-            for cost in costs
-        ]
-    outcomes = iter(run_all(tasks, workers))
-    runs: dict[tuple[Cell, str, float], list[Figures]] = {}
-    for cell, _ in itertools.product(which, range(1, seeds + 1)):
-        for millicores in REQUEST_SWEEP:
-            name = f"kube-scheduler@{millicores}m"
-            runs.setdefault((cell, name, 0.0), []).append(next(outcomes).figures)
-        for cost in costs:
-            runs.setdefault((cell, "concerto", cost), []).append(next(outcomes).figures)
+    sweep = [f"kube-scheduler@{millicores}m" for millicores in REQUEST_SWEEP]
+    every = list(itertools.product(which, range(1, seeds + 1), (*sweep, *columns.values())))
+    tasks = [Task(cell.setup(), policy, seed, CapacitySettings()) for cell, seed, policy in every]
+    runs: dict[tuple[Cell, str], list[Figures]] = {}
+    for (cell, _, policy), outcome in zip(every, run_all(tasks, workers), strict=True):
+        runs.setdefault((cell, policy), []).append(outcome.figures)
     found = []
     for cell in which:
-        best = trade({name: medians(r) for (c, name, _), r in runs.items() if c == cell and name != "concerto"})
-        for cost in costs:
-            ours = runs[cell, "concerto", cost]
+        best = trade({policy: medians(runs[cell, policy]) for policy in sweep})
+        for column, policy in columns.items():
+            ours = runs[cell, policy]
             jct = statistics.median(f["jct_s"] or float("inf") for f in ours)
             pct = [f["pct_s"]["mean"] / best.trade_pct_s for f in ours]
-            found.append(CellResult(cell, cost, jct / best.best_jct_s, statistics.median(pct), max(pct)))
+            found.append(CellResult(cell, column, jct / best.best_jct_s, statistics.median(pct), max(pct)))
     return found
 
 
@@ -284,21 +277,28 @@ def _policy_table(figures: dict[str, Figures]) -> list[str]:
     return lines
 
 
+def _summary(column: str, found: Sequence[CellResult]) -> str:
+    jct, pct, worst = [r.jct for r in found], [r.pct for r in found], [r.worst_pct for r in found]
+    jobs = f"{statistics.median(jct):.3f}, {max(jct):.2f}, {sum(ratio > 1.15 for ratio in jct)}"
+    pods = f"{statistics.median(pct):.2f}, {max(pct):.2f}, {max(worst):.2f}"
+    return f"| {column} | {jobs} | {pods} | {sum(ratio > RUNAWAY for ratio in worst)} |"
+
+
 def _grid_table(results: Sequence[CellResult]) -> list[str]:
-    jct, pct = [r.jct for r in results], [r.pct for r in results]
-    runaways = sum(r.worst_pct > RUNAWAY for r in results)
-    lines = [
-        f"{len(results)} cells: {runaways} with a runaway in any seed (pod mean > {RUNAWAY:g} × the best trade's); job "
-        f"completion over the best of the sweep: median {statistics.median(jct):.3f}, most {max(jct):.2f}, "
-        f"{sum(x > 1.15 for x in jct)} cells above 1.15; pod mean over the best trade's: median "
-        f"{statistics.median(pct):.2f}, most {max(pct):.2f} (worst seed {max(r.worst_pct for r in results):.2f}).",
-        "",
-        "| waiting s | core-s | threads | " + " | ".join(f"first cost {c:g}: job / pod" for c in GRID_COSTS) + " |",
-        "| ---: | ---: | ---: |" + " ---: |" * len(GRID_COSTS),
-    ]
     by_cell: dict[Cell, list[CellResult]] = {}
+    by_column: dict[str, list[CellResult]] = {}
     for r in results:
         by_cell.setdefault(r.cell, []).append(r)
+        by_column.setdefault(r.column, []).append(r)
+    lines = [
+        f"| {len(by_cell)} cells | job over the best of the sweep: median, most, above 1.15 | pod mean over the best "
+        f"trade's: median, most, worst seed | runaways (a seed above {RUNAWAY:g}) |",
+        "| --- | ---: | ---: | ---: |",
+        *(_summary(column, found) for column, found in by_column.items()),
+        "",
+        "| waiting s | core-s | threads | " + " | ".join(f"{column}: job / pod" for column in by_column) + " |",
+        "| ---: | ---: | ---: |" + " ---: |" * len(by_column),
+    ]
     for cell, found in by_cell.items():
         ratios = " | ".join(f"{r.jct:.2f} / {r.pct:.2f}" for r in found)
         lines.append(f"| {cell.wait:g} | {cell.work:g} | {cell.threads} | {ratios} |")
@@ -364,7 +364,7 @@ def main() -> None:
         lines = kind_ablation_lines(min(args.seeds, 3))
         keep("kinds-ablation", lines, lines)
     if "grid" in parts:
-        results = run_grid(list(cells()), GRID_COSTS, args.seeds)
+        results = run_grid(list(cells()), GRID_COLUMNS, args.seeds)
         keep("grid", results, _grid_table(results))
     if "faults" in parts:
         faults = fault_rows(args.seeds)
