@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import uuid
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from concerto.kube import ApiError, ClusterConfig, Session
+from concerto.kube.session import STRATEGIC_PATCH, Patch
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.concerto_objects import ASSIGNMENT, build_object
 from e2e.testbed.waiting import eventually
@@ -180,3 +183,44 @@ def test_what_an_earlier_leader_creates_is_refused_and_nobody_else_is(
         assert refused(manager) == set(), manager
     administrator = functools.partial(concerto_cluster.kubectl, check=False)
     assert refused(f"concerto-leader-{transitions - 1}", administrator) == set()
+
+
+def test_a_pod_is_deleted_only_by_the_leader_that_has_marked_it_or_a_later_one(
+    concerto_cluster: Cluster, namespace: str, agent: Account, transitions: int
+) -> None:
+    kubeconfig = concerto_cluster.token_kubeconfig("concerto-system", "concerto-operator")
+    pod = f"/api/v1/namespaces/{namespace}/pods/victim"
+    container = {"name": "c", "image": "none.invalid/none"}
+    spec = {"schedulerName": "nobody", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    metadata = {"name": "victim", "namespace": namespace}
+
+    async def answers() -> list[int]:
+        """Statuses of the answers, in order; 0 for success."""
+        async with await Session.open(ClusterConfig.from_kubeconfig(kubeconfig)) as operator:
+
+            async def status(method: str, path: str, manager: str = "", body: Any = None) -> int:
+                operator.field_manager = lambda: manager
+                try:
+                    await operator.request(method, path, body=body, attempts=1)
+                except ApiError as error:
+                    return error.status
+                return 0
+
+            def condition(kind: str, message: str) -> Patch:
+                condition = {"type": kind, "status": "True", "reason": "Test", "message": message}
+                return Patch(STRATEGIC_PATCH, {"status": {"conditions": [condition]}})
+
+            async def mark(number: int, kind: str = "DisruptionTarget") -> int:
+                return await status("PATCH", f"{pod}/status", f"concerto-leader-{number}", condition(kind, str(number)))
+
+            return [
+                await status("DELETE", pod),  # nobody has marked it
+                await mark(transitions - 1),  # an earlier leader must not
+                await mark(transitions, "PodScheduled"),
+                await status("DELETE", pod),  # it is another condition that a leader has written
+                await mark(transitions),
+                await status("DELETE", pod),
+            ]
+
+    concerto_cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    assert asyncio.run(answers()) == [403, 403, 0, 403, 0, 0]

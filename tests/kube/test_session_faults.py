@@ -15,7 +15,7 @@ from concerto.kube import (
     TooManyRequests,
     Unreachable,
 )
-from concerto.kube.session import wait_seconds
+from concerto.kube.session import STRATEGIC_PATCH, Patch, wait_seconds
 from support.faulty_server import faulty, hangs_up, refuses, resets, says
 
 FINE = says(200, {"fine": True})
@@ -136,16 +136,18 @@ async def test_a_request_is_encoded_once() -> None:
         assert server.seen == ["GET /a%2Fb?labelSelector=a+in+(b,c),d!%3De"]
 
 
-async def test_creations_bear_the_name_of_their_creator() -> None:
+async def test_creations_and_statuses_of_others_bear_the_name_of_their_writer() -> None:
     async with faulty([FINE]) as server:
-        number = iter((3, 4))
+        number = iter((3, 4, 5))
         server.session.field_manager = lambda: f"leader-{next(number)}"
         await server.session.create("/x", {})
         await server.session.create("/x", {}, params={"dryRun": "All"})
         await server.session.get("/x")
         await server.session.patch("/x", {})
+        await server.session.request("PATCH", "/x/status", body=Patch(STRATEGIC_PATCH, {}))
         assert server.seen == [
             "POST /x?fieldManager=leader-3", "POST /x?fieldManager=leader-4&dryRun=All", "GET /x", "PATCH /x",
+            "PATCH /x/status?fieldManager=leader-5",
         ]  # fmt: skip
 
 

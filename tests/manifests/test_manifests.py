@@ -201,10 +201,20 @@ def test_a_policy_denies_and_names_the_account_there_is(policy, account):
     assert all(validation["message"].endswith(".") for validation in spec["validations"])
 
 
-def test_fencing_compares_the_operators_lease_and_covers_what_is_created_to_place_pods():
-    spec = objects()["ValidatingAdmissionPolicy", "concerto-fencing"]["spec"]
+FENCED = {
+    "concerto-fencing": {
+        "CREATE": {"pods/binding", "podreservations", "podcpubindings"},
+        "UPDATE": {"pods/status", "podgroups/status"},
+    },
+    "concerto-fencing-evictions": {"DELETE": {"pods"}},
+}
+
+
+@pytest.mark.parametrize("policy", FENCED)
+def test_fencing_compares_the_operators_lease_and_covers_what_places_and_evicts_pods(policy):
+    spec = objects()["ValidatingAdmissionPolicy", policy]["spec"]
     (lease,) = {names for _, resource, names, verb in rights(*OPERATOR) if (resource, verb) == ("leases", "update")}
-    binding = objects()["ValidatingAdmissionPolicyBinding", "concerto-fencing"]["spec"]
+    binding = objects()["ValidatingAdmissionPolicyBinding", policy]["spec"]
     assert binding["paramRef"] == {
         "namespace": "concerto-system", "name": lease[0], "parameterNotFoundAction": "Allow"
     }  # fmt: skip
@@ -212,10 +222,11 @@ def test_fencing_compares_the_operators_lease_and_covers_what_is_created_to_plac
     assert spec["failurePolicy"] == "Ignore"
     conditions = [condition["expression"] for condition in spec["matchConditions"]]
     assert "request.userInfo.username == 'system:serviceaccount:concerto-system:concerto-operator'" in conditions
-    rules = spec["matchConstraints"]["resourceRules"]
-    assert {operation for rule in rules for operation in rule["operations"]} == {"CREATE"}
-    covered = {resource for rule in rules for resource in rule["resources"]}
-    assert covered == {"pods/binding", "podreservations", "podcpubindings"}
+    covered: dict[str, set[str]] = {}
+    for rule in spec["matchConstraints"]["resourceRules"]:
+        for operation in rule["operations"]:
+            covered.setdefault(operation, set()).update(rule["resources"])
+    assert covered == FENCED[policy]
 
 
 def test_the_policy_of_agents_covers_every_kind_that_an_agent_may_write():

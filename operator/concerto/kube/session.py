@@ -79,7 +79,8 @@ class Session:
     Attributes:
         config: which API server.
         settings: timeouts and retries.
-        field_manager: names who creates: sent with each POST, as ``fieldManager``. Admission policies see it.
+        field_manager: names who writes: sent as ``fieldManager`` with each POST and with each strategic merge patch, by
+            which statuses of others' objects are written. Admission policies see it.
     """
 
     def __init__(self, config: ClusterConfig, settings: SessionSettings, transport: Transport) -> None:
@@ -257,7 +258,8 @@ class Session:
             OutcomeUnknown: a POST may or may not have been carried out.
             Unreachable: no answer, after all attempts; its ``__cause__`` is a TimeoutError where time ran out.
         """
-        if method == "POST" and self.field_manager is not None:
+        is_named = method == "POST" or (isinstance(body, Patch) and body.content_type == STRATEGIC_PATCH)
+        if is_named and self.field_manager is not None:
             params = {"fieldManager": self.field_manager(), **(params or {})}
         content_type, document = (body.content_type, body.document) if isinstance(body, Patch) else (JSON, body)
         data = json.dumps(document, separators=(",", ":")).encode() if document is not None else None
