@@ -16,7 +16,7 @@ import yaml
 
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.placement.rules import World
-from e2e.testbed.processes import QUICK_LEASE, operator_process
+from e2e.testbed.processes import operator_process
 from e2e.testbed.system import hollow_nodes
 from e2e.testbed.waiting import eventually
 
@@ -38,7 +38,7 @@ def ready(concerto_cluster: Cluster) -> Iterator[Cluster]:
             cluster.kubectl("label", "--overwrite", "node", name, *labels)
         cluster.kubectl("taint", "node", NODES[0], "dedicated=kafka:NoSchedule")
         cluster.apply(storage_class(), *(volume(node, size) for node in NODES for size in ("1Gi", "2Gi")))
-        process = operator_process(cluster, cluster.work_dir, "operator-known", QUICK_LEASE).start()
+        process = operator_process(cluster, cluster.work_dir, "operator-known", restarts=True).start()
         try:
             process.wait_ready()
             yield cluster

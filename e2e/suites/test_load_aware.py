@@ -61,7 +61,7 @@ def operator(concerto_cluster: Cluster) -> Iterator[Process]:
     """An operator with a profile of every score, and one of load-aware scores alone."""
     profiles = [profile("every-score", SCORES), profile("load-only", SCORES[1:3])]
     concerto_cluster.apply(*profiles)
-    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-load").start()
+    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-load", restarts=True).start()
     try:
         process.wait_ready()
         yield process

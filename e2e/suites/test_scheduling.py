@@ -27,7 +27,7 @@ NODE_PODS = 10
 @pytest.fixture(scope="module")
 def operator(concerto_cluster: Cluster) -> Iterator[Process]:
     """Three nodes that are API objects, and an operator."""
-    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-scheduling")
+    process = operator_process(concerto_cluster, concerto_cluster.work_dir, "operator-scheduling", restarts=True)
     nodes = hollow_nodes(concerto_cluster, NODES, "--api-only", "--max-pods", str(NODE_PODS), "--prefix", "sched")
     with nodes, running_operator(process):
         yield process

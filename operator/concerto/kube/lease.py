@@ -167,7 +167,8 @@ class LeaseLock:
             is_taken = self._lease is not None and self.holder != self.identity
             if is_taken or (is_last and self.remaining_seconds() <= 0):
                 self._renewed_at = None
-                logger.error("%s lost %s to %s", self.identity, self, self.holder)
+                problem = f"lost it to {self.holder}" if is_taken else "could not renew it in time"
+                logger.error("%s no longer holds %s: it %s", self.identity, self, problem)
                 return
 
     async def release(self) -> None:
