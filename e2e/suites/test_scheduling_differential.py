@@ -32,7 +32,7 @@ from e2e.testbed.requirements import require_binaries
 SCENARIOS = int(os.environ.get("SCHEDULER_SCENARIOS", "300"))
 FIRST = int(os.environ.get("SCHEDULER_FIRST_SCENARIO", "0"))
 """Number of the first scenario: SCHEDULER_FIRST_SCENARIO=17 SCHEDULER_SCENARIOS=1 looks at one alone."""
-EVICTION_SCENARIOS = int(os.environ.get("PREEMPTION_SCENARIOS", "40"))
+EVICTION_SCENARIOS = int(os.environ.get("PREEMPTION_SCENARIOS", "30"))
 FIRST_EVICTION = int(os.environ.get("PREEMPTION_FIRST_SCENARIO", "0"))
 """The same for the scenarios of preemption."""
 ATTEMPTS = 4
