@@ -227,7 +227,8 @@ def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
     has both, and else the sums over its containers. A container of which an infeasible resize reports neither counts
     for nothing, as in kube-scheduler. None where all agree word for word, which is nearly always.
     """
-    if not (is_being_resized(spec, status) or _is_infeasible(status)):
+    of_pod = [each for each in _reported_of_pod(status) if each is not None]
+    if _is_as_wanted(spec, _reported_of_containers(status), of_pod) and not _is_infeasible(status):
         return None
     pod_actual, pod_allocated = _reported_of_pod(status)
     reported = _reported_of_containers(status)
@@ -248,8 +249,13 @@ def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
 
 
 def is_being_resized(spec: Raw, status: Raw) -> bool:
-    """Whether the node reports other requests than the spec has: it has not carried out a resize, or never will."""
-    whole = [each for each in _reported_of_pod(status) if each is not None]
+    """Whether the node reports other requests than the spec has: it has not carried out a resize, or never will.
+
+    What a pod as a whole runs with does not count: on cgroup v2 kubelet reports 6992m of 7 CPUs, which is what the
+    weight of the pod's cgroup stands for.
+    """
+    _, allocated = _reported_of_pod(status)
+    whole = [] if allocated is None else [allocated]
     return not _is_as_wanted(spec, _reported_of_containers(status), whole)
 
 

@@ -27,6 +27,13 @@ KEY = ("default", "p")
 TYPE = {"concerto.dev/workload-type": "cpu-bound"}
 
 
+def rounded(cpu: str, actual: str, allocated: str) -> dict[str, Any]:
+    """As kubelet reports it on cgroup v2: what the pod as a whole runs with is rounded."""
+    raw = running(cpu, allocated)
+    raw["status"] |= {"resources": {"requests": {"cpu": actual}}, "allocatedResources": {"cpu": allocated}}
+    return raw
+
+
 def running(cpu: str, actual: str | None = None, **over: Any) -> dict[str, Any]:
     """The pod as it is on its node, which reports the requests that its container runs with."""
     reported = [{"name": "main", "resources": {"requests": {"cpu": actual or cpu}}}]
@@ -92,6 +99,8 @@ FOLLOWED = {
     "fewer": (running("1"), binding("0-1"), [[0]]),
     "a part of a CPU more is a CPU more": (running("2100m"), binding("0-1"), [[0, 1, 2]]),
     "CPUs that a person chose are where it goes on": (running("3"), binding("5-6"), [[5, 6, 7]]),
+    "on cgroup v2": (rounded("7", "6992m", "7"), binding("0-1"), [[0, 1, 2, 3, 4, 10, 11]]),
+    "on cgroup v2, not carried out": (rounded("7", "1999m", "2"), binding("0-1"), []),
     "as before": (running("2"), binding("0-1"), []),
     "kubelet has not carried it out": (running("4", "2"), binding("0-1"), []),
     "another pod has its name": (running("4", uid="other"), binding("0-1"), []),
