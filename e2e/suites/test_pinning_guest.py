@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -19,15 +18,16 @@ from e2e.testbed.agent_helpers import condition
 from e2e.testbed.clusters import Cluster, LocalControlPlane
 from e2e.testbed.guest import GuestNode, Shape
 from e2e.testbed.guest.cgroups import PodCgroups
-from e2e.testbed.pinning_helpers import binding, get_binding, pod, until_condition
+from e2e.testbed.guest.node import AGENT_UNIT, NRI_SOCKET
+from e2e.testbed.guest.pinned import SHARED, Pinned
+from e2e.testbed.pinning_helpers import get_binding, pod, until_condition
 from e2e.testbed.processes import operator_process
-from e2e.testbed.requirements import require_guest
+from e2e.testbed.requirements import require_containerd, require_guest
 from e2e.testbed.waiting import eventually
 
 pytestmark = [pytest.mark.realnode, pytest.mark.timeout(1800)]
 
 NODE = "guest"
-SHARED = "pinned-guest"
 TYPE = "concerto.dev/workload-type"
 # What its own program says first: no other process is asked, and nothing is started before
 SAY_CPUS = 'while read k v; do [ "$k" = Cpus_allowed_list: ] && echo $v; done </proc/self/status'
@@ -36,65 +36,13 @@ SHAPE = Shape(sockets=2, cores=5, threads=2)
 ALL, FIRST_SOCKET, SECOND_SOCKET = frozenset(range(20)), frozenset(range(10)), frozenset(range(10, 20))
 
 
-@dataclass
-class Pinned:
-    """The guest, with an agent that pins, two pods that run on it, and what its kernel shows.
-
-    Attributes:
-        plane: the control plane.
-        node: the guest as a node.
-        kernel: the guest's cgroups.
-        uids: of the pods ``free`` and ``owner``, by name. To start a pod takes the guest 10 s, so tests share them.
-    """
-
-    plane: LocalControlPlane
-    node: GuestNode
-    kernel: PodCgroups
-    uids: dict[str, str] = field(default_factory=dict)
-
-    def start(self, namespace: str, name: str, command: str = "exec sleep 1000", **resources: Any) -> str:
-        """A pod on the node; its UID."""
-        made = pod(namespace, name, command, NODE, hostNetwork=True, restartPolicy="Always")
-        made["spec"]["containers"][0]["resources"] = resources
-        self.plane.apply(made)
-        return self.uid(namespace, name)
-
-    def uid(self, namespace: str, name: str) -> str:
-        return str(self.plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["metadata"]["uid"])
-
-    def ask(self, name: str, cpus: frozenset[int], level: str = "CPU", namespace: str = SHARED, **spec: Any) -> None:
-        """A binding of a pod."""
-        made = binding(namespace, name, sorted(cpus), level)
-        made["spec"] |= spec
-        self.plane.apply(made)
-
-    def bind(self, name: str, cpus: frozenset[int], level: str = "CPU", namespace: str = SHARED, **spec: Any) -> None:
-        """A binding of a pod, once the agent has applied it."""
-        self.ask(name, cpus, level, namespace, **spec)
-        until_condition(self.plane, namespace, name, "Applied")
-
-    def cpus_of(self, name_or_uid: str) -> frozenset[int]:
-        """The CPUs that a pod's containers get; they all have the same."""
-        (cpus,) = self.kernel.read(self.uids.get(name_or_uid, name_or_uid)).effective()
-        return parse_cpu_list(cpus)
-
-    def until(self, name: str, cpus: frozenset[int]) -> float:
-        """Wait until a shared pod's containers and program have these CPUs; how long that took, seconds."""
-        return self.kernel.until(self.uids[name], format_cpu_list(cpus))
-
-    def programs(self, uid: str) -> dict[str, frozenset[int]]:
-        """The CPUs of each ``sleep`` of a pod, by its command line."""
-        found = self.kernel.read(uid).programs
-        return {line.strip(): parse_cpu_list(cpus) for cpus, line in found if line.startswith("sleep ")}
-
-
 @pytest.fixture(scope="module")
 def guest(concerto_cluster: Cluster, say: Callable[[str], None]) -> Iterator[Pinned]:
     """The guest on the API server, its agent, and an operator."""
     plane = require_guest(concerto_cluster)
     operator = operator_process(plane, plane.logs, "operator-guest").start()
     try:
-        with GuestNode(plane, NODE, SHAPE, say) as node:
+        with GuestNode(plane, NODE, SHAPE, say, containerd=require_containerd(say)) as node:
             node.start_agent()
             made = Pinned(plane, node, PodCgroups(node.machine))
             plane.make_namespace(SHARED)
@@ -301,25 +249,31 @@ def test_a_resize_leaves_the_cpus_and_an_unlimited_quota(guest: Pinned, namespac
     guest.bind("resized", frozenset({2}), namespace=namespace, cpuQuota="Unlimited")
     eventually("it is not throttled", lambda: guest.kernel.read(uid).pod["cpu.max"] == "max 100000")
     larger = {"cpu": "700m", "memory": "64Mi"}
-    (container,) = guest.plane.get("pod", "-n", namespace, "resized")["spec"]["containers"]
-    resources = {"requests": larger, "limits": larger}
-    patch = {"spec": {"containers": [{"name": container["name"], "resources": resources}]}}
-    guest.plane.kubectl("patch", "pod", "resized", "-n", namespace, "--subresource=resize", "-p", json.dumps(patch))
-
-    def resized() -> bool:
-        (status,) = guest.plane.get("pod", "-n", namespace, "resized")["status"]["containerStatuses"]
-        return bool(status.get("resources", {}).get("limits", {}).get("cpu") == "700m")
-
-    eventually("kubelet has resized it", resized)
+    resize(guest.plane, namespace, "resized", {"requests": larger, "limits": larger})
     eventually("it is not throttled", lambda: guest.kernel.read(uid).pod["cpu.max"] == "max 100000")
     guest.kernel.until(uid, "2")
     guest.plane.kubectl("delete", "pcb", "-n", namespace, "resized")
     eventually("it is throttled again", lambda: guest.kernel.read(uid).pod["cpu.max"] == "70000 100000")
 
 
+def resize(plane: LocalControlPlane, namespace: str, name: str, resources: dict[str, Any]) -> None:
+    """Resize a pod's only container in place; returns when kubelet has carried it out."""
+    (container,) = plane.get("pod", "-n", namespace, name)["spec"]["containers"]
+    patch = {"spec": {"containers": [{"name": container["name"], "resources": resources}]}}
+    plane.kubectl("patch", "pod", name, "-n", namespace, "--subresource=resize", "-p", json.dumps(patch))
+
+    def carried_out() -> bool:
+        (status,) = plane.get("pod", "-n", namespace, name)["status"]["containerStatuses"]
+        found = status.get("resources", {})
+        return all(found.get(kind, {}).get("cpu") == amounts["cpu"] for kind, amounts in resources.items())
+
+    eventually(f"kubelet has resized {name}", carried_out)
+
+
 def typed(namespace: str, name: str, kind: str, cpu: str) -> dict[str, Any]:
     """A pod with a workload type, for the scheduler of the namespace's profile."""
-    made = pod(namespace, name, "exec sleep 1000", hostNetwork=True, schedulerName=namespace)
+    # A start that takes the guest longer than runc waits for systemd is tried again
+    made = pod(namespace, name, "exec sleep 1000", hostNetwork=True, schedulerName=namespace, restartPolicy="Always")
     made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": NODE}
     made["metadata"]["labels"] = {TYPE: kind} if kind else {}
     if cpu:
@@ -346,7 +300,7 @@ def profile(guest: Pinned, namespace: str) -> Iterator[Callable[..., None]]:
 
 def first_cpus(guest: Pinned, namespace: str, name: str) -> frozenset[int]:
     """The CPUs that a pod's program found itself on with its first instruction, from its log."""
-    log = f"/var/log/pods/{namespace}_{name}_{guest.uid(namespace, name)}/*/0.log"
+    log = f"/var/log/pods/{namespace}_{name}_{guest.uid(namespace, name)}/*/*.log"
     return parse_cpu_list(guest.node.machine.shell(f"cat {log}").split()[-1])
 
 
@@ -375,6 +329,32 @@ def test_eight_threads_get_one_socket_and_the_next_pod_idle_cores_and_nobody_get
     assert len({cpu // 2 for cpu in four}) == 4, "an idle core for each thread"
     assert not rest & (eight | four)
     assert guest.cpus_of("free") == ALL - eight - four
+
+
+def test_a_labelled_pod_that_is_resized_keeps_its_cpus_and_gets_more_near_them_or_gives_some_up(
+    guest: Pinned, namespace: str, profile: Callable[..., None]
+):
+    profile()
+    guest.plane.apply(typed(namespace, "sized", "cpu-bound", "2"))
+    uid = guest.uid(namespace, "sized")
+    guest.kernel.until_it_runs(uid)
+    before = two = guest.cpus_of(uid)
+    assert len(two) == 2
+    for cpu, count in (("7", 7), ("1", 1)):
+        resize(guest.plane, namespace, "sized", {"requests": {"cpu": cpu}})
+
+        def held(count: int = count) -> frozenset[int]:
+            items = get_binding(guest.plane, namespace, "sized")["spec"]["cpuSet"]
+            return frozenset(item["cpuID"] for item in items) if len(items) == count else frozenset()
+
+        cpus = eventually(f"its binding has {count} CPUs", held)
+        assert before < cpus or cpus < before
+        guest.kernel.until(uid, format_cpu_list(cpus))
+        guest.until("free", ALL - cpus)
+        if count == 7:
+            assert cpus <= (FIRST_SOCKET if two <= FIRST_SOCKET else SECOND_SOCKET)
+            assert len({each // 2 for each in cpus}) == 5, "all cores of the socket, then siblings of its own"
+        before = cpus
 
 
 def test_nine_exclusive_cores_leave_room_for_two_requests_and_pods_without_any_take_none_of_theirs(
@@ -411,17 +391,32 @@ def _has_node(guest: Pinned, namespace: str, name: str) -> bool:
     return bool(found["spec"].get("nodeName"))
 
 
+KUBELET = "/var/lib/kubelet"
+CPU_MANAGER_STATE = f"{KUBELET}/cpu_manager_state"
+
+
+def use_static_policy(guest: Pinned) -> None:
+    """Have the guest's kubelet use its static CPU manager from now on."""
+    machine = guest.node.machine
+
+    def is_used() -> bool:
+        return "static" in machine.shell(f"cat {CPU_MANAGER_STATE}", check=False)
+
+    if is_used():
+        return
+    settings = yaml.safe_load(machine.shell(f"cat {KUBELET}/config.yaml"))
+    settings |= {"cpuManagerPolicy": "static", "reservedSystemCPUs": "18-19"}
+    machine.shell(f"systemctl stop kubelet; rm {KUBELET}/config.yaml {CPU_MANAGER_STATE}")
+    machine.write(f"{KUBELET}/config.yaml", yaml.safe_dump(settings))
+    machine.run("systemctl", "start", "kubelet")
+    eventually("kubelet has the policy", is_used)
+
+
 def test_with_kubelets_static_policy_containers_are_pinned_and_those_that_kubelet_pins_are_left_alone(
     guest: Pinned, namespace: str
 ):
-    machine, directory = guest.node.machine, "/var/lib/kubelet"
-    settings = yaml.safe_load(machine.shell(f"cat {directory}/config.yaml"))
-    settings |= {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1"}
-    machine.shell(f"systemctl stop kubelet; rm {directory}/config.yaml {directory}/cpu_manager_state")
-    machine.write(f"{directory}/config.yaml", yaml.safe_dump(settings))
-    machine.run("systemctl", "start", "kubelet")
-    state = f"{directory}/cpu_manager_state"
-    eventually("kubelet has the policy", lambda: "static" in machine.shell(f"cat {state}", check=False))
+    machine = guest.node.machine
+    use_static_policy(guest)
     guest.bind("owner", frozenset({4}), "Core")
     guest.until("owner", frozenset({4}))
     guest.until("free", ALL - {4, 5})
@@ -432,15 +427,64 @@ def test_with_kubelets_static_policy_containers_are_pinned_and_those_that_kubele
     guest.kernel.until_it_runs(kubelets)
 
     def assigned() -> frozenset[int]:
-        entries = json.loads(machine.shell(f"cat {state}")).get("entries") or {}
+        entries = json.loads(machine.shell(f"cat {CPU_MANAGER_STATE}")).get("entries") or {}
         return frozenset(cpu for cpus in entries.get(kubelets, {}).values() for cpu in parse_cpu_list(cpus))
 
     cpus = eventually("kubelet has assigned CPUs", assigned)
     assert len(cpus) == 2
-    guest.ask("kubelets", frozenset({18}), namespace=namespace)
+    guest.ask("kubelets", frozenset({16}), namespace=namespace)
     said = until_condition(guest.plane, namespace, "kubelets", "KubeletConflict")
     assert condition(said, "Applied")["reason"] == "KubeletConflict"
     assert {parse_cpu_list(each) for each in guest.kernel.read(kubelets).program()} == {cpus}
     # Kubelet moves containers off its CPUs, and leaves sandboxes, which run nothing
     rest = {format_cpu_list(ALL - {4, 5} - cpus)}
     eventually("kubelet moves the other pod", lambda: guest.kernel.read(guest.uids["free"]).program() == rest)
+
+
+def test_with_nri_containers_are_created_with_their_cpus_also_after_containerd_was_started_again(
+    guest: Pinned, namespace: str, profile: Callable[..., None], say: Callable[[str], None]
+):
+    """With kubelet's static policy, where no container inherits its CPUs from its pod's cgroup.
+
+    No file names the reserved CPUs to the agent: it asks kubelet.
+    """
+    use_static_policy(guest)
+    profile()
+    machine = guest.node.machine
+    guest.node.stop_agent()
+    guest.node.start_agent("--nri-socket", str(NRI_SOCKET), "--kubelet-config", "/nowhere/config.yaml")
+
+    def registrations() -> int:
+        log = machine.run("journalctl", "-u", AGENT_UNIT, "-o", "cat", check=False).output
+        return log.count("registered with containerd")
+
+    def begin(*names: str) -> list[frozenset[int]]:
+        """The CPUs on which each pod's program begins: of labelled pods, and of one without a label."""
+        for name in names:
+            labelled = name.startswith("own")
+            made = typed(namespace, name, "cpu-bound" if labelled else "", "2" if labelled else "")
+            made["spec"]["containers"][0]["command"] = ["sh", "-c", f"{SAY_CPUS}; exec sleep 1000"]
+            guest.plane.apply(made)
+            guest.kernel.until_it_runs(guest.uid(namespace, name))
+        return [first_cpus(guest, namespace, name) for name in names]
+
+    try:
+        eventually("the agent is registered with containerd", registrations)
+
+        def reserved() -> str:
+            (topology,) = guest.plane.get("ncpu", f"--field-selector=metadata.name={NODE}")["items"]
+            return str(topology["status"]["pools"].get("reserved", ""))
+
+        eventually("the CPUs that kubelet reserves are known", lambda: reserved() == "18-19")
+        for number in (1, 2):
+            own, free = begin(f"own-{number}", f"free-{number}")
+            held = get_binding(guest.plane, namespace, f"own-{number}")["status"]["cpus"]
+            say(f"guest: with NRI, of CPUs {held} a program began on {format_cpu_list(own)}")
+            assert (own, free & own) == (parse_cpu_list(held), frozenset())
+            before = registrations()
+            machine.run("systemctl", "restart", "containerd")
+            eventually("the agent is registered again", lambda before=before: registrations() > before)
+            assert guest.cpus_of(guest.uid(namespace, f"own-{number}")) == own
+    finally:
+        guest.node.stop_agent()
+        guest.node.start_agent()

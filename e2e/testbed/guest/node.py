@@ -22,6 +22,8 @@ from e2e.testbed.started import Started
 from e2e.testbed.waiting import eventually
 
 AGENT_UNIT = "concerto-agent.service"
+NRI_SOCKET = Path("/var/lib/nri/nri.sock")
+"""Where a containerd that has NRI takes plugins, in the guest."""
 _SYSTEMD_DRIVER = """\
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = true
@@ -45,6 +47,7 @@ class GuestNode(Started):
         say: Say,
         *,
         kubelet_settings: Mapping[str, Any] | None = None,
+        containerd: Path | None = None,
     ) -> None:
         """Nothing runs before `start`.
 
@@ -54,12 +57,14 @@ class GuestNode(Started):
             shape: of the emulated machine.
             say: prints a line of progress.
             kubelet_settings: more KubeletConfiguration fields.
+            containerd: folder with containerd, its shim and ctr; None: those of the Debian package.
         """
         self.plane = plane
         self.name = name
         self._shape = shape
         self._say = say
         self._kubelet_settings = dict(kubelet_settings or {})
+        self._containerd = containerd
         self._work = Path()
 
     def start(self) -> None:
@@ -79,9 +84,10 @@ class GuestNode(Started):
             shutil.rmtree(self._work, ignore_errors=True)
             raise
         try:
-            eventually("containerd answers", lambda: not self.machine.run("ctr", "version", check=False).code)
+            ctr = "ctr" if self._containerd is None else "/payload/containerd/ctr"
+            eventually("containerd answers", lambda: not self.machine.run(ctr, "version", check=False).code)
             for name in ("pause", "busybox"):
-                self.machine.run("ctr", "-n", "k8s.io", "images", "import", f"/payload/images/{name}.tar")
+                self.machine.run(ctr, "-n", "k8s.io", "images", "import", f"/payload/images/{name}.tar")
             eventually(lambda: f"node {self.name} is Ready:\n{self.log('kubelet')}", self.is_ready)
             self._say(f"guest: node {self.name} is Ready")
         except BaseException:
@@ -134,17 +140,20 @@ class GuestNode(Started):
     def _texts(self) -> dict[str, str]:
         kubeconfig = self.plane.client_kubeconfig(self.name, f"system:node:{self.name}", "system:nodes")
         memory = self._shape.node_mib * self._shape.sockets * 2**20
-        settings = {"cgroupDriver": "systemd", "failCgroupV1": True, **self._kubelet_settings}
+        settings = {"cgroupDriver": "systemd", "failCgroupV1": True, "runtimeRequestTimeout": "15m"}
+        settings |= self._kubelet_settings
         spec = NodeSpec(self.name, 0, "", memory - _EVICTION_BYTES, memory, settings)
         return {
             "kubeconfig": kubeconfig_for_node(kubeconfig.read_text(), GATEWAY)[0],
             "kubelet.yaml": kubelet_config(spec, Path("/payload/ca.crt")),
             "kubelet.env": f"NODE={self.name}\nADDRESS={ADDRESS}\n",
-            "containerd.toml": containerd_config(Path("/payload/cni"), Path("/var/lib"), Path("/opt/cni/bin"))
+            "containerd.toml": containerd_config(Path("/payload/cni"), NRI_SOCKET.parents[1], Path("/opt/cni/bin"))
             + _SYSTEMD_DRIVER,
             "cni/10-concerto.conflist": cni_config("10.79.0.0/24"),
         }
 
     def _files(self) -> dict[str, Path]:
         images = {f"images/{path.name}": path for path in build_base_images(self._work / "images")}
+        programs = ("containerd", "containerd-shim-runc-v2", "ctr") if self._containerd else ()
+        images |= {f"containerd/{name}": Path(self._containerd or "", name) for name in programs}
         return {"kubelet": self.plane.binaries / "kubelet", "ca.crt": self.plane.ca_file, **images}
