@@ -1,14 +1,16 @@
-"""What the leader reports of pods that no agent counts."""
+"""What the leader reports of pods that no agent counts, and what it does about those that never start."""
 
 from __future__ import annotations
 
 import time
 
 from concerto.api.podreservation import Assignment
-from concerto.controllers.scheduling.housekeeping import OverdueReports
+from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
 from concerto.controllers.scheduling.placement_records import PlacementRecord
+from concerto.scheduling.state.unstarted_pods import START_SECONDS
 from support.faulty_server import faulty, refuses
 from support.scheduler_builders import scheduling
+from support.scheduling_builders import capacity, node, pod
 
 RECORDS, PODS_OF_EACH = 120, 250
 
@@ -37,3 +39,22 @@ async def test_thirty_thousand_pods_that_become_overdue_together_are_looked_up_a
         assert len(reports._reported_pods) == RECORDS * PODS_OF_EACH
         # searching all records for each pod took 9 s of CPU, as long as a leader's right lasts
         assert time.process_time() - began < 2.0
+
+
+async def test_what_a_pod_takes_that_never_starts_is_given_back_though_nothing_is_seen_of_it():
+    now = 1000.0
+    async with faulty([refuses(404, "NotFound")]) as server:
+        made = scheduling(server.session, lambda: now)
+        cluster = made.parts.cluster
+        housekeeping = Housekeeping(made.context, made.parts, OverdueReports(made.context, made.parts, {}))
+        cluster.set_node(node("n"))
+        cluster.set_capacity(capacity("n", 1.0), now)
+        backs_off = {"name": "main", "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+        status = {"startTime": "1970-01-01T00:16:40Z", "containerStatuses": [backs_off]}
+        cluster.set_pod(pod("bad", nodeName="n", status=status), now)
+        row = cluster.row_of["n"]
+        housekeeping.release_unstarted()
+        assert cluster.measured.available[row] == 0.0
+        now += START_SECONDS
+        housekeeping.release_unstarted()
+        assert cluster.measured.available[row] == 1.0

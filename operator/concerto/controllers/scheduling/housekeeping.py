@@ -62,13 +62,13 @@ class Housekeeping:
                 note_unfinished(self._cluster, assignments, self._records.assignments())
             self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
-            self._release_unstarted()
+            self.release_unstarted()
             deleted = await self._records.delete_closable()
             wait = settings.interval_seconds if deleted else min(2 * wait, settings.max_interval_seconds)
             context.metrics.set_total(context.metrics.events_dropped, context.recorder.dropped)
             context.metrics.set_total(context.metrics.rejected_metrics, self._cluster.load.rejected)
 
-    def _release_unstarted(self) -> None:
+    def release_unstarted(self) -> None:
         """What pods take whose start has failed for long can be used by others from now on."""
         now = self._context.clock()
         for pod in self._cluster.unstarted.due(now):
