@@ -33,6 +33,7 @@ BREAKS: dict[str, tuple[Callable[[Network], None], ...]] = {
     "nothing goes either way": (Network.drop_outgoing, Network.drop_incoming),
     "a third is lost before all is": (lambda network: network.lose(0.3), Network.drop_outgoing),
 }
+TOO_LARGE = "too-large-"
 SAMPLE = list(BREAKS) if SECONDS else ["nothing goes out"]
 
 
@@ -64,13 +65,14 @@ def test_nothing_that_a_leader_wrote_while_cut_off_arrives_after_its_successors_
     numbers = itertools.count()
 
     def place_more() -> None:
-        """Something to decide on, so that a leader always has something to write."""
-        container = {"name": "c", "image": "none.invalid/none"}
-        pod = {
-            "metadata": {"name": f"p{next(numbers)}", "namespace": namespace},
-            "spec": {"schedulerName": "concerto", "restartPolicy": "Never", "containers": [container]},
-        }
-        plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+        """A pod to place and one that finds no node, so that a leader has both records and conditions to write."""
+        for name, cpu in ((f"p{next(numbers)}", "0"), (f"{TOO_LARGE}{next(numbers)}", "1000")):
+            container = {"name": "c", "image": "none.invalid/none", "resources": {"requests": {"cpu": cpu}}}
+            pod = {
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"schedulerName": "concerto", "restartPolicy": "Never", "containers": [container]},
+            }
+            plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
 
     def holder() -> str:
         leases = plane.get("leases", "-n", "concerto-system")["items"]
@@ -103,7 +105,10 @@ def test_nothing_that_a_leader_wrote_while_cut_off_arrives_after_its_successors_
             eventually("the first has ended", lambda: not first.is_running())
             eventually(
                 "every pod is bound",
-                lambda: all(p["spec"].get("nodeName") for p in plane.get("pods", "-n", namespace)["items"]),
+                lambda: all(
+                    p["spec"].get("nodeName") or p["metadata"]["name"].startswith(TOO_LARGE)
+                    for p in plane.get("pods", "-n", namespace)["items"]
+                ),
             )
             left = System(plane, [], None, {}, second, plane.logs).wait_no_batches()
         finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from e2e.testbed.recorder import Assignment, PodHistory, late_writes
 from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, amount, judge
+from e2e.testbed.recorder_leaders import late_pod_writes
 
 NODE = Node(cpu=4000, memory=8 << 30, own_cpu=400.0, own_memory=1e9)
 THERE = [(500, 64 << 20)] * 4
@@ -82,3 +84,39 @@ def test_what_comes_after_a_successors_first_record_is_late_where(
     pods: dict[str, PodHistory], more: list[Assignment], late: int
 ) -> None:
     assert len(late_writes(pods, [FIRST, SECOND, *more])) == late
+
+
+def managed(name: str, *by: tuple[int, str, str], **metadata: str) -> dict[str, Any]:
+    """An object that leaders wrote, each given by its number, a time, and the field that it wrote."""
+    written = {
+        "spec": {"f:spec": {}},
+        "nomination": {"f:status": {"f:nominatedNodeName": {}}},
+        "eviction": {"f:status": {"f:conditions": {'k:{"type":"DisruptionTarget"}': {}}}},
+    }
+    entries = [{"manager": f"concerto-leader-{n}", "time": time, "fieldsV1": written[what]} for n, time, what in by]
+    return {"metadata": {"namespace": "d", "name": name, "uid": name, "managedFields": entries, **metadata}}
+
+
+RECORDS = [(r, "podreservations", "ADDED", managed(f"cycle-{n}", (n, "t0", "spec"))) for n, r in ((1, 10), (2, 20))]
+PODS = {
+    "the first nominates before its successor's record": ([(15, managed("p", (1, "t1", "nomination")))], 0),
+    "the first nominates after its successor's record": ([(25, managed("p", (1, "t1", "nomination")))], 1),
+    "its successor nominates": ([(25, managed("p", (2, "t1", "nomination")))], 0),
+    "another writes later to the pod that the first nominated": (
+        [(15, managed("p", (1, "t1", "nomination"))), (25, managed("p", (1, "t1", "nomination"), phase="Running"))], 0
+    ),
+    "the first evicts after its successor's record": (
+        [(15, managed("p", (1, "t1", "eviction"))), (25, managed("p", (1, "t1", "eviction"), deletionTimestamp="t"))], 1
+    ),
+    "its successor evicts what the first has marked": (
+        [(15, managed("p", (1, "t1", "eviction"))),
+         (25, managed("p", (1, "t1", "eviction"), (2, "t2", "eviction"), deletionTimestamp="t"))], 0
+    ),
+    "somebody deletes a pod that nobody evicts": ([(25, managed("p", deletionTimestamp="t"))], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pods", "late"), PODS.values(), ids=PODS)
+def test_writes_to_pods_are_late_if(pods: list[tuple[int, dict[str, Any]]], late: int) -> None:
+    events = [*RECORDS, *((revision, "pods", "MODIFIED", pod) for revision, pod in pods)]
+    assert len(late_pod_writes(sorted(events, key=lambda event: event[0]))) == late

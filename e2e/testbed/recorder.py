@@ -20,6 +20,7 @@ import pykube
 import requests
 
 from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, judge, kind_of
+from e2e.testbed.recorder_leaders import late_pod_writes
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 PATHS = {
@@ -232,7 +233,7 @@ class Recorder:
                         assignment.deleted = revision
         assignments = [a for batch in batches.values() for a in batch]
         # In a gap a record may have come and gone
-        late = late_writes({} if self.gaps else pods, assignments)
+        late = late_writes({} if self.gaps else pods, assignments) + late_pod_writes([] if self.gaps else events)
         return self._judge(pods, nodes, capacities, assignments, late)
 
     @staticmethod
