@@ -72,11 +72,11 @@ def main() -> int:
     RESULTS.parent.mkdir(exist_ok=True)
     results: dict[str, object] = {"machine": machine()}
     say(f"machine: {results['machine']}")
-    if arguments.only in (None, "python"):
-        pytest_benchmarks()
     if arguments.docs and arguments.only is None:
         perf_results.write_docs(perf_results.load())
         return 0
+    if arguments.only in (None, "python"):
+        pytest_benchmarks()
     if arguments.only == "cpusets":
         cpusets()
         return 0

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
 from concerto.controllers.runtime.loop_watchdog import MAX_HELD_SECONDS
 from concerto.scheduling.cycle import GANG_TIME, MAX_SECONDS, schedule
 from concerto.scheduling.queue import Queue
@@ -79,6 +81,42 @@ def test_its_pods_start_together_whatever_the_pace_of_nodes():
     assert len(placed(decide(cluster, seen(cluster, group("g", 4), *pods)))) == 4
     cluster = cluster_state([node("a")], (), [capacity("a", 1.0, room=3.0)])
     assert placed(decide(cluster, seen(cluster, group("g", 4), *pods))) == {}
+
+
+HALF_A_CPU = {"cpu": "500m"}
+
+
+def measured_by_kind(*pods):
+    """One node of four cores; nothing has been measured of any kind yet."""
+    cluster = cluster_state([node("a")], pods, [capacity("a", 8.0)])
+    cluster.kinds.set_table({})
+    return cluster
+
+
+def test_a_gang_of_a_kind_that_was_never_measured_is_placed_where_it_fits_by_requests():
+    cluster = measured_by_kind()
+    alone = decide(cluster, [pod(f"p{i}", requests=HALF_A_CPU) for i in range(6)])
+    assert len(placed(alone)) < 6, "one by one they are measured first"
+    cluster = measured_by_kind()
+    assert len(placed(decide(cluster, seen(cluster, group("g", 6), *members(6, requests=HALF_A_CPU))))) == 6
+
+
+def test_a_gang_of_a_kind_that_was_never_measured_is_not_placed_beyond_requests():
+    cluster = measured_by_kind()
+    assert placed(decide(cluster, seen(cluster, group("g", 9), *members(9, requests=HALF_A_CPU)))) == {}
+
+
+def test_a_gang_of_a_kind_that_was_never_measured_finds_no_room_where_others_have_been_seen_to_use_all():
+    of_another_image = {"namespace": "others", "containers": [{"name": "main", "image": "other"}]}
+    others = [pod(f"other-{i}", nodeName="a", phase="Running", **of_another_image) for i in range(14)]
+    cluster = measured_by_kind(*others)
+    kinds = NodeKinds()
+    kinds.pod_ended(others[0].kind, PodMeasurement(2.0, 4.0, 4.0, 1e6, True), 0.0)
+    cluster.kinds.set_table(kinds.table((), 0.0))
+    assert cluster.kinds.left(0)[0] < 0.0
+    result = decide(cluster, seen(cluster, group("g", 2), *members(2, requests=HALF_A_CPU)))
+    assert placed(result) == {}
+    assert "1 node(s) had less CPU left than the 1 that is assumed for a pod" in reported(result)["g-0"]
 
 
 def test_beyond_the_minimum_each_pod_is_placed_where_there_is_room():

@@ -65,6 +65,7 @@ class KindLoads(PodIndex):
         self._measured = False
         self._table: Table = {}
         self._kinds: dict[str, _Kind] = {}
+        self._assumed: Floats = np.zeros(0)  # (N,) cores committed to pods whose kinds were never measured
 
     def __bool__(self) -> bool:
         """Whether agents measure what pods cost; until they have something, nothing is known of any kind."""
@@ -73,10 +74,12 @@ class KindLoads(PodIndex):
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
         self.loads.grow(width)
+        self._assumed = np.concatenate([self._assumed, np.zeros(max(0, width - len(self._assumed)))])
 
     def row_assigned(self, row: int) -> None:
         """Nothing is committed on the row."""
         self.loads.clear(row)
+        self._assumed[row] = 0.0
 
     def node_changed(self, row: int, node: NodeView | None) -> None:
         """The row's Node says how large its machine is; what is known of it stays when the Node has gone."""
@@ -115,6 +118,19 @@ class KindLoads(PodIndex):
         may: Bools = known.counts(rows, len(self.loads.pods)) < limit
         return may
 
+    def has_unassumed_cpu(self, rows: Rows, held: Floats | float = 0.0) -> Bools:
+        """Rows with CPU left beside what was measured, whatever is assumed of pods whose kinds were never measured.
+
+        A gang starts as a whole or not at all: were its pods counted by what is assumed of each, none of them would
+        ever run to be measured where they fit by their requests alone.
+
+        Args:
+            rows: the rows.
+            held: for each, cores that room is held for.
+        """
+        has: Bools = self.loads.cpu_left(rows) + self._assumed[rows] > held
+        return has
+
     def set_table(self, table: Table) -> Change:
         """More is known of kinds: what is committed is counted afresh where it has changed.
 
@@ -132,6 +148,7 @@ class KindLoads(PodIndex):
             if after != known.cost:
                 on, pods = known.columns()
                 self.loads.change_cost(on, known.cost, after, pods)
+                self._assumed[on] += pods * (_assumed(after) - _assumed(known.cost))
                 known.cost = after
         return Change.CAPACITY if differs else Change.NOTHING
 
@@ -234,6 +251,7 @@ class KindLoads(PodIndex):
             known = self._kinds[pod.kind.key] = _Kind(pod.kind, estimate(self._table, pod.kind))
         known.pods[row] = known.pods.get(row, 0) + 1
         self.loads.add_pod(row, known.cost)
+        self._assumed[row] += _assumed(known.cost)
 
     def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
         """The pod may be of another kind now: labels and images can change."""
@@ -247,11 +265,16 @@ class KindLoads(PodIndex):
         if not pod.counted or known is None or row not in known.pods:
             return
         self.loads.remove_pod(row, known.cost)
+        self._assumed[row] -= _assumed(known.cost)
         known.pods[row] -= 1
         if not known.pods[row]:
             del known.pods[row]
             if not known.pods:
                 del self._kinds[pod.kind.key]
+
+
+def _assumed(cost: Cost) -> float:
+    return 0.0 if cost.known else cost.share
 
 
 def _own(non_pod: float | None) -> float:

@@ -58,7 +58,10 @@ class PodCapacity(FilterDefaults):
     def _has_room_by_kind(self, query: Query, cost: Cost, rows: Rows) -> Bools:
         """Measured rows that have room for a pod of that cost, and may be given its work now."""
         kinds, draining = query.cluster.kinds, query.cluster.large_pods.draining[rows]
-        fits = kinds.loads.fits(cost, rows, query.held_by_others(rows))
+        held = query.held_by_others(rows)
+        fits = kinds.loads.fits(cost, rows, held)
+        if query.starts_together and not cost.known:
+            fits |= kinds.has_unassumed_cpu(rows, held * cost.share) & kinds.loads.fits_memory(cost, rows, held)
         if query.ignores_size:
             fits |= (kinds.loads.cpu_left(rows) > 0.0) & kinds.loads.fits_memory(cost, rows)
         elif draining.any() and not kinds.is_large(cost):
