@@ -159,6 +159,43 @@ def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_
     eventually("the rest is placed", lambda: node_of(concerto_cluster, namespace, waiting[-1]))
 
 
+def test_pods_that_never_start_give_their_units_back_and_take_them_again_when_they_start(
+    concerto_cluster, operator, namespace
+):
+    for node in (f"sched-{i:04d}" for i in range(NODES)):
+        # A pod that does not start keeps its requests, and its place among the node's pods is one
+        more = json.dumps({"status": {"allocatable": {"pods": str(2 * NODE_PODS)}}})
+        concerto_cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", more)
+    names = [f"bad-{i:02d}" for i in range(NODES * NODE_PODS)]
+    concerto_cluster.apply(*(pod(namespace, name) for name in names), pod(namespace, "good", labels={"app": "good"}))
+
+    def bound() -> dict[str, str]:
+        items = concerto_cluster.get("pods", "-n", namespace)["items"]
+        return {p["metadata"]["name"]: p["spec"]["nodeName"] for p in items if p["spec"].get("nodeName")}
+
+    def report(name: str, **status: Any) -> None:
+        patch = json.dumps({"status": {"startTime": "2026-01-01T00:00:00Z", **status}})
+        concerto_cluster.kubectl(
+            "patch", "pod", "-n", namespace, name, "--subresource=status", "--type=merge", "-p", patch
+        )
+
+    def container(state: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}]
+
+    placed = eventually("the nodes are full", lambda: len(found := bound()) == NODES * NODE_PODS and found)
+    (waiting,) = {*names, "good"} - placed.keys()
+    eventually("why one waits", lambda: events(concerto_cluster, namespace, waiting, "FailedScheduling"))
+    failing = next(name for name in names if name in placed)
+    report(failing, containerStatuses=container({"waiting": {"reason": "ImagePullBackOff"}}))
+    assert eventually("it gets the room", lambda: bound().get(waiting)) == placed[failing]
+    started = container({"running": {"startedAt": "2026-01-01T01:00:00Z"}})
+    report(failing, phase="Running", containerStatuses=started)
+    concerto_cluster.apply(pod(namespace, "later"))
+    eventually("why it waits", lambda: events(concerto_cluster, namespace, "later", "FailedScheduling"))
+    concerto_cluster.kubectl("delete", "pod", "-n", namespace, failing, waiting, "--wait=false")
+    eventually("the node was one over", lambda: "later" in bound())
+
+
 def test_a_standing_reservation_keeps_room_for_its_pods_and_is_used_up_by_them(concerto_cluster, operator, namespace):
     reservation = {
         "apiVersion": "concerto.dev/v1alpha1",
