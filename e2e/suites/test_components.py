@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,55 @@ def test_each_component_alone_and_all_together_are_whole_and_the_api_server_take
     )  # fmt: skip
     assert len(said.splitlines()) == len(seen)
     assert {"Deployment", "DaemonSet", "NetworkPolicy", "ResourceQuota", "Service"} <= set(seen.values())
+
+
+def violations(cluster: Cluster, namespace: str, workload: dict[str, Any]) -> set[str]:
+    """Checks of the Pod Security level of the namespace that the workload's pod fails, as the API server names them."""
+    template = workload["spec"]["template"]
+    # of the namespace concerto-system alone, and no part of the level
+    spec = {k: v for k, v in template["spec"].items() if k not in ("serviceAccountName", "priorityClassName")}
+    metadata = {"name": workload["metadata"]["name"], "namespace": namespace}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec | {"automountServiceAccountToken": False},
+    }
+    said = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), check=False)
+    if "created" in said:
+        return set()
+    assert "violates PodSecurity" in said, said
+    return {check for check in CHECKS if check in said}
+
+
+CHECKS = (
+    "restricted volume types", "runAsNonRoot != true", "runAsUser=0", "seLinuxOptions",
+    "allowPrivilegeEscalation != false", "unrestricted capabilities", "seccompProfile", "host namespaces",
+    "privileged (", "hostPort", "sysctls", "non-default capabilities",
+)  # fmt: skip
+HOST_PATHS = {"restricted volume types"}
+"""What level restricted has against an agent without pinning (docs/security.md, "Pods")."""
+LEVELS = {
+    "without pinning": ((), {"concerto-operator": set(), "concerto-agent": HOST_PATHS}),
+    "with pinning": (
+        ("pinning", "autoscaling"),
+        {
+            "concerto-operator": set(),
+            "concerto-autoscaler": set(),
+            # cgroup files belong to root, and a confined container may not write them
+            "concerto-agent": HOST_PATHS | {"runAsNonRoot != true", "runAsUser=0", "seLinuxOptions"},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("components", "levels"), LEVELS.values(), ids=LEVELS)
+def test_pods_of_ours_keep_to_the_pod_security_level_that_is_stated(
+    concerto_cluster, namespace, tmp_path, components, levels
+):
+    concerto_cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    workloads = [
+        o for o in rendered(concerto_cluster, tmp_path, components) if o["kind"] in ("Deployment", "DaemonSet")
+    ]
+    found = {o["metadata"]["name"]: violations(concerto_cluster, namespace, o) for o in workloads}
+    assert found == levels
