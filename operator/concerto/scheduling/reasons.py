@@ -37,6 +37,7 @@ class Diagnosis:
         error: what went wrong while nodes were looked at, in words; empty where filters refused every node.
         resolvable: rows whose first refusal the eviction of pods could mend.
         concerns_pod: whether the reason lies in the pod alone, so that it is given without a count of nodes.
+        passing: whether the reason ends by itself soon, so that room that was made for the pod is kept for it.
         gang: the PodGroup whose pods are only placed together; nobody is evicted for one of them.
         addition: a sentence about the gang.
         condition_reason: of the condition PodScheduled.
@@ -48,6 +49,7 @@ class Diagnosis:
     error: str = ""
     resolvable: Ints = field(default_factory=NO_ROWS.copy, compare=False)
     concerns_pod: bool = False
+    passing: bool = False
     gang: GroupKey | None = None
     addition: str = ""
     condition_reason: str = UNSCHEDULABLE
@@ -80,14 +82,20 @@ def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
     """The diagnosis of the pods of a group that is not ready to be placed, whatever nodes there are."""
     nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
     return Diagnosis(
-        nodes, {group.message: nodes}, Change.NOTHING, concerns_pod=True, gang=group.key, condition_reason=group.reason
+        nodes,
+        {group.message: nodes},
+        Change.NOTHING,
+        concerns_pod=True,
+        passing=group.passing,
+        gang=group.key,
+        condition_reason=group.reason,
     )
 
 
 def diagnose_lack_of_time(cluster: ClusterState, gang: GroupKey) -> Diagnosis:
     """The diagnosis of a gang for whose pods a whole cycle's time was not enough."""
     nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
-    return Diagnosis(nodes, {_TOO_LONG: nodes}, Change.NODE, concerns_pod=True, gang=gang)
+    return Diagnosis(nodes, {_TOO_LONG: nodes}, Change.NODE, concerns_pod=True, passing=True, gang=gang)
 
 
 def diagnose_gang(gang: Gang, first: Diagnosis, placed: int) -> Diagnosis:

@@ -9,7 +9,8 @@ import numpy as np
 
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
-from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.gangs.gang import being_bound
+from concerto.scheduling.reasons import Diagnosis, diagnose_group, diagnose_lack_of_time
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import faulty, refuses, says
 from support.gang_builders import raw_group, raw_member
@@ -199,3 +200,73 @@ async def test_after_a_restart_victims_that_are_going_are_waited_for():
         it.fails()
         await eventually(lambda: it.attempts("not_eligible"))
         assert it.server.seen == []
+
+
+async def test_a_gang_keeps_the_room_that_was_made_for_it_while_what_it_waits_for_ends_by_itself():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(6)
+        it.controller.note_failure(KEY, diagnose_lack_of_time(it.cluster, KEY))
+        it.controller.note_failure(KEY, diagnose_group(it.cluster, being_bound(KEY, ())))
+        await eventually(lambda: not it.controller._tasks)
+        assert (len(it.nominated()), len(it.server.seen)) == (2, 6)
+
+
+async def test_no_nomination_is_stored_after_it_was_withdrawn():
+    stored, asked = {}, []
+
+    async def answer(request):
+        name = request.path.split("/")[6]
+        node = (await request.json())["status"].get("nominatedNodeName") or ""
+        if node and name == "g-0":
+            return await refuses(422, "Invalid")(request)
+        if node:
+            asked.append(node)
+        if asked == [node]:  # repeated after a while
+            return await refuses(500, "InternalError")(request)
+        stored[name] = node
+        return await OK(request)
+
+    async with preempting(answer, settle_seconds=1000.0) as it:
+        it.fails()
+        await eventually(lambda: len(asked) == 2 and len(stored) == 2 and not it.controller._tasks)
+        assert (stored, it.nominated()) == ({"g-0": "", "g-1": ""}, {})
+
+
+async def test_a_gang_looks_elsewhere_where_a_node_of_its_victims_takes_no_pods_any_more():
+    async with preempting() as it:
+        it.fails()
+        await it.server.asked(6)
+        it.gone(victim("b"))
+        it.cluster.set_node(node("a", unschedulable=True))  # its kubelet is away: the victim there never ends
+        it.cluster.set_node(node("c"))
+        it.see(victim("c"))
+        it.fails()
+        await eventually(lambda: it.attempts("found") == 2)
+        assert sorted(it.nominated().values()) == ["b", "c"]
+
+
+async def test_gangs_that_are_gone_take_no_turn():
+    async with preempting() as it:
+        it.controller._waiting |= {("default", f"gone-{i}"): NOW for i in range(100)}
+        it.fails()
+        await it.server.asked(2)
+        assert it.controller._waiting == {}
+        (searches,) = it.made.context.metrics.preemption_search_seconds.collect()
+        assert next(sample.value for sample in searches.samples if sample.name.endswith("_count")) <= 1
+
+
+async def test_gangs_of_one_priority_take_turns_and_those_of_lower_ones_have_theirs_in_the_end():
+    now = [NOW]
+    async with preempting(clock=lambda: now[0]) as it:
+        for name, priority in (("low", 1), ("high", 9), ("other", 9)):
+            it.made.informers.pod_groups.on_change(None, raw_group(name, 1))
+            it.see(raw_member(f"{name}-0", name, priority=priority))
+        keys = [("default", name) for name in ("low", "high", "other")]
+        waiting = it.controller._waiting
+        waiting.update(zip(keys, (NOW, NOW + 2.0, NOW + 1.0)))
+        now[0] = NOW + 3.0
+        assert it.controller._next_due() == keys[2]
+        now[0] = NOW + 10.0
+        assert it.controller._next_due() == keys[0]
+        waiting.clear()

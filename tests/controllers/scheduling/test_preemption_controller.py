@@ -270,3 +270,19 @@ async def test_an_error_costs_alike_pods_their_turn_and_nobody_else():
         it.fails("other", requests={"cpu": "2"})
         await it.server.asked(1)
         assert it.server.seen[0] == STATUS.format("other")
+
+
+async def test_pods_that_are_gone_take_no_turn():
+    async with preempting() as it:
+        turns, search = [], it.controller._search
+
+        async def counted(key):
+            turns.append(key)
+            await search(key)
+
+        it.controller._search = counted
+        for i in range(100):
+            it.controller.note(pod(f"gone-{i}", priority=i))
+        it.fails()
+        await it.server.asked(2)
+        assert len(turns) == 1

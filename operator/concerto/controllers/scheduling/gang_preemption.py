@@ -20,6 +20,7 @@ from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
+from concerto.controllers.scheduling.preemption import PRUNE_SECONDS
 from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
@@ -49,6 +50,7 @@ class GangPreemptionSettings:
         settle_seconds: how long after the end of its victims a gang waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
+        max_turn_seconds: gangs that have waited for so long for a search go before those of a higher priority.
     """
 
     max_search_seconds: float = 0.12
@@ -58,6 +60,7 @@ class GangPreemptionSettings:
     max_idle_seconds: float = 60.0
     settle_seconds: float = 3.0
     max_settle_seconds: float = 300.0
+    max_turn_seconds: float = 10.0
 
 
 class GangPreemptionController:
@@ -70,7 +73,8 @@ class GangPreemptionController:
         self._cluster = parts.cluster
         self._settings = settings or GangPreemptionSettings()
         self._writes = PreemptionWrites(context, parts)
-        self._waiting: set[GroupKey] = set()
+        self._waiting: dict[GroupKey, float] = {}  # since when
+        self._pruned_at = -math.inf
         self._not_before: dict[GroupKey, float] = {}
         self._idle: dict[GroupKey, float] = {}  # the last wait after a search that has found nobody
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
@@ -80,6 +84,8 @@ class GangPreemptionController:
 
     def note_failure(self, key: GroupKey, diagnosis: Diagnosis) -> None:
         """A cycle has found no nodes for the gang, or it is not ready."""
+        if diagnosis.passing:
+            return
         if diagnosis.concerns_pod:  # no eviction mends that, and others may have the room that was made
             if self._cluster.nominations:
                 pods = self._cluster.pod_groups.members(key).values()
@@ -90,7 +96,7 @@ class GangPreemptionController:
             return
         outcome = outcome_without_search(self._cluster, gang.members[0], diagnosis)
         if outcome is None or _name(key) in self._making_room:
-            self._waiting.add(key)
+            self._wait_for_turn(key)
             self._work.set()
         else:
             self._report(gang, outcome.message)
@@ -99,26 +105,44 @@ class GangPreemptionController:
         """Search and evict until cancelled."""
         try:
             while True:
+                self._forget_the_gone()
                 key = self._next_due()
                 if key is None:
                     await self._wait()
                     continue
-                self._waiting.discard(key)
+                del self._waiting[key]
                 try:
                     await self._search(key)
                 except Exception:
                     logger.exception("no pods to evict were found for a gang: this is a fault of Concerto")
+                await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
         finally:
             for task in self._tasks:
                 task.cancel()
 
     # --- whose turn it is
 
+    def _wait_for_turn(self, key: GroupKey) -> None:
+        self._waiting.setdefault(key, self._context.clock())
+
     def _next_due(self) -> GroupKey | None:
-        """The gang of the highest priority whose wait is over."""
+        """The gang to search for now: one that has waited for too long, or that of the highest priority.
+
+        Of gangs with the same priority the one that has waited for longest.
+        """
         now = self._context.clock()
-        due = [key for key in self._waiting if self._not_before.get(key, now) <= now]
+        since = {key: max(at, self._not_before.get(key, at)) for key, at in self._waiting.items()}
+        due = sorted((key for key in since if since[key] <= now), key=since.__getitem__)
+        if due and now - since[due[0]] >= self._settings.max_turn_seconds:
+            return due[0]
         return max(due, key=self._priority, default=None)
+
+    def _forget_the_gone(self) -> None:
+        """A turn for each gang that has gone would keep those that wait from theirs."""
+        now, groups = self._context.clock(), self._cluster.pod_groups
+        if now - self._pruned_at >= PRUNE_SECONDS:
+            self._pruned_at = now
+            self._waiting = {key: at for key, at in self._waiting.items() if groups.members(key)}
 
     def _priority(self, key: GroupKey) -> int:
         pods = self._cluster.pod_groups.members(key).values()
@@ -127,7 +151,7 @@ class GangPreemptionController:
     async def _wait(self) -> None:
         self._work.clear()
         groups, now = self._cluster.pod_groups, self._context.clock()
-        self._waiting = {key for key in self._waiting if groups.members(key)}
+        self._waiting = {key: at for key, at in self._waiting.items() if groups.members(key)}
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         self._idle = {key: wait for key, wait in self._idle.items() if groups.members(key)}
         self._making_room.keep(self._waits)
@@ -159,13 +183,13 @@ class GangPreemptionController:
     async def _search(self, key: GroupKey) -> None:
         for limit in self._settings.limits:
             gang = self._gang(key)
-            if gang is None or not self._may_preempt(gang):
-                return
-            profile = self._parts.profiles.get(gang.members[0].scheduler_name)
-            if profile is None:
+            profile = None if gang is None else self._parts.profiles.get(gang.members[0].scheduler_name)
+            if gang is None or profile is None:
                 return
             began = time.thread_time()
             search = GangPreemption(self._cluster, gang, profile, self._context.clock(), self._generator)
+            if not self._may_preempt(gang, search):
+                return
             found, message = None, _NOT_FOUND
             try:
                 found = search.find(limit, partial(self._is_out_of_time, began))
@@ -185,16 +209,18 @@ class GangPreemptionController:
     def _is_out_of_time(self, began: float) -> bool:
         return time.thread_time() - began >= self._settings.max_search_seconds
 
-    def _may_preempt(self, gang: Gang) -> bool:
+    def _may_preempt(self, gang: Gang, search: GangPreemption) -> bool:
         """Whether others may be evicted for it now: it does not wait for the room that its victims leave."""
         now, key = self._context.clock(), gang.key
+        if hopeless := search.is_hopeless_where_nominated():
+            self._making_room.end(_name(key))  # its victims may never end there, as on a node whose kubelet is away
         left = self._making_room.seconds_left(_name(key), now, self._cluster.is_bound)
         if 0.0 < left < math.inf:  # the end of each victim is a reason to look for nodes again, and to come here
             self._not_before[key] = now + left
-            self._waiting.add(key)
+            self._wait_for_turn(key)
         if left:
             return False
-        reasons = (why_not_eligible(self._cluster, pod, nominated_is_hopeless=False) for pod in gang.members)
+        reasons = (why_not_eligible(self._cluster, pod, nominated_is_hopeless=hopeless) for pod in gang.members)
         reason = next(filter(None, reasons), "")
         if reason:
             self._report(gang, f"preemption: {reason}")
@@ -240,8 +266,8 @@ class GangPreemptionController:
         pods = [pod for pod in gang.members if pod.uid in nodes]
         are_nominated = False
         try:
-            written = await asyncio.gather(*(self._writes.nominate(pod, nodes[pod.uid]) for pod in pods))
-            are_nominated = all(written)
+            # What is withdrawn below must not be stored after that
+            are_nominated = all(await all_of(*(self._writes.nominate(pod, nodes[pod.uid]) for pod in pods)))
             if not are_nominated:
                 self._making_room.forget(_name(gang.key))
                 return

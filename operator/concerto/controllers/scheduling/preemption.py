@@ -27,6 +27,9 @@ from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
 
+PRUNE_SECONDS = 1.0
+"""Between two looks for pods that wait for a search, and need none any more."""
+
 
 @dataclass(frozen=True)
 class PreemptionSettings:
@@ -70,6 +73,7 @@ class PreemptionController:
         self._not_before: dict[Hashable, float] = {}
         self._idle: dict[Hashable, float] = {}  # the last wait after a search that has found nothing
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
+        self._pruned_at = -math.inf
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
         self._tasks: set[asyncio.Task[None]] = set()
         self._work = asyncio.Event()
@@ -93,6 +97,7 @@ class PreemptionController:
         """Search and evict until cancelled."""
         try:
             while True:
+                self._forget_the_placed()
                 key = self._next_due()
                 if key is None:
                     await self._wait()
@@ -101,6 +106,7 @@ class PreemptionController:
                     await self._search(key)
                 except Exception:
                     logger.exception("no pods to evict were found for a pod: this is a fault of Concerto")
+                await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -121,6 +127,17 @@ class PreemptionController:
         if now - due_since[longest] >= self._settings.max_turn_seconds:
             return longest
         return max(due, key=lambda key: next(iter(self._waiting[key].values())).priority)
+
+    def _forget_the_placed(self) -> None:
+        """A turn for each pod that has a node or is gone would keep those that wait from theirs."""
+        now = self._context.clock()
+        if now - self._pruned_at < PRUNE_SECONDS:
+            return
+        self._pruned_at = now
+        for key, pods in list(self._waiting.items()):
+            self._waiting[key] = {uid: pod for uid, pod in pods.items() if self._is_without_node(uid)}
+            if not self._waiting[key]:
+                del self._waiting[key], self._waits_since[key]
 
     async def _wait(self) -> None:
         self._work.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
@@ -16,6 +16,8 @@ from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class PreemptionWrites:
@@ -63,8 +65,11 @@ class PreemptionWrites:
             )
 
 
-async def all_of(*work: Coroutine[Any, Any, None]) -> None:
-    """Do all of it, whatever becomes of the rest; raises the first error then."""
+async def all_of(*work: Coroutine[Any, Any, _T]) -> list[_T]:
+    """Do all of it, whatever becomes of the rest; raises the first error when all of it has ended."""
+    results: list[_T] = []
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+        results.append(outcome)
+    return results

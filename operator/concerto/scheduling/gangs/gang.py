@@ -58,12 +58,14 @@ class NotReady:
         members: its pods that wait.
         message: what it waits for, or what is wrong with it.
         reason: of the condition PodScheduled of its pods: WAITING or ERROR.
+        passing: whether that ends by itself soon.
     """
 
     key: GroupKey
     members: tuple[PodView, ...]
     message: str
     reason: str
+    passing: bool = False
 
 
 def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
@@ -100,7 +102,7 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
 
 def being_bound(key: GroupKey, members: tuple[PodView, ...]) -> NotReady:
     """Pods that wait until others of their gang are bound: should that fail, those must not run alone."""
-    return NotReady(key, members, f"waiting for pods of PodGroup {key[1]} that are being bound", WAITING)
+    return NotReady(key, members, f"waiting for pods of PodGroup {key[1]} that are being bound", WAITING, passing=True)
 
 
 def could_fit(cluster: ClusterState, gang: Gang) -> bool:
