@@ -135,6 +135,21 @@ def test_the_last_pods_are_placed_beyond_a_nodes_head_room_and_their_records_say
     assert not cluster.kinds.loads.fits(cluster.kinds.cost_of(pod("p")), ALL).any(), "it is over with the cycle"
 
 
+OUT_OF_USE = {"gone": None, "cordoned": {"unschedulable": True}, "not Ready": {"ready": False}}
+
+
+@pytest.mark.parametrize("over", OUT_OF_USE.values(), ids=OUT_OF_USE)
+def test_no_pods_are_placed_beyond_head_room_for_the_sake_of_a_node_that_takes_none(over):
+    there = [pod(f"p-{name}{i}", nodeName=name) for name in "nm" for i in range(9)]
+    cluster = knows(cluster_state([node("n"), node("m")], there, [measured("n"), measured("m")]), p=(2.0, 4.0, 64 * MI))
+    if over is None:
+        cluster.remove_node("m")
+    else:
+        cluster.set_node(node("m", **over))
+    # n alone would take three of the five, and the others wait as before
+    assert not run(cluster, *(pod(f"p-{i}") for i in range(5))).decisions
+
+
 def test_a_placement_that_was_never_carried_out_gives_its_node_no_work():
     made = [pod(f"p-{i}") for i in range(20)]
     cluster = knows(cluster_state([node("n")], [], [measured("n")]), p=(40.0, 400.0, 64 * MI))

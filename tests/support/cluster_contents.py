@@ -14,6 +14,7 @@ from concerto.scheduling.state.pod_counts import PodSelection
 
 def state_of(cluster: ClusterState) -> str:
     """All that filters read, in comparable form."""
+    cluster.kinds.loads.settle()  # as each filter does that reads them
     parts = (cluster.resources, cluster.usage, cluster.ports, cluster.measured, cluster.large_pods, cluster.exclusive)
     columns = {
         (type(part).__name__, name): value.tolist()

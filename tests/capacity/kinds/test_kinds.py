@@ -493,6 +493,53 @@ def test_nodes_are_filled_beyond_their_head_room_if_all_pods_that_wait_find_room
     assert not nodes.fits(cost(2.0, work=8.0), ALL).any(), "all of the pod has to fit then"
 
 
+def test_what_is_filled_beyond_head_room_already_does_not_count_as_room_for_the_pods_that_wait():
+    nodes, pod = loads(nodes=1, cores=10.0), cost(1.0, work=10.0)
+    for _ in range(12):
+        nodes.add_pod(0, pod)
+    nodes.set_waiting(3.0)
+    assert nodes.beyond == 0.4
+    for _ in range(3):
+        nodes.add_pod(0, pod)
+    # 15 of 15.5 cores are taken
+    nodes.set_waiting(3.0)
+    assert nodes.beyond == 0.0
+
+
+@pytest.mark.parametrize(("waiting", "placed"), [(3.0, 3), (4.0, 0)])
+def test_pods_that_wait_all_go_beyond_head_room_or_none_of_them(waiting, placed):
+    nodes, pod = loads(nodes=1, cores=10.0), cost(1.0, work=10.0)
+    for _ in range(12):
+        nodes.add_pod(0, pod)
+    # 12 of 11.5 cores are taken, and 15.5 with what is beyond
+    nodes.set_waiting(waiting)
+    taken = 0
+    while taken < waiting and nodes.fits(pod, ALL)[0]:
+        nodes.add_pod(0, pod)
+        taken += 1
+    assert taken == placed
+
+
+@pytest.mark.parametrize(("head_room", "beyond"), [(1.5, 0.4), (1.8, 0.0), (2.0, 0.0)])
+def test_a_node_whose_head_room_is_the_largest_has_no_room_beyond_it(head_room, beyond):
+    nodes, pod = loads(nodes=1, cores=10.0), cost(1.0, work=10.0)
+    nodes.set_head_room(0, head_room)
+    nodes.add_pod(0, cost(head_room * 10.0))
+    nodes.set_waiting(3.0)
+    assert nodes.beyond == beyond
+    assert nodes.fits(pod, ALL)[0] == bool(beyond)
+
+
+def test_nodes_that_take_no_pods_have_no_room_beyond_their_head_room_either():
+    nodes = loads(nodes=2)
+    for row in range(2):
+        nodes.add_pod(row, cost(4.6))
+    nodes.set_waiting(3.0, np.array([0, 1]))
+    assert nodes.beyond == 0.4
+    nodes.set_waiting(3.0, np.array([0]))
+    assert nodes.beyond == 0.0
+
+
 @pytest.mark.parametrize("life", [60.0, 3600.0])
 def test_pods_that_live_for_long_fill_a_node_within_a_minute(life):
     nodes, pod = loads(nodes=1), Cost(1.0, life, life, 0.0, 10.0, "Ended")

@@ -90,6 +90,19 @@ def test_a_pod_that_is_placed_takes_its_requests_and_its_unit():
     assert feasible(cluster, pod("p", requests={"cpu": "1"})) == ["a"]
 
 
+def test_what_was_reported_of_a_node_just_before_is_not_lost():
+    victim = on("v")
+    cluster = cluster_state([node("a"), node("b")], [victim], [capacity("a", 3.0)])
+    loads, row = cluster.kinds.loads, cluster.row_of["a"]
+    before, _ = loads.left(row)
+    loads.set_own(row, 2.0, 0.0)
+    with RowWhatIf(cluster, row) as what_if:
+        what_if.remove(victim)
+        what_if.settle()
+        loads.cpu_left(slice(None))
+    assert loads.left(row)[0] == pytest.approx(before - 2.0 * loads.head_room[row])
+
+
 PODS = st.lists(
     st.builds(
         lambda i, millicores, anti, port: on(

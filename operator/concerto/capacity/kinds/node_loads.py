@@ -50,7 +50,7 @@ class KindSettings:
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
         last_pods: what a node is filled to beyond its head room, in parts of its cores, if all pods that wait find room
-            so. They would wait for others' ends else, and CPUs idle meanwhile.
+            so. They would wait for others' ends else, and CPUs idle meanwhile. ``max_head_room`` is the bound of both.
         overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
         memory: part of the memory that is filled.
         default_memory: bytes that a pod is taken to use while nothing is known.
@@ -100,7 +100,7 @@ class NodeLoads:
         self.pods: Floats = np.zeros(0)
         self.head_room: Floats = np.zeros(0)
         self.beyond = 0.0
-        # What follows from the columns above alone, so that it is the same for pods of every kind: _settle, _recount
+        # What follows from the columns above alone, so that it is the same for pods of every kind: settle, _recount
         self._cpu_to: Floats = np.zeros(0)  # what is filled of it
         self._memory_to: Floats = np.zeros(0)
         self._cpu_left: Floats = np.zeros(0)
@@ -194,7 +194,7 @@ class NodeLoads:
         tokens: Floats = self._tokens[rows] + self.settings.pace * self.cores[rows] * waited
         return tokens
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
         if not self._unsettled:
             return
@@ -224,19 +224,19 @@ class NodeLoads:
 
     def cpu_left(self, rows: Rows) -> Floats:
         """Cores that are not committed; negative where a node is over."""
-        self._settle()
+        self.settle()
         left: Floats = self._cpu_left[rows]
         return left
 
     def memory_left(self, rows: Rows) -> Floats:
         """Bytes that are not committed; negative where a node is over."""
-        self._settle()
+        self.settle()
         left: Floats = self._memory_left[rows]
         return left
 
     def left(self, row: int) -> tuple[float, float]:
         """Cores and bytes of memory that the row's node has left, signed."""
-        self._settle()
+        self.settle()
         return float(self._cpu_left[row]), float(self._memory_left[row])
 
     def capacity(self, cost: Cost, rows: Rows) -> Floats:
@@ -296,7 +296,7 @@ class NodeLoads:
         """Which nodes may be given the work of one such pod now."""
         if cost.work is None:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
-        self._settle()
+        self.settle()
         paced: Bools = self._paced_from[rows] <= now
         return paced if paced.all() else paced | (self.pods[rows] == 0.0)
 
@@ -314,7 +314,7 @@ class NodeLoads:
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""
-        self._settle()
+        self.settle()
         cpu = self._cpu_part[rows] + cost.share * self._per_core[rows]
         memory = self._memory_part[rows] + self.memory_of(cost) * self._per_byte[rows]
         commitment: Floats = np.maximum(cpu, memory)
@@ -352,16 +352,21 @@ class NodeLoads:
         if waiting and self._is_filled(row):
             self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row))
 
-    def set_waiting(self, cores: float) -> None:
-        """So many cores are what all pods that wait take together, until the next call; infinity: nobody knows.
+    def set_waiting(self, cores: float, rows: Rows = slice(None)) -> None:
+        """What all pods that wait take, until the next call.
 
-        The last pods of a Job are placed where nodes have to be filled a little more for them: otherwise they begin
-        when others have ended, and the Job takes longer by a pod's life.
+        The last pods of a Job are placed where nodes have to be filled a little more for them, or they would begin when
+        others have ended. What nodes are over already is taken off: pods that go on coming are not placed so each time.
+
+        Args:
+            cores: that they take together; infinity: nobody knows.
+            rows: the nodes that take pods.
         """
-        self._settle()
-        usable = float(np.maximum(self.cores - self.own_cpu, 0.0).sum())
-        left = float(np.maximum(self._cpu_left, 0.0).sum())
-        self.beyond = self.settings.last_pods if left < cores <= left + self.settings.last_pods * usable else 0.0
+        settings, left = self.settings, self.cpu_left(rows)
+        usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
+        beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
+        most = float(np.maximum(left + beyond, 0.0).sum())
+        self.beyond = settings.last_pods if float(np.maximum(left, 0.0).sum()) < cores <= most else 0.0
 
     def set_head_room(self, row: int, head_room: float) -> None:
         """Fill the node to that part of its cores, within the bounds that the settings name."""

@@ -152,19 +152,20 @@ class KindLoads(PodIndex):
                 known.cost = after
         return Change.CAPACITY if differs else Change.NOTHING
 
-    def set_waiting(self, pods: Sequence[PodView] | None, most: int) -> None:
+    def set_waiting(self, pods: Sequence[PodView] | None, most: int, rows: Ints) -> None:
         """These pods wait for a place, and no others (``NodeLoads.set_waiting``).
 
         Args:
             pods: the pods; None for more than anybody counts.
             most: of so many of one kind, it is not known that there are no more.
+            rows: of the nodes that take pods.
         """
         cores = math.inf if pods is None else 0.0
         kinds = {pod.kind.key: pod for pod in pods or () if pod.counted}
         counts = Counter(pod.kind.key for pod in pods or ())
         for key, pod in kinds.items():
             cores += counts[key] * self.cost_of(pod).share if counts[key] < most else math.inf
-        self.loads.set_waiting(cores)
+        self.loads.set_waiting(cores, rows)
 
     def committed(self, key: str, row: int) -> float:
         """Cores of the row's node that are committed to pods of one kind."""

@@ -74,6 +74,11 @@ class Nodes(Columns, PodIndex):
         self.labels.forget_values()
         self.taints.forget_lists()
 
+    def in_use(self) -> Ints:
+        """Rows of the nodes that may take pods: those that exist, are Ready and are not cordoned."""
+        rows: Ints = np.flatnonzero(self.exists & self.ready & ~self.unschedulable)
+        return rows
+
     def avoid(self, row: int, until: float) -> None:
         """Place nothing on the row's node until then."""
         self.avoided[row] = True

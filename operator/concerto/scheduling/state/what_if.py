@@ -55,6 +55,7 @@ class RowWhatIf:
     def __enter__(self) -> Self:
         """Remember what is computed from sums: numbers do not come back exactly by adding and subtracting."""
         cluster = self._cluster
+        cluster.kinds.loads.settle()  # or what follows from a report would be computed inside, and be lost at the end
         parts = (cluster.measured, cluster.large_pods, cluster.exclusive, cluster.kinds.loads)
         arrays = (each for part in parts for each in vars(part).values() if isinstance(each, np.ndarray))
         self._columns = [(array, array[..., self._row].copy()) for array in arrays]
