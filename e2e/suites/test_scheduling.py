@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from concerto.scheduling.state.unstarted_pods import START_SECONDS
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.processes import Process, operator_process, running_operator
 from e2e.testbed.system import hollow_nodes
-from e2e.testbed.waiting import eventually
+from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
 
 NODES = 3
 NODE_PODS = 10
@@ -187,7 +188,8 @@ def test_pods_that_never_start_give_their_units_back_and_take_them_again_when_th
     eventually("why one waits", lambda: events(concerto_cluster, namespace, waiting, "FailedScheduling"))
     failing = next(name for name in names if name in placed)
     report(failing, containerStatuses=container({"waiting": {"reason": "ImagePullBackOff"}}))
-    assert eventually("it gets the room", lambda: bound().get(waiting)) == placed[failing]
+    patience = START_SECONDS + PATIENCE_SECONDS
+    assert eventually("it gets the room", lambda: bound().get(waiting), patience) == placed[failing]
     started = container({"running": {"startedAt": "2026-01-01T01:00:00Z"}})
     report(failing, phase="Running", containerStatuses=started)
     concerto_cluster.apply(pod(namespace, "later"))

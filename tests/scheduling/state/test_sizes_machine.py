@@ -38,6 +38,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.bound: set[str] = set()
         self.ended: set[str] = set()
         self.claims: dict[str, tuple[float, float | None]] = {}  # share, and when it was first counted
+        self.failing: set[str] = set()  # on nodes, and using nothing
+        self.set_aside: dict[str, float] = {}  # share that is claimed for them again when they start
 
     # --- nodes
 
@@ -76,6 +78,8 @@ class SnapshotMachine(RuleBasedStateMachine):
     def counts(self, name: str) -> None:
         """The node's last status is read: claims of pods that it names end, of those that it counts within a minute."""
         at, status = self.reported_at[name], self.reported[name].status
+        for uid in [uid for uid in self.set_aside if self.placed[uid] == name and uid in status.large_pods]:
+            del self.set_aside[uid]
         named = {*status.observed_pod_uids, *status.large_pods}
         for uid in [uid for uid in self.claims if self.placed[uid] == name and uid in named]:
             kept, since = self.claims[uid]
@@ -128,8 +132,24 @@ class SnapshotMachine(RuleBasedStateMachine):
         as_before = before is not None and dict(before.requests) == ({"cpu": 500} if resized else {})
         if self.placed.get(uid) != name or not as_before:
             self.claims.pop(uid, None)
+            self.set_aside.pop(uid, None)
+        elif uid in self.set_aside:
+            self.claims[uid] = (self.set_aside.pop(uid), None)
+        self.failing.discard(uid)
         self.placed[uid] = name
         self.bound.add(uid)
+
+    @precondition(lambda self: self.placed)
+    @rule(data=st.data())
+    def does_not_start(self, data):
+        uid = data.draw(st.sampled_from(sorted(self.placed)))
+        requests = self.cluster._placed.get(uid).pod.requests
+        view = replace(self.view(uid, self.placed[uid]), requests=requests, counted=False, uses_nothing=True)
+        self.cluster.set_pod(view, self.now)
+        self.failing.add(uid)
+        self.bound.add(uid)
+        if uid in self.claims:
+            self.set_aside[uid] = self.claims.pop(uid)[0]
 
     @precondition(lambda self: self.placed)
     @rule(data=st.data())
@@ -144,8 +164,9 @@ class SnapshotMachine(RuleBasedStateMachine):
     def goes(self, data):
         uid = data.draw(st.sampled_from(sorted(self.placed)))
         self.cluster.remove_pod(uid)
+        if uid not in self.failing:  # what has used nothing is not remembered
+            self.ended.add(uid)
         self.leave(uid)
-        self.ended.add(uid)
 
     def view(self, uid: str, name: str = "") -> PodView:
         return pod(uid, uid=uid, labels={"kind": (uid[-1:] < "3" and "x") or "y"}, nodeName=name)
@@ -154,6 +175,8 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.placed.pop(uid, None)
         self.claims.pop(uid, None)
         self.bound.discard(uid)
+        self.failing.discard(uid)
+        self.set_aside.pop(uid, None)
 
     # --- what must hold
 
@@ -161,9 +184,10 @@ class SnapshotMachine(RuleBasedStateMachine):
     def every_node_s_account_is_what_is_there(self):
         made = self.cluster
         assert made.large_pods._claims.keys() == self.claims.keys()
+        assert made.large_pods._set_aside.keys() == self.set_aside.keys()
         assert sorted(uid for uids in made.large_pods._claims_on.values() for uid in uids) == sorted(self.claims)
         for name, row in made.row_of.items():
-            here = {uid for uid, on in self.placed.items() if on == name}
+            here = {uid for uid, on in self.placed.items() if on == name and uid not in self.failing}
             claims = here & self.claims.keys()
             claimed = sum(self.claims[uid][0] for uid in claims)
             status = self.reported[name].status if name in self.reported else None

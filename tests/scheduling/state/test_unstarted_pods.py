@@ -28,6 +28,7 @@ def ran(name="main", **more):
 
 
 BACKS_OFF = {"containerStatuses": [waiting("ImagePullBackOff")]}
+FAILED = {"containerStatuses": [waiting("ErrImagePull")]}
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}, "restartCount": 0}]}
 
 
@@ -84,6 +85,7 @@ def test_a_pod_that_does_not_start_gives_its_unit_back_after_a_while_and_keeps_i
     cluster = cluster_state([node("n")], [bound(requests={"cpu": "1"})], [capacity("n", 5.0)])
     assert room_of(cluster) == 4.0
     assert not cluster.unstarted.due(LATER - 1.0)
+    cluster.set_pod(bound(status=FAILED, requests={"cpu": "1"}), LATER - 1.0)  # kubelet has tried again
     (due,) = cluster.unstarted.due(LATER)
     assert cluster.set_pod(due, LATER) & Change.CAPACITY
     assert room_of(cluster) == 5.0
@@ -92,10 +94,33 @@ def test_a_pod_that_does_not_start_gives_its_unit_back_after_a_while_and_keeps_i
     assert cluster.is_bound("uid-bad")
 
 
-def test_it_takes_a_unit_again_when_it_starts():
+@pytest.mark.parametrize(
+    "started", [NOW - 1e6, NOW + 1e6], ids=["its image was pulled for long", "the node's clock is ahead"]
+)
+def test_the_time_begins_when_its_failure_is_seen(started):
+    failing = bound(status=BACKS_OFF | {"startTime": format_timestamp(started)})
     cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
+    cluster.set_pod(failing, NOW)
+    assert room_of(cluster) == 4.0
+    assert not cluster.unstarted.due(LATER - 1.0)
+    cluster.set_pod(failing, LATER)
+    assert room_of(cluster) == 5.0
+
+
+def test_the_time_begins_again_once_it_has_not_failed_for_a_moment():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0)])
+    cluster.set_pod(bound(status={"containerStatuses": [waiting("ContainerCreating")]}), LATER - 2.0)
+    cluster.set_pod(bound(), LATER - 1.0)
     cluster.set_pod(bound(), LATER)
-    assert room_of(cluster) == 5.0, "a new operator finds it as it is"
+    assert room_of(cluster) == 4.0
+    assert not cluster.unstarted.due(LATER + START_SECONDS - 2.0)
+    assert cluster.unstarted.due(LATER + START_SECONDS - 1.0)
+
+
+def test_it_takes_a_unit_again_when_it_starts():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0)])
+    cluster.set_pod(bound(), LATER)
+    assert room_of(cluster) == 5.0
     cluster.set_pod(bound(status=RUNS), LATER + 1.0)
     assert room_of(cluster) == 4.0
     cluster.set_capacity(capacity("n", 4.0, ("uid-bad",), version=2), LATER + 2.0)
@@ -152,6 +177,52 @@ def test_what_is_claimed_for_a_large_pod_is_free_again():
     assert not cluster.large_pods.has_claim("uid-bad")
 
 
+def test_it_is_claimed_again_when_it_starts_and_until_its_agent_names_it():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0, pod_share=0.1)])
+    cluster.large_pods.claim("uid-bad", row := cluster.row_of["n"], 2000.0)
+    cluster.measured.update(row)
+    claimed, taken = room_of(cluster), cluster.large_pods.taken(slice(row, row + 1))[0]
+    assert claimed < 4.0
+    cluster.set_pod(bound(), LATER)
+    cluster.set_pod(bound(status=RUNS), LATER + 1.0)
+    assert room_of(cluster) == claimed
+    assert cluster.large_pods.taken(slice(row, row + 1))[0] == taken
+    cluster.set_capacity(capacity("n", 5.0, ("uid-bad",), version=2, large={"uid-bad": 0.5}), LATER + 2.0)
+    assert not cluster.large_pods.has_claim("uid-bad")
+
+
+def test_its_agent_has_its_time_to_name_it_from_its_start_on():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0, pod_share=0.1)])
+    cluster.large_pods.claim("uid-bad", cluster.row_of["n"], 2000.0)
+    cluster.set_capacity(capacity("n", 5.0, ("uid-bad",), version=2, at=LATER - 1.0), LATER - 1.0)
+    cluster.set_pod(bound(), LATER)
+    cluster.set_pod(bound(status=RUNS), LATER + 600.0)
+    cluster.set_capacity(capacity("n", 5.0, ("uid-bad",), version=3, at=LATER + 601.0), LATER + 601.0)
+    assert cluster.large_pods.has_claim("uid-bad")
+
+
+def test_it_is_claimed_again_though_another_node_s_agent_names_it():
+    cluster = cluster_state([node("n"), node("other")], [bound()], [capacity("n", 5.0)])
+    cluster.large_pods.claim("uid-bad", cluster.row_of["n"], 1000.0)
+    cluster.set_pod(bound(), LATER)
+    cluster.set_capacity(capacity("other", 5.0, large={"uid-bad": 0.5}), LATER)
+    cluster.set_pod(bound(status=RUNS), LATER + 1.0)
+    assert cluster.large_pods.has_claim("uid-bad")
+
+
+def test_nothing_is_claimed_again_of_what_its_agent_has_named_or_of_a_pod_that_is_gone():
+    cluster = cluster_state([node("n")], [bound(), bound("other")], [capacity("n", 5.0, pod_share=0.1)])
+    for uid in ("uid-bad", "uid-other"):
+        cluster.large_pods.claim(uid, cluster.row_of["n"], 1000.0)
+    for name in ("bad", "other"):
+        cluster.set_pod(bound(name), LATER)
+    cluster.set_capacity(capacity("n", 5.0, ("uid-bad",), version=2, large={"uid-bad": 0.5}), LATER + 1.0)
+    cluster.remove_pod("uid-other")
+    cluster.set_pod(bound(status=RUNS), LATER + 2.0)
+    assert not cluster.large_pods.has_claim("uid-bad")
+    assert not cluster.large_pods._set_aside
+
+
 def test_load_aware_scores_expect_no_load_of_it_until_it_starts():
     cluster = cluster_state([node("n")], [bound(requests={"cpu": "1"})], [capacity("n", 5.0)])
     every, settings = slice(0, 1), LoadSettings()
@@ -163,9 +234,12 @@ def test_load_aware_scores_expect_no_load_of_it_until_it_starts():
     assert cluster.load.recent("cpu", settings, every)[0] == before
 
 
-def test_nothing_of_it_is_expected_after_a_restart_of_the_operator():
+def test_a_new_operator_waits_again():
     cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
     cluster.set_pod(bound(requests={"cpu": "1"}), LATER)
+    assert room_of(cluster) == 4.0
+    cluster.set_pod(bound(requests={"cpu": "1"}), LATER + START_SECONDS)
+    assert room_of(cluster) == 5.0
     assert cluster.load.recent("cpu", LoadSettings(), slice(0, 1))[0] == 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.cluster import ClusterState
@@ -10,6 +11,9 @@ from concerto.scheduling.state.cluster import ClusterState
 
 def with_whole_gangs(cluster: ClusterState, victims: Iterable[PodView], priority: int) -> list[PodView]:
     """The victims, and all other pods of lower priority on nodes of the PodGroups that are only evicted as a whole.
+
+    A pod whose binding is under way is one of them, with the node that it is assumed on: bound a moment later, it would
+    run alone.
 
     Args:
         cluster: the cluster.
@@ -27,4 +31,5 @@ def with_whole_gangs(cluster: ClusterState, victims: Iterable[PodView], priority
 
 
 def _on_nodes(cluster: ClusterState, members: Mapping[str, PodView], priority: int) -> dict[str, PodView]:
-    return {uid: pod for uid, pod in members.items() if pod.priority < priority and cluster.is_bound(uid)}
+    lower = ((uid, pod, cluster.node_of(uid)) for uid, pod in members.items() if pod.priority < priority)
+    return {uid: pod if pod.node_name else replace(pod, node_name=node) for uid, pod, node in lower if node}

@@ -106,8 +106,11 @@ class ClusterState:
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod is on a node and has not ended."""
-        placed = self._placed.get(uid)
-        return placed is not None and placed.bound
+        return (placed := self._placed.get(uid)) is not None and placed.bound
+
+    def node_of(self, uid: str) -> str:
+        """The node that the pod is on, bound or assumed; empty if it is on none, or has ended."""
+        return "" if (placed := self._placed.get(uid)) is None else self.names[placed.row]
 
     # --- Nodes and pods
 
@@ -324,7 +327,6 @@ class ClusterState:
             change, others_may_care = Change.NOTHING, self._placed.update(pod)
         else:
             left, others_may_care = self.kinds.left(placed.row), self._placed.update(pod)
-            self.large_pods.lift(pod.uid)
             change = self.measured.update(placed.row) | self.kinds.gained(placed.row, left)
         return change | (Change.PLACED if others_may_care and self.pod_counts else Change.NOTHING)
 

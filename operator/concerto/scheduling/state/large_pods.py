@@ -75,6 +75,7 @@ class LargePods(Columns, PodIndex):
         self._max_taken: Floats = np.zeros(0)  # since the row was last reported as having gained room
         self._claims: dict[str, Claim] = {}
         self._claims_on: dict[int, set[str]] = {}
+        self._set_aside: dict[str, Claim] = {}  # of pods on rows that do not count, as their start fails
 
     # --- what plugins ask
 
@@ -100,9 +101,19 @@ class LargePods(Columns, PodIndex):
         """The pod is on the row, or assumed there."""
         self.sizes.add_pod(pod, self._rows.names[row])
 
+    def pod_updated(self, before: PodView, after: PodView, row: int) -> None:
+        """What is claimed for the pod is free while it does not count; the row is to be updated if that has changed."""
+        uid = after.uid
+        if before.counted and not after.counted and (claim := self.lift(uid)) is not None:
+            claim.counted_at = None  # its agent has as long to name it as if it were placed when it starts
+            self._set_aside[uid] = claim
+        elif after.counted and (claim := self._set_aside.pop(uid, None)) is not None:
+            self.put_back(uid, claim)
+
     def pod_removed(self, pod: PodView, row: int) -> None:
         """The pod is not on the row any more, and claims no CPU; the row is to be updated if it did."""
         self.sizes.remove_pod(pod.uid, ended=self._has_ended(pod.uid))
+        self._set_aside.pop(pod.uid, None)
         if pod.uid in self._claims:
             self._drop_claim(pod.uid)
 
@@ -139,6 +150,9 @@ class LargePods(Columns, PodIndex):
         machine = self._nodes.machine[0, row]
         if machine or not large:  # shares of CPUs of a Node that has not come yet wait for it
             self.sizes.report(self._rows.names[row], {uid: share * machine for uid, share in large.items()}, counted)
+        for uid in self._set_aside.keys() & large.keys():
+            if self._set_aside[uid].row == row:
+                del self._set_aside[uid]
         claims = self._claims_on.get(row)
         if not claims:
             return False

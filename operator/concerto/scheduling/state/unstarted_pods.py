@@ -7,14 +7,19 @@ from dataclasses import replace
 from concerto.api.pod import PodView
 
 START_SECONDS = 120.0
-"""For so long after its kubelet has accepted it, a pod whose start fails keeps its measured units. Kubelets pull an
-image again after 10, 20 and 40 s: what a registry refuses for a moment is there by then."""
+"""For so long after the failure is first seen, a pod whose start fails keeps its measured units. Kubelets pull an image
+again after 10, 20 and 40 s: what a registry refuses for a moment is there by then."""
 
 
 class UnstartedPods:
-    """Pods whose start fails, and from when on they take nothing of measured capacity."""
+    """Pods whose start fails, and from when on they take nothing of measured capacity.
+
+    The time begins when this process first sees the failure: neither the clocks of nodes matter, nor how long the image
+    was pulled before. After a restart of the operator, such pods keep their units for as long again.
+    """
 
     def __init__(self) -> None:
+        self._failing_since: dict[str, float] = {}  # by UID, also those that have given their units back
         self._keeping: dict[str, PodView] = {}  # those that still keep their units
 
     def accounted(self, pod: PodView, now: float) -> PodView:
@@ -25,17 +30,20 @@ class UnstartedPods:
             now: seconds since the epoch.
         """
         self._keeping.pop(pod.uid, None)
-        if not (pod.start_fails and pod.counted and pod.node_name) or pod.started is None:
+        if not (pod.start_fails and pod.counted and pod.node_name):
+            self._failing_since.pop(pod.uid, None)
             return pod
-        if now - pod.started >= START_SECONDS:
+        if now - self._failing_since.setdefault(pod.uid, now) >= START_SECONDS:
             return replace(pod, counted=False, uses_nothing=True)
         self._keeping[pod.uid] = pod
         return pod
 
     def remove(self, uid: str) -> None:
         """The pod is gone."""
+        self._failing_since.pop(uid, None)
         self._keeping.pop(uid, None)
 
     def due(self, now: float) -> list[PodView]:
         """Pods that are to be accounted anew: their time is over."""
-        return [pod for pod in self._keeping.values() if now - (pod.started or now) >= START_SECONDS]
+        since = self._failing_since
+        return [pod for uid, pod in self._keeping.items() if now - since[uid] >= START_SECONDS]
