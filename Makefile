@@ -53,7 +53,7 @@ e2e-guest: setup ## pinning on cgroup v2, systemd, hyper-threads and two memory 
 chaos: setup ## end operator and agent at every named point TURNS times, and cut the leader off for 17 s in every way (1 h)
 	@CONCERTO_FAILPOINT_TURNS=$(TURNS) CONCERTO_PARTITION_SECONDS=17 CONCERTO_KILLS=$(TURNS) CONCERTO_PINNING_FULL=1 $(PY) -m pytest -s \
 	  e2e/suites/test_partition.py e2e/suites/test_late_requests.py e2e/suites/test_failpoints.py e2e/suites/test_survival.py \
-	  e2e/suites/test_pinning_random.py e2e/suites/test_priority.py e2e/suites/test_gangs.py
+	  e2e/suites/test_pinning_random.py e2e/suites/test_priority.py e2e/suites/test_gangs.py e2e/suites/test_scheduling.py
 
 volumes: setup ## run a StatefulSet with claims on real nodes: local volumes, and those of a real provisioner (builds it, 5 min)
 	@CONCERTO_REAL_VOLUMES=1 $(PYTEST) -s e2e/suites/test_volumes_real.py

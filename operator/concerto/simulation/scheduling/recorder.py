@@ -30,6 +30,8 @@ def distribution(values: Floats | list[float]) -> dict[str, float]:
 
 _MAX_SHARES = 2.0
 """Natural shares of a node's pods, in parts of its CPUs, beyond which another pod is one too many."""
+_UNEVEN = 1.15
+"""What those of a dozen alike pods add up to at most, in parts of what is expected: a decision knows only means."""
 
 
 @dataclass
@@ -104,7 +106,7 @@ class Recorder:
         if node in self._cores:
             self._decided[node] = live = {u: p for u, p in self._decided[node].items() if not self._ended(p)}
             wanted = sum(p.load.natural_share for p in live.values())
-            if len(live) > 1 and wanted > _MAX_SHARES * self._cores[node] + pod.load.natural_share:
+            if len(live) > 1 and wanted > _UNEVEN * _MAX_SHARES * self._cores[node] + pod.load.natural_share:
                 self.overcommits += 1
         if node in self._capacity:
             capacity, observed = self._capacity[node]

@@ -130,8 +130,9 @@ class Agents:
                     measured = self._start_costs[node].added_to(self._corrected(change.measured))
                     kind = self._kind_of_pod(uid)
                     self._kinds[node].pod_ended(kind, measured, change.at)
-                    published = self._published_kinds[node].get(kind.key)
-                    if (published is None or not published.ended) and not self.world.agent_dead(node):
+                    known = self._published_kinds[node].get(kind.key)
+                    is_news = self._measures_kinds and not (known is not None and known.ended)
+                    if is_news and not self.world.agent_dead(node):
                         self._publish_kinds(node, change.at)
 
     def sample(self, readings: Readings, now: float) -> None:
