@@ -100,7 +100,7 @@ class Agent:
             where: the node's files.
             version: of the agent.
             settings: how it works.
-            configz: asks kubelet for its settings; None: kubelet is not asked.
+            configz: reads kubelet's settings; None: only its configuration file is read.
             clock: monotonic time, seconds.
             wall: seconds since the epoch; only for timestamps.
             rng: for jitter, and for the name of this start.
@@ -327,7 +327,7 @@ class Agent:
             try:
                 node = await self._session.get(path)
                 if self._configz is not None:
-                    await self._configz.ask(node)
+                    await self._configz.refresh(node)
                 self._reserved_count = reserved_count(node)
                 pods = ((node.get("status") or {}).get("allocatable") or {}).get("pods")
                 if pods is not None:

@@ -39,10 +39,10 @@ def read_claim(obj: Mapping[str, Any], node: str, before: Claim | None) -> Claim
     generation = validated.get("observedGeneration", 0)
     if generation != obj["metadata"].get("generation", 0) and before is not None and before.pod_uid == uid:
         return before
-    # An agent that has just started knows nothing before an edit: only what was validated counts
+    # An agent that has just started has no claim from before an edit, so it uses what was validated
     level = status.get("exclusivenessLevel", binding.level)
     if level not in get_args(Level):
-        raise ValueError(f"this agent does not know the exclusiveness level {level!r}: it is older than the binding")
+        raise ValueError(f"exclusivenessLevel {level!r} is not supported by this agent: update it")
     return Claim(
         key=binding.key,
         created=binding.created,

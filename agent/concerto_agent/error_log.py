@@ -1,4 +1,4 @@
-"""Errors that last: each is logged once, and not at every look."""
+"""Lasting errors: each is logged once, and not again at every check."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ _MAX_REMEMBERED = 1000
 
 
 class ErrorLog:
-    """Logs what goes wrong with something when it begins, and when it changes.
+    """Logs an error of a subject when it begins, and when its message changes.
 
-    Errors of the system and of values are logged by their message; any other is an error of ours, and logged with its
-    traceback.
+    OSError and ValueError are logged by their message. Any other is a bug, and logged with its traceback.
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        """Nothing has gone wrong yet."""
+        """Errors go to ``log``."""
         self._log = log
         self._known: dict[str, str] = {}
 
     def note(self, what: str, error: Exception) -> None:
-        """This has gone wrong."""
+        """The subject has failed with this error."""
         text = f"{type(error).__name__}: {error}"
         if self._known.get(what) == text:
             return
@@ -31,5 +30,5 @@ class ErrorLog:
         self._log.error("%s: %s", what, text, exc_info=None if expected else error)
 
     def forget(self, what: str) -> None:
-        """It goes well now."""
+        """The subject works now; its next error is logged."""
         self._known.pop(what, None)

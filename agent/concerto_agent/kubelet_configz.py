@@ -1,10 +1,10 @@
-"""CPUs that kubelet reserves by name, as kubelet itself answers: its endpoint ``/configz``, asked on the node.
+"""The CPUs of kubelet's setting ``reservedSystemCPUs``, read from its endpoint ``/configz`` on the node.
 
-No file names them where kubelet takes its settings from flags, from a drop-in folder or from another place. Kubelet
-serves ``/configz`` to those who may get ``nodes/configz`` (since Kubernetes 1.33). The way through the API server would
-take ``nodes/proxy``, which is enough to run commands in every pod of the node.
+Kubelet's configuration file does not have them if kubelet reads its settings from flags or from a drop-in folder. Since
+Kubernetes 1.33, ``/configz`` takes the right to get ``nodes/configz``. Reading it through the API server would take
+``nodes/proxy``, which also allows to run commands in every pod of the node.
 
-The agent shows its token only to a server whose certificate kubelet has written to its own folder, or that the
+The agent sends its token only to a server whose certificate kubelet has written to its own folder, or that the
 cluster's authority has signed.
 """
 
@@ -29,9 +29,9 @@ class ConfigzSettings:
     """Where kubelet's files are, and how long it may take to answer.
 
     Attributes:
-        kubelet_config: its KubeletConfiguration. What kubelet answered counts until this file changes.
-        certificate: that it serves with, unless the cluster's authority signs it.
-        timeout_seconds: of one question.
+        kubelet_config: its KubeletConfiguration. An answer of kubelet is valid until this file changes.
+        certificate: its serving certificate, unless the cluster's authority signs that.
+        timeout_seconds: of one request.
     """
 
     kubelet_config: Path
@@ -40,30 +40,30 @@ class ConfigzSettings:
 
 
 class KubeletConfigz:
-    """What the node's kubelet last answered."""
+    """The last answer of the node's kubelet."""
 
     def __init__(self, config: ClusterConfig, node_name: str, settings: ConfigzSettings) -> None:
-        """Nothing is asked before `ask`.
+        """Nothing is requested before `refresh`.
 
         Args:
-            config: the way to the API server, for the token and the cluster's authority.
+            config: connection to the API server; its token and certificate authority are used.
             node_name: the node's name, which kubelet's certificate names.
-            settings: where and how.
+            settings: files and timeout.
         """
         self._config = config
         self._node_name = node_name
         self._settings = settings
         self._answer: tuple[frozenset[int], bytes | None] | None = None
-        self._complaint = ""
+        self._last_problem = ""
 
     def reserved(self) -> frozenset[int] | None:
-        """``reservedSystemCPUs``, empty without any; None: not known, or kubelet's file has changed since."""
+        """``reservedSystemCPUs``; empty if it is not set. None without an answer since kubelet's file last changed."""
         if self._answer is None or self._answer[1] != self._file():
             return None
         return self._answer[0]
 
-    async def ask(self, node: Mapping[str, Any]) -> None:
-        """Ask kubelet. What it answered before is forgotten if it does not answer now.
+    async def refresh(self, node: Mapping[str, Any]) -> None:
+        """Request kubelet's settings. Without an answer, the last one is dropped.
 
         Args:
             node: the Node, as the API server has it.
@@ -74,14 +74,14 @@ class KubeletConfigz:
             settings = (await self._get(node))["kubeletconfig"]
             self._answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
             if before is None or before[0] != self._answer[0]:
-                log.info("kubelet reserves CPUs by name: %s", format_cpu_list(self._answer[0]) or "none")
+                log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(self._answer[0]) or "none")
         except (KubeError, OSError) as error:
             problem = str(error)
         except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
             problem = f"unexpected answer or Node ({type(error).__name__}: {error})"
-        if problem and problem != self._complaint:
-            log.warning("kubelet's /configz can't be read, its file and the Node are used instead: %s", problem)
-        self._complaint = problem
+        if problem and problem != self._last_problem:
+            log.warning("kubelet's /configz can't be read, so its file and the Node are used: %s", problem)
+        self._last_problem = problem
 
     async def _get(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
         status = node["status"]
@@ -102,7 +102,7 @@ class KubeletConfigz:
             return await session.get_foreign("/configz", timeout_seconds=seconds, max_bytes=_MAX_BYTES)
 
     def _authorities(self) -> str:
-        """Certificates that kubelet's may be signed with, PEM; see the module's docstring."""
+        """Certificates to verify kubelet's with, PEM: see the module's docstring."""
         found = [self._config.certificate_authority_data or ""]
         paths = (self._config.certificate_authority, self._settings.certificate)
         for path in paths:

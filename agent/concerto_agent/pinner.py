@@ -215,7 +215,7 @@ class Pinner:
             self._objects[key] = new
             try:
                 claim = read_claim(new, self._node_name, before)
-            except Exception as error:  # nobody of ours writes such a status, and it must not end the agent
+            except Exception as error:  # Concerto writes no such status, and it must not end the agent
                 log.error("PodCPUBinding %s/%s is not usable: %s: %s", *key, type(error).__name__, error)
                 claim = None
         if claim is None:

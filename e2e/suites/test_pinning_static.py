@@ -45,7 +45,7 @@ def static(concerto_cluster: Cluster) -> Iterator[tuple[LocalControlPlane, RealN
 def test_kubelet_itself_names_the_cpus_that_it_reserves(static: tuple[LocalControlPlane, RealNode, Process]):
     """By a token that may get ``nodes/configz``, shown to the certificate that kubelet has made for itself."""
     log = static[2].log
-    eventually("kubelet has answered", lambda: "kubelet reserves CPUs by name: 0\n" in log.read_text())
+    eventually("kubelet has answered", lambda: "kubelet's reservedSystemCPUs: 0\n" in log.read_text())
 
 
 def test_where_only_containers_are_written_programs_begin_on_their_cpu_too(

@@ -1,4 +1,4 @@
-"""What kubelet answers about the CPUs that it reserves, and to whom the agent shows its token."""
+"""What kubelet answers about the CPUs that it reserves, and which servers get the agent's token."""
 
 from __future__ import annotations
 
@@ -79,19 +79,19 @@ async def test_reserved_cpus_are_those_that_kubelet_names(tmp_path, answer, expe
     made = configz(tmp_path, certificate)
     assert made.reserved() is None
     async with kubelet(certificate, answer) as (node, seen):
-        await made.ask(node)
+        await made.refresh(node)
     assert made.reserved() == expected
     assert seen == ["GET /configz Bearer t"]
 
 
-async def test_a_server_that_can_not_prove_to_be_kubelet_is_not_shown_the_token(tmp_path, caplog):
+async def test_a_server_without_kubelets_certificate_gets_no_token(tmp_path, caplog):
     answer = says(200, {"kubeletconfig": {"reservedSystemCPUs": "4-5"}})
     made = configz(tmp_path, make_certificate(tmp_path, NODE))
     (tmp_path / "other").mkdir()
     for certificate in (make_certificate(tmp_path / "other", NODE), tmp_path / "api.pem"):  # another key, another name
         async with kubelet(certificate, answer) as (node, seen):
-            await made.ask(node)
-            await made.ask(node)
+            await made.refresh(node)
+            await made.refresh(node)
         assert (made.reserved(), seen) == (None, [])
     assert 1 <= caplog.text.count("can't be read") <= 2, "each problem is reported once"
 
@@ -100,11 +100,11 @@ async def test_an_answer_counts_until_kubelets_file_changes_or_kubelet_does_not_
     certificate = make_certificate(tmp_path, NODE)
     made = configz(tmp_path, certificate)
     async with kubelet(certificate, says(200, {"kubeletconfig": {"reservedSystemCPUs": "4"}})) as (node, _):
-        await made.ask(node)
+        await made.refresh(node)
         (tmp_path / "config.yaml").write_text("reservedSystemCPUs: '5'")
         assert made.reserved() is None
-        await made.ask(node)
+        await made.refresh(node)
         assert made.reserved() == {4}
     for gone in (node, {"status": {}}):
-        await made.ask(gone)
+        await made.refresh(gone)
         assert made.reserved() is None

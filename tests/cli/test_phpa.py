@@ -64,9 +64,9 @@ def row(text, source):
     return next(line for line in text.splitlines() if line.startswith(source))
 
 
-def test_all_that_asks_for_replicas_is_shown_with_its_reason_and_what_decides():
+def test_all_that_requires_replicas_is_shown_with_its_detail_and_what_decides():
     text = explain_phpa(web(), NOW)
-    assert "PredictiveHPA shop/web scales Deployment web: 6 replicas, 6 decided on, between 2 and 20." in text
+    assert "PredictiveHPA shop/web scales Deployment web: 6 replicas, 6 desired, between 2 and 20." in text
     assert "Since 30 s: Kept 6 replicas: current metrics ask for 4." in text
     assert row(text, "current metrics").split()[2:4] == ["4", "cpu"]
     assert row(text, "current metrics").endswith("cpu is 33 % of requests, the target 50 %")
@@ -75,7 +75,7 @@ def test_all_that_asks_for_replicas_is_shown_with_its_reason_and_what_decides():
     )
     assert row(text, "recent recommendation").split()[2:4] == ["6", "<"]
     assert row(text, "recent recommendation").endswith(
-        "asked for 100 s ago; holds for 200 s more (window of 300 s, by default)"
+        "made 100 s ago; holds for 200 s more (window of 300 s, by default)"
     )
     assert row(text, "spec.minReplicas").split()[1:3] == ["2", "the"]
 

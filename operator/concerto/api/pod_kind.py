@@ -62,7 +62,7 @@ def kind_of_pod(pod: Mapping[str, Any]) -> Kind:
         name=metadata.get("name") or "",
         generate_name=metadata.get("generateName") or "",
     )
-    # The API server fills in what a pod leaves out, so that its absence says nothing
+    # The API server sets the default, so a pod without the field is not known to restart
     restarts = spec.get("restartPolicy") == "Always"
     return kind_of(metadata.get("namespace") or "", kind, name, containers, restarts=restarts)
 
@@ -120,9 +120,9 @@ def is_endless(key: str) -> bool:
     return template.endswith(_ALWAYS) or (workload.count("/") >= 2 and workload.split("/")[1] in _ENDLESS)
 
 
-def _shortened(text: str, most: int) -> str:
-    """The text if it is no longer than ``most`` and a digest, else so much of it and the digest."""
-    return text if len(text) <= most + _DIGEST + 1 else f"{text[:most]}~{_digest(text)}"
+def _shortened(text: str, max_length: int) -> str:
+    """The text if it is no longer than ``max_length`` and a digest, else its beginning and the digest."""
+    return text if len(text) <= max_length + _DIGEST + 1 else f"{text[:max_length]}~{_digest(text)}"
 
 
 def _digest(text: str) -> str:

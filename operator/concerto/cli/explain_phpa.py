@@ -1,4 +1,4 @@
-"""`concerto explain phpa NAMESPACE/NAME`: what asks for how many replicas, and why they are not fewer.
+"""`concerto explain phpa NAMESPACE/NAME`: how many replicas metrics, forecast and bounds require, and which decides.
 
 Everything is read from the object: its spec, its annotations, and what the autoscaler has written in its status.
 """
@@ -18,8 +18,8 @@ from concerto.kube.resources import PREDICTIVE_HPAS
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """What asks for a number of replicas.
+class _Requirement:
+    """What requires a number of replicas.
 
     Attributes:
         source: its name.
@@ -54,11 +54,11 @@ def explain_phpa(obj: Object, now: float) -> str:
         return f"{head}.\nNothing was decided yet: is the autoscaler running (Deployment concerto-autoscaler)?"
     decided = status["lastDecision"]
     current, desired = status.get("currentReplicas", 0), status.get("desiredReplicas", decided["replicas"])
-    lines = [f"{head}: {current} replicas, {desired} decided on, between {spec.min_replicas} and {spec.max_replicas}."]
+    lines = [f"{head}: {current} replicas, {desired} desired, between {spec.min_replicas} and {spec.max_replicas}."]
     lines.append(f"Since {_ago(decided['at'], now)}: {decided['message']}")
     if (pause := Pause.from_metadata(obj["metadata"])) is not None:
         lines.append(f"Scaling is paused by annotation {pause.annotation}.")
-    lines += ["", aligned(_rows(_asks(spec, status, read_state(spec, status), now), desired))]
+    lines += ["", aligned(_rows(_requirements(spec, status, read_state(spec, status), now), desired))]
     if condition := [c for c in status.get("conditions") or () if _is_wrong(c)]:
         lines += ["", *(f"{c['type']} is {c['status']} ({c['reason']}): {c['message']}" for c in condition)]
     return "\n".join(lines)
@@ -69,32 +69,32 @@ def _is_wrong(condition: Object) -> bool:
     return bool(condition["status"] != expected) and condition["type"] not in ("Ready", "Stalled")
 
 
-def _rows(asks: list[_Ask], desired: int) -> list[list[str]]:
-    rows = [["ASKS", "REPLICAS", "", "BECAUSE"]]
-    for ask in asks:
-        # What asks for as many as were decided on is why there are not fewer
-        decides = "<" if ask.replicas is not None and ask.replicas == desired else ""
-        rows.append([ask.source, "-" if ask.replicas is None else str(ask.replicas), decides, ask.detail])
+def _rows(requirements: list[_Requirement], desired: int) -> list[list[str]]:
+    rows = [["SOURCE", "REPLICAS", "", "DETAIL"]]
+    for each in requirements:
+        # There are not fewer because of those that require as many as were decided on
+        decides = "<" if each.replicas is not None and each.replicas == desired else ""
+        rows.append([each.source, "-" if each.replicas is None else str(each.replicas), decides, each.detail])
     return rows
 
 
-def _asks(spec: PredictiveHPA, status: Object, state: State, now: float) -> list[_Ask]:
+def _requirements(spec: PredictiveHPA, status: Object, state: State, now: float) -> list[_Requirement]:
     decided = status["lastDecision"]
     found = [_metrics(spec, status), _forecast(status)]
     if (held := _held(spec, state, now)) is not None:
         found.append(held)
-    found.append(_Ask("spec.minReplicas", spec.min_replicas, "the lower bound"))
+    found.append(_Requirement("spec.minReplicas", spec.min_replicas, "the lower bound"))
     for each in spec.schedules:
         if each.name in (status.get("openSchedules") or ()):
             number = each.replicas if each.min_replicas is None else each.min_replicas
             kind = "at least" if each.replicas is None else "exactly"
-            found.append(_Ask(f"schedule {each.name}", number, f"{kind}, until {each.end} in {each.time_zone}"))
+            found.append(_Requirement(f"schedule {each.name}", number, f"{kind}, until {each.end} in {each.time_zone}"))
     if spec.fallback is not None and decided["reason"] == "Fallback":
-        found.append(_Ask("spec.fallback", spec.fallback.replicas, "the metrics have no answer"))
+        found.append(_Requirement("spec.fallback", spec.fallback.replicas, "the metrics have no answer"))
     return found
 
 
-def _metrics(spec: PredictiveHPA, status: Object) -> _Ask:
+def _metrics(spec: PredictiveHPA, status: Object) -> _Requirement:
     decided, texts = status["lastDecision"], []
     for metric, current in zip(spec.metrics, status.get("currentMetrics") or (), strict=False):
         values: dict[str, Any] = current[metric.member]["current"]
@@ -104,14 +104,15 @@ def _metrics(spec: PredictiveHPA, status: Object) -> _Ask:
         elif amount := values.get("averageValue", values.get("value")):
             texts.append(f"{metric.name} is {amount}")
     known = decided["reason"] not in ("NoAnswer", "ScalingDisabled", "Paused", "Bounds", "Fallback")
-    return _Ask("current metrics", decided["reactiveReplicas"] if known else None, "; ".join(texts) or "no reading")
+    replicas = decided["reactiveReplicas"] if known else None
+    return _Requirement("current metrics", replicas, "; ".join(texts) or "no reading")
 
 
-def _forecast(status: Object) -> _Ask:
+def _forecast(status: Object) -> _Requirement:
     shown = status.get("forecast")
     if shown is None:
         reasons = [c["reason"] for c in status.get("conditions") or () if c["type"] == "Forecasting"]
-        return _Ask("forecast", None, f"none ({reasons[0]})" if reasons else "none")
+        return _Requirement("forecast", None, f"none ({reasons[0]})" if reasons else "none")
     test = shown.get("backtest") or {}
     text = f"{shown['model']} expects a load of {shown['demand']:g}, at most {shown['upper']:g}, "
     text += f"within {shown['horizonSeconds']} s"
@@ -119,10 +120,10 @@ def _forecast(status: Object) -> _Ask:
         text += f"; its error was {test['errorPercent']} %"
     if "persistenceErrorPercent" in test:
         text += f" (of no change {test['persistenceErrorPercent']} %)"
-    return _Ask("forecast", shown.get("replicas"), text)
+    return _Requirement("forecast", shown.get("replicas"), text)
 
 
-def _held(spec: PredictiveHPA, state: State, now: float) -> _Ask | None:
+def _held(spec: PredictiveHPA, state: State, now: float) -> _Requirement | None:
     """The highest recommendation of the down window, which holds replicas up."""
     own = None if spec.scale_down is None else spec.scale_down.stabilization_seconds
     window = ControllerSettings.downscale_stabilization_seconds if own is None else float(own)
@@ -132,8 +133,8 @@ def _held(spec: PredictiveHPA, state: State, now: float) -> _Ask | None:
     highest = max(holding, key=lambda r: (r.replicas, r.at))
     left = highest.at + window - now
     whose = "behavior.scaleDown" if own is not None else "by default"
-    text = f"asked for {now - highest.at:.0f} s ago; holds for {left:.0f} s more (window of {window:.0f} s, {whose})"
-    return _Ask("recent recommendation", highest.replicas, text)
+    text = f"made {now - highest.at:.0f} s ago; holds for {left:.0f} s more (window of {window:.0f} s, {whose})"
+    return _Requirement("recent recommendation", highest.replicas, text)
 
 
 def _ago(stamp: str, now: float) -> str:

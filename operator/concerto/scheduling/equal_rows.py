@@ -1,4 +1,4 @@
-"""Equally good rows: alike pods take them one after the other, without another look at all nodes."""
+"""Equally good rows: pods with one signature take them in turn, without another evaluation of all nodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from concerto.scheduling.state.columns import Floats, Ints
 
 
 class EqualRows:
-    """Rows that were best for a pod, and that are still the best ones for the next pods like it.
+    """Rows that were best for a pod, and that are still the best ones for the next pods with its signature.
 
-    One score decides, which gives a row the share that its own number is of the greatest one. So a placement changes
-    the score of its row alone, as long as another row has the greatest number. Whoever takes a row here gets what
-    another look at all nodes would give.
+    One score decides: each row gets its own number as a share of the greatest number. So a placement changes only the
+    score of its row, as long as another row has the greatest number. A row from here is one that another evaluation of
+    all nodes would give.
 
     Args:
         rows: the rows, in the order in which ties are broken.
@@ -46,7 +46,7 @@ class EqualRows:
         self._with_greatest -= self._numbers[row] == self._greatest
 
     def next(self, query: Query, generator: np.random.Generator) -> int | None:
-        """The row for the next pod, which is taken by that; None if all nodes have to be looked at."""
+        """The row for the next pod, which counts as taken; None if all nodes have to be evaluated."""
         score, state = self._decides
         last = self._taken[-1]
         number = score.score(state, slice(last, last + 1))
@@ -58,14 +58,14 @@ class EqualRows:
         return row
 
     def explain(self, placements: Sequence[Placement], seen: int) -> bool:
-        """Whether these placements, from that one on, are those of the pods that have taken rows here."""
+        """Whether the placements from number ``seen`` on are just those of pods that took rows here."""
         return len(placements) - seen == len(self._taken) and placements[-1][1] == self._taken[-1]
 
 
 def equal_rows(
     rows: list[int], filters: Feasibility, query: Query, scores: Sequence[tuple[Score, Any, Floats, Floats | None]]
 ) -> EqualRows | None:
-    """The rows for pods like the one of the query; None if its like have to look at all nodes.
+    """The rows for pods with the query's signature; None if all nodes have to be evaluated for them.
 
     Args:
         rows: the best rows, in the order in which ties are broken.

@@ -76,7 +76,7 @@ class Query:
 
     @cached_property
     def all_measured(self) -> bool:
-        """Whether every node takes part by measured capacity: then nobody need ask which do."""
+        """Whether every node takes part by measured capacity, so that no row has to be checked for it."""
         return bool((self.basis == MEASURED).all())
 
     def names(self, rows: Rows) -> list[str]:
@@ -385,7 +385,7 @@ class ScoreDefaults(PluginDefaults):
         return scores
 
     def greatest(self, state: Any, scores: Floats) -> float | None:
-        """It is not known that nothing else decides."""
+        """None: more than the greatest score may decide."""
         return None
 
 

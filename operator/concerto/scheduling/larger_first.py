@@ -15,14 +15,14 @@ from concerto.scheduling.state.cluster import ClusterState
 _MAX_SORTED = 1024
 """Heads that are put in order; a cycle decides on a quarter as many at most."""
 _MAX_OF_ONE_KIND = 250
-"""Heads of one kind that a queue hands over at most, so that of as many nobody knows how many more there are."""
+"""Heads of one kind that a queue returns at most. If it returns as many, more of them may wait."""
 
 
 def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[PodView]:
     """The same pods. Those of one namespace, priority and second of creation change places with each other alone.
 
-    So namespaces keep their turns. While nothing is measured of any kind, the order stays. What all of them take is
-    noted on the way (``NodeLoads.set_waiting``).
+    So namespaces keep their turns. While nothing is measured of any kind, the order stays. What all of them take
+    together is noted for ``NodeLoads.set_waiting``.
 
     Args:
         cluster: says what pods cost, and how large its nodes are together.

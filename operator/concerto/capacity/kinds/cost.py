@@ -118,7 +118,7 @@ def _from_running(sums: KindSums, endless: bool) -> Cost:
         return Cost(share, None, None, sums.max_memory, sums.running, "Running")
     # What a pod uses of late is the most that it may come to use over its life, and what it has used so far the least
     so_far = (1.0 + _MARGIN) * sums.max_running_work / max(sums.max_running_held, 1e-3)
-    # Pods that wait for longer than any start takes are idle: those that end with a word from outside, say
+    # Pods that wait for longer than any start takes are idle, for example until a signal from outside ends them
     at_least = MIN_RUNNING_SHARE * min(1.0, _MAY_WAIT_SECONDS / max(sums.max_running_held, 1e-3))
     share = max(at_least, so_far, sums.max_running_recent)
     return Cost(share, 2.0 * sums.max_running_work, None, sums.max_memory, sums.running, "Running")

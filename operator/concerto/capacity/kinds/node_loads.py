@@ -44,13 +44,13 @@ class KindSettings:
         max_head_room: the same where a filled node is seen to idle.
         pace: core-seconds of work that a node is given in a second, in parts of its cores.
         burst: work that a node may be given at once, in parts of what it does in a pod's life.
-        min_burst_seconds: the same at least, in seconds of its cores. Pods that are placed together do not compute at
-            once: runtimes start them one after the other, and kubelet looks for what has started or ended once a
-            second. Of very short pods, less would leave CPUs idle at the beginning and the end of a burst.
+        min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
+            compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
+            or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
-        last_pods: what a node is filled to beyond its head room, in parts of its cores, if all pods that wait find room
-            so. They would wait for others' ends else, and CPUs idle meanwhile. ``max_head_room`` is the bound of both.
+        last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
+            then. Otherwise they would wait until others have ended, while CPUs idle. ``max_head_room`` bounds both.
         overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
         memory: part of the memory that is filled.
         default_memory: bytes that a pod is taken to use while nothing is known.
@@ -353,13 +353,14 @@ class NodeLoads:
             self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row))
 
     def set_waiting(self, cores: float, rows: Rows = slice(None)) -> None:
-        """What all pods that wait take, until the next call.
+        """Note what all waiting pods take together; it counts until the next call.
 
-        The last pods of a Job are placed where nodes have to be filled a little more for them, or they would begin when
-        others have ended. What nodes are over already is taken off: pods that go on coming are not placed so each time.
+        The last pods of a Job may fill nodes a little beyond their head room. Otherwise they would start when others
+        have ended, and the Job would take a pod's life longer. What nodes are over already is taken off, so that pods
+        of a steady stream are not all placed so.
 
         Args:
-            cores: that they take together; infinity: nobody knows.
+            cores: their sum; infinity if it is not known.
             rows: the nodes that take pods.
         """
         settings, left = self.settings, self.cpu_left(rows)

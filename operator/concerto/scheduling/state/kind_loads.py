@@ -152,19 +152,19 @@ class KindLoads(PodIndex):
                 known.cost = after
         return Change.CAPACITY if differs else Change.NOTHING
 
-    def set_waiting(self, pods: Sequence[PodView] | None, most: int, rows: Ints) -> None:
-        """These pods wait for a place, and no others (``NodeLoads.set_waiting``).
+    def set_waiting(self, pods: Sequence[PodView] | None, max_of_one_kind: int, rows: Ints) -> None:
+        """Note which pods wait for a node (``NodeLoads.set_waiting``).
 
         Args:
-            pods: the pods; None for more than anybody counts.
-            most: of so many of one kind, it is not known that there are no more.
+            pods: all of them; None if there are too many to list.
+            max_of_one_kind: if the list has as many of one kind, more of them may wait.
             rows: of the nodes that take pods.
         """
         cores = math.inf if pods is None else 0.0
         kinds = {pod.kind.key: pod for pod in pods or () if pod.counted}
         counts = Counter(pod.kind.key for pod in pods or ())
         for key, pod in kinds.items():
-            cores += counts[key] * self.cost_of(pod).share if counts[key] < most else math.inf
+            cores += counts[key] * self.cost_of(pod).share if counts[key] < max_of_one_kind else math.inf
         self.loads.set_waiting(cores, rows)
 
     def committed(self, key: str, row: int) -> float:
