@@ -6,22 +6,20 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
 from concerto.controllers.runtime.context import Context
-from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.preemption import PRUNE_SECONDS
-from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
+from concerto.controllers.scheduling.preemption_writes import PreemptionTasks, PreemptionWrites, all_of
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.gangs.gang import Gang, gang_of
@@ -42,10 +40,11 @@ class GangPreemptionSettings:
     """How pods to evict are searched for.
 
     Attributes:
-        max_search_seconds: CPU time of one search. It can't be divided, and putting all back takes as long again.
-        limits: of so many pods at most it is found out, one search after another, whether their eviction helps.
-        rest: times the CPU time of a search that the next one waits: gangs do not hold up all others.
-        idle_seconds: between two looks for a gang for which nobody was found; doubles with each further one.
+        max_search_seconds: CPU time of one search, during which the event loop is blocked. To restore the cluster takes
+            as long again.
+        limits: how many pods the first search for a gang may remove, how many the next one, and so on.
+        rest: how long to wait after a search, as a multiple of its CPU time, so that searches do not block all else.
+        idle_seconds: how long to wait for the next search for a gang after one that found nothing; doubles each time.
         max_idle_seconds: the doubling ends there.
         settle_seconds: how long after the end of its victims a gang waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
@@ -76,9 +75,9 @@ class GangPreemptionController:
         self._waiting: dict[GroupKey, float] = {}  # since when
         self._pruned_at = -math.inf
         self._not_before: dict[GroupKey, float] = {}
-        self._idle: dict[GroupKey, float] = {}  # the last wait after a search that has found nobody
+        self._idle: dict[GroupKey, float] = {}  # the last wait after a search that found nothing
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = PreemptionTasks()
         self._work = asyncio.Event()
         self._generator = np.random.default_rng()
 
@@ -86,7 +85,7 @@ class GangPreemptionController:
         """A cycle has found no nodes for the gang, or it is not ready."""
         if diagnosis.passing:
             return
-        if diagnosis.concerns_pod:  # no eviction mends that, and others may have the room that was made
+        if diagnosis.concerns_pod:  # no eviction helps, so the room that was made is given to others
             if self._cluster.nominations:
                 pods = self._cluster.pod_groups.members(key).values()
                 self._withdraw(pod for pod in pods if not self._is_placed(pod))
@@ -117,8 +116,7 @@ class GangPreemptionController:
                     logger.exception("no pods to evict were found for a gang: this is a fault of Concerto")
                 await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
         finally:
-            for task in self._tasks:
-                task.cancel()
+            self._tasks.cancel()
 
     # --- whose turn it is
 
@@ -202,7 +200,7 @@ class GangPreemptionController:
             await asyncio.sleep(self._settings.rest * spent)
             if found is not None:
                 return
-            if message == _TOO_LONG or search.possible <= limit:
+            if message == _TOO_LONG or search.removable <= limit:
                 break
         self._give_up(key, message)
 
@@ -210,7 +208,7 @@ class GangPreemptionController:
         return time.thread_time() - began >= self._settings.max_search_seconds
 
     def _may_preempt(self, gang: Gang, search: GangPreemption) -> bool:
-        """Whether others may be evicted for it now: it does not wait for the room that its victims leave."""
+        """Whether pods may be evicted for it now: not while it waits for the room of its last victims."""
         now, key = self._context.clock(), gang.key
         if hopeless := search.is_hopeless_where_nominated():
             self._making_room.end(_name(key))  # its victims may never end there, as on a node whose kubelet is away
@@ -243,15 +241,9 @@ class GangPreemptionController:
     # --- what is carried out
 
     def _begin(self, gang: Gang, found: RoomForGang) -> None:
-        metrics, victims = self._context.metrics, found.victims
-        metrics.preemption_attempts.labels("found").inc()
-        metrics.preemption_pdb_violations.inc(victims.violations)
+        victims = found.victims
         message = f"preemption: found a potential placement for podgroup, preempting {len(victims.pods)} victims."
-        for pod in gang.members:
-            text = self._parts.reporter.note_preemption(pod.uid, message)
-            self._context.recorder.record(
-                pod_subject(pod), type="Warning", reason="FailedScheduling", action="Scheduling", note=text
-            )
+        self._writes.report_found(gang.members, victims, message)
         self._idle.pop(gang.key, None)
         self._withdraw([pod for pod in gang.members if pod.uid not in found.nodes])
         for pod in gang.members:
@@ -259,10 +251,10 @@ class GangPreemptionController:
                 self._cluster.nominations.nominate(pod, found.nodes[pod.uid])
         evicted = with_whole_gangs(self._cluster, victims.pods, gang.members[0].priority)
         self._making_room.begin(_name(gang.key), (victim.uid for victim in evicted))
-        self._spawn(self._make_room(gang, found.nodes, evicted))
+        self._tasks.start(self._make_room(gang, found.nodes, evicted))
 
     async def _make_room(self, gang: Gang, nodes: Mapping[str, str], victims: Sequence[PodView]) -> None:
-        """Nominate its pods, and evict the victims; stop, and decide afresh, if the API server does not take it."""
+        """Nominate its pods, and evict the victims; stop, and decide afresh, if the API server refuses a write."""
         pods = [pod for pod in gang.members if pod.uid in nodes]
         are_nominated = False
         try:
@@ -301,17 +293,7 @@ class GangPreemptionController:
     def _withdraw(self, pods: Iterable[PodView]) -> None:
         for pod in pods:
             if self._cluster.nominations.node_of(pod.uid):
-                self._spawn(self._writes.withdraw(pod))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a preemption was stopped by an internal error", exc_info=error)
+                self._tasks.start(self._writes.withdraw(pod))
 
 
 def _name(key: GroupKey) -> str:

@@ -7,17 +7,15 @@ import logging
 import math
 import random
 import time
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
-from concerto.controllers.scheduling.event_notes import pod_subject
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.controllers.scheduling.preemption_writes import PreemptionWrites, all_of
+from concerto.controllers.scheduling.preemption_writes import PreemptionTasks, PreemptionWrites, all_of
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
@@ -75,7 +73,7 @@ class PreemptionController:
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._pruned_at = -math.inf
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = PreemptionTasks()
         self._work = asyncio.Event()
 
     def note_failure(self, pod: PodView, diagnosis: Diagnosis) -> None:
@@ -108,8 +106,7 @@ class PreemptionController:
                     logger.exception("no pods to evict were found for a pod: this is a fault of Concerto")
                 await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
         finally:
-            for task in self._tasks:
-                task.cancel()
+            self._tasks.cancel()
 
     # --- whose turn it is
 
@@ -226,19 +223,15 @@ class PreemptionController:
             spent.begin_slice()
 
     def _take(self, pod: PodView, outcome: Outcome) -> None:
-        metrics = self._context.metrics
-        text = self._parts.reporter.note_preemption(pod.uid, outcome.message)
         if outcome.candidate is not None:
-            metrics.preemption_attempts.labels("found").inc()
-            metrics.preemption_pdb_violations.inc(outcome.candidate.victims.violations)
-            self._context.recorder.record(
-                pod_subject(pod), type="Warning", reason="FailedScheduling", action="Scheduling", note=text
-            )
+            self._writes.report_found([pod], outcome.candidate.victims, outcome.message)
             self._begin(pod, outcome.candidate)
         else:
-            metrics.preemption_attempts.labels("not_found" if outcome.withdraws else "not_eligible").inc()
+            self._parts.reporter.note_preemption(pod.uid, outcome.message)
+            result = "not_found" if outcome.withdraws else "not_eligible"
+            self._context.metrics.preemption_attempts.labels(result).inc()
             if outcome.withdraws and self._cluster.nominations.node_of(pod.uid):
-                self._spawn(self._writes.withdraw(pod))
+                self._tasks.start(self._writes.withdraw(pod))
 
     # --- what is carried out
 
@@ -246,7 +239,7 @@ class PreemptionController:
         self._cluster.nominations.nominate(pod, candidate.node)
         victims = with_whole_gangs(self._cluster, candidate.victims.pods, pod.priority)
         self._making_room.begin(pod.uid, (victim.uid for victim in victims))
-        self._spawn(self._make_room(pod, candidate, victims))
+        self._tasks.start(self._make_room(pod, candidate, victims))
 
     async def _make_room(self, pod: PodView, candidate: Candidate, victims: Sequence[PodView]) -> None:
         """Nominate the pod, and evict its victims; stop, and decide afresh, if the API server does not take it."""
@@ -277,16 +270,6 @@ class PreemptionController:
 
     async def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
         await self._writes.evict(victim, pod, node, lambda: self._is_nominated(pod, node))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a preemption was stopped by an internal error", exc_info=error)
 
 
 class _CpuTime:

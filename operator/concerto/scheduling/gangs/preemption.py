@@ -1,13 +1,13 @@
 """Which pods to evict so that a whole gang fits. Pure. Source: kube-scheduler's ``PodGroupEvaluator``.
 
-All pods of lower priority are taken off their nodes first, and nodes are looked for as in a cycle. Then one pod after
-another is put back, as long as each pod of the gang still fits on the node that it found; what can't be put back are
-the victims.
+First all pods of lower priority are removed from their nodes, and the gang is placed as in a cycle. Then one pod after
+another is put back, as long as each pod of the gang still fits on its node. Pods that can't be put back are the
+victims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ from concerto.scheduling.state.what_if import RowWhatIf
 
 
 class OutOfTime(Exception):
-    """The search did not end in time: it is not known who would have to go."""
+    """The search did not end in time, so the victims are not known."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class RoomForGang:
     """What a gang needs to fit.
 
     Attributes:
-        nodes: where its pods would go, by UID.
-        victims: the pods that would have to go, one at least.
+        nodes: of the gang's pods, by UID.
+        victims: the pods to evict, at least one.
     """
 
     nodes: Mapping[str, str]
@@ -57,14 +57,14 @@ class GangPreemption:
         generator: breaks ties between nodes.
 
     Attributes:
-        possible: how many pods may go; known after the first call.
+        removable: how many pods may be evicted; known after the first call.
     """
 
     def __init__(
         self, cluster: ClusterState, gang: Gang, profile: Profile, now: float, generator: np.random.Generator
     ) -> None:
-        self.possible = 0
-        self._asked = _Asked(cluster, gang, profile, now)
+        self.removable = 0
+        self._queries = _GangQueries(cluster, gang, profile, now)
         self._generator = generator
 
     def is_hopeless_where_nominated(self) -> bool:
@@ -77,42 +77,42 @@ class GangPreemption:
         return any(row is None or not may_help[row] for row in rows)
 
     def find(self, limit: int, is_out_of_time: Callable[[], bool]) -> RoomForGang | None:
-        """Whom to evict; None if the gang would not fit though so many went, or fits already.
+        """The pods to evict and the gang's nodes; None if the gang does not fit without them, or fits already.
 
         Args:
-            limit: pods that are taken off at most: those of the nodes whose pods matter least.
-            is_out_of_time: asked again and again.
+            limit: pods that are removed at most: those of the nodes whose pods have the lowest priority.
+            is_out_of_time: whether to stop; called repeatedly.
 
         Raises:
             OutOfTime: the time was too short.
         """
-        asked = self._asked
-        possible = _possible(asked, is_out_of_time)
-        self.possible = len(possible)
-        possible = possible[:limit]
+        queries = self._queries
+        removable = _removable(queries, is_out_of_time)
+        self.removable = len(removable)
+        removable = removable[:limit]
 
         def place() -> Sequence[Assignment]:
             decisions = place_gang(
-                asked.cluster,
-                asked.gang,
-                asked.profile,
-                now=asked.now,
+                queries.cluster,
+                queries.gang,
+                queries.profile,
+                now=queries.now,
                 generator=self._generator,
                 is_out_of_time=is_out_of_time,
             )
             return [decision.assignment for decision in decisions]
 
-        pods = [pod for pod, _ in possible]
+        pods = [pod for pod, _ in removable]
         with ExitStack() as stack:
-            rows = {pod.uid: row for pod, row in possible}
-            trial = _Trial(asked, stack, rows, place, is_out_of_time)
-            victims = choose_victims(pods, asked.cluster.budgets.of(pods), trial)
+            rows = {pod.uid: row for pod, row in removable}
+            trial = _Trial(queries, stack, rows, place, is_out_of_time)
+            victims = choose_victims(pods, queries.cluster.budgets.of(pods), trial)
             return RoomForGang(trial.nodes, victims) if victims is not None and victims.pods else None
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A gang, and what filters are asked about its pods."""
+class _GangQueries:
+    """A gang, and the queries of its pods for filters."""
 
     cluster: ClusterState
     gang: Gang
@@ -126,19 +126,23 @@ class _Asked:
         return request_of(self.cluster, pod, self.profile, self.now, starts_together=True)
 
     def alike(self, pod: PodView) -> Hashable:
-        """What is the same for pods of the gang about which filters are asked the same."""
+        """A key that is equal for pods of the gang with equal queries."""
         return self.cluster.signatures.of(pod), pod.kind.key
+
+    def one_of_each(self) -> Collection[PodView]:
+        """One pod of the gang for each `alike`."""
+        return {self.alike(pod): pod for pod in self.gang.members}.values()
 
     def prepared(self, pod: PodView, reach: Callable[[Reach], bool]) -> Prepared:
         query = self.query(pod)
-        asked = (plugin for plugin in self.profile.filters if reach(plugin.reach))
-        return [(plugin, state) for plugin in asked if (state := plugin.prepare(query)) is not None]
+        plugins = (plugin for plugin in self.profile.filters if reach(plugin.reach))
+        return [(plugin, state) for plugin in plugins if (state := plugin.prepare(query)) is not None]
 
 
-def _possible(asked: _Asked, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
-    """The pods that may go and their rows, those of the nodes whose pods matter least first."""
-    cluster, priority = asked.cluster, asked.gang.members[0].priority
-    may_help = _rows_that_may_help(asked, is_out_of_time)
+def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
+    """The pods that may be evicted and their rows; those of the nodes with the lowest priorities come first."""
+    cluster, priority = queries.cluster, queries.gang.members[0].priority
+    may_help = _rows_that_may_help(queries, is_out_of_time)
     rows = np.flatnonzero(may_help & (cluster.pods_on.lowest_priority[: cluster.size] < priority))
     by_row = {row: [pod for pod in cluster.pods_on.on(row) if pod.priority < priority] for row in rows.tolist()}
     order = sorted((max(pod.priority for pod in pods), len(pods), row) for row, pods in by_row.items())
@@ -147,18 +151,18 @@ def _possible(asked: _Asked, is_out_of_time: Callable[[], bool]) -> list[tuple[P
     return [(pod, row) for pod, row in in_order if not pod.mirror and cluster.is_bound(pod.uid)]
 
 
-def _rows_that_may_help(asked: _Asked, is_out_of_time: Callable[[], bool]) -> Bools:
-    """Rows that take pods of the gang, but for what the eviction of pods changes and is to change."""
-    cluster, every = asked.cluster, slice(0, asked.cluster.size)
+def _rows_that_may_help(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> Bools:
+    """Rows that take pods of the gang, apart from what evictions change and may be made for."""
+    cluster, every = queries.cluster, slice(0, queries.cluster.size)
     may_help: Bools = np.zeros(cluster.size, dtype=np.bool_)
-    for pod in {asked.alike(pod): pod for pod in asked.gang.members}.values():
+    for pod in queries.one_of_each():
         if is_out_of_time():
             raise OutOfTime
         passes: Bools = cluster.nodes.exists[every].copy()
-        for plugin, state in asked.prepared(pod, lambda reach: reach is Reach.NOWHERE):
+        for plugin, state in queries.prepared(pod, lambda reach: reach is Reach.NOWHERE):
             passes &= plugin.check(state, every) == 0
-        if asked.profile.settings.preemption.measured_capacity == "Never":
-            passes &= asked.query(pod).basis[every] != MEASURED
+        if queries.profile.settings.preemption.measured_capacity == "Never":
+            passes &= queries.query(pod).basis[every] != MEASURED
         may_help |= passes
     return may_help
 
@@ -173,18 +177,18 @@ class _Check:
 
 
 class _Trial:
-    """The nodes without the pods that were taken off so far; and with the gang, once it has found nodes there."""
+    """The nodes without the pods removed so far, and with the gang once it has been placed."""
 
     def __init__(
         self,
-        asked: _Asked,
+        queries: _GangQueries,
         stack: ExitStack,
         row_of: Mapping[str, int],
         place: Callable[[], Sequence[Assignment]],
         is_out_of_time: Callable[[], bool],
     ) -> None:
         self.nodes: Mapping[str, str] = {}
-        self._asked = asked
+        self._queries = queries
         self._stack = stack
         self._row_of = row_of
         self._place = place
@@ -219,7 +223,7 @@ class _Trial:
 
     def _row(self, row: int) -> RowWhatIf:
         if row not in self._rows:
-            self._rows[row] = self._stack.enter_context(RowWhatIf(self._asked.cluster, row))
+            self._rows[row] = self._stack.enter_context(RowWhatIf(self._queries.cluster, row))
         return self._rows[row]
 
     def _find_nodes(self) -> bool:
@@ -231,21 +235,20 @@ class _Trial:
                 raise OutOfTime
             return False
         self.nodes = {each.uid: each.node for each in assignments}
-        # What no index holds of a pod before it is bound, checks on single rows would not see
+        # CPUs, volumes and large pods are in no index before a pod is bound, so single rows do not show them
         self._anew = any(each.pin is not None or each.volumes for each in assignments) or self._has_large_pods()
         if not self._anew:
             self._put_on_nodes()
         return True
 
     def _has_large_pods(self) -> bool:
-        asked = self._asked
-        alike = {asked.alike(pod): pod for pod in asked.gang.members}.values()
-        return any(asked.request(pod).required_cpu is not None for pod in alike)
+        queries = self._queries
+        return any(queries.request(pod).required_cpu is not None for pod in queries.one_of_each())
 
     def _put_on_nodes(self) -> None:
-        cluster = self._asked.cluster
+        cluster = self._queries.cluster
         placed = [
-            (pod, cluster.row_of[self.nodes[pod.uid]]) for pod in self._asked.gang.members if pod.uid in self.nodes
+            (pod, cluster.row_of[self.nodes[pod.uid]]) for pod in self._queries.gang.members if pod.uid in self.nodes
         ]
         for pod, row in placed:
             self._row(row).place(pod)
@@ -257,15 +260,15 @@ class _Trial:
         self._prepare_checks(placed)
 
     def _prepare_checks(self, placed: list[tuple[PodView, int]]) -> None:
-        asked = self._asked
+        queries = self._queries
         filters: dict[Hashable, Prepared] = {}
         checks: dict[tuple[int, Hashable], _Check] = {}
         for pod, row in placed:
-            alike = asked.alike(pod)
+            alike = queries.alike(pod)
             if alike not in filters:
                 if self._is_out_of_time():
                     raise OutOfTime
-                filters[alike] = asked.prepared(pod, lambda reach: reach is not Reach.NOWHERE)
+                filters[alike] = queries.prepared(pod, lambda reach: reach is not Reach.NOWHERE)
             checks.setdefault((row, alike), _Check(pod, row, filters[alike]))
         for check in checks.values():
             self._checks.setdefault(check.row, []).append(check)
