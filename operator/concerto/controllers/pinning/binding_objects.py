@@ -20,7 +20,7 @@ MANAGED_BY = ("app.kubernetes.io/managed-by", "concerto-operator")
 RECORD_ANNOTATION = "concerto.dev/placement-record"
 """The placement record (a PodReservation) with the assignment that a binding was created for."""
 SIZE_ANNOTATION = "concerto.dev/sized-for"
-"""Number of threads, and names of containers, that the CPUs of a binding were chosen for; see `size_of`."""
+"""The number of threads and the containers that the CPUs of a binding were chosen for: see `size_of`."""
 
 
 def build_pod_cpu_binding(pod: PodView, assignment: Assignment, record: str) -> Object:
@@ -52,7 +52,7 @@ def containers_of(pod: PodView) -> tuple[str, ...]:
 
 
 def size_of(pod: PodView) -> str:
-    """What decides how many CPUs a pod with a workload type gets, and for which of its containers."""
+    """Value of `SIZE_ANNOTATION` for a pod with a workload type: its number of threads, and its containers."""
     threads = 1 if pod.labels[LABEL] == "best-effort" else own_cpus(pod.shape).threads
     return " ".join([str(threads), *containers_of(pod)])
 

@@ -1,4 +1,4 @@
-"""Pods that kubelet has resized in place: the operator gives their PodCPUBindings as many CPUs as they request now."""
+"""After kubelet has resized a pod in place, its PodCPUBinding gets as many CPUs as the pod requests now."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from concerto.scheduling.state.cpus import Workload, workload_of
 logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 1.0
-"""Until a binding is tried again that has changed meanwhile, or whose node has one that is not validated yet."""
+"""Wait for the next try after a binding changed meanwhile, or while one of the node is not validated yet."""
 _NO_ROOM_SECONDS = 15.0
-"""Until a pod is tried again for which its node has too few CPUs."""
+"""Wait for the next try for a pod whose node has too few CPUs."""
 
 
 class PodResizes:
-    """Follows resizes of pods whose PodCPUBindings the operator created.
+    """Changes the PodCPUBindings that the operator created when their pods are resized.
 
-    A binding that a person edited is followed, too: from the CPUs that it has then.
+    If a person has edited the binding, the change begins with the CPUs that it has then.
 
     Attributes:
         mark: called with namespace and name of a binding that has to be reconciled.
@@ -58,7 +58,7 @@ class PodResizes:
             profiles: by scheduler name, those in use.
             pods: all pods that have not ended, by namespace and name; the caller keeps it up to date.
             recorder: for events.
-            may_write: whether this process still leads; asked before each write.
+            may_write: whether this process still leads; called before each write.
         """
         self.mark: Callable[[str | None, str], None] = lambda namespace, name: None
         self._session = session
@@ -67,7 +67,8 @@ class PodResizes:
         self._pods = pods
         self._recorder = recorder
         self._may_write = may_write
-        self._unjudged: dict[str, tuple[BindingKey, int]] = {}  # by node: written, and not validated as far as is known
+        # By node, a binding that was written and its generation, until its status shows that it was validated
+        self._unvalidated: dict[str, tuple[BindingKey, int]] = {}
 
     def on_pod(self, old: Object | None, new: Object | None) -> None:
         """A pod appeared, changed or went. Its binding has its name."""
@@ -81,22 +82,23 @@ class PodResizes:
             Seconds after which to reconcile it again; None if nothing is to be done before a change.
         """
         status = (obj or {}).get("status") or {}
-        judged = status.get("observedGeneration", 0)
-        self._unjudged = {
+        observed = status.get("observedGeneration", 0)
+        self._unvalidated = {
             node: (each, generation)
-            for node, (each, generation) in self._unjudged.items()
-            if each != key or (obj is not None and judged < generation)
+            for node, (each, generation) in self._unvalidated.items()
+            if each != key or (obj is not None and observed < generation)
         }
         raw, node = self._pods.get(key), status.get("nodeName", "")
         if obj is None or raw is None or "deletionTimestamp" in obj["metadata"]:
             return None
-        if status.get("resourceStatus") not in ("Validated", "Applied") or judged != obj["metadata"].get("generation"):
+        is_valid = status.get("resourceStatus") in ("Validated", "Applied")
+        if not is_valid or observed != obj["metadata"].get("generation"):
             return None
-        asked = self._asked(obj, raw)
-        if asked is None:
+        found = self._new_workload(obj, raw)
+        if found is None:
             return None
-        pod, workload = asked
-        if node in self._unjudged:
+        pod, workload = found
+        if node in self._unvalidated:
             return _AGAIN_SECONDS
         placement = self._place(key, pod, workload, status)
         if placement is None:
@@ -104,8 +106,8 @@ class PodResizes:
             return _NO_ROOM_SECONDS
         return await self._write(key, obj, pod, placement)
 
-    def _asked(self, obj: Object, raw: Object) -> tuple[PodView, Workload] | None:
-        """The pod and what it asks for now, if that is not what its binding was made for."""
+    def _new_workload(self, obj: Object, raw: Object) -> tuple[PodView, Workload] | None:
+        """The pod and its workload, if its binding was made for another one."""
         made_for = (obj["metadata"].get("annotations") or {}).get(SIZE_ANNOTATION)
         metadata, status = raw["metadata"], obj["status"]
         is_own = owner_of(obj) == metadata["uid"] == status.get("podUID")
@@ -122,7 +124,7 @@ class PodResizes:
         return (pod, workload) if isinstance(workload, Workload) else None
 
     def _place(self, key: BindingKey, pod: PodView, workload: Workload, status: Mapping[str, Any]) -> Placement | None:
-        """CPUs for the pod, if its node has such that no other pod holds or requests."""
+        """CPUs for the pod that no other pod holds or requests; None if its node has too few."""
         node = status["nodeName"]
         occupancy = self._cluster.cpus.occupancy_without(node, key)
         if occupancy is None or node not in self._cluster.row_of:
@@ -131,11 +133,11 @@ class PodResizes:
         found = resize(occupancy, own, workload.kind, workload.threads, workload.features, level)
         if found is None:
             return None
-        kept, keeps = (1000 * occupancy.index.closure(cpus, level).bit_count() for cpus in (found.cpus, own))
+        needed, held = (1000 * occupancy.index.closure(cpus, level).bit_count() for cpus in (found.cpus, own))
         row, request = self._cluster.row_of[node], pod.requests.get("cpu", 0)
         free = int(self._cluster.resources.free(("cpu",), slice(row, row + 1))[0][0])
-        others = int(self._cluster.exclusive.beyond_requests[row]) - max(keeps - request, 0)
-        return found if kept <= max(keeps, request, free + request - others) else None
+        others = int(self._cluster.exclusive.beyond_requests[row]) - max(held - request, 0)
+        return found if needed <= max(held, request, free + request - others) else None  # all in millicores
 
     def _report(self, obj: Object, pod: PodView, workload: Workload, cpus: str) -> None:
         note = (
@@ -170,12 +172,12 @@ class PodResizes:
         cpus = format_cpu_list(bits(placement.cpus))
         logger.info("PodCPUBinding %s/%s: CPUs %s for a pod that was resized", *key, cpus)
         if written["metadata"]["generation"] != obj["metadata"].get("generation"):
-            self._unjudged[pod.node_name] = (key, written["metadata"]["generation"])
+            self._unvalidated[pod.node_name] = (key, written["metadata"]["generation"])
         return None
 
 
 def _resources(pod: Object | None) -> object:
-    """What changes with a resize, and with its completion."""
+    """The fields that change with a resize, and when kubelet has completed it."""
     if pod is None:
         return None
     spec, status = pod["spec"], pod.get("status") or {}

@@ -25,15 +25,15 @@ _LEAD_AT_ONCE_SECONDS = 1.0
 class FollowedKind:
     """One kind: its reflector, and what its changes are given to.
 
-    An error over one object is logged, and costs the handler that raised it that object. An operator that ended over it
-    would end again at each start, as long as the object is there.
+    If a handler fails for an object, the error is logged, and that handler goes on without the object. If the operator
+    ended instead, it would end again at each start, as long as the object exists.
 
     Args:
         session: the way to the API server.
         resource: the kind.
         handlers: what is given each change.
-        trim: makes an object smaller before it is held. Of one over which it fails, the metadata is held that each
-            object has: handlers find that they can't read it.
+        trim: makes an object smaller before it is stored. If it fails, only the object's identifying metadata is
+            stored, and handlers report that they can't read it.
         field_selector: only these objects; empty for all.
         on_demand: whether the kind is followed only once `demand` is called. A new leader does not wait for it then.
 

@@ -69,7 +69,7 @@ class Housekeeping:
             context.metrics.set_total(context.metrics.rejected_metrics, self._cluster.load.rejected)
 
     def release_unstarted(self) -> None:
-        """What pods take whose start has failed for long can be used by others from now on."""
+        """Release the measured capacity of pods whose start has failed for long."""
         now = self._context.clock()
         for pod in self._cluster.unstarted.due(now):
             self._pending.requeue(self._cluster.set_pod(pod, now))

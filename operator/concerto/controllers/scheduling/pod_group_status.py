@@ -1,8 +1,7 @@
 """The condition PodGroupInitiallyScheduled of PodGroups, as kube-scheduler writes it.
 
-Once it is True it stays so. Only groups are written all of whose pods name schedulers of the operator's. A group that
-waits for a moment is no news: False is written after a while, and again only when the reasons have changed and some
-time has passed.
+Once it is True it stays so. A group is written only if the operator places all of its pods. False is written once a
+group has waited for a while, and again only when the reasons have changed and some time has passed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class PodGroupStatusSettings:
         patience_seconds: a group that is scheduled within this time gets no condition before that.
         repeat_seconds: between two conditions of one group that is not scheduled.
         tick_seconds: how often groups that are due are looked for.
-        retry_seconds: the same, after the API server could not take a condition.
+        retry_seconds: the same, after the API server failed to store a condition.
         max_writes_per_tick: conditions in one tick.
     """
 
@@ -104,7 +103,7 @@ class PodGroupStatus:
             wait = self._settings.tick_seconds if taken else self._settings.retry_seconds
 
     async def write_due(self) -> bool:
-        """Write what is due; False if the API server could not take all of it, so that it is due again."""
+        """Write what is due; False if the API server failed to store some of it, which is then due again."""
         return all(await asyncio.gather(*(self._write(group, body) for group, body in self.due())))
 
     def due(self) -> list[tuple[PodGroup, Object]]:
@@ -144,7 +143,7 @@ class PodGroupStatus:
         return sum(self._cluster.is_bound(uid) for uid in members) >= max(1, group.min_count)
 
     async def _write(self, group: PodGroup, body: Object) -> bool:
-        """Returns False if the API server could not take it, and may do so later."""
+        """Returns False if the API server failed to store it, and may succeed later."""
         try:
             path = POD_GROUPS.path(group.namespace, group.name, "status")
             await self._session.request("PATCH", path, body=Patch(STRATEGIC_PATCH, body), attempts=1)

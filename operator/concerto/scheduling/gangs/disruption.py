@@ -1,4 +1,4 @@
-"""Gangs that are only evicted as a whole (``disruptionMode: {all: {}}``). Pure."""
+"""PodGroups that are evicted only as a whole (``disruptionMode: {all: {}}``). Pure."""
 
 from __future__ import annotations
 

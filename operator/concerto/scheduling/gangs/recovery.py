@@ -11,8 +11,8 @@ from concerto.scheduling.state.cluster import ClusterState
 def note_unfinished(cluster: ClusterState, assignments: Iterable[Assignment], stored: Iterable[Assignment]) -> None:
     """Have the next cycle finish what is stored of gangs, where it was begun.
 
-    A gang none of whose stored pods is bound is decided on afresh: nobody depends on what was decided. Pods that were
-    bound earlier are no reason to place those that replace others before all other pods.
+    A gang is decided on afresh if none of its stored pods is bound. Its pods that were bound earlier do not count:
+    pods that replace others are not placed before all other pods.
 
     Args:
         cluster: the cluster; all pods are known.

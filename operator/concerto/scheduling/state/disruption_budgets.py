@@ -15,7 +15,7 @@ class DisruptionBudgets:
         self._by_namespace: dict[str, dict[str, DisruptionBudget]] = {}
 
     def of(self, pods: Iterable[PodView]) -> list[DisruptionBudget]:
-        """The budgets of these pods' namespaces, by namespace and name: the order decides whom they protect."""
+        """The budgets of these pods' namespaces, by namespace and name: the order decides which pods they protect."""
         namespaces = {pod.namespace for pod in pods}
         return [budget for each in sorted(namespaces) for _, budget in sorted(self._by_namespace.get(each, {}).items())]
 

@@ -56,7 +56,7 @@ class HeldRoom:
         return True
 
     def is_overdue(self, now: float) -> bool:
-        """Whether a turn is over that has not been ended."""
+        """Whether the holder's time is over, and `end_overdue` has not been called since."""
         return self.holder is not None and now >= self.until
 
     def end_overdue(self, now: float) -> bool:

@@ -7,20 +7,20 @@ from dataclasses import replace
 from concerto.api.pod import PodView
 
 START_SECONDS = 120.0
-"""For so long after the failure is first seen, a pod whose start fails keeps its measured units. Kubelets pull an image
-again after 10, 20 and 40 s: what a registry refuses for a moment is there by then."""
+"""How long a pod whose start fails keeps its measured units, from when the failure is first seen. Kubelet pulls an image
+again after 10, 20 and 40 s, so a registry that fails for a moment costs a pod nothing."""
 
 
 class UnstartedPods:
-    """Pods whose start fails, and from when on they take nothing of measured capacity.
+    """Pods whose start fails; after a while they take no measured capacity.
 
-    The time begins when this process first sees the failure: neither the clocks of nodes matter, nor how long the image
-    was pulled before. After a restart of the operator, such pods keep their units for as long again.
+    The time begins when this process first sees the failure. So neither the clocks of nodes matter, nor how long the
+    image was pulled before. After a restart of the operator, such pods keep their units for as long again.
     """
 
     def __init__(self) -> None:
         self._failing_since: dict[str, float] = {}  # by UID, also those that have given their units back
-        self._keeping: dict[str, PodView] = {}  # those that still keep their units
+        self._keeping: dict[str, PodView] = {}  # pods whose time is not over
 
     def accounted(self, pod: PodView, now: float) -> PodView:
         """The pod as measured capacity is to count it: it takes nothing if its start has failed for long.
@@ -44,6 +44,6 @@ class UnstartedPods:
         self._keeping.pop(uid, None)
 
     def due(self, now: float) -> list[PodView]:
-        """Pods that are to be accounted anew: their time is over."""
+        """Pods whose time is over; the caller calls `accounted` for them again."""
         since = self._failing_since
         return [pod for uid, pod in self._keeping.items() if now - since[uid] >= START_SECONDS]
