@@ -1,7 +1,7 @@
 """`make compare-autoscaling`: a real HTTP service under PredictiveHPA, and its twin under HPA v2, on a real node.
 
-Both twins get little load first, so that both autoscalers know them. Then each has its turn, in which its load rises
-for longer than its pods take to start, and the other twin keeps its little load. Every pod burns CPU for each request.
+Both twins get little load first, so that both autoscalers have measurements. Then each has its turn: its load rises for
+longer than its pods take to start, while the other twin's load stays low. Every pod uses CPU for each request.
 Writes build/compare-autoscaling.json after each round, a table and a picture.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from concerto.simulation.scheduling.evaluate import write_section
 from e2e.bench.__main__ import machine
+from e2e.compare.load_process import running_load
 from e2e.compare.paced_load import Phase
 from e2e.compare.scaled_runs import HPA, OURS, ScaledRun, draw, requests_of, table
 from e2e.testbed import REPOSITORY, metrics_server
@@ -96,7 +96,7 @@ def service(name: str, startup_seconds: int) -> Object:
         "command": ["sh", "-c", command],
         "env": [{"name": "WORK", "value": _WORK}],
         "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "100m"}},
-        # The load learns of a pod's end some time later, as kube-proxy does
+        # A pod's address is removed from the load some time after its end, as with kube-proxy
         "lifecycle": {"preStop": {"sleep": {"seconds": 4}}},
         "readinessProbe": {
             "tcpSocket": {"port": _PORT},
@@ -163,20 +163,11 @@ def _takes_requests(pod: Object) -> bool:
 
 
 @contextmanager
-def asked(node: RealNode, twin: Service, phases: Sequence[Phase], lines: list[str]) -> Iterator[None]:
-    """Ask a twin's pods from the node's network meanwhile; the lines of paced_load are added at the end."""
-    assert node.init is not None, "its node runs"
-    program = [sys.executable, "-m", "e2e.compare.paced_load", str(twin.addresses), str(_PORT)]
-    command = ["nsenter", "-t", str(node.init), "-n", "--", *program, ",".join(map(str, phases)), "--path", _PATH]
-    load = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    assert load.stdout is not None, "a pipe"
-    try:
-        load.stdout.readline()  # it begins
+def under_load(node: RealNode, twin: Service, phases: Sequence[Phase], lines: list[str]) -> Iterator[None]:
+    """Send requests to a twin's pods; ``lines`` gets what paced_load prints: see `running_load`."""
+    arguments = [str(twin.addresses), str(_PORT), ",".join(map(str, phases)), "--path", _PATH]
+    with running_load(node, "e2e.compare.paced_load", arguments, lines):
         yield
-    finally:
-        load.terminate()
-        printed, _ = load.communicate()
-        lines += printed.splitlines()
 
 
 def one_round(
@@ -197,12 +188,14 @@ def one_round(
         with ExitStack() as loads:
             began = time.time()
             for name in order:
-                loads.enter_context(asked(node, twins[name], turn.phases(before[name]), printed[name]))
+                loads.enter_context(under_load(node, twins[name], turn.phases(before[name]), printed[name]))
             while time.time() < began + max(before.values()) + turn.seconds:
                 look(cluster, twins.values())
                 time.sleep(_LOOK_SECONDS)
         runs = []
         for name in order:
+            if printed[name].pop() == "failed":
+                raise RuntimeError(f"the load of {name} failed; its error is on stderr")
             begin = began + before[name]
             end = begin + turn.seconds
             seen = [(max(at - begin, 0.0), n, r) for at, n, r in _during(twins[name].seen, begin, end)]

@@ -1,7 +1,7 @@
 """`make compare-server`: how long a real HTTP server takes to answer, alone and beside Jobs of both schedulers.
 
-The server is on one of two real nodes, and is asked at a steady rate. Jobs come one after the other, in alternation:
-placed by Concerto (pods without requests), and by the real kube-scheduler at CPU requests. Writes
+The server is on one of two real nodes, and gets requests at a steady rate. Jobs come one after the other, in
+alternation: placed by Concerto (pods without requests), and by the real kube-scheduler at CPU requests. Writes
 build/compare-server.json after each run, and a table.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 from concerto.simulation.scheduling.evaluate import write_section
 from e2e.bench.__main__ import machine
 from e2e.compare.latency import ALONE, ServerRun, answers_between, goal, table
+from e2e.compare.load_process import running_load
 from e2e.compare.measure import Bench
 from e2e.compare.workloads import CONCERTO, WORKLOADS, Workload
 from e2e.testbed import REPOSITORY
@@ -73,24 +73,11 @@ class Server:
     request: str
 
     @contextmanager
-    def asked(self, lines: list[str], per_second: float = 40.0) -> Iterator[None]:
-        """Ask it at a steady rate meanwhile; at the end, add what http_load has printed to ``lines``.
-
-        The requests come from the node's network. They are computed outside of the node's cgroup.
-        """
-        assert self.node.init is not None, "its node runs"
-        command = ["nsenter", "-t", str(self.node.init), "-n", "--", sys.executable, "-m", "e2e.compare.http_load"]
+    def under_load(self, lines: list[str], per_second: float = 40.0) -> Iterator[None]:
+        """Send requests at a steady rate; ``lines`` gets what http_load prints: see `running_load`."""
         arguments = [self.address, str(_PORT), "--per-second", str(per_second)]
-        load = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-        assert load.stdout is not None, "a pipe"
-        try:
-            load.stdout.readline()  # it begins
+        with running_load(self.node, "e2e.compare.http_load", arguments, lines):
             yield
-        finally:
-            load.terminate()
-            printed, _ = load.communicate()
-            lines += printed.splitlines()
-            lines += [""] if load.returncode == 0 else ["failed"]
 
 
 @contextmanager
@@ -112,10 +99,10 @@ class BesideServer:
 
     Attributes:
         bench: makes the Jobs' runs.
-        server: that is asked.
+        server: gets the requests.
         workload: of the Jobs.
         pods: of each Job.
-        alone_seconds: for which the server is asked without a Job.
+        alone_seconds: how long the server gets requests without a Job.
     """
 
     bench: Bench
@@ -125,10 +112,10 @@ class BesideServer:
     alone_seconds: float = 30.0
 
     def run(self, scheduler: str, number: int) -> tuple[ServerRun, Sequence[str]]:
-        """Ask the server alone, or beside a Job; also what went wrong in the Job's run."""
+        """Send the server requests, alone or beside a Job; also what went wrong in the Job's run."""
         lines: list[str] = []
         job_seconds, wrong, pods = None, list[str](), 0
-        with self.server.asked(lines):
+        with self.server.under_load(lines):
             began = time.time()
             if scheduler == ALONE:
                 time.sleep(self.alone_seconds)

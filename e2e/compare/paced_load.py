@@ -1,6 +1,6 @@
-"""Asks the ready pods of a service at a rate that changes: ``python -m e2e.compare.paced_load FILE PORT PHASES``.
+"""Sends requests to the ready pods of a service at a changing rate.
 
-FILE holds their addresses, a line each, and is read again when it changes. PHASES is SECONDS:FROM:TO,... in requests
+Run as ``python -m e2e.compare.paced_load FILE PORT PHASES``. FILE holds their addresses, a line each, and is read again when it changes. PHASES is SECONDS:FROM:TO,... in requests
 per second. As in http_load, a request is sent when it is due, and its time counts from then. Runs until SIGTERM; the
 last rate goes on. At its end it prints a line for each request: when it was due, and its milliseconds, or ``-``.
 """
@@ -47,7 +47,7 @@ def parse_phases(text: str) -> list[Phase]:
 
 
 def rate_at(phases: list[Phase], seconds: float) -> float:
-    """Requests per second, so many seconds after the begin; never none at all."""
+    """Requests per second at that time after the beginning; at least `_MIN_RATE`."""
     for phase in phases:
         if seconds < phase.seconds:
             return max(phase.first + (phase.last - phase.first) * seconds / phase.seconds, _MIN_RATE)

@@ -1,6 +1,6 @@
 """Which pods have to go so that a pod fits, by the documentation alone, node by node and pod by pod.
 
-Slow and plain on purpose, and without any code of Concerto: it judges whom Concerto and kube-scheduler evict.
+Slow and plain on purpose, and without any code of Concerto: it checks the evictions of Concerto and kube-scheduler.
 Source: kubernetes.io, "Pod Priority and Preemption"; kube-scheduler's ``pickOneNodeForPreemption``.
 """
 
