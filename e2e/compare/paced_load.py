@@ -1,8 +1,9 @@
 """Sends requests to the ready pods of a service at a changing rate.
 
-Run as ``python -m e2e.compare.paced_load FILE PORT PHASES``. FILE holds their addresses, a line each, and is read again when it changes. PHASES is SECONDS:FROM:TO,... in requests
-per second. As in http_load, a request is sent when it is due, and its time counts from then. Runs until SIGTERM; the
-last rate goes on. At its end it prints a line for each request: when it was due, and its milliseconds, or ``-``.
+Run as ``python -m e2e.compare.paced_load FILE PORT PHASES``. FILE holds the pods' addresses, a line each, and is read
+again when it changes. PHASES is SECONDS:FROM:TO,... in requests per second. As in http_load, a request is sent when it
+is due, and its time counts from then. The program runs until SIGTERM, from the last phase on at its last rate. At its
+end it prints a line for each request: when it was due, and its milliseconds, or ``-``.
 """
 
 from __future__ import annotations

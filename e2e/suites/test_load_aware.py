@@ -218,7 +218,7 @@ def healthy(operator: Process) -> bool:
         return False
 
 
-def test_every_score_has_a_say_and_the_event_says_what_each_gave(concerto_cluster, operator, measured, namespace):
+def test_every_score_counts_and_the_event_shows_what_each_gave(concerto_cluster, operator, measured, namespace):
     said = place(concerto_cluster, namespace, "every", "every-score")
     best = said.split("Best nodes: ")[1].split("; ")
     assert len(best) == 3

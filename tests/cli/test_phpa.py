@@ -116,7 +116,7 @@ def test_what_is_unknown_has_no_number(status, want):
     assert row(explain_phpa(obj, NOW), want[0]).split()[: len(want)] == want
 
 
-def test_an_object_that_nothing_was_decided_on_says_what_to_look_at():
+def test_an_object_without_a_decision_shows_what_to_check():
     obj = web()
     del obj["status"]
     assert "is the autoscaler running" in explain_phpa(obj, NOW)

@@ -1,4 +1,4 @@
-"""Pods of random clusters that the real kube-scheduler makes room for, and whom it evicts."""
+"""Pods of random clusters for which the real kube-scheduler makes room, and the pods that it evicts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class LivePreemption:
     """One scenario in the API server.
 
     Args:
-        session: the way to it.
-        kube: who places and evicts.
+        session: connection to it.
+        kube: kube-scheduler, which places and evicts.
         log: of kube-scheduler.
         found: the scenario.
 

@@ -16,7 +16,7 @@ from e2e.testbed.placement.scenarios import RandomStorage, Scenario, resize_stat
 
 PRIORITIES: dict[str, int] = {"placeholder": -1000, "low": 10, "middle": 20, "high": 1000, "top": 2000}
 """PriorityClasses of all scenarios; pods without one have priority 0."""
-NEVER = "polite"
+NEVER = "never-preempts"
 """A PriorityClass of high priority, whose pods evict nobody."""
 _OF_RUNNING = ("", "placeholder", "low", "low", "middle", "high")
 _OF_ASKING = ("low", "middle", "high", "high", "top")

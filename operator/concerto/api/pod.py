@@ -60,7 +60,7 @@ class PodView:
         volumes: its volumes that matter for where it can run.
         mirror: whether it stands for a static pod, which its kubelet runs on, and shows again, if it is deleted.
         group: name of its PodGroup, in its namespace (``spec.schedulingGroup.podGroupName``); empty without one.
-        start_fails: whether none of its containers has ever run, and one can't be made (image pull back-off).
+        start_fails: whether none of its containers has ever run, and one can't be created (ImagePullBackOff).
         uses_nothing: whether it does not count because its start has failed for long (``UnstartedPods``).
     """
 

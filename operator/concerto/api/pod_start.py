@@ -1,4 +1,4 @@
-"""Whether the containers of a pod that is bound can't be started, as its kubelet reports it."""
+"""Whether kubelet reports that it can't start the containers of a bound pod."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _FAILURES = frozenset(
         "CreateContainerError",
     }
 )  # fmt: skip
-"""Reasons for which a container waits that can't be made. Source: docs/references.md, "Reservation ledger"."""
+"""Reasons of waiting containers that can't be created. Source: docs/references.md, "Reservation ledger"."""
 
 
 def start_fails(status: Raw) -> bool:
-    """Whether a container of the pod with this status can't be made, and none of its containers has ever run.
+    """Whether a container of the pod can't be created, and none of its containers has ever run.
 
-    A container that is being made, whose image is being pulled for instance, has not failed.
+    A container that is still being created, for example while its image is pulled, has not failed.
     """
     if (status.get("phase") or "Pending") != "Pending":
         return False

@@ -35,7 +35,7 @@ class PodGroup:
         priority: of the group, which its pods have to share; None where nothing has set it.
         unsupported: the fields that Concerto does not evaluate.
         scheduled: status, reason and message of the condition ``PodGroupInitiallyScheduled``; empty without it.
-        disrupted_as_a_whole: whether all of its pods are evicted if one is (``disruptionMode`` ``all``).
+        disrupted_as_a_whole: whether all of its pods are evicted together (``disruptionMode: {all: {}}``).
     """
 
     namespace: str

@@ -184,10 +184,10 @@ class Assignment:
 
 
 def _text(raw: Mapping[str, Any], key: str) -> str:
-    """What identifies an object is looked up by: anything but a text would fail only there."""
+    """The value of a key. One that is not a string would otherwise fail only where it is looked up."""
     text = raw[key]
     if not isinstance(text, str):
-        raise ValueError(f"{key} is {text!r} and not a text")
+        raise ValueError(f"{key} {text!r} is not a string")
     return text
 
 

@@ -63,7 +63,7 @@ class SubspaceStatus:
             Exception: it cannot be read.
         """
         if not all(isinstance(resource, str) for resource in status["resources"]):
-            raise ValueError("status.resources has an item that is not a name")
+            raise ValueError("status.resources has an item that is not a string")
         return cls(
             observed_at=parse_timestamp(status["observedAt"]),
             observed_generation=status.get("observedGeneration", 0),

@@ -26,9 +26,9 @@ def parse_timestamp(text: str) -> float:
 
 
 def read_timestamp(text: str | None, unreadable: _T) -> float | _T:
-    """Seconds; ``unreadable`` for what is no text, or what Python cannot represent, such as the year 10000.
+    """Seconds since the epoch; ``unreadable`` if the value is not a timestamp that Python can represent.
 
-    Kubernetes accepts such years, and people may write conditions.
+    The year 10000 is none, although Kubernetes accepts it. Conditions may be written by people.
     """
     try:
         return unreadable if text is None else parse_timestamp(text)

@@ -44,7 +44,7 @@ class Forecasts:
     Attributes:
         expected: demand within the horizon, in replicas; NaN during warm-up.
         upper: the same with the margin for past errors; part of it may use the room above the target.
-        expected_before: what the sample before the newest led to expect; NaN where that is not known.
+        expected_before: the highest demand as forecast one sample earlier; NaN where it is not known.
         model: index into ``names``.
         names: candidates, e.g. ``Linear``.
         warm: enough samples were there.
@@ -215,7 +215,7 @@ def _best(basis: _Basis, candidates: Sequence[_Candidate], plausible: Floats) ->
 
 
 def _before(past: Floats, samples: int = 4) -> Floats:
-    """The last forecast before the newest sample, of so many samples; NaN where there was none."""
+    """The last forecast made before the newest sample, within the last ``samples``; NaN where there was none."""
     found = np.full(len(past), np.nan)
     for back in range(2, min(samples + 1, past.shape[1]) + 1):
         found = np.where(np.isnan(found), past[:, -back], found)

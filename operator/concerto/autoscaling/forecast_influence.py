@@ -37,8 +37,8 @@ class ActionSettings:
         rise_room: what is unlikely may use up some of the room that the target leaves: tolerances above the target that
             are borne where demand is as high as the forecast's upper end, before replicas rise ...
         min_rise: ... and tolerances by which demand must exceed the present replicas for a rise ...
-        min_rise_before: ... and by which it must have done so by the sample before the newest: one reading that is off
-            is not worth a rescale.
+        min_rise_before: ... and by which the forecast one sample earlier must have exceeded them, because one wrong
+            reading must not cause a rescale.
         hold_room: tolerances above the target that are borne in the same case, before replicas are released.
         min_drop: replicas that are released before the window is over, as a share of the present ones, at least: a
             rescale that was wrong costs a start-up.
@@ -102,7 +102,7 @@ class ForecastResult:
         under_percent: share of the error that was too low.
         persistence_percent: error of the assumption that nothing changes.
         samples: forecasts that were tested.
-        expected_before: what the sample before the newest led to expect; None where that is not known.
+        expected_before: expected demand as forecast one sample earlier; None if it is not known.
     """
 
     reason: str
@@ -124,8 +124,8 @@ class ForecastResult:
     def floor(self, bounds: Bounds, current: int, action: ActionSettings, *, replaces: bool) -> Floor | None:
         """Replicas for the expected load, and for the upper end within ``rise_room``; None unless it is active.
 
-        A need that is too near to the present replicas changes nothing, as for metrics, nor does one that the newest
-        sample alone asks for.
+        A need that is too near to the present replicas changes nothing, as for metrics. Neither does one that only the
+        newest sample shows.
         """
         if not self.is_active or self.upper is None or self.expected is None:
             return None

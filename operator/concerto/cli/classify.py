@@ -31,7 +31,7 @@ from concerto.pinning.topology import TopologyIndex, bits
 _CONFIGURATIONS = ("vanilla", "packed", "spread")
 _SHOWN = Decimal("0.01")
 _FEW_REPETITIONS = 3
-"""Fewer say nothing of how sure a class is."""
+"""With fewer repetitions, their agreement is not printed."""
 _MOST_DIGITS = 12
 """Before or after the point of a time: quotients of such times are exact enough."""
 
@@ -147,7 +147,7 @@ def describe_machine(cpuinfo: Path, index: TopologyIndex) -> str:
 
 
 def agreement(times: list[tuple[Decimal, ...]], workload: str, kind: Class, threshold: Decimal) -> str:
-    """How many repetitions give the class by themselves, which says how sure it is; empty below three of them."""
+    """How many single repetitions give the same class, as text; empty with fewer than `_FEW_REPETITIONS`."""
     if len(times) < _FEW_REPETITIONS:
         return ""
     same = sum(classify(slowdowns([each], workload), threshold) == kind for each in times)

@@ -244,7 +244,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
 
 
 def plan_parts(replica: Replica, settings: OperatorSettings) -> tuple[Plan, LeaderElection]:
-    """The parts of the controllers that the settings name, and the election that says when they may write."""
+    """The parts of the controllers that the settings name, and the leader election that permits their writes."""
     plan = Plan(replica)
     candidate = Candidate(settings.namespace, settings.lease_name, replica.identity, replica.owners)
     election = LeaderElection(replica.session, candidate, settings.lease, on_lost=replica.on_lost)

@@ -79,8 +79,8 @@ class Session:
     Attributes:
         config: which API server.
         settings: timeouts and retries.
-        field_manager: names who writes: sent as ``fieldManager`` with each POST and with each strategic merge patch, by
-            which statuses of others' objects are written. Admission policies see it.
+        field_manager: sent as ``fieldManager`` with each POST, and with each strategic merge patch: these write the
+            statuses of pods and PodGroups. Admission policies can read it.
     """
 
     def __init__(self, config: ClusterConfig, settings: SessionSettings, transport: Transport) -> None:

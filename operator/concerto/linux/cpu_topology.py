@@ -180,7 +180,7 @@ def read_kubelet(state: Path, config: Path, reserved: frozenset[int] | None = No
     Args:
         state: its ``cpu_manager_state``; absent before kubelet's first start.
         config: its KubeletConfiguration; absent where it is configured by flags alone.
-        reserved: CPUs that it reserves by name, where it has said so itself; None: its configuration is read for them.
+        reserved: its ``reservedSystemCPUs``, if it has answered; None: they are read from its configuration file.
     """
     problems: list[str] = []
     exclusive: frozenset[int] = frozenset()

@@ -115,7 +115,7 @@ async def test_nobody_is_evicted_if_the_whole_gang_would_not_fit():
         assert it.message() == "preemption: the eviction of pods of lower priority would not let the PodGroup fit."
 
 
-async def test_a_search_that_takes_too_long_says_so():
+async def test_a_search_that_takes_too_long_is_reported():
     async with preempting(max_search_seconds=0.0) as it:
         it.fails()
         await eventually(lambda: it.attempts("not_found"))
@@ -180,7 +180,7 @@ async def test_pods_that_are_being_bound_keep_their_nomination():
         assert (len(it.nominated()), len(it.server.seen)) == (2, 6)
 
 
-async def test_pods_that_preempt_nobody_are_told_so_without_a_search():
+async def test_pods_that_never_preempt_get_the_reason_without_a_search():
     async with preempting() as it:
         for name, spec in PODS.items():
             it.gone(raw_member(name, **spec))

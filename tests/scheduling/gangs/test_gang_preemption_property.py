@@ -1,4 +1,4 @@
-"""Random clusters: whom a gang evicts is of lower priority, makes room for all of it, and none of them is needless."""
+"""Random clusters: a gang's victims have a lower priority, make room for all of it, and all of them are needed."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -38,7 +38,7 @@ class ForecastMetrics:
     """Load, replicas and forecast of each object, and how often targets were scaled."""
 
     def __init__(self, registry: CollectorRegistry, max_objects: int = 500) -> None:
-        """``max_objects``: as many objects have series; those that come later have none until one of them goes."""
+        """At most ``max_objects`` objects have series. Another one gets series once one of these is forgotten."""
         self._max_objects = max_objects
         self._shown: set[tuple[str, str]] = set()
         self._left_out: set[tuple[str, str]] = set()
@@ -67,7 +67,7 @@ class ForecastMetrics:
         replicas: int,
         desired: int,
     ) -> None:
-        """Set the series of one object; what is not known has none.
+        """Set the series of one object. A value that is not known has no series.
 
         Args:
             key: namespace and name.

@@ -85,7 +85,7 @@ class KindsFeed:
     async def run(self) -> None:
         """Hand over what arrives until cancelled: at once, unless the last look was a moment ago.
 
-        Pods of a kind that nobody knew wait for what the first of them shows.
+        Pods of a kind that was never measured wait for the measurements of its first ones.
         """
         while True:
             await self._arrived.wait()

@@ -86,7 +86,7 @@ class Scheduler:
             await parts.load.below_limit.wait()
             now = self._context.clock()
             if parts.cluster.pod_groups.held_room.is_overdue(now):
-                parts.pending.requeue(_ROOM)  # pods that were kept from that room may be all that waits
+                parts.pending.requeue(_ROOM)  # maybe only pods wait that did not get this room
             heads = parts.pending.queue.heads(now, resume=out_of_time)
             first, of_postponed = next(heads, None), parts.pending.queue.get(postponed)
             if first is None and of_postponed is None:

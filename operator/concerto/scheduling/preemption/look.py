@@ -27,7 +27,8 @@ class NodeLook:
         cluster: the cluster.
         profile: their profile.
         now: seconds since the epoch.
-        refusing: nodes that refuse the pods whatever leaves them: the filters that do are asked there, too.
+        refusing: nodes that refuse the pods whichever pods are evicted; filters whose answers no eviction changes are
+            called for these, too.
     """
 
     cluster: ClusterState

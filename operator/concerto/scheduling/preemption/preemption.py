@@ -30,7 +30,7 @@ For such a node that it is nominated for it waits longer: room was made for it t
 
 
 _MAX_REFUSING = 100
-"""Of so many nodes that are no candidates the reasons are looked for; of more, it is only said that they are none."""
+"""For so many nodes that are no candidates the reasons are computed; the others count as `NOT_HELPFUL`."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _not_found(nodes: int, reasons: Counter[str]) -> str:
 
 
 def _may_be_mended(filters: Prepared, rows: Ints, measured_capacity: PreemptionPolicy) -> Bools:
-    """Of these rows, those on which pods may be evicted for what they lack: not for measured capacity by ``Never``."""
+    """Of these rows, those on which pods may be evicted; with ``Never``, not those that lack measured capacity."""
     may: Bools = np.ones(len(rows), dtype=np.bool_)
     for plugin, state in filters:
         if plugin.by_measurement and measured_capacity == "Never":

@@ -24,8 +24,7 @@ class CandidateSearch:
     Args:
         nodes: that may have pods to evict, in the order in which they are looked at.
         look: looks at one node, on which others may have been nominated since it was last asked.
-        refusing: nodes that are no candidates; they are looked at last and for the reasons alone, if there is no
-            candidate.
+        refusing: nodes that are no candidates. If there is no candidate, they are looked at for their reasons.
     """
 
     def __init__(self, nodes: Iterable[str], look: Look, refusing: Iterable[str] = ()) -> None:

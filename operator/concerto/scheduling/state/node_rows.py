@@ -35,7 +35,7 @@ class NodeRows:
         """The name's row; a name that has none gets one.
 
         Raises:
-            TypeError: it is not a text. One such name would keep all names from being put in order.
+            TypeError: it is not a string. With one such name, no names could be sorted.
         """
         row = self.row_of.get(name)
         return self._add(name) if row is None else row

@@ -30,7 +30,7 @@ class _State:
         disks: the pod's, by what identifies them: two pods may have a thousand each.
         conflicts: by row, disks of pods there that the node cannot have beside the pod's.
         claims: the pod's claims that only one pod may use.
-        users: how many other pods use them, added up.
+        users: how many other pods use each of them, summed.
         refusal: why the pod can go nowhere; empty if it can.
     """
 
