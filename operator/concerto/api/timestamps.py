@@ -28,7 +28,7 @@ def parse_timestamp(text: str) -> float:
 def read_timestamp(text: str | None, unreadable: _T) -> float | _T:
     """Seconds since the epoch; ``unreadable`` if the value is not a timestamp that Python can represent.
 
-    The year 10000 is none, although Kubernetes accepts it. Conditions may be written by people.
+    Kubernetes accepts the year 10000, which Python can't represent. Conditions may be written by people.
     """
     try:
         return unreadable if text is None else parse_timestamp(text)
