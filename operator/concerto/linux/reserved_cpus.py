@@ -1,8 +1,7 @@
 """CPUs that kubelet reserves: the ones that its configuration names, and as many as its Node has not allocatable.
 
-A Node shows what its kubelet uses, wherever the settings come from: a file, a drop-in folder or flags. Kubelet's
-configz would name the CPUs themselves, but the API server serves it only to those who may get ``nodes/proxy``, which
-is enough to run commands in every pod of the node.
+This is used unless kubelet names its ``reservedSystemCPUs`` at ``/configz``. A Node shows how many CPUs its kubelet
+reserves, wherever the settings come from: a file, a drop-in folder or flags. It does not show which ones.
 """
 
 from __future__ import annotations
