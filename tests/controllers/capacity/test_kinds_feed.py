@@ -6,6 +6,7 @@ import asyncio
 
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
+from concerto.controllers.capacity import kinds_feed
 from concerto.controllers.capacity.kinds_feed import KindsFeed
 from support.scheduling_builders import cluster_state, node, pod
 
@@ -50,7 +51,8 @@ def test_what_agents_measured_is_what_pods_cost_from_then_on():
     assert len(changes) == 1
 
 
-async def test_what_arrives_is_handed_over_at_once_and_not_with_the_next_look():
+async def test_what_arrives_is_handed_over_at_once_and_not_with_the_next_look(monkeypatch):
+    monkeypatch.setattr(kinds_feed, "INTERVAL_SECONDS", 1000.0)
     cluster, feed, _ = fed()
     task = asyncio.create_task(feed.run())
     await turn_of_the_loop()

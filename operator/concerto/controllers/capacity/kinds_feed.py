@@ -16,7 +16,7 @@ from concerto.scheduling.state.cluster import ClusterState
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
-"""Shortest time between two looks at what agents have published: each costs the event loop some milliseconds."""
+"""Shortest time between two updates by what agents have published: each blocks the event loop for milliseconds."""
 _NODES_A_LOOK = 250
 """Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next."""
 _UNKNOWN_CORES = 1024.0
@@ -83,7 +83,7 @@ class KindsFeed:
         return {} if status is None else from_entries(status.kinds[:MAX_ENTRIES])
 
     async def run(self) -> None:
-        """Hand over what arrives until cancelled: at once, unless the last look was a moment ago.
+        """Hand over what arrives until cancelled: at once, or `INTERVAL_SECONDS` after the last time.
 
         Pods of a kind that was never measured wait for the measurements of its first ones.
         """
