@@ -65,7 +65,7 @@ class Planned:
 
     @property
     def key(self) -> tuple[str, int, str, int]:
-        """What tells its run from the others."""
+        """What identifies its run."""
         return self.workload.name, self.pods, self.scheduler, self.round
 
 

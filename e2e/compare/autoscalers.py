@@ -132,7 +132,7 @@ class Service:
     Attributes:
         name: of the Deployment.
         addresses: file that its load reads.
-        seen: looks at it: seconds since the epoch, replicas, and those ready.
+        seen: observations of it: seconds since the epoch, replicas, and those ready.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Service:
 
 
 def look(cluster: Cluster, twins: Iterable[Service]) -> None:
-    """Look at all twins with one command: kubectl takes CPU that the pods would have."""
+    """Observe all twins with one command: kubectl takes CPU from the pods."""
     objects = cluster.get("deployments,pods", "-n", NAMESPACE)["items"]
     for twin in twins:
         twin.note(objects)
@@ -207,9 +207,9 @@ def one_round(
 
 
 def _during(seen: Sequence[tuple[float, int, int]], begin: float, end: float) -> list[tuple[float, int, int]]:
-    """The looks between two times, and the last one before."""
-    earlier = [look for look in seen if look[0] < begin]
-    return earlier[-1:] + [look for look in seen if begin <= look[0] < end]
+    """The observations between two times, and the last one before."""
+    earlier = [each for each in seen if each[0] < begin]
+    return earlier[-1:] + [each for each in seen if begin <= each[0] < end]
 
 
 def measure(chosen: argparse.Namespace, runs: list[ScaledRun]) -> list[str]:

@@ -23,8 +23,8 @@ class ScaledRun(Stored):
         round: 1, 2, ...
         startup_seconds: delay of its pods' readiness.
         seconds: length of the turn.
-        requests: of each request of the turn, seconds after the begin of the turn, and milliseconds; -1: not answered.
-        replicas: of each look at the Deployment, seconds after the begin of the turn, replicas, and those ready.
+        requests: of each request of the turn: seconds after its beginning, and milliseconds; -1: not answered.
+        replicas: of each observation: seconds after the beginning of the turn, replicas, and those ready.
     """
 
     autoscaler: str

@@ -89,7 +89,7 @@ class KubeScheduler:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the pods meanwhile; nothing can be asked without."""
+        """Watch the pods meanwhile, as `ask` needs it."""
         task = asyncio.create_task(self._pods.run())
         try:
             yield

@@ -106,7 +106,7 @@ class RandomPod:
         self.body = make_object("v1", "Pod", name, labels=labels, metadata=metadata, spec=self.spec)
 
     def ask(self, features: int | None = None, *, running: bool = False) -> None:
-        """Give it a number of things to ask for; a pod that runs asks its node for nothing."""
+        """Add a number of requirements; a running pod gets none that its node has to meet."""
         rng = self._rng
         ways = [
             self._request, self._request, self._request_as_a_whole, self._start, self._use_ports,
@@ -127,7 +127,7 @@ class RandomPod:
                 self.spec["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
 
     def ask_for(self, what: str) -> None:
-        """Give it one thing to ask for: ports, company, distance, spread, nodes or taints."""
+        """Add one requirement: ports, company, distance, spread, nodes or taints."""
         ways = {
             "ports": self._use_ports,
             "company": self._attract,

@@ -198,7 +198,7 @@ class PluginDefaults:
         return NO_ROWS
 
     def ignores_alike(self, state: Any) -> bool:
-        """With another reach, a plugin looks at its own row alone."""
+        """Only the answers of plugins with reach DOMAIN depend on other rows."""
         return self.reach is not Reach.DOMAIN
 
 

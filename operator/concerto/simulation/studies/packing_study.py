@@ -57,7 +57,7 @@ class PackingSettings:
         minutes: that are simulated; figures are of those after ``warm_up``.
         warm_up: minutes until lives and placements have settled.
         longest_life: of a pod, minutes.
-        window: minutes over which the provider's means are. 0: it knows what pods use now, as no provider does.
+        window: minutes over which the provider's means are. 0: the pods' present use, which no real provider has.
         begins_full: whether as many pods as there are on the average wait at the beginning. Else the cluster is empty
             then, and its load grows.
     """

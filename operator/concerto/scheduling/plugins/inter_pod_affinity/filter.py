@@ -96,7 +96,7 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         return codes
 
     def ignores_alike(self, state: RequiredTerms) -> bool:
-        """Without terms, a pod changes nothing for its like."""
+        """Without terms, a pod changes nothing for pods with the same signature."""
         return state.required is None and not state.refused
 
     def count_pod(self, state: RequiredTerms, pod: PodView, row: int, sign: int) -> Ints:

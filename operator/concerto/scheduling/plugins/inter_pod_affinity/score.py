@@ -78,7 +78,7 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
         return normalised
 
     def ignores_alike(self, state: Preferences) -> bool:
-        """Without terms, a pod changes nothing for its like."""
+        """Without terms, a pod changes nothing for pods with the same signature."""
         return not (state.own or state.pod.shape.affinity)
 
     def count_pod(self, state: Preferences, pod: PodView, row: int, sign: int) -> Ints:
