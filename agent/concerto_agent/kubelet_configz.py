@@ -69,23 +69,24 @@ class KubeletConfigz:
             node: the Node, as the API server has it.
         """
         file, problem, before = self._file(), "", self._answer
-        self._answer = None
+        answer: tuple[frozenset[int], bytes | None] | None = None
         try:
             settings = (await self._get(node))["kubeletconfig"]
-            self._answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
-            if before is None or before[0] != self._answer[0]:
-                log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(self._answer[0]) or "none")
+            answer = parse_cpu_list(settings.get("reservedSystemCPUs") or ""), file
+            if before is None or before[0] != answer[0]:
+                log.info("kubelet's reservedSystemCPUs: %s", format_cpu_list(answer[0]) or "none")
         except (KubeError, OSError) as error:
             problem = str(error)
-        except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             problem = f"unexpected answer or Node ({type(error).__name__}: {error})"
+        self._answer = answer  # the last one counts during the request, so that its CPUs stay reserved
         if problem and problem != self._last_problem:
             log.warning("kubelet's /configz can't be read, so its file and the Node are used: %s", problem)
         self._last_problem = problem
 
     async def _get(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
         status = node["status"]
-        address = next(str(each["address"]) for each in status["addresses"] if each["type"] == "InternalIP")
+        address = {each["type"]: str(each["address"]) for each in reversed(status["addresses"])}["InternalIP"]
         port = int(status["daemonEndpoints"]["kubeletEndpoint"]["Port"])
         config = replace(
             self._config,

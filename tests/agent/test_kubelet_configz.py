@@ -105,6 +105,6 @@ async def test_an_answer_counts_until_kubelets_file_changes_or_kubelet_does_not_
         assert made.reserved() is None
         await made.refresh(node)
         assert made.reserved() == {4}
-    for gone in (node, {"status": {}}):
+    for gone in (node, {"status": {}}, {"status": {"addresses": [{"type": "Hostname", "address": NODE}]}}):
         await made.refresh(gone)
         assert made.reserved() is None
