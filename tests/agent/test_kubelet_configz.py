@@ -108,3 +108,18 @@ async def test_an_answer_counts_until_kubelets_file_changes_or_kubelet_does_not_
     for gone in (node, {"status": {}}, {"status": {"addresses": [{"type": "Hostname", "address": NODE}]}}):
         await made.refresh(gone)
         assert made.reserved() is None
+
+
+async def test_while_kubelet_is_asked_again_its_last_answer_counts(tmp_path):
+    certificate = make_certificate(tmp_path, NODE)
+    made = configz(tmp_path, certificate)
+    meanwhile = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        meanwhile.append(made.reserved())
+        return await says(200, {"kubeletconfig": {"reservedSystemCPUs": "4"}})(request)
+
+    async with kubelet(certificate, answer) as (node, _):
+        await made.refresh(node)
+        await made.refresh(node)
+    assert meanwhile == [None, {4}]
