@@ -69,11 +69,11 @@ class GangPreemption:
 
     def is_hopeless_where_nominated(self) -> bool:
         """Whether one of the nodes that its pods are nominated for would take none of them whatever pods left it."""
-        cluster = self._asked.cluster
-        nodes = {node for pod in self._asked.gang.members if (node := cluster.nominations.node_of(pod.uid))}
+        cluster = self._queries.cluster
+        nodes = {node for pod in self._queries.gang.members if (node := cluster.nominations.node_of(pod.uid))}
         if not nodes:
             return False
-        may_help, rows = _rows_that_may_help(self._asked, lambda: False), [cluster.row_of.get(node) for node in nodes]
+        may_help, rows = _rows_that_may_help(self._queries, lambda: False), [cluster.row_of.get(node) for node in nodes]
         return any(row is None or not may_help[row] for row in rows)
 
     def find(self, limit: int, is_out_of_time: Callable[[], bool]) -> RoomForGang | None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from concerto.api.pod import PodView
 
 START_SECONDS = 120.0
-"""How long a pod whose start fails keeps its measured units, from when the failure is first seen. Kubelet pulls an image
-again after 10, 20 and 40 s, so a registry that fails for a moment costs a pod nothing."""
+"""How long a pod whose start fails keeps its measured units, from when the failure is first seen. Kubelet pulls an
+image again after 10, 20 and 40 s, so a registry that fails for a moment costs a pod nothing."""
 
 
 class UnstartedPods:
