@@ -355,7 +355,7 @@ class NodeLoads:
     def set_waiting(self, cores: float, rows: Rows = slice(None)) -> None:
         """Note what all waiting pods take together; it counts until the next call.
 
-        The last pods of a Job may fill nodes a little beyond their head room, or the Job would take a pod's life longer.
+        The last pods of a Job may fill nodes a little beyond their head room: else it would take a pod's life longer.
         What nodes are over already is taken off, so that pods of a steady stream are not all placed so.
 
         Args:
