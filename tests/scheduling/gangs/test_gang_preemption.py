@@ -9,7 +9,7 @@ from concerto.api.schedulingprofile import PreemptionSettings, WorkloadAwareSett
 from concerto.scheduling.gangs.gang import gang_of
 from concerto.scheduling.gangs.preemption import GangPreemption, OutOfTime
 from support.cluster_contents import state_of
-from support.gang_builders import add, group, members
+from support.gang_builders import add, group, member, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 from support.topologies import machine
 
@@ -50,6 +50,15 @@ def test_free_room_is_taken_first():
     cluster = full("a", "b", count=3)
     add(cluster, group("g", 3), *members(3, requests=ONE_CPU, **HIGH))
     assert len(room(cluster).victims.pods) == 1
+
+
+def test_pods_that_refuse_some_of_its_pods_by_their_labels_are_evicted_too():
+    cluster = cluster_state([node("a")])
+    add(cluster, pod("apart", nodeName="a", labels={"app": "x"}, affinity=APART))
+    add(cluster, *(pod(f"full-{i}", nodeName="a", requests=ONE_CPU) for i in range(4)))
+    others = [member(f"g-{i}", labels={"app": app}, **HIGH) for i, app in enumerate("yyx")]
+    add(cluster, group("g", 3), *others)
+    assert victims(room(cluster)) == ["apart"]
 
 
 def test_nobody_is_evicted_if_the_whole_gang_would_not_fit():

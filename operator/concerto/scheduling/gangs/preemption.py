@@ -64,7 +64,9 @@ class GangPreemption:
         self, cluster: ClusterState, gang: Gang, profile: Profile, now: float, generator: np.random.Generator
     ) -> None:
         self.removable = 0
-        self._queries = _GangQueries(cluster, gang, profile, now)
+        # Labels make no difference once all pods are off that select by them, and do again when those are put back
+        alike = {pod.uid: (cluster.signatures.of(pod), pod.kind.key) for pod in gang.members}
+        self._queries = _GangQueries(cluster, gang, profile, now, alike)
         self._generator = generator
 
     def is_hopeless_where_nominated(self) -> bool:
@@ -118,6 +120,8 @@ class _GangQueries:
     gang: Gang
     profile: Profile
     now: float
+    alike: Mapping[str, Hashable]
+    """By UID of its pods, a key that is equal for those with equal queries."""
 
     def query(self, pod: PodView) -> Query:
         return query_for(self.cluster, pod, self.profile, self.now, self.request(pod))
@@ -125,13 +129,9 @@ class _GangQueries:
     def request(self, pod: PodView) -> Request:
         return request_of(self.cluster, pod, self.profile, self.now, starts_together=True)
 
-    def alike(self, pod: PodView) -> Hashable:
-        """A key that is equal for pods of the gang with equal queries."""
-        return self.cluster.signatures.of(pod), pod.kind.key
-
     def one_of_each(self) -> Collection[PodView]:
         """One pod of the gang for each `alike`."""
-        return {self.alike(pod): pod for pod in self.gang.members}.values()
+        return {self.alike[pod.uid]: pod for pod in self.gang.members}.values()
 
     def prepared(self, pod: PodView, reach: Callable[[Reach], bool]) -> Prepared:
         query = self.query(pod)
@@ -264,7 +264,7 @@ class _Trial:
         filters: dict[Hashable, Prepared] = {}
         checks: dict[tuple[int, Hashable], _Check] = {}
         for pod, row in placed:
-            alike = queries.alike(pod)
+            alike = queries.alike[pod.uid]
             if alike not in filters:
                 if self._is_out_of_time():
                     raise OutOfTime
