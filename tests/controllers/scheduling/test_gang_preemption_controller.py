@@ -248,10 +248,11 @@ async def test_a_gang_looks_elsewhere_where_a_node_of_its_victims_takes_no_pods_
 
 async def test_gangs_that_are_gone_take_no_turn():
     async with preempting() as it:
-        it.controller._waiting |= {("default", f"gone-{i}"): NOW for i in range(100)}
+        for i in range(100):
+            it.controller._waiting.add(("default", f"gone-{i}"))
         it.fails()
         await it.server.asked(2)
-        assert it.controller._waiting == {}
+        assert len(it.controller._waiting) == 0
         (searches,) = it.made.context.metrics.preemption_search_seconds.collect()
         assert next(sample.value for sample in searches.samples if sample.name.endswith("_count")) <= 1
 
@@ -264,9 +265,10 @@ async def test_gangs_of_one_priority_take_turns_and_those_of_lower_ones_have_the
             it.see(raw_member(f"{name}-0", name, priority=priority))
         keys = [("default", name) for name in ("low", "high", "other")]
         waiting = it.controller._waiting
-        waiting.update(zip(keys, (NOW, NOW + 2.0, NOW + 1.0)))
+        for key, seconds in zip(keys, (0.0, 2.0, 1.0)):
+            now[0] = NOW + seconds
+            waiting.add(key)
         now[0] = NOW + 3.0
-        assert it.controller._next_due() == keys[2]
+        assert waiting.next_due() == keys[2]
         now[0] = NOW + 10.0
-        assert it.controller._next_due() == keys[0]
-        waiting.clear()
+        assert waiting.next_due() == keys[0]

@@ -18,8 +18,8 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.controllers.scheduling.preemption import PRUNE_SECONDS
 from concerto.controllers.scheduling.preemption_writes import PreemptionTasks, PreemptionWrites, all_of
+from concerto.controllers.scheduling.turns import Turns, TurnSettings
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.gangs.gang import Gang, gang_of
@@ -36,7 +36,7 @@ _TOO_LONG = "preemption: looking for pods to evict for the whole PodGroup took t
 
 
 @dataclass(frozen=True)
-class GangPreemptionSettings:
+class GangPreemptionSettings(TurnSettings):
     """How pods to evict are searched for.
 
     Attributes:
@@ -44,22 +44,18 @@ class GangPreemptionSettings:
             as long again.
         limits: how many pods the first search for a gang may remove, how many the next one, and so on.
         rest: how long to wait after a search, as a multiple of its CPU time, so that searches do not block all else.
-        idle_seconds: how long to wait for the next search for a gang after one that found nothing; doubles each time.
-        max_idle_seconds: the doubling ends there.
         settle_seconds: how long after the end of its victims a gang waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
-        max_turn_seconds: gangs that have waited for so long for a search go before those of a higher priority.
+        max_idle_seconds: longer than for single pods, as a search for a gang blocks the event loop for longer.
     """
 
     max_search_seconds: float = 0.12
     limits: tuple[int, ...] = (250, 2000)
     rest: float = 10.0
-    idle_seconds: float = 1.0
-    max_idle_seconds: float = 60.0
     settle_seconds: float = 3.0
     max_settle_seconds: float = 300.0
-    max_turn_seconds: float = 10.0
+    max_idle_seconds: float = 60.0
 
 
 class GangPreemptionController:
@@ -72,13 +68,9 @@ class GangPreemptionController:
         self._cluster = parts.cluster
         self._settings = settings or GangPreemptionSettings()
         self._writes = PreemptionWrites(context, parts)
-        self._waiting: dict[GroupKey, float] = {}  # since when
-        self._pruned_at = -math.inf
-        self._not_before: dict[GroupKey, float] = {}
-        self._idle: dict[GroupKey, float] = {}  # the last wait after a search that found nothing
+        self._waiting: Turns[GroupKey] = Turns(self._settings, context.clock, self._priority, self._is_there)
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
         self._tasks = PreemptionTasks()
-        self._work = asyncio.Event()
         self._generator = np.random.default_rng()
 
     def note_failure(self, key: GroupKey, diagnosis: Diagnosis) -> None:
@@ -95,70 +87,25 @@ class GangPreemptionController:
             return
         outcome = outcome_without_search(self._cluster, gang.members[0], diagnosis)
         if outcome is None or _name(key) in self._making_room:
-            self._wait_for_turn(key)
-            self._work.set()
+            self._waiting.add(key)
         else:
             self._report(gang, outcome.message)
 
     async def run(self) -> None:
         """Search and evict until cancelled."""
         try:
-            while True:
-                self._forget_the_gone()
-                key = self._next_due()
-                if key is None:
-                    await self._wait()
-                    continue
-                del self._waiting[key]
-                try:
-                    await self._search(key)
-                except Exception:
-                    logger.exception("no pods to evict were found for a gang: this is a fault of Concerto")
-                await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
+            await self._waiting.serve(self._search, lambda: self._making_room.keep(self._waits))
         finally:
             self._tasks.cancel()
 
     # --- whose turn it is
 
-    def _wait_for_turn(self, key: GroupKey) -> None:
-        self._waiting.setdefault(key, self._context.clock())
-
-    def _next_due(self) -> GroupKey | None:
-        """The gang to search for now: one that has waited for too long, or that of the highest priority.
-
-        Of gangs with the same priority the one that has waited for longest.
-        """
-        now = self._context.clock()
-        since = {key: max(at, self._not_before.get(key, at)) for key, at in self._waiting.items()}
-        due = sorted((key for key in since if since[key] <= now), key=since.__getitem__)
-        if due and now - since[due[0]] >= self._settings.max_turn_seconds:
-            return due[0]
-        return max(due, key=self._priority, default=None)
-
-    def _forget_the_gone(self) -> None:
-        """A turn for each gang that has gone would keep those that wait from theirs."""
-        now, groups = self._context.clock(), self._cluster.pod_groups
-        if now - self._pruned_at >= PRUNE_SECONDS:
-            self._pruned_at = now
-            self._waiting = {key: at for key, at in self._waiting.items() if groups.members(key)}
-
     def _priority(self, key: GroupKey) -> int:
         pods = self._cluster.pod_groups.members(key).values()
         return max((pod.priority for pod in pods), default=0)
 
-    async def _wait(self) -> None:
-        self._work.clear()
-        groups, now = self._cluster.pod_groups, self._context.clock()
-        self._waiting = {key: at for key, at in self._waiting.items() if groups.members(key)}
-        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
-        self._idle = {key: wait for key, wait in self._idle.items() if groups.members(key)}
-        self._making_room.keep(self._waits)
-        times = [self._not_before.get(key, now) for key in self._waiting]
-        try:
-            async with asyncio.timeout(min(times) - now if times else None):
-                await self._work.wait()
-        except TimeoutError:
-            pass
+    def _is_there(self, key: GroupKey) -> bool:
+        return bool(self._cluster.pod_groups.members(key))
 
     def _waits(self, name: str) -> bool:
         """Whether a pod of the gang is without a node."""
@@ -209,13 +156,13 @@ class GangPreemptionController:
 
     def _may_preempt(self, gang: Gang, search: GangPreemption) -> bool:
         """Whether pods may be evicted for it now: not while it waits for the room of its last victims."""
-        now, key = self._context.clock(), gang.key
+        key = gang.key
         if hopeless := search.is_hopeless_where_nominated():
             self._making_room.end(_name(key))  # its victims may never end there, as on a node whose kubelet is away
-        left = self._making_room.seconds_left(_name(key), now, self._cluster.is_bound)
+        left = self._making_room.seconds_left(_name(key), self._context.clock(), self._cluster.is_bound)
         if 0.0 < left < math.inf:  # the end of each victim is a reason to look for nodes again, and to come here
-            self._not_before[key] = now + left
-            self._wait_for_turn(key)
+            self._waiting.rest(key, left)
+            self._waiting.add(key)
         if left:
             return False
         reasons = (why_not_eligible(self._cluster, pod, nominated_is_hopeless=hopeless) for pod in gang.members)
@@ -226,11 +173,9 @@ class GangPreemptionController:
         return not reason
 
     def _give_up(self, key: GroupKey, message: str) -> None:
-        settings, gang = self._settings, self._gang(key)
-        self._idle[key] = wait = min(2 * self._idle.get(key, settings.idle_seconds / 2), settings.max_idle_seconds)
-        self._not_before[key] = self._context.clock() + wait
+        self._waiting.rest(key, self._waiting.seconds_idle(key))
         self._context.metrics.preemption_attempts.labels("not_found").inc()
-        if gang is not None:
+        if (gang := self._gang(key)) is not None:
             self._report(gang, message)
             self._withdraw(gang.members)
 
@@ -244,7 +189,7 @@ class GangPreemptionController:
         victims = found.victims
         message = f"preemption: found a potential placement for podgroup, preempting {len(victims.pods)} victims."
         self._writes.report_found(gang.members, victims, message)
-        self._idle.pop(gang.key, None)
+        self._waiting.end_idle(gang.key)
         self._withdraw([pod for pod in gang.members if pod.uid not in found.nodes])
         for pod in gang.members:
             if pod.uid in found.nodes:

@@ -16,6 +16,7 @@ from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.controllers.scheduling.preemption_writes import PreemptionTasks, PreemptionWrites, all_of
+from concerto.controllers.scheduling.turns import Turns, TurnSettings
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
@@ -25,12 +26,9 @@ from concerto.scheduling.state.changes import Change
 
 logger = logging.getLogger(__name__)
 
-PRUNE_SECONDS = 1.0
-"""Between two looks for pods that wait for a search, and need none any more."""
-
 
 @dataclass(frozen=True)
-class PreemptionSettings:
+class PreemptionSettings(TurnSettings):
     """How pods to evict are searched for.
 
     Attributes:
@@ -38,22 +36,16 @@ class PreemptionSettings:
         max_search_seconds: CPU time of one search, after which it makes do with what it has found. Alike pods that
             have not had their turn after twice as long come again later.
         repeat_seconds: between two searches for alike pods.
-        idle_seconds: the same, after a search that has found nothing; doubles with each further one.
-        max_idle_seconds: the doubling ends there.
         settle_seconds: how long after the end of its victims a pod waits for the room that they left, before others
             are evicted for it; doubles with each time that it did not get it.
         max_settle_seconds: the doubling ends there.
-        max_turn_seconds: pods that have waited for so long for a search go before those of a higher priority.
     """
 
     slice_seconds: float = 0.03
     max_search_seconds: float = 1.0
     repeat_seconds: float = 0.1
-    idle_seconds: float = 1.0
-    max_idle_seconds: float = 4.0
     settle_seconds: float = 3.0
     max_settle_seconds: float = 300.0
-    max_turn_seconds: float = 10.0
 
 
 class PreemptionController:
@@ -67,14 +59,10 @@ class PreemptionController:
         self._settings = settings or PreemptionSettings()
         self._writes = PreemptionWrites(context, parts)
         self._waiting: dict[Hashable, dict[str, PodView]] = {}  # alike pods, by UID
-        self._waits_since: dict[Hashable, float] = {}
-        self._not_before: dict[Hashable, float] = {}
-        self._idle: dict[Hashable, float] = {}  # the last wait after a search that has found nothing
         self._making_room = MakingRoom(self._settings.settle_seconds, self._settings.max_settle_seconds)
-        self._pruned_at = -math.inf
         self._woken: set[str] = set()  # pods that are noted again when their wait is over
         self._tasks = PreemptionTasks()
-        self._work = asyncio.Event()
+        self._turns: Turns[Hashable] = Turns(self._settings, context.clock, self._priority, self._still_waits)
 
     def note_failure(self, pod: PodView, diagnosis: Diagnosis) -> None:
         """A cycle has found no node for the pod."""
@@ -88,72 +76,34 @@ class PreemptionController:
         """Pods to evict are to be searched for."""
         key = (pod.scheduler_name, pod.priority, self._cluster.signatures.of(pod))
         self._waiting.setdefault(key, {})[pod.uid] = pod
-        self._waits_since.setdefault(key, self._context.clock())
-        self._work.set()
+        self._turns.add(key)
 
     async def run(self) -> None:
         """Search and evict until cancelled."""
         try:
-            while True:
-                self._forget_the_placed()
-                key = self._next_due()
-                if key is None:
-                    await self._wait()
-                    continue
-                try:
-                    await self._search(key)
-                except Exception:
-                    logger.exception("no pods to evict were found for a pod: this is a fault of Concerto")
-                await asyncio.sleep(0)  # searches that end at once, one after another, would hold up all else
+            await self._turns.serve(lambda key: self._search(key), self._forget_room_that_is_not_needed)
         finally:
             self._tasks.cancel()
 
     # --- whose turn it is
 
-    def _next_due(self) -> Hashable | None:
-        """The alike pods that are to be looked at now: those that have waited for too long, or of the highest priority.
+    def _priority(self, key: Hashable) -> int:
+        return next(iter(self._waiting[key].values())).priority
 
-        Otherwise many different pods of a high priority that find nothing would keep all others from their turn.
-        """
-        now = self._context.clock()
-        due_since = {key: max(self._waits_since[key], self._not_before.get(key, 0.0)) for key in self._waiting}
-        due = [key for key, since in due_since.items() if since <= now]
-        if not due:
-            return None
-        longest = min(due, key=due_since.__getitem__)
-        if now - due_since[longest] >= self._settings.max_turn_seconds:
-            return longest
-        return max(due, key=lambda key: next(iter(self._waiting[key].values())).priority)
+    def _still_waits(self, key: Hashable) -> bool:
+        """Whether pods of the key have no node; forgets those that have one, or are gone."""
+        pods = {uid: pod for uid, pod in self._waiting.pop(key, {}).items() if self._is_without_node(uid)}
+        if pods:
+            self._waiting[key] = pods
+        return bool(pods)
 
-    def _forget_the_placed(self) -> None:
-        """A turn for each pod that has a node or is gone would keep those that wait from theirs."""
-        now = self._context.clock()
-        if now - self._pruned_at < PRUNE_SECONDS:
-            return
-        self._pruned_at = now
-        for key, pods in list(self._waiting.items()):
-            self._waiting[key] = {uid: pod for uid, pod in pods.items() if self._is_without_node(uid)}
-            if not self._waiting[key]:
-                del self._waiting[key], self._waits_since[key]
-
-    async def _wait(self) -> None:
-        self._work.clear()
+    def _forget_room_that_is_not_needed(self) -> None:
         self._making_room.keep(self._parts.pending.__contains__)
-        now = self._context.clock()
-        self._not_before = {key: at for key, at in self._not_before.items() if at > now}
-        self._idle = {key: wait for key, wait in self._idle.items() if key in self._not_before or key in self._waiting}
-        times = [self._not_before.get(key, now) for key in self._waiting]
-        try:
-            async with asyncio.timeout(min(times) - now if times else None):
-                await self._work.wait()
-        except TimeoutError:
-            pass
 
     # --- the search
 
     async def _search(self, key: Hashable) -> None:
         """Find pods to evict for alike pods, one after another."""
-        del self._waits_since[key]
         pods = [pod for pod in self._waiting.pop(key).values() if self._is_without_node(pod.uid)]
         profile = self._parts.profiles.get(pods[0].scheduler_name) if pods else None
         if profile is None:
@@ -169,7 +119,7 @@ class PreemptionController:
                     found |= await self._search_for(pod, search, spent)
                 await self._share_the_loop(spent)
         finally:
-            self._not_before[key] = self._context.clock() + max(self._rest(key, found), 2 * spent.total)
+            self._turns.rest(key, max(self._rest(key, found), 2 * spent.total))
             self._context.metrics.preemption_search_seconds.observe(spent.total)
 
     async def _search_for(self, pod: PodView, search: Preemption, spent: _CpuTime) -> bool:
@@ -186,16 +136,14 @@ class PreemptionController:
     def _put_back(self, key: Hashable, pods: Sequence[PodView]) -> None:
         """These have not had their turn; what was noted of them meanwhile is newer."""
         self._waiting[key] = {pod.uid: pod for pod in pods} | self._waiting.get(key, {})
-        self._waits_since.setdefault(key, self._context.clock())
+        self._turns.add(key)
 
     def _rest(self, key: Hashable, found: bool) -> float:
         """How long alike pods are not searched for again."""
-        settings = self._settings
         if found:
-            self._idle.pop(key, None)
-            return settings.repeat_seconds
-        self._idle[key] = wait = min(2 * self._idle.get(key, settings.idle_seconds / 2), settings.max_idle_seconds)
-        return wait
+            self._turns.end_idle(key)
+            return self._settings.repeat_seconds
+        return self._turns.seconds_idle(key)
 
     def _is_without_node(self, uid: str) -> bool:
         return uid in self._parts.pending and not self._cluster.is_placed(uid)

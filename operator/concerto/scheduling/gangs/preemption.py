@@ -24,7 +24,7 @@ from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import Request, query_for, request_of
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools
+from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.measured_capacity import MEASURED
 from concerto.scheduling.state.what_if import RowWhatIf
 
@@ -75,8 +75,8 @@ class GangPreemption:
         nodes = {node for pod in self._queries.gang.members if (node := cluster.nominations.node_of(pod.uid))}
         if not nodes:
             return False
-        may_help, rows = _rows_that_may_help(self._queries, lambda: False), [cluster.row_of.get(node) for node in nodes]
-        return any(row is None or not may_help[row] for row in rows)
+        rows = np.array([cluster.row_of[node] for node in nodes if node in cluster.row_of], dtype=np.int64)
+        return len(rows) < len(nodes) or not _may_help(self._queries, rows, lambda: False).all()
 
     def find(self, limit: int, is_out_of_time: Callable[[], bool]) -> RoomForGang | None:
         """The pods to evict and the gang's nodes; None if the gang does not fit without them, or fits already.
@@ -142,7 +142,7 @@ class _GangQueries:
 def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
     """The pods that may be evicted and their rows; those of the nodes with the lowest priorities come first."""
     cluster, priority = queries.cluster, queries.gang.members[0].priority
-    may_help = _rows_that_may_help(queries, is_out_of_time)
+    may_help = _may_help(queries, slice(0, cluster.size), is_out_of_time)
     rows = np.flatnonzero(may_help & (cluster.pods_on.lowest_priority[: cluster.size] < priority))
     by_row = {row: [pod for pod in cluster.pods_on.on(row) if pod.priority < priority] for row in rows.tolist()}
     order = sorted((max(pod.priority for pod in pods), len(pods), row) for row, pods in by_row.items())
@@ -151,18 +151,18 @@ def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> lis
     return [(pod, row) for pod, row in in_order if not pod.mirror and cluster.is_bound(pod.uid)]
 
 
-def _rows_that_may_help(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> Bools:
-    """Rows that take pods of the gang, apart from what evictions change and may be made for."""
-    cluster, every = queries.cluster, slice(0, queries.cluster.size)
-    may_help: Bools = np.zeros(cluster.size, dtype=np.bool_)
+def _may_help(queries: _GangQueries, rows: Rows, is_out_of_time: Callable[[], bool]) -> Bools:
+    """Which of the rows take pods of the gang, apart from what evictions change and may be made for."""
+    exists: Bools = queries.cluster.nodes.exists[rows]
+    may_help = np.zeros_like(exists)
     for pod in queries.one_of_each():
         if is_out_of_time():
             raise OutOfTime
-        passes: Bools = cluster.nodes.exists[every].copy()
+        passes = exists.copy()
         for plugin, state in queries.prepared(pod, lambda reach: reach is Reach.NOWHERE):
-            passes &= plugin.check(state, every) == 0
+            passes &= plugin.check(state, rows) == 0
         if queries.profile.settings.preemption.measured_capacity == "Never":
-            passes &= queries.query(pod).basis[every] != MEASURED
+            passes &= queries.query(pod).basis[rows] != MEASURED
         may_help |= passes
     return may_help
 
