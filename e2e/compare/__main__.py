@@ -20,15 +20,14 @@ from pathlib import Path
 from concerto.simulation.scheduling.evaluate import write_section
 from concerto.simulation.scheduling.experiments import Task, run_all
 from concerto.simulation.scheduling.recorder import Recorder
-from e2e.bench.__main__ import machine
 from e2e.compare import calibrate, report
+from e2e.compare.commands import load, origin, save
 from e2e.compare.measure import Bench
 from e2e.compare.observation import Run
 from e2e.compare.plots import draw
 from e2e.compare.workloads import CONCERTO, WORKLOADS, Workload
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
-from e2e.testbed.clusters.binaries import chosen_release
 from e2e.testbed.system import can_run_real_nodes, install, real_system
 
 RESULTS = REPOSITORY / "build" / "compare.json"
@@ -121,26 +120,11 @@ def measure(planned: Sequence[Planned], runs: list[Run]) -> list[str]:
                 pace += 0.3 * ((time.monotonic() - began) / each.expected_seconds - pace)
                 say(f"    {run}")
                 runs.append(run)
-                save(runs)
+                save(RESULTS, runs)
                 if run.job_seconds is None:
                     wrong.append(f"{each}: {run}")
                 wrong += [f"{each}: {violation}" for violation in run.wrong]
     return wrong
-
-
-def save(runs: Sequence[Run]) -> None:
-    """Write build/compare.json."""
-    kubernetes, _ = chosen_release()
-    RESULTS.parent.mkdir(exist_ok=True)
-    document = {"machine": machine(), "kubernetes": kubernetes, "runs": [run.to_raw() for run in runs]}
-    RESULTS.write_text(json.dumps(document, indent=1))
-
-
-def load() -> list[Run]:
-    """The runs of build/compare.json; none if there is no such file."""
-    if not RESULTS.exists():
-        return []
-    return [Run.from_raw(raw) for raw in json.loads(RESULTS.read_text())["runs"]]
 
 
 def conclude(runs: Sequence[Run], docs: Path | None) -> None:
@@ -159,9 +143,7 @@ def conclude(runs: Sequence[Run], docs: Path | None) -> None:
     say(f"all runs: {RESULTS.relative_to(REPOSITORY)}")
     if docs is not None:
         held = [f"- {sentence}{'' if holds else ': **missed**'}" for sentence, holds in verdicts]
-        cpus = f"{machine()['cpus']} CPUs, {machine()['cpu']}"
-        where = f"`make compare`, {cpus}, Kubernetes {json.loads(RESULTS.read_text())['kubernetes']}."
-        write_section(docs, "compare", [where, "", *lines, "", *held])
+        write_section(docs, "compare", [origin("make compare", RESULTS) + ".", "", *lines, "", *held])
         say(f"table: {docs}")
 
 
@@ -231,7 +213,7 @@ def main() -> int:
     """Measure and report; the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = arguments()
-    runs = load() if chosen.append or chosen.report or chosen.calibrate else []
+    runs = load(RESULTS, Run) if chosen.append or chosen.report or chosen.calibrate else []
     wrong: list[str] = []
     if chosen.calibrate:
         return calibrate_simulator(runs, chosen.docs)

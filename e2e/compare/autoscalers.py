@@ -8,7 +8,6 @@ Writes build/compare-autoscaling.json after each round, a table and a picture.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -18,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from concerto.simulation.scheduling.evaluate import write_section
-from e2e.bench.__main__ import machine
+from e2e.compare.commands import exit_status, load, measured, origin, save, say
 from e2e.compare.load_process import running_load
 from e2e.compare.paced_load import Phase
 from e2e.compare.scaled_runs import HPA, OURS, ScaledRun, draw, requests_of, table
 from e2e.testbed import REPOSITORY, metrics_server
 from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
-from e2e.testbed.clusters.binaries import chosen_release
 from e2e.testbed.images import BUSYBOX_IMAGE
 from e2e.testbed.nodes import RealNode
 from e2e.testbed.phpa_helpers import Object, apply, cpu_metric, deployment, phpa
@@ -214,41 +212,26 @@ def _during(seen: Sequence[tuple[float, int, int]], begin: float, end: float) ->
 
 def measure(chosen: argparse.Namespace, runs: list[ScaledRun]) -> list[str]:
     """Make the rounds, adding their runs to ``runs`` and to build/compare-autoscaling.json; what went wrong."""
-    control_plane = LocalControlPlane(find_binaries(_say), scheduler=True)
+    control_plane = LocalControlPlane(find_binaries(say), scheduler=True)
     possible, reason = can_run_real_nodes(control_plane)
     if not possible:
         return [f"real nodes are needed: {reason}"]
     with control_plane:
         install(control_plane)
-        with real_system(control_plane, _say, [NODE]) as system, metrics_server.start(control_plane, _say):
+        with real_system(control_plane, say, [NODE]) as system, metrics_server.start(control_plane, say):
             assert system.real is not None, "the nodes are real"
             process = autoscaler_process(control_plane, control_plane.logs).start()
             try:
                 for number in range(1, chosen.rounds + 1):
                     turn = Turn(20.0, 30.0, 15.0, 5.0) if chosen.quick else Turn()
                     runs += one_round(control_plane, next(iter(system.real)), number, chosen.startup, turn)
-                    save(runs)
+                    save(RESULTS, runs)
                     for run in runs[-2:]:
                         figures = f"P95 {run.percentile(0.95):.0f} ms, success {run.success_percent:.2f} %"
-                        _say(f"round {number}, {run.autoscaler}: {figures}, {run.pod_minutes:.1f} pod-minutes")
+                        say(f"round {number}, {run.autoscaler}: {figures}, {run.pod_minutes:.1f} pod-minutes")
             finally:
                 process.stop()
     return []
-
-
-def save(runs: Sequence[ScaledRun]) -> None:
-    """Write build/compare-autoscaling.json."""
-    kubernetes, _ = chosen_release()
-    RESULTS.parent.mkdir(exist_ok=True)
-    document = {"machine": machine(), "kubernetes": kubernetes, "runs": [run.to_raw() for run in runs]}
-    RESULTS.write_text(json.dumps(document))
-
-
-def load() -> list[ScaledRun]:
-    """The runs of build/compare-autoscaling.json; none if there is no such file."""
-    if not RESULTS.exists():
-        return []
-    return [ScaledRun.from_raw(raw) for raw in json.loads(RESULTS.read_text())["runs"]]
 
 
 def conclude(runs: Sequence[ScaledRun], docs: Path | None) -> None:
@@ -256,17 +239,10 @@ def conclude(runs: Sequence[ScaledRun], docs: Path | None) -> None:
     lines = table(runs)
     print("\n".join(["", *lines]))
     draw(runs, PICTURE)
-    _say(str(PICTURE))
+    say(str(PICTURE))
     if docs is not None:
-        release = json.loads(RESULTS.read_text())["kubernetes"]
-        cpus = f"{machine()['cpus']} CPUs, {machine()['cpu']}"
-        startup = f"{runs[0].startup_seconds:g} s from start to Ready"
-        where = f"`make compare-autoscaling`, {cpus}, Kubernetes {release}, {startup}."
+        where = origin("make compare-autoscaling", RESULTS) + f", {runs[0].startup_seconds:g} s from start to Ready."
         write_section(docs, "real", [where, "", *lines])
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main() -> int:
@@ -279,18 +255,11 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="measure nothing: the table of the last runs")
     parser.add_argument("--docs", nargs="?", type=Path, const=DOCS, help="put the table into docs/autoscaling.md")
     chosen = parser.parse_args()
-    runs = load() if chosen.report else []
-    wrong: list[str] = []
-    if not chosen.report:
-        try:
-            wrong = measure(chosen, runs)
-        except KeyboardInterrupt:
-            wrong = ["interrupted: node and control plane have been stopped; what was measured is reported"]
+    runs = load(RESULTS, ScaledRun) if chosen.report else []
+    wrong = [] if chosen.report else measured(lambda: measure(chosen, runs))
     if runs:
         conclude(runs, chosen.docs)
-    for sentence in wrong:
-        _say(f"wrong: {sentence}")
-    return 1 if wrong or not runs else 0
+    return exit_status(wrong, has_runs=bool(runs))
 
 
 if __name__ == "__main__":

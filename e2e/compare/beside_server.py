@@ -8,7 +8,6 @@ build/compare-server.json after each run, and a table.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import time
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from concerto.simulation.scheduling.evaluate import write_section
-from e2e.bench.__main__ import machine
+from e2e.compare.commands import exit_status, load, measured, origin, save, say
 from e2e.compare.latency import ALONE, ServerRun, answers_between, goal, table
 from e2e.compare.load_process import running_load
 from e2e.compare.measure import Bench
 from e2e.compare.workloads import CONCERTO, WORKLOADS, Workload
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster, LocalControlPlane, find_binaries
-from e2e.testbed.clusters.binaries import chosen_release
 from e2e.testbed.images import BUSYBOX_IMAGE
 from e2e.testbed.nodes import RealNode
 from e2e.testbed.system import can_run_real_nodes, install, real_system
@@ -139,47 +137,28 @@ def order(requests: Sequence[str], number: int) -> list[str]:
     return all_of_them[turn:] + all_of_them[:turn]
 
 
-def save(runs: Sequence[ServerRun]) -> None:
-    """Write build/compare-server.json."""
-    kubernetes, _ = chosen_release()
-    RESULTS.parent.mkdir(exist_ok=True)
-    document = {"machine": machine(), "kubernetes": kubernetes, "runs": [run.to_raw() for run in runs]}
-    RESULTS.write_text(json.dumps(document, indent=1))
-
-
-def load() -> list[ServerRun]:
-    """The runs of build/compare-server.json; none if there is no such file."""
-    if not RESULTS.exists():
-        return []
-    return [ServerRun.from_raw(raw) for raw in json.loads(RESULTS.read_text())["runs"]]
-
-
 def measure(chosen: argparse.Namespace, runs: list[ServerRun]) -> list[str]:
     """Make the runs, adding each to ``runs`` and to build/compare-server.json; returns what went wrong."""
     wrong: list[str] = []
-    control_plane = LocalControlPlane(find_binaries(_say), scheduler=True)
+    control_plane = LocalControlPlane(find_binaries(say), scheduler=True)
     possible, reason = can_run_real_nodes(control_plane)
     if not possible:
         return [f"real nodes are needed: {reason}"]
     with control_plane:
         install(control_plane)
-        with real_system(control_plane, _say) as system:
+        with real_system(control_plane, say) as system:
             assert system.real is not None, "the nodes are real"
             node = next(iter(system.real))
             with served(system.cluster, node, chosen.server_request) as server:
-                made = BesideServer(Bench(system, _say), server, WORKLOADS[chosen.workload], chosen.pods)
+                made = BesideServer(Bench(system, say), server, WORKLOADS[chosen.workload], chosen.pods)
                 for number in range(1, chosen.rounds + 1):
                     for scheduler in order([r for r in chosen.requests.split(",") if r], number):
                         run, problems = made.run(scheduler, number)
-                        _say(f"round {number}, {scheduler}: {run}")
+                        say(f"round {number}, {scheduler}: {run}")
                         runs.append(run)
-                        save(runs)
+                        save(RESULTS, runs)
                         wrong += [f"round {number}, {scheduler}: {problem}" for problem in problems]
     return wrong
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def conclude(runs: Sequence[ServerRun], docs: Path | None) -> None:
@@ -189,9 +168,7 @@ def conclude(runs: Sequence[ServerRun], docs: Path | None) -> None:
     print("\n".join(["", *lines, "", f"{'holds ' if holds else 'MISSED'} {sentence}"]))
     if docs is not None:
         request = runs[0].server_request or "none"
-        cpus = f"{machine()['cpus']} CPUs, {machine()['cpu']}"
-        release = json.loads(RESULTS.read_text())["kubernetes"]
-        where = f"`make compare-server`, {cpus}, Kubernetes {release}. CPU request of the server: {request}."
+        where = origin("make compare-server", RESULTS) + f". CPU request of the server: {request}."
         write_section(docs, "server", [where, "", *lines, "", f"- {sentence}{'' if holds else ': **missed**'}"])
 
 
@@ -207,18 +184,11 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="measure nothing: the table of build/compare-server.json")
     parser.add_argument("--docs", nargs="?", type=Path, const=DOCS, help="put the table into docs/evaluation.md")
     chosen = parser.parse_args()
-    runs = load() if chosen.report else []
-    wrong: list[str] = []
-    if not chosen.report:
-        try:
-            wrong = measure(chosen, runs)
-        except KeyboardInterrupt:
-            wrong = ["interrupted: nodes and control plane have been stopped; what was measured is reported"]
+    runs = load(RESULTS, ServerRun) if chosen.report else []
+    wrong = [] if chosen.report else measured(lambda: measure(chosen, runs))
     if {ALONE, CONCERTO} <= {run.scheduler for run in runs}:
         conclude(runs, chosen.docs)
-    for sentence in wrong:
-        _say(f"wrong: {sentence}")
-    return 1 if wrong or not runs else 0
+    return exit_status(wrong, has_runs=bool(runs))
 
 
 if __name__ == "__main__":
