@@ -7,13 +7,12 @@ cluster, so that the next pod sees it. Carrying out the decisions, and what happ
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.cycle_result import CycleResult, Decision, Unschedulable, build_decision
+from concerto.scheduling.cycle_result import CycleResult, Decision, Failure, Unschedulable, build_decision
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
@@ -114,33 +113,18 @@ def place_gang(
     generator: np.random.Generator,
     is_out_of_time: Callable[[], bool],
 ) -> Sequence[Decision]:
-    """Where pods of a gang would go; nothing if too few find nodes, or not in time. The cluster is as before then."""
+    """Where pods of a gang would go; nothing if too few find nodes, or not in time. The cluster is as before."""
     profiles, gangs = {gang.members[0].scheduler_name: profile}, GangsOfCycle(cluster, lambda uid: True)
     cycle = _Cycle(cluster, profiles, now, generator, gangs, lambda times: is_out_of_time())
     trial = Trial(cluster, now)
-    failures, in_time = cycle.try_all(gang, profile, trial, 1.0)
-    trial.take_back()
+    try:
+        failures, in_time = cycle.try_all(gang, profile, trial, 1.0)
+    finally:
+        trial.take_back()
     return cycle.result.decisions if in_time and len(failures) <= gang.spare else ()
 
 
 ALL_ROWS = slice(None)
-
-
-@dataclass
-class _Failure:
-    """Why pods of one signature found no node.
-
-    Attributes:
-        alike: the signature, and what else decides their answers.
-        diagnosis: why.
-        evaluation: what it was found out by; None after an error.
-        error: what went wrong in a plugin.
-    """
-
-    alike: Hashable
-    diagnosis: Diagnosis
-    evaluation: Evaluation | None = None
-    error: Exception | None = None
 
 
 class _Cycle:
@@ -176,7 +160,7 @@ class _Cycle:
         self.drain = LargePodDrain(cluster, self._placements)
         self.gangs = gangs
         self._evaluations: dict[Hashable, Evaluation] = {}
-        self._failed: dict[Hashable, _Failure] = {}
+        self._failed: dict[Hashable, Failure] = {}
         self._used: set[Hashable] = set()  # of both, those that have seen what a gang's trial has assumed
         self._nominated: dict[int, Hashable] = {}  # by priority
         self._held: list[Trial] = []  # of gangs that hold room, to be taken back at the end
@@ -224,7 +208,7 @@ class _Cycle:
         del self.result.decisions[decisions:]
         self._held.append(trial)
 
-    def _look_at_one(self, pod: PodView, profile: Profile, trial: Trial | None = None) -> _Failure | None:
+    def _look_at_one(self, pod: PodView, profile: Profile, trial: Trial | None = None) -> Failure | None:
         """Place one pod; returns why it finds no node, if so. A plugin's error is that pod's failure, and its like's.
 
         Args:
@@ -251,11 +235,11 @@ class _Cycle:
                     self._place(pod, evaluation, *best, trial)
                     return None
                 # 5. Or find out why no node will do
-                self._failed[alike] = _Failure(alike, diagnose(evaluation.query, evaluation.filters), evaluation)
+                self._failed[alike] = Failure(alike, diagnose(evaluation.query, evaluation.filters), evaluation)
                 self._look_again_when_paced(request)
         except Exception as error:
             self._cluster.forget(pod.uid)
-            self._failed[alike] = _Failure(alike, diagnose_error(self._cluster, error), error=error)
+            self._failed[alike] = Failure(alike, diagnose_error(self._cluster, error), error=error)
             self._used.add(alike)
         return self._failed[alike]
 
@@ -282,7 +266,7 @@ class _Cycle:
             for pod, failure in failures:
                 self._report(pod, failure, profile)
             return True
-        first = failures[0][1] if failures else _Failure(gang, diagnose_lack_of_time(self._cluster, gang.key))
+        first = failures[0][1] if failures else Failure(gang, diagnose_lack_of_time(self._cluster, gang.key))
         diagnosis = diagnose_gang(gang, first.diagnosis, len(trial))
         del self.result.decisions[decisions:]
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
@@ -308,9 +292,9 @@ class _Cycle:
 
     def try_all(
         self, gang: Gang, profile: Profile, trial: Trial, times: float
-    ) -> tuple[list[tuple[PodView, _Failure]], bool]:
+    ) -> tuple[list[tuple[PodView, Failure]], bool]:
         """Place pods of a gang until too many found no node; returns those, and whether the time was enough."""
-        failures: list[tuple[PodView, _Failure]] = []
+        failures: list[tuple[PodView, Failure]] = []
         for looked_at, pod in enumerate(gang.members):
             if looked_at and self.is_out_of_time(times):
                 return failures, False
@@ -373,7 +357,7 @@ class _Cycle:
             wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
             self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
 
-    def _report(self, pod: PodView, failure: _Failure, profile: Profile) -> None:
+    def _report(self, pod: PodView, failure: Failure, profile: Profile) -> None:
         """The pod has no node now: drain one for a large pod that has waited for long."""
         query = failure.evaluation.query if failure.evaluation is not None else None
         is_large = query is not None and (query.required_cpu is not None or query.ignores_size)

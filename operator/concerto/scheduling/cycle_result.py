@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +39,23 @@ class Decision:
     feasible: int
     top: tuple[Ranked, ...] = ()
     by_allocation: bool = False
+
+
+@dataclass
+class Failure:
+    """Why pods of one signature found no node.
+
+    Attributes:
+        alike: the signature, and what else decides their answers.
+        diagnosis: why.
+        evaluation: what it was found out by; None after an error.
+        error: what went wrong in a plugin.
+    """
+
+    alike: Hashable
+    diagnosis: Diagnosis
+    evaluation: Evaluation | None = None
+    error: Exception | None = None
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,18 @@ def test_a_search_that_takes_too_long_ends_and_leaves_all_as_it_was():
         assert state_of(cluster) == before
 
 
+def test_a_search_that_ends_by_an_error_leaves_all_as_it_was():
+    cluster = full("a", "b")
+    add(cluster, group("g", 6), *members(6, requests=ONE_CPU, **HIGH))
+    before = state_of(cluster)
+
+    for calls in range(1, 40):
+        with contextlib.suppress(StopIteration):
+            room(cluster, is_out_of_time=lambda left=iter([False] * calls): next(left))
+        assert state_of(cluster) == before, calls
+        assert not any(cluster.is_placed(f"uid-g-{i}") for i in range(6))
+
+
 def test_so_many_pods_are_taken_off_and_those_that_matter_least_first():
     cluster = full("a", priority=5)
     add(cluster, *(pod(f"b-{i}", nodeName="b", requests=ONE_CPU) for i in range(4)))
