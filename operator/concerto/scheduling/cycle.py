@@ -6,17 +6,24 @@ cluster, so that the next pod sees it. Carrying out the decisions, and what happ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import chain
 
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.cycle_result import CycleResult, Decision, Failure, Unschedulable, build_decision
+from concerto.scheduling.cycle_result import (
+    CycleResult,
+    Failure,
+    Unschedulable,
+    build_assignment,
+    build_decision,
+)
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
+from concerto.scheduling.gangs.room_to_come import RoomToCome
 from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.large_pod_drain import LargePodDrain, waits
 from concerto.scheduling.larger_first import larger_first
@@ -77,7 +84,7 @@ def schedule(
         max_seconds: time after which no other pod is looked at.
     """
     gangs = GangsOfCycle(cluster, ready)
-    cycle = _Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
+    cycle = Cycle(cluster, profiles, now, generator, gangs, lambda times: spent() >= times * max_seconds)
     cycle.result.released = cluster.pod_groups.held_room.end_overdue(now)
     unfinished = cycle.gangs.unfinished()
     heads = cycle.drain.first(heads if resume else larger_first(cluster, heads), profiles, now)
@@ -104,30 +111,10 @@ def schedule(
     return cycle.result
 
 
-def place_gang(
-    cluster: ClusterState,
-    gang: Gang,
-    profile: Profile,
-    *,
-    now: float,
-    generator: np.random.Generator,
-    is_out_of_time: Callable[[], bool],
-) -> Sequence[Decision]:
-    """Where pods of a gang would go; nothing if too few find nodes, or not in time. The cluster is as before."""
-    profiles, gangs = {gang.members[0].scheduler_name: profile}, GangsOfCycle(cluster, lambda uid: True)
-    cycle = _Cycle(cluster, profiles, now, generator, gangs, lambda times: is_out_of_time())
-    trial = Trial(cluster, now)
-    try:
-        failures, in_time = cycle.try_all(gang, profile, trial, 1.0)
-    finally:
-        trial.take_back()
-    return cycle.result.decisions if in_time and len(failures) <= gang.spare else ()
-
-
 ALL_ROWS = slice(None)
 
 
-class _Cycle:
+class Cycle:
     """One cycle: what has been found out in it, by signature of pods.
 
     Args:
@@ -268,14 +255,16 @@ class _Cycle:
             return True
         first = failures[0][1] if failures else Failure(gang, diagnose_lack_of_time(self._cluster, gang.key))
         diagnosis = diagnose_gang(gang, first.diagnosis, len(trial))
-        del self.result.decisions[decisions:]
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
+            self._hold_room_to_come(gang, profile, trial)
+            del self.result.decisions[decisions:]
             self._held.append(trial)
             self.result.held_until = self._held_room.until
             self._report_gang(gang, diagnosis, always_considered=True)
             return True
         # The cycle goes on as if it had not looked at the gang
         trial.take_back()
+        del self.result.decisions[decisions:]
         del self._placements[placements:]
         for key in self._used:
             self._evaluations.pop(key, None)
@@ -304,6 +293,19 @@ class _Cycle:
             if len(failures) > gang.spare:
                 break
         return failures, True
+
+    def _hold_room_to_come(self, gang: Gang, profile: Profile, trial: Trial) -> None:
+        """Hold room for the pods that have found none, too: it comes free in pieces that are too small for them."""
+        to_come = RoomToCome(trial)
+        for pod in gang.members:
+            if len(trial) >= gang.needed or self.is_out_of_time(1.0):
+                return
+            failure = None if self._cluster.is_placed(pod.uid) else self._look_at_one(pod, profile, trial)
+            if failure is None or (evaluation := failure.evaluation) is None:
+                continue
+            if (row := to_come.row_for(pod, failure.alike, evaluation)) is not None:
+                trial.assume(pod, build_assignment(pod, evaluation, row), 0.0)
+                self._placements.append((pod, row))
 
     def _room_kept_from(self, priority: int) -> Hashable:
         """What is the same for two priorities if the same nominated pods' room is kept from pods of both.

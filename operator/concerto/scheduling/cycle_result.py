@@ -112,22 +112,15 @@ class CycleResult:
     turns: dict[int, str] = field(default_factory=dict)
 
 
-def build_decision(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:
-    """The decision to place the pod on the node of that row, by the query that the evaluation answers.
-
-    Args:
-        pod: the pod.
-        evaluation: of pods like it.
-        row: of the node.
-        score: the node's weighted score, 0 to 100.
-    """
+def build_assignment(pod: PodView, evaluation: Evaluation, row: int) -> Assignment:
+    """The placement of the pod on the node of that row, without what filters give it there."""
     query, cluster = evaluation.query, evaluation.query.cluster
     rows = slice(row, row + 1)
     measured = query.basis[row] == MEASURED
     cost = cluster.kinds.recorded(query.cost, row) if measured and query.cost is not None else None
     available = query.capacity(rows) if measured else query.pods_by_requests(rows)
     node = cluster.names[row]
-    assignment = Assignment(
+    return Assignment(
         namespace=pod.namespace,
         name=pod.name,
         uid=pod.uid,
@@ -139,9 +132,20 @@ def build_decision(pod: PodView, evaluation: Evaluation, row: int, score: float)
         cost=cost,
         pod_group=pod.group if query.starts_together else "",
     )
+
+
+def build_decision(pod: PodView, evaluation: Evaluation, row: int, score: float) -> Decision:
+    """The decision to place the pod on the node of that row, by the query that the evaluation answers.
+
+    Args:
+        pod: the pod.
+        evaluation: of pods like it.
+        row: of the node.
+        score: the node's weighted score, 0 to 100.
+    """
     return Decision(
         pod,
-        evaluation.reserve(assignment),
+        evaluation.reserve(build_assignment(pod, evaluation, row)),
         score,
         int(np.count_nonzero(evaluation.feasible)),
         evaluation.top(row, RANKED),

@@ -17,11 +17,11 @@ from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.score_arguments import MissingMetrics
 from concerto.scheduling.equal_rows import EqualRows, equal_rows, in_order
 from concerto.scheduling.feasibility import Feasibility, Placement, rows_to_ask
-from concerto.scheduling.framework import Filter, Query, Reach, union
+from concerto.scheduling.framework import Filter, Query, Reach
 from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows, compact
+from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows, compact, union
 from concerto.scheduling.ties import break_tie
 
 _FILLED: tuple[MissingMetrics, ...] = ("LeastScore", "Abstain")

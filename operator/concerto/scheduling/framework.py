@@ -31,13 +31,6 @@ from concerto.scheduling.state.resources import PODS
 NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
 
 
-def union(one: Ints, other: Ints) -> Ints:
-    """Rows that are in either, each once and in order."""
-    if not len(other):
-        return one
-    return np.union1d(one, other) if len(one) else other
-
-
 @dataclass(frozen=True)
 class Query:
     """One pending pod, which stands for all pods of its signature, and the cluster in which a node is looked for.
@@ -234,6 +227,7 @@ class Filter(Plugin, Protocol):
         mended_by_draining: whether it may let a node pass once other pods have left the node's CPUs.
         requeue_on: changes after which a pod that it refused everywhere is worth another look [EventsToRegister].
         by_measurement: whether it decides by what agents measure of nodes, and not by what pods and nodes declare.
+        by_amount: whether the resolvable codes say that an amount is missing, to which each pod that leaves adds.
     """
 
     refusals: ClassVar[tuple[str, ...]]
@@ -241,6 +235,7 @@ class Filter(Plugin, Protocol):
     mended_by_draining: ClassVar[bool]
     requeue_on: ClassVar[Change]
     by_measurement: ClassVar[bool]
+    by_amount: ClassVar[bool]
 
     def check(self, state: Any, rows: Rows) -> Codes:
         """By row, 0 where it lets the node pass, else the code of the refusal [Filter]."""
@@ -284,6 +279,7 @@ class FilterDefaults(PluginDefaults):
     resolvable: ClassVar[frozenset[int]] = frozenset()
     mended_by_draining: ClassVar[bool] = False
     by_measurement: ClassVar[bool] = False
+    by_amount: ClassVar[bool] = False
 
     def pod_refusal(self, state: Any) -> str:
         """Nodes decide."""

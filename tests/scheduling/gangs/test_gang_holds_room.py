@@ -1,9 +1,12 @@
 """Gangs beside a stream of smaller pods, which take each piece of room that comes free."""
 
+from collections import Counter, deque
 from itertools import pairwise
 
 import numpy as np
 
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
 from concerto.scheduling.cycle import schedule
 from support.gang_builders import add, group, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
@@ -56,6 +59,81 @@ def test_a_gang_is_placed_beside_a_stream_of_small_pods_of_its_priority():
     assert {"g-0", "g-1", "g-2", "g-3"} <= placed
     assert stream.now - NOW < 15.0
     assert stream.cluster.pod_groups.held_room.holder is None
+
+
+def placed_beside_a_stream(cluster, pods, count=8, seconds=15, **of_stream):
+    """So many small pods run at a time, and each ends after about two seconds, until the gang is placed.
+
+    Returns:
+        When the gang was placed, seconds after it came, and its nodes; None if it was not.
+    """
+    running = deque()
+    for step in range(4 * seconds):
+        now = NOW + step / 4
+        while running and running[0][0] <= now:
+            _, name, on = running.popleft()
+            cluster.set_pod(pod(name, nodeName=on, phase="Succeeded", **of_stream), now)
+        fresh = [pod(f"small-{step}-{i}", **of_stream) for i in range(count - len(running))]
+        result = schedule(
+            cluster, [*fresh, *pods], {"concerto": profile()}, now=now, generator=np.random.default_rng(step)
+        )
+        if result.gangs.get(KEY, ...) is None:
+            return now - NOW, Counter(d.assignment.node for d in result.decisions if d.pod.group)
+        for decision in result.decisions:
+            # Each one lives a little longer than the one before, as starts differ
+            on, life = decision.assignment.node, 2.0 + (len(running) % 4) / 4
+            cluster.set_pod(pod(decision.pod.name, nodeName=on, **of_stream), now)
+            running.append((now + life, decision.pod.name, on))
+        running = deque(sorted(running))
+    return None
+
+
+def test_room_that_comes_free_in_pieces_too_small_for_the_gang_is_held_for_it():
+    """Two nodes, each of which has room for three pods of the gang beside one of the stream."""
+    cluster, pods = cluster_state([node("a"), node("b")]), members(6, requests={"cpu": "1200m"})
+    add(cluster, group("g", 6), *pods)
+    placed_after, on = placed_beside_a_stream(cluster, pods, requests={"cpu": "400m"})
+    assert placed_after < 10.0
+    assert on == {"a": 3, "b": 3}
+
+
+def test_measured_room_that_comes_free_in_pieces_too_small_for_the_gang_is_held_for_it():
+    """A node that is filled to 4.6 cores, of which 4 are taken: too few are left for a pod that takes 3.5."""
+    small = {"containers": [{"name": "main", "image": "small"}], "namespace": "others"}
+    there = [pod(f"there-{i}", nodeName="a", phase="Running", **small) for i in range(20)]
+    cluster, pods = cluster_state([node("a")], there, [capacity("a", 8.0)]), members(1)
+    add(cluster, group("g", 1), *pods)
+    kinds = NodeKinds()
+    for one, cores in ((pods[0], 3.5), (there[0], 0.2)):
+        kinds.pod_ended(one.kind, PodMeasurement(2.0 * cores, 2.0, 2.0, 1e6, True), 0.0)
+    cluster.kinds.set_table(kinds.table((), 0.0))
+
+    def cycle(at):
+        heads, random = [pod(f"small-{at}", **small), *pods], np.random.default_rng(0)
+        return [
+            d.pod.name for d in schedule(cluster, heads, {"concerto": profile()}, now=at, generator=random).decisions
+        ]
+
+    assert cycle(NOW) == [f"small-{NOW}"]
+    assert cycle(NOW + 5.0) == [f"small-{NOW + 5.0}"], "it asks for room only now"
+    assert cycle(NOW + 6.0) == []
+
+
+def test_room_to_come_is_held_where_the_least_has_to_leave_and_on_no_node_that_is_too_small():
+    cluster = cluster_state([node("small", allocatable={"cpu": 2500}), node("busy"), node("free")])
+    pods = members(2, requests={"cpu": "2600m"})
+    taken = {"busy": 3500, "free": 2000, "small": 0}
+    there = [pod(f"on-{on}", nodeName=on, requests={"cpu": f"{amount}m"}) for on, amount in taken.items() if amount]
+    add(cluster, group("g", 2), *pods, *there)
+
+    def cycle(at, heads):
+        random = np.random.default_rng(0)
+        return schedule(cluster, [*heads, *pods], {"concerto": profile()}, now=at, generator=random)
+
+    for at in (NOW, NOW + 5.0):
+        assert cycle(at, ()).decisions == []
+    others = [pod(f"p-{i}", requests={"cpu": "500m"}) for i in range(12)]
+    assert Counter(d.assignment.node for d in cycle(NOW + 6.0, others).decisions) == {"small": 5}
 
 
 def test_small_pods_pass_where_the_gang_has_no_use_for_the_room():

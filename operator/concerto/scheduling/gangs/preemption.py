@@ -16,9 +16,11 @@ import numpy as np
 
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
-from concerto.scheduling.cycle import place_gang
+from concerto.scheduling.cycle import Cycle
 from concerto.scheduling.framework import Filter, Query, Reach
 from concerto.scheduling.gangs.gang import Gang
+from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
+from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.nominated_room import Prepared
 from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile
@@ -94,15 +96,7 @@ class GangPreemption:
         removable = removable[:limit]
 
         def place() -> Sequence[Assignment]:
-            decisions = place_gang(
-                queries.cluster,
-                queries.gang,
-                queries.profile,
-                now=queries.now,
-                generator=self._generator,
-                is_out_of_time=is_out_of_time,
-            )
-            return [decision.assignment for decision in decisions]
+            return _place(queries, self._generator, is_out_of_time)
 
         pods = [pod for pod, _ in removable]
         with ExitStack() as stack:
@@ -137,6 +131,23 @@ class _GangQueries:
         query = self.query(pod)
         plugins = (plugin for plugin in self.profile.filters if reach(plugin.reach))
         return [(plugin, state) for plugin in plugins if (state := plugin.prepare(query)) is not None]
+
+
+def _place(
+    queries: _GangQueries, generator: np.random.Generator, is_out_of_time: Callable[[], bool]
+) -> Sequence[Assignment]:
+    """Where pods of the gang would go; nothing if too few find nodes, or not in time. The cluster is as before."""
+    cluster, gang, profile = queries.cluster, queries.gang, queries.profile
+    gangs = GangsOfCycle(cluster, lambda uid: True)
+    profiles = {gang.members[0].scheduler_name: profile}
+    cycle = Cycle(cluster, profiles, queries.now, generator, gangs, lambda times: is_out_of_time())
+    trial = Trial(cluster, queries.now)
+    try:
+        failures, in_time = cycle.try_all(gang, profile, trial, 1.0)
+    finally:
+        trial.take_back()
+    fits = in_time and len(failures) <= gang.spare
+    return [decision.assignment for decision in cycle.result.decisions] if fits else ()
 
 
 def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:

@@ -6,6 +6,8 @@ there must be no await in between.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
 from concerto.scheduling.state.cluster import ClusterState
@@ -27,6 +29,10 @@ class Trial:
     def __len__(self) -> int:
         """Pods that are assumed."""
         return len(self._assumed)
+
+    def __iter__(self) -> Iterator[tuple[PodView, int]]:
+        """Each pod that is assumed, and its row."""
+        return iter(self._assumed)
 
     def assume(self, pod: PodView, assignment: Assignment, millicores: float) -> None:
         """Count a decision, as ``ClusterState.assume`` does."""

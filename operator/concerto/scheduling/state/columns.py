@@ -24,6 +24,13 @@ def compact(rows: Rows) -> Rows:
     return rows if isinstance(rows, slice) or len(rows) != 1 else slice(int(rows[0]), int(rows[0]) + 1)
 
 
+def union(one: Ints, other: Ints) -> Ints:
+    """Rows that are in either, each once and in order."""
+    if not len(other):
+        return one
+    return np.union1d(one, other) if len(one) else other
+
+
 def widened(column: NDArray[_Entry], width: int, fill: float = 0) -> NDArray[_Entry]:
     """A copy with that many entries along the last axis, new ones filled."""
     wider = np.full((*column.shape[:-1], width), fill, dtype=column.dtype)

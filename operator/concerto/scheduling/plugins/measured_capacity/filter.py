@@ -32,6 +32,7 @@ class PodCapacity(FilterDefaults):
     mended_by_draining: ClassVar[bool] = True
     by_measurement: ClassVar[bool] = True
     refusals: ClassVar[tuple[str, ...]] = ("Insufficient measured capacity",)
+    by_amount: ClassVar[bool] = True
     resolvable: ClassVar[frozenset[int]] = frozenset({1})
     requeue_on: ClassVar[Change] = Change.NODE | Change.CAPACITY
 

@@ -24,6 +24,7 @@ class NodeResources(FilterDefaults):
 
     name: ClassVar[str] = "NodeResources"
     refusals: ClassVar[tuple[str, ...]] = ("Insufficient resources", "Insufficient resources, even on an empty node")
+    by_amount: ClassVar[bool] = True
     resolvable: ClassVar[frozenset[int]] = frozenset({_INSUFFICIENT})
     requeue_on: ClassVar[Change] = Change.NODE | Change.ENDED
 
