@@ -202,9 +202,10 @@ async def test_a_gang_that_was_half_bound_is_finished_before_all_others():
     assert server.bound == {"p1": "n1", "p3": "n1"}
 
 
-async def test_it_is_finished_from_several_records():
+@pytest.mark.parametrize("other", ["cycle-me-000001.2", "cycle-me-000001b", "cycle-me-000001.2ab"])
+async def test_it_is_finished_from_several_records(other):
     server = Server()
-    await restarted(server, "p0", records=[record("r1", "p0", "p1"), record("r2", "p2", "p3")])
+    await restarted(server, "p0", records=[record("cycle-me-000001", "p0", "p1"), record(other, "p2", "p3")])
     assert server.bound == {"p1": "n1", "p2": "n1", "p3": "n1"}
 
 
@@ -218,6 +219,20 @@ async def test_pods_that_replace_those_of_a_gang_go_before_nobody_if_none_of_the
     server = Server()
     await restarted(server, "p0", "p1", records=[record("r", "p2", "p3")])
     assert set(server.bound) < {f"vip-{i}" for i in range(4)}
+
+
+async def test_pods_that_replace_those_of_a_gang_go_before_nobody_while_the_record_of_those_that_stayed_exists():
+    server = Server()
+    records = [record("cycle-me-000001", "p0", "p1", "gone-2", "gone-3"), record("cycle-me-000002", "p2", "p3")]
+    await restarted(server, "p0", "p1", records=records)
+    assert set(server.bound) < {f"vip-{i}" for i in range(4)}
+
+
+async def test_pods_that_replace_those_of_a_gang_are_finished_if_some_of_them_are_bound():
+    server = Server()
+    records = [record("cycle-me-000001", "p0", "gone-1", "gone-2"), record("cycle-me-000002", "p1", "p2", "p3")]
+    await restarted(server, "p0", "p1", records=records)
+    assert server.bound == {"p2": "n1", "p3": "n1"}
 
 
 async def test_a_gang_that_was_begun_is_finished_although_its_group_is_gone():
@@ -254,7 +269,7 @@ async def test_all_records_of_a_gang_are_kept_until_the_last_binding_is_known():
 async def test_the_record_of_a_gang_that_was_begun_is_kept_until_the_gang_is_finished():
     """So a second successor knows of the gang as well, though its group is gone."""
     server = Server()
-    begun = [record("r0", "p0"), record("r1", "p1")]
+    begun = [record("cycle-me-000001", "p0"), record("cycle-me-000001.2", "p1")]
     async with faulty([server]) as found:
         first = scheduling(found.session)
         pods = [raw_member(f"p{i}", requests={"cpu": "1"}) for i in range(2)]
@@ -275,7 +290,7 @@ async def test_the_record_of_a_gang_that_was_begun_is_kept_until_the_gang_is_fin
         running = asyncio.create_task(second.scheduler.run())
         await eventually(lambda: server.bound == {"p1": "n2"})
         see(second, pods=[raw_member("p1", nodeName="n2")])
-        await eventually(lambda: {"r0", "r1"} <= set(server.deleted))
+        await eventually(lambda: {each["metadata"]["name"] for each in begun} <= set(server.deleted))
         await stopped(running)
 
 

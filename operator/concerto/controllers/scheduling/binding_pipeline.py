@@ -120,8 +120,7 @@ class BindingPipeline:
         await asyncio.wait([self._spawn(self._binding, self._bind(decision)) for decision in decisions])
         point("after-gang")
         # Those that the API server refused go before all others, once others of their gang are bound
-        assignments = [decision.assignment for decision in decisions]
-        note_unfinished(self._cluster, assignments, assignments)
+        note_unfinished(self._cluster, [[decision.assignment for decision in decisions]])
         self._pending.requeue_pod_groups()
 
     def _still_waits(self, decision: Decision) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.parts import SchedulerParts
@@ -58,8 +57,7 @@ class Housekeeping:
                 self._reports.report_stale_agents()
                 report_at = context.clock() + settings.report_interval_seconds
             if adopted := self._records.adopt_found():
-                assignments = chain.from_iterable(record.assignments for record in adopted)
-                note_unfinished(self._cluster, assignments, self._records.assignments())
+                note_unfinished(self._cluster, self._records.cycles_of(adopted))
             self._pending.requeue_pod_groups()
             self._pending.requeue(self._cluster.end_avoidance(context.clock()))
             self.release_unstarted()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 
 from concerto.api.podreservation import IN_FLIGHT_LABEL, Assignment, build_placement_record
 from concerto.api.timestamps import parse_timestamp
@@ -29,6 +30,8 @@ _MAX_ASSIGNMENTS = 250
 """Of one record (CRD: maxItems)."""
 _MAX_CONCURRENT_DELETIONS = 16
 """When many agents report again at once, many records come due together."""
+_PART = re.compile(r"(?<=\d{6})(\.\d+)?[ab]*$")
+"""What the names of records of one cycle differ by: the number of the part, and the halves that it was stored in."""
 _RECORD_AFTER_SECONDS = 10.0
 """Placements that cannot be stored for that long are reported on their pods; the log has it at once."""
 _REPORT_AGAIN_SECONDS = 60.0
@@ -52,6 +55,11 @@ class PlacementRecord:
     resource_version: str
     assignments: tuple[Assignment, ...]
     created_at: float | None = None
+
+    @property
+    def cycle(self) -> str:
+        """The same for all records of one cycle: that of a large gang takes several, as does one refused in part."""
+        return _PART.sub("", self.name)
 
 
 @dataclass(frozen=True)
@@ -109,22 +117,28 @@ class PlacementRecords:
         """The stored decision on a pod, while its record exists."""
         return self._by_uid[uid][1] if uid in self._by_uid else None
 
-    def assignments(self) -> Iterator[Assignment]:
-        """Of all open records."""
-        return chain.from_iterable(record.assignments for record in self._open.values())
+    def cycles_of(self, records: Iterable[PlacementRecord]) -> list[list[Assignment]]:
+        """For each cycle that made one of these records, all assignments of its open records."""
+        cycles: dict[str, list[Assignment]] = {record.cycle: [] for record in records}
+        for record in self._open.values():
+            if record.cycle in cycles:
+                cycles[record.cycle] += record.assignments
+        return list(cycles.values())
 
     async def store(self, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
         """Write the record of a cycle, and count what was stored as open; see `store`. A large gang takes several."""
         stored: list[PlacementRecord] = []
         refused: list[Refused] = []
-        for begin in range(0, len(assignments), _MAX_ASSIGNMENTS):
-            more, worse = await self._store(assignments[begin : begin + _MAX_ASSIGNMENTS])
+        cycle = f"cycle-{self._instance}-{next(self._sequence):06d}"
+        for number, begin in enumerate(range(0, len(assignments), _MAX_ASSIGNMENTS), start=1):
+            name = cycle if number == 1 else f"{cycle}.{number}"
+            more, worse = await self._store(name, assignments[begin : begin + _MAX_ASSIGNMENTS])
             stored += more
             refused += worse
         return stored, refused
 
-    async def _store(self, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
-        name = self._storing = f"cycle-{self._instance}-{next(self._sequence):06d}"
+    async def _store(self, name: str, assignments: Sequence[Assignment]) -> tuple[list[PlacementRecord], list[Refused]]:
+        self._storing = name
         context = self._context
         report = _StoreFailures(context, assignments)
         stored, refused = await store(

@@ -70,7 +70,7 @@ class Scheduler:
         for record in sorted(adopted, key=lambda record: record.created_at or 0.0):
             if record.created_at is not None:
                 recall_work(parts.cluster, record.assignments, record.created_at)
-        note_unfinished(parts.cluster, parts.records.assignments(), parts.records.assignments())
+        note_unfinished(parts.cluster, parts.records.cycles_of(adopted))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
             group.create_task(self._housekeeping.run())

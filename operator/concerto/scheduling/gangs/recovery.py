@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from concerto.api.podreservation import Assignment
 from concerto.scheduling.state.cluster import ClusterState
 
 
-def note_unfinished(cluster: ClusterState, assignments: Iterable[Assignment], stored: Iterable[Assignment]) -> None:
-    """Have the next cycle finish what is stored of gangs, where it was begun.
+def note_unfinished(cluster: ClusterState, cycles: Iterable[Sequence[Assignment]]) -> None:
+    """Have the next cycle finish gangs of which some pods are bound, and others are not.
 
-    A gang is decided on afresh if none of its stored pods is bound. Its pods that were bound earlier do not count:
-    pods that replace others are not placed before all other pods.
+    Only pods that were placed together count. A gang is decided on afresh if none of those is bound, whatever other
+    pods of it are on nodes: pods that replace others are not placed before all other pods.
 
     Args:
         cluster: the cluster; all pods are known.
-        assignments: what may have to be finished.
-        stored: all assignments of the placement records that exist, by which a gang was begun if one of them is bound.
+        cycles: for each cycle, what is stored of its decisions.
     """
     groups = cluster.pod_groups
-    begun = {each.gang for each in stored if each.gang is not None and cluster.is_bound(each.uid)}
-    for assignment in assignments:
-        if assignment.gang not in begun:
-            continue
-        pod = groups.members(assignment.gang).get(assignment.uid)
-        if pod is not None and pod.waiting and not cluster.is_placed(pod.uid):
-            groups.must_finish(assignment.gang, pod.uid, assignment.node)
+    for assignments in cycles:
+        begun = {each.gang for each in assignments if each.gang is not None and cluster.is_bound(each.uid)}
+        for assignment in assignments:
+            if assignment.gang not in begun:
+                continue
+            pod = groups.members(assignment.gang).get(assignment.uid)
+            if pod is not None and pod.waiting and not cluster.is_placed(pod.uid):
+                groups.must_finish(assignment.gang, pod.uid, assignment.node)
 
 
 def is_unfinished(cluster: ClusterState, assignment: Assignment) -> bool:
