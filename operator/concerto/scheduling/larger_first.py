@@ -34,6 +34,8 @@ def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[Po
     iterator = iter(heads)
     some = list(islice(iterator, _MAX_SORTED))
     kinds.set_waiting(some if len(some) < _MAX_SORTED else None, _MAX_OF_ONE_KIND, cluster.nodes.in_use())
+    if not kinds.loads.settings.larger_first:
+        return chain(some, iterator)
     cores, memory_bytes = float(kinds.loads.cores.sum()), float(kinds.loads.memory_bytes.sum())
     sizes: dict[str, float] = {}
 

@@ -56,6 +56,7 @@ class KindSettings:
         default_memory: bytes that a pod is taken to use while nothing is known.
         default_life_seconds: a pod's life while nothing is known.
         blind_cores: cores for each pod of which nothing is known yet.
+        larger_first: whether, of pods that were created in the same second, those come first that take most.
     """
 
     head_room: float = 1.15
@@ -70,6 +71,7 @@ class KindSettings:
     default_memory: float = 64 * 2.0**20
     default_life_seconds: float = 2.0
     blind_cores: float = 4.0
+    larger_first: bool = True
 
 
 class NodeLoads:

@@ -24,6 +24,7 @@ ABLATIONS = {
     "work is given without a pace": "-without-pace",
     "stalls count as time in which the place is held": "-without-stall-correction",
     "the last pods wait for ends as others do": "-without-last-pods",
+    "pods of one second keep their order": "-without-larger-first",
     "the whole share has to fit": "-without-overhang",
     "head room does not grow": "-without-wider-head-room",
 }
@@ -74,9 +75,9 @@ def run_kinds(
 
 
 def _jobs_of(setup: Setup) -> list[str]:
-    """Jobs to print one by one, where they are few."""
+    """Jobs to print one by one, if few, and all together: requests that are best for one are not for all."""
     names = [job.name for job in setup.jobs if not job.endless]
-    return names if len(names) <= 3 else ["all"]
+    return names if len(names) == 1 else ["all"] if len(names) > 3 else [*names, "all"]
 
 
 def _result(name: str, job: str, middle: Mapping[str, Figures]) -> KindsResult:

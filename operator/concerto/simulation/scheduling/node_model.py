@@ -84,6 +84,17 @@ class NodeModelSettings:
     system_memory_bytes: float = 600 * MIB
     memory_steps: int = 4
 
+    @property
+    def runtime_core_seconds(self) -> float:
+        """CPU time of kubelet and runtime for a pod's start and end, on a node that has nothing else to do."""
+        return self.start_core_seconds + self.end_core_seconds + 2 * self.spike_seconds * self.spike_threads
+
+    @property
+    def runtime_seconds(self) -> float:
+        """Mean seconds for which a pod holds its place on such a node before its container runs and after its exit."""
+        delays = (sum(self.start_seconds) + sum(self.end_seconds)) / 2
+        return delays + self.start_core_seconds + self.end_core_seconds
+
 
 class Change(Enum):
     """What happened to a pod on its node."""

@@ -19,10 +19,12 @@ _VPA_PERCENTILE, _VPA_MARGIN, _VPA_SAMPLE_SECONDS = 0.9, 1.15, 60.0
 
 
 def natural_share(job: JobSpec, plant: NodeModelSettings) -> float:
-    """Cores that a pod takes on an idle node, from its binding to its end."""
+    """Cores that a pod takes on an idle node, from its binding to its end, its start and end included."""
     load = job.load
-    start = 0.0 if job.endless else sum(plant.start_seconds) / 2 + sum(plant.end_seconds) / 2
-    return load.core_seconds / (start + load.wait_seconds + load.core_seconds / load.threads)
+    runs = load.wait_seconds + load.core_seconds / load.threads
+    if job.endless:
+        return load.core_seconds / runs
+    return (load.core_seconds + plant.runtime_core_seconds) / (runs + plant.runtime_seconds)
 
 
 def vpa_cores(load: PodLoad) -> float:

@@ -28,8 +28,8 @@ class Oracle(QueueingPolicy):
     def attach(self, world: World) -> None:
         """See Policy."""
         super().attach(world)
-        low, high = world.setup.plant.start_seconds
-        self.start_seconds = (low + high) / 2
+        plant = world.setup.plant
+        self.start_seconds = sum(plant.start_seconds) / 2 + plant.start_core_seconds
         # Placed, but not yet seen by the node: [time at which it begins to compute, core-seconds a thread, threads].
         self.sent: list[dict[str, list[float]]] = [{} for _ in world.nodes]
         self.memory = np.array([world.setup.plant.system_memory_bytes] * len(world.nodes))

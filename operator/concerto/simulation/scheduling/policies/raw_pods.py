@@ -21,12 +21,12 @@ def earlier_run(setup: Setup) -> Table:
     """What the cluster would know of the jobs' pods had each run before, on nodes that had nothing else to do."""
     known = NodeKinds()
     plant = setup.plant
-    runtime = plant.start_core_seconds + plant.end_core_seconds
-    start = (sum(plant.start_seconds) + sum(plant.end_seconds)) / 2 + runtime
     for job in setup.jobs:
         load = job.load
-        held = load.wait_seconds + load.core_seconds / load.threads + (0.0 if job.endless else start)
-        pod = PodMeasurement(load.core_seconds, held, held, load.memory_bytes, True, started=runtime)
+        # A pod that runs on for ever has started once, long ago
+        around, started = (0.0, 0.0) if job.endless else (plant.runtime_seconds, plant.runtime_core_seconds)
+        held = load.wait_seconds + load.core_seconds / load.threads + around
+        pod = PodMeasurement(load.core_seconds, held, held, load.memory_bytes, True, started=started)
         for _ in range(_EARLIER_PODS):
             known.pod_ended(kind_of_job(job), pod, 0.0)
     return known.table((), 0.0)

@@ -31,6 +31,7 @@ KIND_ABLATIONS: dict[str, dict[str, Any]] = {
     "-without-pace": {"law": KindSettings(pace=1e6)},
     "-without-stall-correction": {"leaves_out_stalls": False},
     "-without-last-pods": {"law": KindSettings(last_pods=0.0)},
+    "-without-larger-first": {"law": KindSettings(larger_first=False)},
     "-without-overhang": {"law": KindSettings(overhang=1.0)},
     "-without-wider-head-room": {"law": KindSettings(max_head_room=KindSettings.head_room)},
 }
