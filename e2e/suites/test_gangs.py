@@ -168,6 +168,40 @@ def test_room_is_made_for_a_whole_gang_and_only_as_much_as_it_needs(concerto_clu
     assert len(nodes_of(cluster, namespace, "low-")) == 3
 
 
+@pytest.mark.skipif(not TURNS, reason="by hand: make chaos")
+def test_nobody_is_evicted_for_a_gang_if_a_policy_protects_one_of_the_victims(concerto_cluster, operator, namespace):
+    cluster = concerto_cluster
+    eventually("the nodes are empty", lambda: not pods_on_nodes(cluster))
+    cluster.apply(*(pod(namespace, f"low-{i}", cpu="4") for i in range(NODES)))
+    bound(cluster, namespace, "low-", NODES)
+    protects = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"],
+             "resourceNames": ["low-0"]}
+        ]},
+        "validations": [{"expression": "false", "message": "low-0 stays"}],
+    }  # fmt: skip
+    group, name = {"apiVersion": "admissionregistration.k8s.io/v1"}, {"metadata": {"name": "test-low-0-stays"}}
+    binding = {"policyName": "test-low-0-stays", "validationActions": ["Deny"]}
+    cluster.apply(
+        group | name | {"kind": "ValidatingAdmissionPolicy", "spec": protects},
+        group | name | {"kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
+    )
+    try:
+        delete = ("delete", "pod", "low-0", "-n", namespace, "--dry-run=server")
+        eventually("low-0 is protected", lambda: "deleted" not in cluster.kubectl(*delete, check=False))
+        vip = {"priorityClassName": "test-preempts"}
+        cluster.apply(pod_group(namespace, "g", NODES, **vip), *gang(namespace, "g", NODES, cpu="3", **vip))
+        text = "the eviction of pods of lower priority would not let the PodGroup fit."
+        eventually("nobody would help", lambda: text in pod_condition(cluster, namespace, "g-0")["message"])
+        assert len(nodes_of(cluster, namespace, "low-")) == NODES
+    finally:
+        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+            cluster.kubectl("delete", kind, "test-low-0-stays")
+    assert len(bound(cluster, namespace, "g-", NODES)) == NODES
+
+
 def test_groups_that_nobody_can_place_cost_only_themselves(concerto_cluster, operator, namespace):
     cluster = concerto_cluster
     many = [pod_group(namespace, f"few-{i}", 3) for i in range(20)]

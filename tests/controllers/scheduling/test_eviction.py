@@ -31,9 +31,13 @@ async def writer(*answers, give_up_after=15.0):
         yield server, PodWriter(server.session, lambda: True, lambda failure, seconds: None, settings)
 
 
+async def evict(pods, is_needed=lambda: True):
+    return await pods.mark(VICTIM, PREEMPTOR, is_needed) and await pods.delete(VICTIM, is_needed)
+
+
 async def test_a_victim_is_marked_and_then_deleted():
     async with writer(OK) as (server, pods):
-        assert await pods.evict(VICTIM, PREEMPTOR, lambda: True) is True
+        assert await evict(pods) is True
         assert server.seen == [f"PATCH {STATUS.format('victim')}", f"DELETE {POD.format('victim')}"]
 
 
@@ -47,29 +51,29 @@ ENDS = {
 @pytest.mark.parametrize(("answers", "sent"), ENDS.values(), ids=ENDS)
 async def test_a_victim_that_is_gone_is_no_failure(answers, sent):
     async with writer(*answers) as (server, pods):
-        assert await pods.evict(VICTIM, PREEMPTOR, lambda: True) is False
+        assert await evict(pods) is False
         assert [each.partition(" ")[0] for each in server.seen] == sent
 
 
 async def test_a_victim_that_cannot_be_marked_is_not_deleted():
     async with writer(refuses(403, "Forbidden")) as (server, pods):
         with pytest.raises(Forbidden):
-            await pods.evict(VICTIM, PREEMPTOR, lambda: True)
+            await evict(pods)
         assert server.seen == [f"PATCH {STATUS.format('victim')}"]
 
 
 async def test_a_deletion_of_unknown_outcome_is_read_back():
     async with writer(OK, FAILED, LEAVING) as (server, pods):
-        assert await pods.evict(VICTIM, PREEMPTOR, lambda: True) is True
+        assert await evict(pods) is True
         assert [each.partition(" ")[0] for each in server.seen] == ["PATCH", "DELETE", "GET"]
 
 
 async def test_a_deletion_that_was_not_carried_out_is_repeated_for_a_while():
     async with writer(OK, FAILED, FOUND, OK) as (_, pods):
-        assert await pods.evict(VICTIM, PREEMPTOR, lambda: True) is True
+        assert await evict(pods) is True
     async with writer(refuses(429, "TooManyRequests"), give_up_after=0.0) as (_, pods):
         with pytest.raises(NotWritten):
-            await pods.evict(VICTIM, PREEMPTOR, lambda: True)
+            await evict(pods)
 
 
 NOMINATIONS = {
@@ -112,7 +116,7 @@ NEEDED = {
 async def test_nobody_is_evicted_for_a_pod_that_needs_the_room_no_more(needed, answers, sent):
     async with writer(*answers) as (server, pods):
         with pytest.raises(NotNeeded):
-            await pods.evict(VICTIM, PREEMPTOR, iter(needed).__next__)
+            await evict(pods, iter(needed).__next__)
         assert [each.partition(" ")[0] for each in server.seen] == sent
 
 

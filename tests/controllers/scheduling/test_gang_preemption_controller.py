@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import numpy as np
+import pytest
 
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
@@ -85,11 +86,12 @@ async def preempting(*answers, clock=lambda: NOW, min_count=2, **over):
 async def test_all_pods_are_nominated_before_a_victim_is_marked_and_deleted():
     async with preempting() as it:
         it.fails()
-        await it.server.asked(6)
+        await it.server.asked(8)
         assert set(it.server.seen[:2]) == {STATUS.format("g-0"), STATUS.format("g-1")}
-        assert {each for each in it.server.seen if each.startswith("DELETE")} == {
-            DELETE.format("victim-a"), DELETE.format("victim-b"),
-        }  # fmt: skip
+        assert set(it.server.seen[2:4]) == {STATUS.format("victim-a"), STATUS.format("victim-b")}
+        both = {DELETE.format("victim-a"), DELETE.format("victim-b")}
+        assert set(it.server.seen[4:6]) == {each + "?dryRun=All" for each in both}
+        assert set(it.server.seen[6:]) == both
         assert sorted(it.nominated().values()) == ["a", "b"]
         assert it.attempts("found") == 1
         assert it.message() == "preemption: found a potential placement for podgroup, preempting 2 victims."
@@ -98,7 +100,7 @@ async def test_all_pods_are_nominated_before_a_victim_is_marked_and_deleted():
 async def test_while_its_victims_live_no_others_are_looked_for():
     async with preempting() as it:
         it.fails()
-        await it.server.asked(6)
+        await it.server.asked(8)
         seen = len(it.server.seen)
         it.gone(victim("a"))
         it.fails()
@@ -121,6 +123,33 @@ async def test_a_search_that_takes_too_long_is_reported():
         await eventually(lambda: it.attempts("not_found"))
         assert it.server.seen == []
         assert it.message() == "preemption: looking for pods to evict for the whole PodGroup took too long."
+
+
+@pytest.mark.parametrize("in_dry_run", [True, False], ids=["by a policy", "by a webhook that is asked in no dry run"])
+async def test_a_pod_that_the_api_server_refuses_to_delete_is_left_alone_and_so_are_the_others(in_dry_run):
+    now, protected = [NOW], {"victim-a"}
+
+    async def answer(request):
+        if request.method != "DELETE" or request.path.rpartition("/")[2] not in protected:
+            return await OK(request)
+        if in_dry_run or "dryRun" not in request.query:
+            return await refuses(422, "Invalid")(request)
+        return await refuses(400, "BadRequest", message='admission webhook "w" does not support dry run')(request)
+
+    async with preempting(answer, clock=lambda: now[0]) as it:
+        it.fails()
+        failed = it.made.context.metrics.preemption_victims.labels("failed")
+        await eventually(lambda: failed._value.get() == 1)
+        assert it.message() == "preemption: the API server refused to make room by evictions."
+        deleted = [each for each in it.server.seen if each == DELETE.format("victim-b")]
+        assert len(deleted) == (0 if in_dry_run else 1)
+        it.fails()
+        await eventually(lambda: it.attempts("not_found") == 1)
+        assert it.message() == "preemption: the eviction of pods of lower priority would not let the PodGroup fit."
+        protected.clear()
+        now[0] += 60.0
+        it.fails()
+        await eventually(lambda: DELETE.format("victim-a") in it.server.seen)
 
 
 async def test_without_all_nominations_stored_nobody_is_evicted():
@@ -158,18 +187,18 @@ async def test_if_a_pod_of_the_gang_goes_no_more_victims_are_evicted():
 async def test_a_gang_that_is_not_ready_any_more_leaves_its_room_to_others():
     async with preempting() as it:
         it.fails()
-        await it.server.asked(6)
+        await it.server.asked(8)
         assert len(it.nominated()) == 2
         it.controller.note_failure(KEY, Diagnosis(2, {"waiting": 2}, Change.NOTHING, concerns_pod=True, gang=KEY))
         await eventually(lambda: not it.nominated())
-        await it.server.asked(8)
-        assert {*it.server.seen[6:]} == {STATUS.format("g-0"), STATUS.format("g-1")}
+        await it.server.asked(10)
+        assert {*it.server.seen[8:]} == {STATUS.format("g-0"), STATUS.format("g-1")}
 
 
 async def test_pods_that_are_being_bound_keep_their_nomination():
     async with preempting() as it:
         it.fails()
-        await it.server.asked(6)
+        await it.server.asked(8)
         for name in PODS:
             node = it.cluster.nominations.node_of(f"uid-{name}")
             pod = it.cluster.pod_groups.members(KEY)[f"uid-{name}"]
@@ -177,7 +206,7 @@ async def test_pods_that_are_being_bound_keep_their_nomination():
             assert it.cluster.assume(pod, Assignment("default", name, pod.uid, node, "Requests", "", 9.0), NOW)
         it.controller.note_failure(KEY, Diagnosis(2, {"waiting": 2}, Change.NOTHING, concerns_pod=True, gang=KEY))
         await eventually(lambda: not it.controller._tasks)
-        assert (len(it.nominated()), len(it.server.seen)) == (2, 6)
+        assert (len(it.nominated()), len(it.server.seen)) == (2, 8)
 
 
 async def test_pods_that_never_preempt_get_the_reason_without_a_search():
@@ -209,7 +238,7 @@ async def test_a_gang_keeps_the_room_that_was_made_for_it_while_what_it_waits_fo
         it.controller.note_failure(KEY, diagnose_lack_of_time(it.cluster, KEY))
         it.controller.note_failure(KEY, diagnose_group(it.cluster, being_bound(KEY, ())))
         await eventually(lambda: not it.controller._tasks)
-        assert (len(it.nominated()), len(it.server.seen)) == (2, 6)
+        assert (len(it.nominated()), len(it.server.seen)) == (2, 8)
 
 
 async def test_no_nomination_is_stored_after_it_was_withdrawn():

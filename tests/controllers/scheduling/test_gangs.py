@@ -83,7 +83,7 @@ class Server:
             name = parts[-1]
             found = raw_member(name, nodeName=self.bound.get(name, ""))
             return await says(200, found)(request)
-        if request.method == "DELETE":
+        if request.method == "DELETE" and "dryRun" not in request.query:
             self.deleted.append(parts[-1])
         return await says(200)(request)
 

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 from concerto.api.pod import PREEMPTED, PodView
 from concerto.controllers.runtime.clock import wall_timestamp
-from concerto.kube import NotFound, Object, Session
+from concerto.kube import (
+    ApiError,
+    Conflict,
+    KubeError,
+    NotFound,
+    Object,
+    ServerError,
+    Session,
+    TooManyRequests,
+    Unauthorized,
+)
 from concerto.kube.confirmed_writes import OnFailure, WriteSettings, write_until_known
 from concerto.kube.resources import PODS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
@@ -93,8 +103,8 @@ class PodWriter:
         async with self._nominations:
             return await self._write_status("nomination", pod, status, lambda found: _is_nominated(found, node))
 
-    async def evict(self, victim: PodView, preemptor: PodView, is_needed: Callable[[], bool]) -> bool:
-        """Set the victim's condition DisruptionTarget, and delete it with its own grace period.
+    async def mark(self, victim: PodView, preemptor: PodView, is_needed: Callable[[], bool]) -> bool:
+        """Set the victim's condition DisruptionTarget, without which a policy refuses its deletion.
 
         Args:
             victim: the pod to evict.
@@ -106,21 +116,50 @@ class PodWriter:
             False if it was gone already.
 
         Raises:
+            KubeError: the API server refuses it.
+            NotNeeded: the room is not needed any more.
+        """
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": PREEMPTED,
+            "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": wall_timestamp(),
+        }
+        async with self._evictions:
+            status = {"conditions": [condition]}
+            return await self._write_status("disruption-target", victim, status, _is_disrupted, is_needed)
+
+    async def check_deletion(self, victim: PodView, is_needed: Callable[[], bool]) -> None:
+        """Ask the API server to check the deletion of a victim that was marked, and not to carry it out (dry run).
+
+        Raises:
+            ApiError: it refuses the deletion. All that says nothing of a deletion that is carried out is passed over.
+            NotNeeded: the room is not needed any more.
+        """
+        path, body = PODS.path(victim.namespace, victim.name), _delete_options(victim)
+        timeout = self._settings.timeout_seconds
+        async with self._evictions:
+            _raise_unless(is_needed)
+            try:
+                await self._session.request(
+                    "DELETE", path, params={"dryRun": "All"}, body=body, timeout_seconds=timeout, attempts=1
+                )
+            except KubeError as error:
+                if _is_refusal(error):
+                    raise
+
+    async def delete(self, victim: PodView, is_needed: Callable[[], bool]) -> bool:
+        """Delete a victim that was marked, with its own grace period; as `mark`.
+
+        Raises:
             KubeError: the API server refuses it; the victim is not deleted then.
             NotNeeded: the room is not needed any more; an attempt before may have deleted the victim all the same.
         """
+        path, body = PODS.path(victim.namespace, victim.name), _delete_options(victim)
+        write = _Write("eviction", victim, "DELETE", path, body, _is_being_deleted)
         async with self._evictions:
-            condition = {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": PREEMPTED,
-                "message": f"{preemptor.scheduler_name}: preempting to accommodate a higher priority pod",
-                "lastTransitionTime": wall_timestamp(),
-            }
-            status = {"conditions": [condition]}
-            if not await self._write_status("disruption-target", victim, status, _is_disrupted, is_needed):
-                return False
-            return await self._delete(victim, is_needed)
+            return await self._until_known(write, is_needed)
 
     async def _write_status(
         self,
@@ -135,11 +174,6 @@ class PodWriter:
         path = PODS.path(pod.namespace, pod.name, "status")
         return await self._until_known(_Write(name, pod, "PATCH", path, patch, is_written), is_needed)
 
-    async def _delete(self, pod: PodView, is_needed: Callable[[], bool]) -> bool:
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        path = PODS.path(pod.namespace, pod.name)
-        return await self._until_known(_Write("eviction", pod, "DELETE", path, body, _is_being_deleted), is_needed)
-
     async def _find(self, pod: PodView) -> Object | None:
         """The pod as the API server has it; None if it is gone or has ended, or another one has its name."""
         try:
@@ -153,8 +187,7 @@ class PodWriter:
         """Repeat it until its outcome is known; False if the pod is gone or has ended."""
 
         async def write() -> bool:
-            if not is_needed():
-                raise NotNeeded("it needs the room no longer, or not there")
+            _raise_unless(is_needed)
             timeout = self._settings.timeout_seconds
             await self._session.request(made.method, made.path, body=made.body, timeout_seconds=timeout, attempts=1)
             return True
@@ -176,6 +209,22 @@ class PodWriter:
             )
         except NotFound:
             return False
+
+
+def _raise_unless(is_needed: Callable[[], bool]) -> None:
+    if not is_needed():
+        raise NotNeeded("it needs the room no longer, or not there")
+
+
+def _delete_options(pod: PodView) -> Object:
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+
+
+def _is_refusal(error: KubeError) -> bool:
+    """Whether the API server would refuse a deletion that is not a dry run, too."""
+    says_nothing = ServerError | TooManyRequests | Unauthorized | NotFound | Conflict
+    # A webhook that declares no ``sideEffects: None`` is not asked in a dry run
+    return isinstance(error, ApiError) and not isinstance(error, says_nothing) and "dry run" not in error.message
 
 
 def _is_nominated(found: Object, node: str) -> bool:

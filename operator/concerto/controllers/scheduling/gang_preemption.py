@@ -18,7 +18,7 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.controllers.scheduling.preemption_writes import PreemptionTasks, PreemptionWrites, all_of
+from concerto.controllers.scheduling.preemption_writes import Eviction, PreemptionTasks, PreemptionWrites, all_of
 from concerto.controllers.scheduling.turns import Turns, TurnSettings
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
@@ -210,23 +210,22 @@ class GangPreemptionController:
                 return
             nominations, priority = self._cluster.nominations, pods[0].priority
             lower = [pod for node in {*nodes.values()} for pod in nominations.lower_than(priority, node)]
+            of = {nodes[pod.uid]: pod for pod in reversed(pods)}
+            evictions = [
+                Eviction(each, each.node_name, of.get(each.node_name, pods[0])) for each in victims if not each.deleting
+            ]
             await all_of(
                 *(self._writes.withdraw(each) for each in lower),
-                *(self._evict(each, pods, nodes) for each in victims if not each.deleting),
+                self._writes.evict(evictions, lambda: self._are_nominated(nodes)),
             )
         except (KubeError, NotNeeded) as error:
             if isinstance(error, KubeError):
-                logger.error("PodGroup %s: no room could be made: %s", _name(gang.key), error)
-                self._context.metrics.preemption_victims.labels("failed").inc()
+                self._writes.report_refused(gang.members, error)
             self._making_room.stop(_name(gang.key), self._context.clock())
             self._parts.pending.requeue(Change.ENDED)
         finally:
             if not are_nominated:
                 self._withdraw(pods)
-
-    async def _evict(self, victim: PodView, pods: list[PodView], nodes: Mapping[str, str]) -> None:
-        pod = next((pod for pod in pods if nodes[pod.uid] == victim.node_name), pods[0])
-        await self._writes.evict(victim, pod, victim.node_name, partial(self._are_nominated, nodes))
 
     def _are_nominated(self, nodes: Mapping[str, str]) -> bool:
         """Whether all of the pods still wait for room on their nodes: with one less, the gang may not fit."""

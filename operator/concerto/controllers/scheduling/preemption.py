@@ -15,7 +15,7 @@ from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.eviction import NotNeeded
 from concerto.controllers.scheduling.making_room import MakingRoom
 from concerto.controllers.scheduling.parts import SchedulerParts
-from concerto.controllers.scheduling.preemption_writes import PreemptionTasks, PreemptionWrites, all_of
+from concerto.controllers.scheduling.preemption_writes import Eviction, PreemptionTasks, PreemptionWrites, all_of
 from concerto.controllers.scheduling.turns import Turns, TurnSettings
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
@@ -198,14 +198,14 @@ class PreemptionController:
                 self._making_room.forget(pod.uid)
                 return
             lower = self._cluster.nominations.lower_than(pod.priority, candidate.node)
+            evictions = [Eviction(each, candidate.node, pod) for each in victims if not each.deleting]
             await all_of(
                 *(self._writes.withdraw(each) for each in lower),
-                *(self._evict(each, pod, candidate.node) for each in victims if not each.deleting),
+                self._writes.evict(evictions, lambda: self._is_nominated(pod, candidate.node)),
             )
         except (KubeError, NotNeeded) as error:
             if isinstance(error, KubeError):
-                logger.error("%s: no room could be made on node %s: %s", pod.key, candidate.node, error)
-                self._context.metrics.preemption_victims.labels("failed").inc()
+                self._writes.report_refused([pod], error)
             self._making_room.stop(pod.uid, self._context.clock())
             self._parts.pending.requeue(Change.ENDED)
         finally:
@@ -215,9 +215,6 @@ class PreemptionController:
     def _is_nominated(self, pod: PodView, node: str) -> bool:
         """Whether the pod still waits for room on the node."""
         return self._is_without_node(pod.uid) and self._cluster.nominations.node_of(pod.uid) == node
-
-    async def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
-        await self._writes.evict(victim, pod, node, lambda: self._is_nominated(pod, node))
 
 
 class _CpuTime:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from concerto.api.pod import PodView
@@ -19,6 +20,21 @@ from concerto.scheduling.preemption.victims import Victims
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A pod to evict.
+
+    Attributes:
+        victim: the pod.
+        node: the victim's node.
+        pod: the pod that needs the room.
+    """
+
+    victim: PodView
+    node: str
+    pod: PodView
 
 
 class PreemptionWrites:
@@ -64,18 +80,53 @@ class PreemptionWrites:
         except KubeError as error:
             logger.info("%s: its nomination is not removed: %s", pod.key, error)
 
-    async def evict(self, victim: PodView, pod: PodView, node: str, is_needed: Callable[[], bool]) -> None:
-        """Evict a pod from the node for another one, as long as that is needed; see ``PodWriter.evict``."""
-        evicted = await self._writer.evict(victim, pod, is_needed)
+    async def evict(self, evictions: Sequence[Eviction], is_needed: Callable[[], bool]) -> None:
+        """Evict pods for others, as long as that is needed: all of them, or none if the API server refuses one.
+
+        Raises:
+            KubeError: the API server refuses it.
+            NotNeeded: the room is not needed any more.
+        """
+        mark = self._writer.mark
+        marked = await all_of(
+            *(self._noting_refusal(each, mark(each.victim, each.pod, is_needed)) for each in evictions)
+        )
+        for _ in range(marked.count(False)):
+            self._context.metrics.preemption_victims.labels("gone").inc()
+        left = [each for each, is_there in zip(evictions, marked) if is_there]
+        if len(left) > 1:
+            check = self._writer.check_deletion
+            await all_of(*(self._noting_refusal(each, check(each.victim, is_needed)) for each in left))
+        await all_of(*(self._noting_refusal(each, self._delete(each, is_needed)) for each in left))
+
+    async def _delete(self, eviction: Eviction, is_needed: Callable[[], bool]) -> None:
+        evicted = await self._writer.delete(eviction.victim, is_needed)
         self._context.metrics.preemption_victims.labels("evicted" if evicted else "gone").inc()
         if evicted:
             self._context.recorder.record(
-                pod_subject(victim),
+                pod_subject(eviction.victim),
                 reason="Preempted",
                 action="Preempting",
-                note=f"Preempted by pod {pod.uid} on node {node}",
-                related=pod_subject(pod),
+                note=f"Preempted by pod {eviction.pod.uid} on node {eviction.node}",
+                related=pod_subject(eviction.pod),
             )
+
+    async def _noting_refusal(self, eviction: Eviction, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return await work
+        except KubeError:
+            self._cluster.budgets.refused_deletions.refused(eviction.victim.uid, self._context.clock())
+            raise
+
+    def report_refused(self, pods: Iterable[PodView], error: KubeError) -> None:
+        """Log that the API server refuses to make room for these pods, and have their events say so.
+
+        The refusal itself stands in the log alone: it may name pods of other namespaces.
+        """
+        for pod in pods:
+            logger.error("%s: no room could be made: %s", pod.key, error)
+            self._reporter.note_preemption(pod.uid, "preemption: the API server refused to make room by evictions.")
+        self._context.metrics.preemption_victims.labels("failed").inc()
 
 
 class PreemptionTasks:

@@ -22,6 +22,7 @@ from concerto.scheduling.gangs.gang import Gang
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.nominated_room import Prepared
+from concerto.scheduling.preemption.eligibility import may_be_evicted
 from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import Request, query_for, request_of
@@ -158,8 +159,7 @@ def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> lis
     by_row = {row: [pod for pod in cluster.pods_on.on(row) if pod.priority < priority] for row in rows.tolist()}
     order = sorted((max(pod.priority for pod in pods), len(pods), row) for row, pods in by_row.items())
     in_order = ((pod, row) for _, _, row in order for pod in by_row[row])
-    # The deletion of a mirror pod makes no room, and a pod that is only assumed may end up on another node
-    return [(pod, row) for pod, row in in_order if not pod.mirror and cluster.is_bound(pod.uid)]
+    return [(pod, row) for pod, row in in_order if may_be_evicted(cluster, pod, queries.now)]
 
 
 def _may_help(queries: _GangQueries, rows: Rows, is_out_of_time: Callable[[], bool]) -> Bools:

@@ -1,4 +1,7 @@
-"""Whether a pod may preempt others now. Pure. Source: kube-scheduler's ``PodEligibleToPreemptOthers``."""
+"""Whether a pod may preempt others now, and which. Pure.
+
+Source: kube-scheduler's ``PodEligibleToPreemptOthers``.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,12 @@ def why_not_eligible(cluster: ClusterState, pod: PodView, *, nominated_is_hopele
         return ""
     makes_room = (each.preempted and each.priority < pod.priority for each in cluster.pods_on.on(row))
     return TERMINATING if any(makes_room) else ""
+
+
+def may_be_evicted(cluster: ClusterState, pod: PodView, now: float) -> bool:
+    """Whether the pod's deletion would make room on its node, and the API server has not just refused it.
+
+    The deletion of a mirror pod makes no room. A pod that is only assumed on a node may end up on another one.
+    """
+    refused = cluster.budgets.refused_deletions
+    return not pod.mirror and cluster.is_bound(pod.uid) and not (refused and refused.waits(pod.uid, now))

@@ -9,6 +9,7 @@ from concerto.api.pod import PodView
 from concerto.scheduling.framework import Reach
 from concerto.scheduling.nominated_room import RowTrial
 from concerto.scheduling.preemption.candidates import Candidate
+from concerto.scheduling.preemption.eligibility import may_be_evicted
 from concerto.scheduling.preemption.victims import choose_victims
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queries import query_for
@@ -41,7 +42,8 @@ class NodeLook:
         cluster = self.cluster
         row = cluster.row_of.get(node)
         on_row = () if row is None else cluster.pods_on.on(row)
-        possible = [each for each in on_row if each.priority < pod.priority and self._may_go(each)]
+        lower = (each for each in on_row if each.priority < pod.priority)
+        possible = [each for each in lower if may_be_evicted(cluster, each, self.now)]
         if row is None or not possible:
             return (NO_VICTIMS,)
         query = query_for(cluster, pod, self.profile, self.now)
@@ -52,13 +54,6 @@ class NodeLook:
             trial = _Trial(RowTrial(what_if, row, filters), pod, cluster.nominations.beside(pod, node))
             victims = choose_victims(possible, cluster.budgets.of(possible), trial)
             return trial.row.refusal() if victims is None else Candidate(node, victims)
-
-    def _may_go(self, pod: PodView) -> bool:
-        """Whether the pod's deletion makes room on its node.
-
-        That of a mirror pod does not. A pod that is only assumed there may end up on another node.
-        """
-        return not pod.mirror and self.cluster.is_bound(pod.uid)
 
 
 class _Trial:

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets by namespace."""
+"""What protects pods from eviction: PodDisruptionBudgets by namespace, and refused deletions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Iterable
 
 from concerto.api.pod import PodView
 from concerto.api.poddisruptionbudget import DisruptionBudget
+from concerto.scheduling.state.refused_deletions import RefusedDeletions
 
 
 class DisruptionBudgets:
-    """The PodDisruptionBudgets of all namespaces."""
+    """The PodDisruptionBudgets of all namespaces.
+
+    Attributes:
+        refused_deletions: pods that no eviction is tried of for a while, whatever their budgets allow.
+    """
 
     def __init__(self) -> None:
+        self.refused_deletions = RefusedDeletions()
         self._by_namespace: dict[str, dict[str, DisruptionBudget]] = {}
 
     def of(self, pods: Iterable[PodView]) -> list[DisruptionBudget]:

@@ -1,0 +1,42 @@
+"""Pods that the API server refuses to delete: nobody is evicted together with them in vain. Pure; time is passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RefusedDeletionsSettings:
+    """How long such a pod is not evicted.
+
+    Attributes:
+        first_wait_seconds: after the first refusal; doubles with each further one.
+        max_wait_seconds: the doubling ends there. As long after the end of a wait, the refusals are forgotten.
+    """
+
+    first_wait_seconds: float = 60.0
+    max_wait_seconds: float = 3600.0
+
+
+class RefusedDeletions:
+    """Pods by UID, and until when each is not evicted."""
+
+    def __init__(self, settings: RefusedDeletionsSettings | None = None) -> None:
+        self._settings = settings or RefusedDeletionsSettings()
+        self._waits: dict[str, tuple[int, float]] = {}  # by UID, refusals, and the end of the wait
+
+    def __bool__(self) -> bool:
+        """Whether a deletion was refused lately."""
+        return bool(self._waits)
+
+    def refused(self, uid: str, now: float) -> None:
+        """The API server has refused to delete the pod."""
+        longest = self._settings.max_wait_seconds
+        self._waits = {each: wait for each, wait in self._waits.items() if now < wait[1] + longest}
+        times = self._waits.get(uid, (0, now))[0] + 1
+        seconds = self._settings.first_wait_seconds * 2.0 ** min(times - 1, 32)
+        self._waits[uid] = (times, now + min(seconds, longest))
+
+    def waits(self, uid: str, now: float) -> bool:
+        """Whether the pod is not to be evicted now."""
+        return now < self._waits.get(uid, (0, now))[1]
