@@ -7,7 +7,7 @@ victims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +17,16 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
 from concerto.scheduling.cycle import Cycle
-from concerto.scheduling.framework import Filter, Query, Reach
+from concerto.scheduling.framework import Filter, Reach
+from concerto.scheduling.gangs.assumed_gang import AssumedGang
 from concerto.scheduling.gangs.gang import Gang
+from concerto.scheduling.gangs.gang_queries import GangQueries
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.trial import Trial
 from concerto.scheduling.nominated_room import Prepared
 from concerto.scheduling.preemption.eligibility import may_be_evicted
 from concerto.scheduling.preemption.victims import Victims, choose_victims
 from concerto.scheduling.profile import Profile
-from concerto.scheduling.queries import Request, query_for, request_of
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.measured_capacity import MEASURED
@@ -69,7 +70,7 @@ class GangPreemption:
         self.removable = 0
         # Labels make no difference once all pods are off that select by them, and do again when those are put back
         alike = {pod.uid: (cluster.signatures.of(pod), pod.kind.key) for pod in gang.members}
-        self._queries = _GangQueries(cluster, gang, profile, now, alike)
+        self._queries = GangQueries(cluster, gang, profile, now, alike)
         self._generator = generator
 
     def is_hopeless_where_nominated(self) -> bool:
@@ -104,38 +105,11 @@ class GangPreemption:
             rows = {pod.uid: row for pod, row in removable}
             trial = _Trial(queries, stack, rows, place, is_out_of_time)
             victims = choose_victims(pods, queries.cluster.budgets.of(pods), trial)
-            return RoomForGang(trial.nodes, victims) if victims is not None and victims.pods else None
-
-
-@dataclass(frozen=True)
-class _GangQueries:
-    """A gang, and the queries of its pods for filters."""
-
-    cluster: ClusterState
-    gang: Gang
-    profile: Profile
-    now: float
-    alike: Mapping[str, Hashable]
-    """By UID of its pods, a key that is equal for those with equal queries."""
-
-    def query(self, pod: PodView) -> Query:
-        return query_for(self.cluster, pod, self.profile, self.now, self.request(pod))
-
-    def request(self, pod: PodView) -> Request:
-        return request_of(self.cluster, pod, self.profile, self.now, starts_together=True)
-
-    def one_of_each(self) -> Collection[PodView]:
-        """One pod of the gang for each `alike`."""
-        return {self.alike[pod.uid]: pod for pod in self.gang.members}.values()
-
-    def prepared(self, pod: PodView, reach: Callable[[Reach], bool]) -> Prepared:
-        query = self.query(pod)
-        plugins = (plugin for plugin in self.profile.filters if reach(plugin.reach))
-        return [(plugin, state) for plugin in plugins if (state := plugin.prepare(query)) is not None]
+            return RoomForGang(trial.nodes, victims) if victims is not None and victims.pods and trial.nodes else None
 
 
 def _place(
-    queries: _GangQueries, generator: np.random.Generator, is_out_of_time: Callable[[], bool]
+    queries: GangQueries, generator: np.random.Generator, is_out_of_time: Callable[[], bool]
 ) -> Sequence[Assignment]:
     """Where pods of the gang would go; nothing if too few find nodes, or not in time. The cluster is as before."""
     cluster, gang, profile = queries.cluster, queries.gang, queries.profile
@@ -151,7 +125,7 @@ def _place(
     return [decision.assignment for decision in cycle.result.decisions] if fits else ()
 
 
-def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
+def _removable(queries: GangQueries, is_out_of_time: Callable[[], bool]) -> list[tuple[PodView, int]]:
     """The pods that may be evicted and their rows; those of the nodes with the lowest priorities come first."""
     cluster, priority = queries.cluster, queries.gang.members[0].priority
     may_help = _may_help(queries, slice(0, cluster.size), is_out_of_time)
@@ -162,7 +136,7 @@ def _removable(queries: _GangQueries, is_out_of_time: Callable[[], bool]) -> lis
     return [(pod, row) for pod, row in in_order if may_be_evicted(cluster, pod, queries.now)]
 
 
-def _may_help(queries: _GangQueries, rows: Rows, is_out_of_time: Callable[[], bool]) -> Bools:
+def _may_help(queries: GangQueries, rows: Rows, is_out_of_time: Callable[[], bool]) -> Bools:
     """Which of the rows take pods of the gang, apart from what evictions change and may be made for."""
     exists: Bools = queries.cluster.nodes.exists[rows]
     may_help = np.zeros_like(exists)
@@ -192,7 +166,7 @@ class _Trial:
 
     def __init__(
         self,
-        queries: _GangQueries,
+        queries: GangQueries,
         stack: ExitStack,
         row_of: Mapping[str, int],
         place: Callable[[], Sequence[Assignment]],
@@ -208,7 +182,8 @@ class _Trial:
         self._checks: dict[int, list[_Check]] = {}
         self._by_domain: list[tuple[Filter, Any]] = []
         self._changed: set[int] = set()  # rows whose answers the last pod may have changed
-        self._anew = False
+        self._assumed: AssumedGang | None = None
+        self._not_taken: set[int] = set()  # rows that the last pod has left too little room on
 
     def remove(self, pod: PodView) -> None:
         if self._is_out_of_time():
@@ -217,6 +192,8 @@ class _Trial:
         self._row(row).remove(pod)
         for plugin, state in self._by_domain:
             plugin.remove_pod(state, pod, row)
+        if self._not_taken and self._assumed is not None:
+            self._take_again(self._assumed)
 
     def add(self, pod: PodView) -> None:
         row = self._row_of[pod.uid]
@@ -228,8 +205,10 @@ class _Trial:
     def fits(self) -> bool:
         if self._is_out_of_time():
             raise OutOfTime
-        if not self.nodes or self._anew:
+        if not self.nodes:
             return self._find_nodes()
+        if self._assumed is not None:
+            return self._fit_where_assumed(self._assumed)
         return all(self._passes(check) for row in self._changed & self._checks.keys() for check in self._checks[row])
 
     def _row(self, row: int) -> RowWhatIf:
@@ -237,19 +216,46 @@ class _Trial:
             self._rows[row] = self._stack.enter_context(RowWhatIf(self._queries.cluster, row))
         return self._rows[row]
 
-    def _find_nodes(self) -> bool:
+    def _settle(self) -> None:
         for each in self._rows.values():
             each.settle()
+
+    def _find_nodes(self) -> bool:
+        self._settle()
         assignments = self._place()
         if len(assignments) < max(1, len(self.nodes)):
             if self._is_out_of_time():
                 raise OutOfTime
             return False
         self.nodes = {each.uid: each.node for each in assignments}
-        # CPUs, volumes and large pods are in no index before a pod is bound, so single rows do not show them
-        self._anew = any(each.pin is not None or each.volumes for each in assignments) or self._has_large_pods()
-        if not self._anew:
+        # These are in no index before a pod is assumed
+        if any(each.pin is not None or each.volumes for each in assignments) or self._has_large_pods():
+            self._assume(assignments)
+        else:
             self._put_on_nodes()
+        return True
+
+    def _assume(self, assignments: Sequence[Assignment]) -> None:
+        self._assumed = AssumedGang(self._queries, assignments)
+        self._stack.callback(self._assumed.take_back)
+        for pod in self._queries.one_of_each():
+            self._by_domain += self._queries.prepared(pod, lambda reach: reach is Reach.DOMAIN)
+
+    def _take_again(self, gang: AssumedGang) -> None:
+        """The pod that left too little room on these rows is off again."""
+        self._settle()
+        fits = all(gang.fits_on(row) for row in sorted(self._not_taken))
+        self._not_taken.clear()
+        if not fits:  # other nodes have to be found
+            gang.take_back()
+            self._assumed, self._by_domain, self.nodes = None, [], {}
+
+    def _fit_where_assumed(self, gang: AssumedGang) -> bool:
+        self._settle()
+        for row in sorted(self._changed & gang.rows):
+            if not gang.fits_on(row):
+                self._not_taken.add(row)
+                return False
         return True
 
     def _has_large_pods(self) -> bool:

@@ -39,6 +39,13 @@ class Trial:
         if self._cluster.assume(pod, assignment, self._now, millicores):
             self._assumed.append((pod, self._cluster.row_of[assignment.node]))
 
+    def withdraw(self, pod: PodView) -> None:
+        """Take one pod back, if it is assumed."""
+        kept = [each for each in self._assumed if each[0].uid != pod.uid]
+        if len(kept) < len(self._assumed):
+            self._assumed = kept
+            self._cluster.forget(pod.uid)
+
     def keep(self) -> None:
         """The decisions are carried out."""
         for pod, row in self._assumed:
