@@ -158,3 +158,20 @@ def test_work_is_neither_lost_nor_made_however_time_is_cut(works, step):
         ended += len(exits(model, now))
         assert now < 1e4
     assert model.busy_core_seconds(now)[0] == pytest.approx(sum(work for _, work, _ in works), rel=1e-6)
+
+
+def test_others_go_on_after_a_pod_that_computes_is_stopped():
+    model = fleet(cores=1.0)
+    for key, seconds in (("stopped", 1.0), ("other", 4.0)):
+        model.start(key, 0, PodLoad(0, seconds, 1), 0.0)
+    model.advance(1.0)
+    model.delete("stopped", 0, 1.0)
+    assert exits(model, 100.0)["other"] == (pytest.approx(4.5, abs=1e-6), "Completed")
+
+
+def test_a_pod_that_is_held_runs_and_computes_once_it_is_released():
+    model = fleet(cores=1.0)
+    model.start("held", 0, PodLoad(1.0, 2.0, 1), 0.0, held=True)
+    assert [t.change for t in model.advance(10.0)] == [Change.CGROUP_CREATED, Change.RUNNING]
+    model.release("held", 0, 10.0)
+    assert exits(model, 100.0)["held"][0] == pytest.approx(13.0, abs=1e-6)

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from concerto.simulation.scheduling.false_telemetry import FalseTelemetry
+from concerto.simulation.scheduling.gangs import Gangs
 from concerto.simulation.scheduling.node_fleet import NodeFleet
 from concerto.simulation.scheduling.node_model import Change, Transition
 from concerto.simulation.scheduling.node_telemetry import Readings
@@ -80,6 +81,7 @@ class World:
             [n.cores for n in self.nodes], [n.memory_bytes for n in self.nodes], plant_rng, setup.plant
         )
         self.recorder = Recorder(len(self.nodes), setup.jobs)
+        self.gangs = Gangs(setup.jobs)
         self.pods: dict[str, SimPod] = {}
         self._arriving = make_pods(setup.jobs, pods_rng)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -116,6 +118,11 @@ class World:
     def wake(self) -> None:
         """Something changed: run a scheduling cycle soon."""
         self._dirty = True
+
+    def evict(self, pod: SimPod) -> None:
+        """Delete a pod for another one: its container is stopped, and its Job makes a new one."""
+        if self.write(lambda: self._evicted(pod)):
+            self.gangs.evicted()
 
     @property
     def api_down(self) -> bool:
@@ -160,6 +167,7 @@ class World:
                 for pod, node in self.policy.schedule(self.now):
                     self._bind(pod, node)
         self.recorder.finish(self.now, self.fleet)
+        self.gangs.finish(self.now)
         return self.recorder
 
     # -- the API server, the Job controller, the node controller
@@ -173,6 +181,7 @@ class World:
             return
         self.pods[pod.uid] = pod
         self.recorder.created(pod, self.now)
+        self.gangs.created(pod, self.now)
         if pod.job.node is not None:
             self._bind(pod, pod.job.node)
         else:
@@ -185,12 +194,14 @@ class World:
 
     def _bind(self, pod: SimPod, node: int) -> None:
         self.recorder.decided(pod, node, self.now)
+        self.gangs.holds(pod, self.now)
         if not self.write(lambda: self._bound(pod, node)):
             self.after(1.0, lambda: self._bind_failed(pod))  # connection refused: back off
 
     def _bind_failed(self, pod: SimPod) -> None:
         if pod.node is None:
             self.recorder.undecided(pod)
+            self.gangs.lets_go(pod, self.now)
             self.policy.bind_failed(pod, self.now)
             self.wake()
 
@@ -209,17 +220,23 @@ class World:
     def _kubelet_sees(self, pod: SimPod, node: int) -> None:
         if pod.phase == "Pending" and not self._lost[node] and pod.uid not in self._started:
             self._started.add(pod.uid)
-            self.fleet.start(pod.uid, node, pod.load, self.now)
+            self.fleet.start(pod.uid, node, pod.load, self.now, held=bool(pod.gang))
 
     def _changed(self, change: Transition) -> None:
         pod = self.pods[str(change.pod)]
         self.recorder.transition(pod, change)
         self.policy.transition(change)
         if change.change is Change.RUNNING:
+            for uid, node in self.gangs.runs(pod, change.node, change.at).items():
+                self.fleet.release(uid, node, change.at)
             self._status(pod, "Running")
-        elif change.change is Change.EXITED and change.reason == "Completed":
-            self._done.add(first_name(pod))  # a pod whose end was not seen runs again, and counts once
+        elif change.change is Change.EXITED:
+            self.gangs.exited(pod, change.at, completed=change.reason == "Completed")
+            if change.reason == "Completed":
+                self._done.add(first_name(pod))  # a pod whose end was not seen runs again, and counts once
         elif change.change is Change.TERMINATED:
+            if change.reason == "Deleted" and change.measured is not None:
+                self.gangs.lost(change.measured.work)
             self._status(pod, "Succeeded" if change.reason == "Completed" else "Failed")
 
     def _status(self, pod: SimPod, phase: str) -> None:
@@ -237,6 +254,14 @@ class World:
         self.watch(lambda: self._seen_ended(pod))
         if phase == "Failed" and not pod.job.endless:
             self.after(1.0, lambda: self._create(successor(pod, self.now)))
+
+    def _evicted(self, pod: SimPod) -> None:
+        if pod.node is None or pod.phase not in ("Pending", "Running"):
+            return
+        if pod.uid in self._started:
+            self.fleet.delete(pod.uid, pod.node, self.now)
+        else:
+            self._gone(pod)
 
     def _seen_ended(self, pod: SimPod) -> None:
         self.policy.pod_ended(pod, self.now)

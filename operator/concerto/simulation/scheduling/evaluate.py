@@ -18,6 +18,7 @@ from typing import Any
 
 from concerto.api.capacity_settings import CapacitySettings, SlotSettings
 from concerto.simulation.scheduling import scenario
+from concerto.simulation.scheduling.evaluate_gangs import gang_lines, run_gangs
 from concerto.simulation.scheduling.evaluate_kinds import ablation_lines as kind_ablation_lines
 from concerto.simulation.scheduling.evaluate_kinds import kinds_table, run_kinds
 from concerto.simulation.scheduling.experiments import (
@@ -44,7 +45,7 @@ GRID_COLUMNS = {"first run": "concerto", "later run": "concerto-known", "pods as
 """Ways to run Concerto on the grid, by what the table calls them."""
 RUNAWAY = 2.0
 """Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
-_PARTS = ("main", "kinds", "kinds-ablation", "grid", "faults", "ablation", "scale")
+_PARTS = ("main", "gangs", "kinds", "kinds-ablation", "grid", "faults", "ablation", "scale")
 _SEEDS = 5
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 
@@ -357,6 +358,9 @@ def main() -> None:
         for name, by_policy in figures.items():
             lines += ["", f"### {name}", "", *_policy_table(by_policy)]
         keep("main", {"rows": rows, "figures": figures}, lines)
+    if "gangs" in parts:
+        gangs = run_gangs(args.seeds)
+        keep("gangs", gangs, gang_lines(gangs))
     if "kinds" in parts:
         kinds = run_kinds(seeds=args.seeds)
         keep("kinds", kinds, kinds_table(kinds))

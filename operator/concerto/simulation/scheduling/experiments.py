@@ -55,8 +55,11 @@ class Outcome:
 def run_task(task: Task) -> Outcome:
     """Run it."""
     policy = registry.make(task.policy, task.capacity)
-    recorder = World(task.setup, policy, task.seed).run()
+    world = World(task.setup, policy, task.seed)
+    recorder = world.run()
     figures = recorder.summary()
+    if world.gangs:
+        figures["gangs"] = world.gangs.summary()
     if recorder.load_factors:
         answers = latency.latencies(np.array(recorder.load_factors), np.random.default_rng(task.seed))
         figures["latency_ms"] = latency.percentiles(answers)

@@ -52,12 +52,15 @@ class NodeFleet:
 
     # -- what kubelets and operators of the cluster do
 
-    def start(self, key: Hashable, node: int, load: PodLoad, now: float) -> None:
-        """The kubelet of `node` has seen the pod: its container runs after the start-up delay."""
+    def start(self, key: Hashable, node: int, load: PodLoad, now: float, *, held: bool = False) -> None:
+        """The kubelet of `node` has seen the pod: its container runs after the start-up delay.
+
+        A pod that is held begins to work only once it is released, too.
+        """
         if not self._nodes[node].alive:
             return
         pod = RunningPod(key, node, load)
-        pod.seen = now
+        pod.seen, pod.held = now, held
         self._nodes[node].pods[key] = pod
         full = float(self._telemetry.pressure_rate[node])
         delay = self._draw(self.settings.start_seconds) + self.settings.start_when_full_seconds * full
@@ -66,6 +69,15 @@ class NodeFleet:
         if not self.settings.start_core_seconds:
             self._push(now + delay, _RUN, node, pod)
         pod.begins = now + delay + self.settings.start_core_seconds + self._wait_of(pod)
+
+    def release(self, key: Hashable, node: int, now: float) -> None:
+        """The pod begins to work now if its container runs, else once it does."""
+        pod = self._nodes[node].pods.get(key)
+        if pod is not None and pod.held and not pod.over:
+            pod.held = False
+            if pod.running:
+                pod.begins = now + self._wait_of(pod)
+                self._push(pod.begins, _COMPUTE, node, pod)
 
     def delete(self, key: Hashable, node: int, now: float) -> None:
         """The pod has been deleted through the API: stop it."""
@@ -183,11 +195,11 @@ class NodeFleet:
         for group in state.groups.values():
             while group.finishes and group.finishes[0][0] <= group.attained + 1e-9:
                 done = heapq.heappop(group.finishes)[2]
+                changed = True  # also where it was stopped: the next end has to be scheduled
                 if done.over or not done.computing:
                     continue
                 done.finish = group.attained  # its work is done, exactly
                 done.end_burst()
-                changed = True
                 if isinstance(done, RuntimeWork):
                     ends = done.then == _TERMINATED
                     self._push(at + (self._draw(self.settings.end_seconds) if ends else 0.0), done.then, node, done.of)
@@ -229,7 +241,8 @@ class NodeFleet:
         assert pod is not None
         pod.running = True
         self._out.append(Transition(at, Change.RUNNING, pod.key, node))
-        self._push(at + self._wait_of(pod), _COMPUTE, node, pod)
+        if not pod.held:
+            self._push(at + self._wait_of(pod), _COMPUTE, node, pod)
         self._push(at, _MEMORY, node, pod)
 
     def _compute(self, at: float, node: int, pod: RunningPod | None) -> None:

@@ -44,6 +44,7 @@ class RunningPod:
         "computing",
         "finish",
         "group",
+        "held",
         "key",
         "load",
         "memory",
@@ -65,6 +66,7 @@ class RunningPod:
         self.group: Group | None = None
         self.computing = False
         self.running = False
+        self.held = False  # whether it does not begin to work before it is released
         self.over = False
         self.reason = ""
         self.begins = math.inf  # when it next begins to compute; infinity while that is open

@@ -202,6 +202,11 @@ class Recorder:
         """Running to exited of each completed pod (Carico, section 5.4), of one job or of all."""
         return np.array([end - start for name, start, end in self.completed.values() if job in (None, name)])
 
+    def start_seconds(self, job: str) -> Floats:
+        """Creation to running of each completed pod of the job."""
+        of_job = [(uid, begin) for uid, (name, begin, _) in self.completed.items() if name == job]
+        return np.array([begin - self.created_at[uid] for uid, begin in of_job])
+
     def placed_seconds(self) -> Floats:
         """Binding to exit of each completed pod, as a cluster's own objects show it."""
         return np.array([end - self.bound_at[uid] for uid, (_, _, end) in self.completed.items()])
@@ -224,6 +229,7 @@ class Recorder:
             per_job[job.name] = {
                 "jct_s": round(max(ends[job.name]) - self._begun_at - job.arrivals.start_seconds, 3) if done else None,
                 "pct_s": distribution(self.completion_seconds(job.name)),
+                "start_s": distribution(self.start_seconds(job.name)),
                 "pods_per_node_max": self._most_by_job[job.name],
             }
         finite = [job for job in self.jobs if not job.endless]

@@ -39,7 +39,26 @@ def print_table(document: dict[str, Any]) -> None:
                     row.append(_two(figures.get("latency_ms", {}).get("p99")))
             table.add_row(*row)
     console = Console()
-    (console if console.is_terminal else Console(width=150)).print(table)
+    console = console if console.is_terminal else Console(width=150)
+    console.print(table)
+    if any("gangs" in figures for figures in document["medians"].values()):
+        console.print(_gangs_table(document))
+
+
+def _gangs_table(document: dict[str, Any]) -> Any:
+    """A row for each policy: how long its gangs took, and what was wasted (``Gangs.summary``)."""
+    from rich.table import Table
+
+    table = Table(title=f"{document['scenario']}: gangs and evictions")
+    table.add_column("policy")
+    for heading in ("gangs", "done", "median s", "worst s", "waiting core-s", "lost core-s", "evictions"):
+        table.add_column(heading, justify="right")
+    for name, figures in document["medians"].items():
+        gangs = figures["gangs"]
+        seconds = [_one(gangs[key]) for key in ("median_s", "worst_s")]
+        wasted = [_whole(gangs[key]) for key in ("waiting_core_s", "lost_core_s", "evictions")]
+        table.add_row(name, _whole(gangs["count"]), _whole(gangs["complete"]), *seconds, *wasted)
+    return table
 
 
 def _one(value: float | None) -> str:

@@ -205,6 +205,7 @@ _JOB: dict[str, tuple[str, _Reader]] = {
     "priority": ("priority", lambda n: n.whole(-(10**9), 10**9)),
     "node": ("node", lambda n: n.whole(0, 10**6)),
     "workload": ("workload", lambda n: n.text()),
+    "gang": ("gang", lambda n: n.whole(0, 500)),
 }
 _ARRIVALS: dict[str, tuple[str, _Reader]] = {
     "process": ("process", lambda n: n.choice(PROCESSES)),
@@ -292,6 +293,8 @@ def _job(node: _Node, nodes: int) -> JobSpec:
     job = JobSpec(load=load, **{_JOB[k][0]: _JOB[k][1](v) for k, v in everything.items() if k in _JOB})
     if job.node is not None and job.node >= nodes:
         raise everything["node"].fail(f"a whole number from 0 to {nodes - 1}")
+    if job.gang and job.count % job.gang:
+        raise everything["gang"].fail(f"a divisor of the count, {job.count}")
     if job.endless and job.load.wait_seconds <= 0:
         raise node.fail("waitSeconds above 0 where bursts is 0 (a pod that never ends has to rest)")
     return job

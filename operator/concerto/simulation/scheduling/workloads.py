@@ -60,6 +60,7 @@ class JobSpec:
         arrivals: when the pods come.
         priority: of the pods.
         node: bind all pods to this node from outside (a server that is simply there), or None.
+        gang: how many pods at a time work only together, and come together; 0 where each works by itself.
     """
 
     name: str
@@ -72,6 +73,12 @@ class JobSpec:
     priority: int = 0
     node: int | None = None
     workload: str = ""
+    gang: int = 0
+
+    @property
+    def gang_names(self) -> list[str]:
+        """Names of its gangs; empty without any."""
+        return [f"{self.name}-gang-{i}" for i in range(self.count // self.gang)] if self.gang else []
 
     @property
     def endless(self) -> bool:
@@ -91,6 +98,7 @@ class SimPod:
     node: int | None = None
     phase: str = "Pending"
     bound_at: float | None = None
+    gang: str = ""
 
     @property
     def name(self) -> str:
@@ -108,7 +116,8 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
     """All pods of the jobs, by time of creation. The draws are the same for every policy under a seed."""
     pods: list[tuple[float, float, SimPod]] = []  # jobs created together have their pods created side by side
     for job in jobs:
-        times = job.arrivals.times(job.count, rng)
+        times = np.repeat(job.arrivals.times(job.count // (job.gang or 1), rng), job.gang or 1)
+        gangs = job.gang_names
         sigma = np.sqrt(np.log1p(job.jitter**2))
         waits, works = (np.exp(rng.normal(-(sigma**2) / 2, sigma, job.count)) for _ in range(2))
         for index, (at, wait, work) in enumerate(zip(times, waits, works)):
@@ -121,14 +130,15 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
                 memory_ramp_seconds=job.load.memory_ramp_seconds,
                 cpu_limit=job.load.cpu_limit,
             )
-            pods.append((float(at), index / job.count, SimPod(f"{job.name}-{index}", job, load, float(at))))
+            gang = gangs[index // job.gang] if gangs else ""
+            pods.append((float(at), index / job.count, SimPod(f"{job.name}-{index}", job, load, float(at), gang=gang)))
     pods.sort(key=lambda p: p[:2])
     return iter([pod for _, _, pod in pods])
 
 
 def successor(pod: SimPod, now: float) -> SimPod:
     """The pod that its Job creates after one that did not complete."""
-    return SimPod(f"{first_name(pod)}~{pod.attempt + 1}", pod.job, pod.load, now, pod.attempt + 1)
+    return SimPod(f"{first_name(pod)}~{pod.attempt + 1}", pod.job, pod.load, now, pod.attempt + 1, gang=pod.gang)
 
 
 def first_name(pod: SimPod) -> str:

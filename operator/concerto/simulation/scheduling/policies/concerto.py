@@ -15,11 +15,13 @@ from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
+from concerto.api.podgroup import GroupKey, PodGroup
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.capacity.kinds.node_loads import KindSettings
 from concerto.capacity.kinds.table import Table
 from concerto.capacity.publish_rule import PublishSettings
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule
+from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
@@ -28,8 +30,12 @@ from concerto.simulation.scheduling.cluster import World
 from concerto.simulation.scheduling.node_model import Transition
 from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.policies.agents import Agents, node_names
+from concerto.simulation.scheduling.policies.making_room import MakesRoom
 from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME, earlier_run, raw_pod
 from concerto.simulation.scheduling.workloads import SimPod
+
+_ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
+"""What may let pods find nodes that did not get the room which a gang held."""
 
 
 class Concerto:
@@ -86,6 +92,12 @@ class Concerto:
         self._shapes: dict[str, PodView] = {}
         for node in range(len(self.names)):
             self.state.set_node(self._node_view(node, True))
+        for job in world.setup.jobs:
+            for gang in job.gang_names:
+                self.state.pod_groups.set_group(PodGroup("default", gang, gang, 1, job.gang))
+        self._making_room = MakesRoom(world, self.state, self.profile)
+        self._postponed = ""
+        self._holder: GroupKey | None = None
 
     def sample(self, readings: Readings, now: float) -> None:
         """See Policy."""
@@ -115,6 +127,7 @@ class Concerto:
             created=pod.created_at,
             phase=pod.phase if pod.phase != "Deleted" else "Failed",
             node_name="" if pod.node is None else self.names[pod.node],
+            group=pod.gang,
         )
 
     def _on_status(self, node: int, status: NodeCapacityStatus, version: int) -> None:
@@ -151,6 +164,7 @@ class Concerto:
     def pod_ended(self, pod: SimPod, now: float) -> None:
         """See Policy."""
         self.queue.remove(pod.uid)
+        self._making_room.pod_ended(pod.uid, now)
         self._helped(self.state.set_pod(self._view(pod), now))
 
     def bind_failed(self, pod: SimPod, now: float) -> None:
@@ -172,11 +186,25 @@ class Concerto:
 
     def schedule(self, now: float) -> Sequence[tuple[SimPod, int]]:
         """See Policy: one production cycle."""
-        heads = list(self.queue.heads(now, self._room()))
-        if not heads:
+        groups = self.state.pod_groups
+        if groups.held_room.is_overdue(now):
+            self.queue.requeue(_ROOM)
+        for key in groups.take_changed():
+            self.queue.requeue_pod_group(key)
+        heads, postponed = list(self.queue.heads(now, self._room())), self.queue.get(self._postponed)
+        if not heads and postponed is None:
             self._wake_in_time(now)
             return []
-        result = schedule(self.state, heads, {SCHEDULER_NAME: self.profile}, now=now, generator=self.world.rng)
+        result = schedule(
+            self.state,
+            heads,
+            {SCHEDULER_NAME: self.profile},
+            now=now,
+            generator=self.world.rng,
+            postponed=postponed,
+        )
+        self._postponed = result.postponed.uid if result.postponed else ""
+        self._note_held_room(result, now)
         self.queue.note_turns(result.turns)
         for failure in result.unschedulable:
             self.queue.mark_unschedulable(
@@ -186,12 +214,34 @@ class Concerto:
         for decision in result.decisions:
             self.queue.remove(decision.pod.uid)
             placed.append((self.world.pods[decision.pod.uid], self.state.row_of[decision.assignment.node]))
+        self._making_room.after(result, now)
         if result.has_more or placed:
             self.world.wake()
         if math.isfinite(result.look_again_at):
             self.world.after(max(0.05, result.look_again_at - now), lambda: self._helped(Change.CAPACITY))
         self._wake_in_time(now)
         return placed
+
+    def _note_held_room(self, result: CycleResult, now: float) -> None:
+        """A gang holds room until its time is over: all of its pods are taken to wait, though it holds less."""
+        if result.released:
+            self._helped(_ROOM)
+        holder = self.state.pod_groups.held_room.holder
+        if self._holder not in (None, holder):
+            for pod in self._pods_of(self._holder):
+                self.world.gangs.lets_go(pod, now)
+        if holder is not None and holder != self._holder:
+            self.world.after(max(0.05, self.state.pod_groups.held_room.until - now), lambda: self._look_at(holder))
+            for pod in self._pods_of(holder):
+                self.world.gangs.holds(pod, now)
+        self._holder = holder
+
+    def _pods_of(self, key: GroupKey) -> list[SimPod]:
+        return [self.world.pods[uid] for uid in self.state.pod_groups.members(key)]
+
+    def _look_at(self, key: GroupKey) -> None:
+        self.queue.requeue_pod_group(key)
+        self.world.wake()
 
     def _wake_in_time(self, now: float) -> None:
         """Parked pods are looked at again after a while, whether or not anything happens."""

@@ -14,6 +14,7 @@ from concerto.capacity.kinds.node_loads import KindSettings
 from concerto.simulation.scheduling.cluster import Policy
 from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import FittingRequests
+from concerto.simulation.scheduling.policies.kube_gangs import MODES, KubeGangs
 from concerto.simulation.scheduling.policies.kube_scheduler import KubeScheduler
 from concerto.simulation.scheduling.policies.measured import Carico, Pronto, spazio
 from concerto.simulation.scheduling.policies.oracle import Oracle
@@ -23,6 +24,9 @@ from concerto.simulation.scheduling.policies.trimaran import load_variation_risk
 
 REQUEST_SWEEP = (100, 150, 200, 250, 300, 400, 500, 600, 750, 1000, 1250, 1500)
 """Millicores that `kube-sweep` gives every pod, one run each (evaluation section 1: 100m to 1500m)."""
+
+GANG_REQUEST_SWEEP = (250, 500, 750, 1000, 1500)
+"""Millicores that the sweeps of kube-scheduler with gangs give every pod."""
 
 COST_SWEEP = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 """What `kube-costs-sweep` multiplies the cost of each kind by, one run each: the best is the best request per kind."""
@@ -63,12 +67,15 @@ _PLAIN: dict[str, Callable[[], Policy]] = {
     "oracle-tight": lambda: Oracle(slack=1.0),
 }
 _WITH_REQUEST = re.compile(r"^kube-scheduler@(\d+m)$")
+_WITH_GANGS = re.compile(rf"^kube-({'|'.join(MODES)})@(\d+m)$")
 _WITH_COSTS = re.compile(r"^kube-costs@(\d+(?:\.\d+)?)$")
 _SWEEPS = {
+    **{f"kube-{mode}-sweep": [f"kube-{mode}@{m}m" for m in GANG_REQUEST_SWEEP] for mode in MODES},
     "kube-sweep": [f"kube-scheduler@{m}m" for m in REQUEST_SWEEP],
     "kube-costs-sweep": [f"kube-costs@{factor:g}" for factor in COST_SWEEP],
 }
-EXPECTED = ", ".join([*_CONCERTO, *_SWEEPS, "kube-scheduler@<millicores>m", "kube-costs@<factor>", *_PLAIN])
+_GANGS = [f"kube-{mode}@<millicores>m" for mode in MODES]
+EXPECTED = ", ".join([*_CONCERTO, *_SWEEPS, "kube-scheduler@<millicores>m", *_GANGS, "kube-costs@<factor>", *_PLAIN])
 """What a policy may be called, for messages."""
 
 
@@ -80,7 +87,7 @@ def expand(name: str) -> list[str]:
 def is_policy(name: str) -> bool:
     """Whether there is a policy of that name."""
     known = name in _PLAIN or name in _CONCERTO or name in _SWEEPS
-    return known or any(pattern.match(name) for pattern in (_WITH_REQUEST, _WITH_COSTS))
+    return known or any(pattern.match(name) for pattern in (_WITH_REQUEST, _WITH_GANGS, _WITH_COSTS))
 
 
 def make(name: str, capacity: CapacitySettings | None = None, profile: ProfileSettings | None = None) -> Policy:
@@ -95,6 +102,8 @@ def make(name: str, capacity: CapacitySettings | None = None, profile: ProfileSe
         return _CONCERTO[name](capacity, profile or ProfileSettings(SCHEDULER_NAME))
     if (match := _WITH_REQUEST.match(name)) is not None:
         return KubeScheduler(milli(match.group(1)))
+    if (match := _WITH_GANGS.match(name)) is not None:
+        return KubeGangs(match.group(1), milli(match.group(2)))
     if (match := _WITH_COSTS.match(name)) is not None:
         return FittingRequests(float(match.group(1)))
     return _PLAIN[name]()
