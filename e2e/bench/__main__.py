@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from e2e.bench import perf_results, running, scheduler_perf, throughput
+from e2e.bench import perf_results, running, scale, scale_results, scheduler_perf, throughput
 from e2e.testbed.clusters import LocalControlPlane, find_binaries
 from e2e.testbed.hollow.settings import CONTROLLER_MANAGER_FLAGS
 from e2e.testbed.system import REPOSITORY, install
@@ -57,16 +57,33 @@ def cpusets() -> None:
         subprocess.run([sys.executable, "-m", f"e2e.bench.{module}"], cwd=REPOSITORY, env=environment, check=True)
 
 
+def at_scale(nodes: int, pods: int, *, profiles: bool) -> None:
+    """A cluster full of running pods; stored, and compared with the goals."""
+    size = scale.Size.of(nodes, pods)
+    say(f"at scale: {nodes} nodes, {pods} pods (5 min at 500 and 15000, 1 h at 5000 and 150000)")
+    figures = scale.measure(size, say, profiles=profiles)
+    scale_results.keep(size, figures, machine())
+    for line in scale_results.verdicts(figures):
+        say(f"  {line}")
+
+
 def main() -> int:
     """Run and write build/bench.json."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100 and 1,000 nodes only")
-    parts = ["throughput", "scheduler_perf", "through", "arrivals", "steady", "busy", "python", "cpusets"]
+    parts = ["scale", "throughput", "scheduler_perf", "through", "arrivals", "steady", "busy", "python", "cpusets"]
     parser.add_argument("--only", choices=parts, help="just one part")
     parser.add_argument("--workloads", default="", help="of scheduler_perf, comma-separated; all by default")
-    parser.add_argument("--nodes", type=int, help="of scheduler_perf (default: 1000) and busy (default: 1000 and 5000)")
     parser.add_argument(
-        "--docs", action="store_true", help="put all rows of build/scheduler_perf.json into docs/scheduling.md"
+        "--nodes", type=int, help="of scheduler_perf (default: 1000), busy (default: 1000 and 5000) and scale (500)"
+    )
+    parser.add_argument("--pods", type=int, help="of scale: pods that run on the nodes (default: 30 a node)")
+    parser.add_argument("--profile", action="store_true", help="of scale: sample where the operator's time goes")
+    parser.add_argument(
+        "--docs",
+        action="store_true",
+        help="put all rows of build/scheduler_perf.json into docs/scheduling.md, and of build/scale.json into "
+        "docs/architecture.md",
     )
     arguments = parser.parse_args()
     RESULTS.parent.mkdir(exist_ok=True)
@@ -74,6 +91,13 @@ def main() -> int:
     say(f"machine: {results['machine']}")
     if arguments.docs and arguments.only is None:
         perf_results.write_docs(perf_results.load())
+        scale_results.write_docs(scale_results.load())
+        return 0
+    if arguments.only == "scale":
+        nodes = arguments.nodes or 500
+        at_scale(nodes, arguments.pods or 30 * nodes, profiles=arguments.profile)
+        if arguments.docs:
+            scale_results.write_docs(scale_results.load())
         return 0
     if arguments.only in (None, "python"):
         pytest_benchmarks()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import statistics
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from concerto.api.timestamps import parse_timestamp
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.resources import PODS
+from e2e.bench.bound import bound_times
 from e2e.bench.pods import create_pods, make_namespace, pod, remove
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.processes import cpu_seconds, operator_process, rss_mib
@@ -108,13 +108,13 @@ def steady(control_plane: LocalControlPlane, nodes: int, seconds: float, say: Sa
         try:
             operator.wait_ready()
             time.sleep(30)  # the nodes warm up
-            cpu, writes, began = cpu_seconds(operator.pid), _writes(control_plane), time.monotonic()
+            cpu, writes, began = cpu_seconds(operator.pid), telemetry_writes(control_plane), time.monotonic()
             time.sleep(seconds)
             took = time.monotonic() - began
             figures = {
                 "operator_cpu_percent": 100 * (cpu_seconds(operator.pid) - cpu) / took,
                 "operator_rss_mib": rss_mib(operator.pid),
-                "capacity_and_subspace_writes_per_second": (_writes(control_plane) - writes) / took,
+                "capacity_and_subspace_writes_per_second": (telemetry_writes(control_plane) - writes) / took,
             }
         finally:
             operator.stop()
@@ -146,10 +146,10 @@ def busy(
             namespace = f"busy-{nodes}-{how.replace(' ', '-')}"
             created = asyncio.run(_run_services(control_plane, namespace, nodes))
             time.sleep(60)  # what the pods' kind takes is known everywhere
-            cpu, writes, began = cpu_seconds(operator.pid), _writes(control_plane), time.monotonic()
+            cpu, writes, began = cpu_seconds(operator.pid), telemetry_writes(control_plane), time.monotonic()
             time.sleep(seconds)
             took = time.monotonic() - began
-            written = (_writes(control_plane) - writes) / took
+            written = (telemetry_writes(control_plane) - writes) / took
             figures = {
                 "pods": created,
                 "operator_cpu_percent": 100 * (cpu_seconds(operator.pid) - cpu) / took,
@@ -197,7 +197,7 @@ async def _remove(control_plane: LocalControlPlane, namespace: str) -> None:
         await remove(session, namespace)
 
 
-def _writes(control_plane: LocalControlPlane) -> float:
+def telemetry_writes(control_plane: LocalControlPlane) -> float:
     """Writes of our telemetry kinds that the API server has counted."""
     counted = re.compile(r'apiserver_request_total\{.*resource="(nodecapacities|subspacesnapshots)".*verb="PATCH"')
     lines = control_plane.kubectl("get", "--raw", "/metrics").splitlines()
@@ -225,35 +225,20 @@ async def _arrive(
 ) -> list[float]:
     """Seconds from the answer to each creation until a watch shows the pod bound."""
     created: dict[str, float] = {}
-    bound: dict[str, float] = {}
     async with await Session.open(ClusterConfig.from_kubeconfig(control_plane.kubeconfig)) as session:
         await make_namespace(session, namespace)
-        listed = await session.get(PODS.path(namespace))
-
-        async def follow() -> None:
-            params = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"]}
-            async with session.stream(PODS.path(namespace), params=params, inactivity_seconds=60) as batches:
-                async for lines in batches:
-                    for line in lines:
-                        found = json.loads(line)["object"]
-                        if found.get("spec", {}).get("nodeName"):
-                            bound.setdefault(found["metadata"]["name"], time.monotonic())
 
         async def create(name: str) -> None:
             await session.create(PODS.path(namespace), pod(namespace, name, scheduler))
             created[name] = time.monotonic()
 
-        watch = asyncio.create_task(follow())
-        tasks = []
-        for index in range(pods):
-            tasks.append(asyncio.create_task(create(f"a-{index:05d}")))
-            await asyncio.sleep(1.0 / per_second)
-        await asyncio.gather(*tasks)
-        deadline = time.monotonic() + 60
-        while len(bound) < pods and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        async with bound_times(session, namespace) as bound:
+            tasks = []
+            for index in range(pods):
+                tasks.append(asyncio.create_task(create(f"a-{index:05d}")))
+                await asyncio.sleep(1.0 / per_second)
+            await asyncio.gather(*tasks)
+            await bound.wait(set(created), 60)
         await remove(session, namespace)
     # A pod may be seen bound before the answer to its creation has come back
-    return [max(0.0, bound[name] - at) for name, at in created.items() if name in bound]
+    return [max(0.0, bound.at[name] - at) for name, at in created.items() if name in bound.at]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import tracemalloc
 
+from concerto.api.pod_trimming import trim_pod
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.controllers.runtime.watched_kinds import FollowedKind, WatchedKinds
 from concerto.kube.resources import NODES, PODS
-from support.faulty_server import faulty, refuses
+from support.faulty_server import faulty, refuses, says
 
 
 def node(name, version="1"):
@@ -55,3 +59,72 @@ async def test_a_new_leader_does_not_wait_for_a_kind_that_is_followed_on_demand(
         async with asyncio.timeout(20), server.arrival:
             await server.arrival.wait_for(lambda: any("pods" in each for each in server.seen))
         await supervisor.stop()
+
+
+def running_pod(number):
+    """A pod of one of three Deployments, as an API server gives it."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"web-{number % 3}", "uid": f"uid-{number % 3}"}
+    resources = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}}
+    tolerations = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for key in ("not-ready", "unreachable")
+    ]
+    at = f"2026-11-29T0{number % 7}:{number % 60:02d}:{number % 59:02d}Z"
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": f"web-{number % 3}-{number:06d}",
+            "uid": f"{number:08d}-1111-2222-3333-444455556666",
+            "resourceVersion": str(number),
+            "labels": {"app": f"web-{number % 3}", "pod-template-hash": "7d9f8b6c5d"},
+            "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+            "creationTimestamp": at,
+        },
+        "spec": {
+            "nodeName": f"node-{number % 30}",
+            "tolerations": tolerations,
+            "containers": [{"name": "c", "image": "web", "resources": resources, "ports": [{"containerPort": 8080}]}],
+        },
+        "status": {
+            "phase": "Running",
+            "startTime": at,
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("Ready", "PodScheduled")
+            ],
+            "containerStatuses": [{"name": "c", "resources": resources, "allocatedResources": resources["requests"]}],
+        },
+    }
+
+
+async def test_a_pod_takes_little_memory_beside_its_siblings():
+    async with faulty([refuses(404, "NotFound")]) as server:
+        kind = FollowedKind(server.session, PODS, trim=trim_pod)
+        store = kind.reflector.store
+        tracemalloc.start()
+        try:
+            for number in range(1000):
+                kind.reflector._put(
+                    ("default", str(number)), kind.reflector._trimmed(json.loads(json.dumps(running_pod(number))))
+                )
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert store["default", "7"] == trim_pod(running_pod(7))
+    assert held / 1000 < 4000  # bytes; 6700 if each had all of its parts for itself
+
+
+async def test_what_was_listed_is_not_searched_for_garbage():
+    items = [running_pod(number) for number in range(100)]
+    listed = says(200, {"metadata": {"resourceVersion": "200", "continue": ""}, "items": items})
+    async with faulty([listed]) as server:
+        kind, before = FollowedKind(server.session, PODS, trim=trim_pod), gc.get_freeze_count()
+        following = asyncio.ensure_future(kind.run())
+        try:
+            async with asyncio.timeout(20):
+                await kind.reflector.synced.wait()
+                await server.asked(2)
+            assert gc.get_freeze_count() > before + 100
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            gc.unfreeze()

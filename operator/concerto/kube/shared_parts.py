@@ -1,0 +1,58 @@
+"""Holds equal parts of many objects once: the pods of one workload differ in their names, nodes and times alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from concerto.kube.session import Object
+
+
+class SharedParts:
+    """Gives equal JSON values back as one and the same, as long as it remembers them.
+
+    What it remembers is bounded in bytes of JSON. When that is used up, what has not been asked for since the last time
+    that it was used up is forgotten: objects that hold such a value keep it, and the next equal value is another one.
+    """
+
+    def __init__(self, max_bytes: int = 4 * 2**20, max_part_bytes: int = 16 * 2**10) -> None:
+        """Nothing is remembered yet.
+
+        Args:
+            max_bytes: JSON that is remembered, at most twice as much for a while.
+            max_part_bytes: a longer value is not remembered: hardly another object has it.
+        """
+        self._max_bytes = max_bytes
+        self._max_part_bytes = max_part_bytes
+        self._bytes = 0
+        self._recent: dict[bytes, Any] = {}
+        self._earlier: dict[bytes, Any] = {}
+
+    def share(self, obj: Object) -> Object:
+        """Replace the maps and lists in each section of the object (``metadata``, ``spec``, ``status``) by shared ones.
+
+        The object is changed. None of the shared values may be changed by anybody from then on.
+        """
+        for section in obj.values():
+            if isinstance(section, dict):
+                for key, value in section.items():
+                    if isinstance(value, (dict, list)):
+                        section[key] = self._shared(value)
+        return obj
+
+    def _shared(self, value: Any) -> Any:
+        try:
+            text = orjson.dumps(value)
+        except orjson.JSONEncodeError:  # nested too deeply
+            return value
+        found = self._recent.get(text)
+        if found is not None:
+            return found
+        if len(text) > self._max_part_bytes:
+            return value
+        if self._bytes + len(text) > self._max_bytes:
+            self._earlier, self._recent, self._bytes = self._recent, {}, 0
+        self._bytes += len(text)
+        # orjson's bytes have room for more at their end; a copy has not
+        return self._recent.setdefault(bytes(memoryview(text)), self._earlier.get(text, value))
