@@ -185,3 +185,36 @@ async def test_requests_in_flight_are_bounded_and_who_waits_too_long_was_not_sen
             await late
         assert asyncio.get_running_loop().time() - began < 1.4
         release.set()
+
+
+def a_page(number: int, more: str = "") -> object:
+    return says(200, {"metadata": {"resourceVersion": "7", "continue": more}, "items": [number]})
+
+
+async def test_the_next_page_of_a_list_is_on_its_way_while_one_is_taken_in() -> None:
+    async with faulty([a_page(1, "b"), a_page(2, "c"), a_page(3)]) as server:
+        seen = []
+        async for page in server.session.pages("/x"):
+            seen += page["items"]
+            await server.asked(min(len(seen) + 1, 3))
+        assert seen == [1, 2, 3]
+        assert [path.rpartition("=")[2] for path in server.seen] == ["500", "b", "c"]
+
+
+async def test_a_page_that_is_refused_ends_the_list_after_those_before_it() -> None:
+    async with faulty([a_page(1, "b"), refuses(410, "Expired")]) as server:
+        seen = []
+        with pytest.raises(Gone):
+            async for page in server.session.pages("/x"):
+                seen += page["items"]
+        assert seen == [1]
+
+
+async def test_who_leaves_a_list_early_leaves_no_request_behind() -> None:
+    async with faulty([a_page(1, "b"), hangs]) as server:
+        pages = server.session.pages("/x")
+        async for _ in pages:
+            await server.asked(2)
+            break
+        await pages.aclose()
+        assert "Session.request" not in [task.get_coro().__qualname__ for task in asyncio.all_tasks()]

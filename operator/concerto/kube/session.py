@@ -169,14 +169,21 @@ class Session:
         """
         params = selectors(label_selector, field_selector)
         params["limit"] = str(self.settings.page_size)
-        while True:
-            page = await self.request("GET", path, params=params, attempts=first_attempts)
-            yield page
-            first_attempts = None
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
-                return
-            params["continue"] = token
+        coming = asyncio.ensure_future(self.request("GET", path, params=params, attempts=first_attempts))
+        try:
+            while True:
+                page = await coming
+                token = (page.get("metadata") or {}).get("continue")
+                if token:
+                    # The API server makes the next page while this one is taken in
+                    more = self.request("GET", path, params={**params, "continue": token})
+                    coming = asyncio.ensure_future(more)
+                yield page
+                if not token:
+                    return
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
 
     async def create(
         self, path: str, body: Object, *, params: Mapping[str, str] | None = None, timeout_seconds: float | None = None
