@@ -21,6 +21,7 @@ import requests
 
 from e2e.testbed.recorder_by_kind import Costs, Node, RecordedCost, judge, kind_of
 from e2e.testbed.recorder_leaders import late_pod_writes
+from e2e.testbed.recorder_lists import list_all
 from e2e.testbed.waiting import PATIENCE_SECONDS
 
 PATHS = {
@@ -151,11 +152,8 @@ class Recorder:
         while not self._stop.is_set():
             try:
                 if since is None:
-                    response = api.get(version=version, url=resource, params={"limit": 0})
-                    response.raise_for_status()
-                    body = response.json()
-                    since = body["metadata"]["resourceVersion"]
-                    self._relisted(kind, body["items"], since)
+                    items, since = list_all(api, version, resource)
+                    self._relisted(kind, items, since)
                     ready.set()
                 for event in self._stream(api, version, resource, since):
                     obj = event["object"]
@@ -264,13 +262,16 @@ class Recorder:
         on_node: dict[str, list[Assignment]] = defaultdict(list)
         ours = {a.uid for a in assignments}
         costs = _costs(assignments, pods)
+        pods_of: dict[str | None, list[tuple[str, PodHistory]]] = defaultdict(list)
+        for uid, pod in pods.items():
+            pods_of[pod.node].append((uid, pod))
         for order, a in enumerate(assignments):
             status = capacities.get((a.node, a.capacity_version))
             if a.basis == "Capacity" and status is None:
                 violations.append(f"{a.name}: no NodeCapacity {a.node} at version {a.capacity_version} was ever seen")
             elif a.basis == "Capacity" and status is not None:
                 observed = set(status.get("observedPodUIDs") or ())
-                claimed = {u for u, p in pods.items() if _holds(p, a) and p.counts}
+                claimed = {u for u, p in pods_of[a.node] if _holds(p, a) and p.counts}
                 claimed |= {e.uid for e in on_node[a.node] if _still_assigned(e, a, pods)}
                 in_flight = claimed - observed - {a.uid}
                 credited = {u for u in observed if u in pods and (pods[u].ended or a.created + 1) <= a.created}
