@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from concerto.api.pod_kind import kind_of
+from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
-from concerto.capacity.kinds.table import ClusterKinds, NodeKinds, from_entries
+from concerto.capacity.kinds.table import NodeKinds, from_entries
 from concerto.scheduling.cycle import schedule
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from concerto.api.node import trim_node
 from concerto.api.pod_trimming import trim_pod
@@ -158,6 +159,7 @@ class Plan:
         kinds: that are followed, by name and group, in the order in which they start.
         reconcilers: work queues.
         loads: make what the reconciled objects hold known, before anything is decided.
+        following: what runs in every replica, by name.
         leading: what runs while this replica leads, by name.
         essential: what runs while this replica leads, and whose error is the end of the process.
         recorders: writers of events, by name.
@@ -167,6 +169,7 @@ class Plan:
     kinds: dict[str, FollowedKind] = field(default_factory=dict)
     reconcilers: list[Reconciler] = field(default_factory=list)
     loads: list[Callable[[], None]] = field(default_factory=list)
+    following: list[tuple[str, Run]] = field(default_factory=list)
     leading: list[tuple[str, Run]] = field(default_factory=list)
     essential: list[Run] = field(default_factory=list)
     recorders: dict[str, EventRecorder] = field(default_factory=dict)
@@ -240,6 +243,7 @@ def build(replica: Replica, settings: OperatorSettings) -> tuple[list[tuple[str,
         await election.run(lead)
 
     running: list[tuple[str, Run]] = [(name, recorder.run) for name, recorder in plan.recorders.items()]
+    running += [(name, partial(keep_running, name, run)) for name, run in plan.following]
     return [*running, ("leader", elect), ("stand-by", watched.stand_by)], list(plan.recorders.values())
 
 
@@ -364,15 +368,17 @@ def _add_capacity(plan: Plan, context: Context, parts: SchedulerParts, costs_by_
         context.session, context.metrics, context.clock, kinds=feed.kinds, placement=feed.placement
     )
     plan.follow(SUBSPACE_SNAPSHOTS, model.on_snapshot, feed.on_snapshot)
-    plan.leading += [("costs of kinds", feed.run), ("trace of kinds", plan.replica.trace.run)]
+    nodes = plan.kinds[NODES.group_resource]
+
+    plan.following.append(("costs of kinds", partial(feed.run, nodes.reflector.synced)))
+    plan.leading.append(("trace of kinds", plan.replica.trace.run))
     plan.loads.append(feed.load)
     named_after_nodes = [
         plan.kinds[resource.group_resource].store
         for resource in (NODE_CAPACITIES, SUBSPACE_SNAPSHOTS, NODE_CPU_TOPOLOGIES)
         if resource.group_resource in plan.kinds
     ]
-    nodes = plan.kinds[NODES.group_resource].store
-    nodeless = NodelessObjects(nodes, named_after_nodes, context.recorder, context.clock)
+    nodeless = NodelessObjects(nodes.store, named_after_nodes, context.recorder, context.clock)
     plan.leading += [("cluster model", model.run), ("objects without a node", nodeless.run)]
 
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concerto.api.pod_kind import kind_of
+from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.cost import PRIOR_SHARE, estimate
 from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
-from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries
+from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_entries
 
 JOB = kind_of("shop", "Job", "pi", (("main", "pi:1"),))
 HONEST = PodMeasurement(2.0, 4.0, 4.0, 100e6, True)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from concerto.api.pod_kind import CLUSTER, is_endless, kind_of, kind_of_pod
 from concerto.api.pod_trimming import trim_pod
+from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, costliest, estimate
 from concerto.capacity.kinds.node_loads import NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
-from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, NodeKinds, from_entries, has_changed, to_entries
+from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_entries, has_changed, to_entries
 
 GI = 2.0**30
 WEB = kind_of("shop", "Deployment", "web", (("main", "web:1"),))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, to_entries
 from concerto.controllers.capacity import kinds_feed
@@ -35,6 +37,13 @@ def fed(places_by_kind=True):
     return cluster, KindsFeed(cluster, changes.append, places_by_kind=places_by_kind), changes
 
 
+def at_once():
+    """All Nodes are known."""
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 async def turn_of_the_loop():
     """Let every task run until it waits for something."""
     for _ in range(3):
@@ -54,7 +63,7 @@ def test_what_agents_measured_is_what_pods_cost_from_then_on():
 async def test_what_arrives_is_handed_over_at_once_and_not_with_the_next_look(monkeypatch):
     monkeypatch.setattr(kinds_feed, "INTERVAL_SECONDS", 1000.0)
     cluster, feed, _ = fed()
-    task = asyncio.create_task(feed.run())
+    task = asyncio.create_task(feed.run(at_once()))
     await turn_of_the_loop()
     feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
     await turn_of_the_loop()
@@ -111,7 +120,8 @@ def test_the_clusters_table_stands_for_those_of_many_nodes_until_they_have_been_
     feed.on_snapshot(None, snapshot("z", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
     feed.load()
     assert cluster.kinds.cost_of(pod("b")).share == 0.25
-    feed.update()
+    for _ in range(6):  # 50 nodes each
+        feed.update()
     assert cluster.kinds.cost_of(pod("b")).share == 0.5
 
 
@@ -152,3 +162,49 @@ def test_a_pod_takes_no_more_cpus_and_memory_than_the_node_that_measured_it_has(
     feed.update()
     cost = cluster.kinds.cost_of(pod("b"))
     assert (cost.share, cost.memory) == (4.0, 8 * 2.0**30)
+
+
+def test_what_is_taken_in_is_not_held_a_second_time():
+    _, feed, _ = fed()
+    published = snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a"))
+    feed.on_snapshot(None, published)
+    feed.update()
+    assert feed.kinds.table()
+    assert "kinds" not in published["status"]
+
+
+async def test_a_replica_that_runs_takes_in_all_that_arrived_and_holds_nothing_back():
+    cluster, feed, _ = fed()
+    for i in range(500):
+        feed.on_snapshot(None, snapshot(f"n{i}", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    task = asyncio.create_task(feed.run(at_once()))
+    for _ in range(12):
+        await turn_of_the_loop()
+    assert not feed._seen
+    assert cluster.kinds.cost_of(pod("b")).pods == pytest.approx(500.0)
+    task.cancel()
+
+
+async def test_what_can_not_be_added_up_at_once_is_added_up_with_the_next_looks(monkeypatch):
+    monkeypatch.setattr(kinds_feed, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(kinds_feed, "ROWS_A_LOOK", 1)
+    _, feed, _ = fed()
+    feed.on_snapshot(None, snapshot("n1", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.update()
+    assert feed.kinds.has_changes
+    task = asyncio.create_task(feed.run(at_once()))
+    for _ in range(10):
+        await turn_of_the_loop()
+    assert not feed.kinds.has_changes
+    assert len(feed.kinds.table()) == len(pod("a").kind.keys)
+    task.cancel()
+
+
+def test_a_standby_that_begins_to_lead_knows_what_the_last_leader_has_merged():
+    cluster, feed, _ = fed()
+    feed.on_snapshot(None, snapshot("cluster", PodMeasurement(1.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.on_snapshot(None, snapshot("n1", of=pod("a")))
+    feed.update()
+    feed.on_snapshot(None, snapshot("cluster", PodMeasurement(2.0, 4.0, 9.0, 1e6, True), of=pod("a")))
+    feed.load()
+    assert cluster.kinds.cost_of(pod("b")).share == 0.5

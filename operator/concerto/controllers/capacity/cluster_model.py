@@ -16,9 +16,10 @@ import numpy as np
 from concerto.api.capacity_settings import MergeKind
 from concerto.api.conditions import Condition, merge_conditions
 from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot, SubspaceStatus, model_numbers
+from concerto.capacity.kinds.cluster_kinds import ROWS_A_LOOK, ClusterKinds
 from concerto.capacity.kinds.cost import costliest
 from concerto.capacity.kinds.sums import KindSums
-from concerto.capacity.kinds.table import ClusterKinds, has_changed, to_entries
+from concerto.capacity.kinds.table import has_changed, to_entries
 from concerto.capacity.subspace import Subspace, cluster_model, has_moved
 from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.controllers.runtime.metrics import Metrics
@@ -99,8 +100,11 @@ class ClusterModelPublisher:
             return
         status = self._parsed(name, new) if new is not None else None
         if status is None:
-            self._snapshots.pop(name, None)
+            known = self._snapshots.pop(name, None)
             self._received_at.pop(name, None)
+            if known is None or name not in self._model:
+                self._unfolded.discard(name)  # nothing of it was taken in; a standby, which folds nothing, forgets it
+                return
         else:
             known = self._snapshots.get(name)
             if known is None:
@@ -131,7 +135,8 @@ class ClusterModelPublisher:
 
     def _parsed(self, name: str, raw: Object) -> SubspaceStatus | None:
         try:
-            status = SubspaceSnapshot.from_raw(raw).status
+            # Kinds are taken in elsewhere
+            status = SubspaceSnapshot.from_raw({**raw, "status": {**(raw.get("status") or {}), "kinds": ()}}).status
         except Exception as error:  # whatever is wrong with it, the others' models go on counting
             logger.warning("SubspaceSnapshot %s is not usable: %s", name, error)
             return None
@@ -176,7 +181,7 @@ class ClusterModelPublisher:
                 await asyncio.sleep(0)
             self._drop_stale()
             current = self._model.subspace()
-            kinds = self._kinds.table()
+            kinds = self._kinds.table(ROWS_A_LOOK)
             self._metrics.cluster_model_nodes.set(len(self._model))
             if current is not None and (self._worth_a_write(current) or self._kinds_changed(kinds)):
                 try:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from itertools import islice
 
 from concerto.api.subspacesnapshot import CLUSTER_NAME, Placement, SubspaceSnapshot
-from concerto.capacity.kinds.table import MAX_ENTRIES, ClusterKinds, Table, from_entries
+from concerto.capacity.kinds.cluster_kinds import ROWS_A_LOOK, ClusterKinds
+from concerto.capacity.kinds.table import MAX_ENTRIES, Table, from_entries
 from concerto.kube import Object
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
@@ -17,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 """Shortest time between two updates by what agents have published: each blocks the event loop for milliseconds."""
-_NODES_A_LOOK = 250
+_NODES_A_LOOK = 50
 """Nodes whose tables are taken in at one look, so that it does not hold the event loop; others wait for the next."""
 _UNKNOWN_CORES = 1024.0
 """CPUs that a node is taken to have while its Node object is not known."""
@@ -49,6 +51,7 @@ class KindsFeed:
         self._seen: dict[str, Object | None] = {}  # snapshots to be taken in, by node; None for one that has gone
         self._arrived = asyncio.Event()
         self._of_cluster: Object | None = None
+        self._leads = False
         self._are_all_read = True
 
     def placement(self) -> Placement:
@@ -61,7 +64,7 @@ class KindsFeed:
         if name != CLUSTER_NAME:
             self._seen[name] = new
             self._arrived.set()
-        elif self._of_cluster is None:
+        elif not self._leads:
             self._of_cluster = new
 
     def load(self) -> None:
@@ -71,7 +74,7 @@ class KindsFeed:
         stands for the tables of thousands of nodes until they have been taken in, which takes a while.
         """
         self.kinds.begin_with(self._read_of_cluster())
-        self._are_all_read = False
+        self._leads, self._are_all_read = True, False
         self.update()
 
     def _read_of_cluster(self) -> Table:
@@ -82,30 +85,41 @@ class KindsFeed:
             status = None
         return {} if status is None else from_entries(status.kinds[:MAX_ENTRIES])
 
-    async def run(self) -> None:
+    async def run(self, nodes_known: asyncio.Event) -> None:
         """Hand over what arrives until cancelled: at once, or `INTERVAL_SECONDS` after the last time.
 
-        Pods of a kind that was never measured wait for the measurements of its first ones.
+        Pods of a kind that was never measured wait for the measurements of its first ones. A standby does the same, so
+        that it knows all costs when it leads, and does not hold what arrives meanwhile.
+
+        Args:
+            nodes_known: set once all Nodes are known, as what pods can cost is bounded by what their node has.
         """
+        await nodes_known.wait()
         while True:
             await self._arrived.wait()
             self._arrived.clear()
+            while len(self._seen) > _NODES_A_LOOK:
+                self._take_in()
+                await asyncio.sleep(0)
             self.update()
-            if self._seen:
+            if self._seen or self.kinds.has_changes:
                 self._arrived.set()
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def update(self) -> None:
         """Hand over what has changed; while nothing was ever measured, pods are counted as units."""
-        for name in list(self._seen)[:_NODES_A_LOOK]:
-            self._take(name, self._seen.pop(name))
+        self._take_in()
         if not self._seen and not self._are_all_read:
             self._are_all_read = True
             self.kinds.all_read()
-        if self._places_by_kind and self.kinds.version != self._version:
+        table = self.kinds.table(ROWS_A_LOOK)
+        if self._places_by_kind and table and self.kinds.version != self._version:
             self._version = self.kinds.version
-            if table := self.kinds.table():
-                self._requeue(self._cluster.kinds.set_table(table))
+            self._requeue(self._cluster.kinds.set_table(table))
+
+    def _take_in(self) -> None:
+        for name in list(islice(self._seen, _NODES_A_LOOK)):
+            self._take(name, self._seen.pop(name))
 
     def _take(self, name: str, snapshot: Object | None) -> None:
         try:
@@ -118,4 +132,7 @@ class KindsFeed:
         else:
             cores = self._cluster.nodes.cores_of(name) or _UNKNOWN_CORES
             memory = self._cluster.nodes.memory_of(name) or math.inf
-            self.kinds.set_node(name, from_entries(status.kinds[:MAX_ENTRIES]), cores, memory)
+            self.kinds.set_entries(name, status.kinds[:MAX_ENTRIES], cores, memory)
+            # They are most of a snapshot; nobody else reads them
+            assert snapshot is not None
+            snapshot["status"].pop("kinds", None)

@@ -12,9 +12,10 @@ from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.nodecapacity import AgentInfo, NodeCapacityStatus
 from concerto.api.pod_kind import Kind
 from concerto.capacity import readings as formulas
+from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.start_cost import StartCost
 from concerto.capacity.kinds.sums import PodMeasurement, recent_share
-from concerto.capacity.kinds.table import ClusterKinds, NodeKinds, Table
+from concerto.capacity.kinds.table import NodeKinds, Table
 from concerto.capacity.node_status import StatusContext, build_status
 from concerto.capacity.pipeline import NodePipeline
 from concerto.capacity.publish_rule import Published, PublishSettings, should_publish, should_publish_kinds

@@ -1,0 +1,126 @@
+"""What many nodes say of one kind, as one: rows of ``sums.FIELDS``, each bounded by its node and by what others say.
+
+All functions take (N, F) arrays, a row for each kind or node, F being the number of fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.api.subspacesnapshot import KindEntry
+from concerto.capacity.kinds.sums import FIELDS, MAX_SUM, KindSums
+
+Floats = NDArray[np.float64]
+
+_MAX_NODE_WEIGHT = 3.0
+"""Evidence of one node that counts, in times of the median node's."""
+_MAX_NODE_MEAN = 4.0
+"""What one node may say that a pod takes or holds, in times of what the median node says."""
+_FADING = FIELDS.index("running")
+
+_INDEX = {name: index for index, name in enumerate(FIELDS)}
+_ENDED, _HELD, _WORK, _STARTED, _MEMORY = (_INDEX[n] for n in ("ended", "held", "work", "started", "memory"))
+_WORK_SQUARED, _MEMORY_SQUARED, _MAX_MEMORY = (_INDEX[n] for n in ("work_squared", "memory_squared", "max_memory"))
+_RUNNING, _RUNNING_WORK, _RUNNING_HELD = (_INDEX[n] for n in ("running", "running_work", "running_held"))
+_RUNNING_MEMORY, _MAX_RUNNING_WORK = _INDEX["running_memory"], _INDEX["max_running_work"]
+_MAX_RUNNING_HELD, _MAX_RUNNING_RECENT = _INDEX["max_running_held"], _INDEX["max_running_recent"]
+_MEANS = [_INDEX[name] for name in ("work", "started", "held", "life", "memory")]
+_SQUARES = ((_MEANS.index(_WORK), _WORK_SQUARED), (_MEANS.index(_MEMORY), _MEMORY_SQUARED))
+_MAXIMA = (_MAX_MEMORY, _MAX_RUNNING_WORK, _MAX_RUNNING_HELD, _MAX_RUNNING_RECENT)
+_SUMMED = [index for index in range(len(FIELDS)) if index not in _MAXIMA]
+_ZEROS = (0.0,) * len(FIELDS)
+
+
+def read_rows(entries: Sequence[KindEntry]) -> tuple[list[str], Floats] | None:
+    """Keys and sums of a published table; None if something in it is odd, so that it has to be read entry by entry."""
+    width = len(FIELDS)
+    keys = [key for key, _ in entries]
+    try:
+        sums = np.array([(*numbers, *_ZEROS[len(numbers) :]) for _, numbers in entries])
+        is_odd = sums.shape != (len(keys), width) or sums.dtype.kind not in "fi" or len({*keys}) != len(keys)
+    except (TypeError, ValueError):
+        return None
+    if is_odd or not ((sums >= 0.0) & (sums <= MAX_SUM)).all():
+        return None
+    return keys, sums.astype(np.float64, copy=False)
+
+
+def possible(sums: Floats, cores: float, memory: float) -> Floats:
+    """The sums with what one node can give: CPU time in the time that the pods held their places, and memory.
+
+    Args:
+        sums: a row for each kind; it is not changed.
+        cores: CPUs of the node.
+        memory: its bytes; infinity where that is unknown.
+    """
+    sums = sums.copy()
+    for amount, pods, limit in (
+        (_MEMORY, _ENDED, memory),
+        (_MEMORY_SQUARED, _ENDED, memory * memory),
+        (_RUNNING_MEMORY, _RUNNING, memory),
+    ):
+        there = sums[:, pods] > 0.0
+        sums[there, amount] = np.minimum(sums[there, amount], limit * sums[there, pods])
+        sums[~there, amount] = 0.0
+    sums[:, _MAX_MEMORY] = np.minimum(sums[:, _MAX_MEMORY], memory)
+    if not math.isfinite(cores):
+        return sums
+    sums[:, _RUNNING_WORK] = np.minimum(sums[:, _RUNNING_WORK], cores * sums[:, _RUNNING_HELD])
+    sums[:, _MAX_RUNNING_WORK] = np.minimum(sums[:, _MAX_RUNNING_WORK], cores * sums[:, _MAX_RUNNING_HELD])
+    sums[:, _MAX_RUNNING_RECENT] = np.minimum(sums[:, _MAX_RUNNING_RECENT], cores)
+    most = np.maximum(cores * sums[:, _HELD], 1e-9)
+    over = np.maximum(1.0, sums[:, _WORK] / most)
+    sums[:, _WORK] /= over
+    sums[:, _WORK_SQUARED] /= over**2
+    sums[:, _STARTED] /= np.maximum(1.0, sums[:, _STARTED] / most)
+    return sums
+
+
+def weights(sums: Floats) -> Floats:
+    """(N,) how much each kind matters."""
+    weight: Floats = sums[:, _WORK] + sums[:, _RUNNING_WORK] + 1e-3 * (sums[:, _ENDED] + sums[:, _RUNNING])
+    return weight
+
+
+def merged(sums: Floats) -> KindSums:
+    """What nodes say of one kind, together; the order of the nodes makes no difference, not even by rounding.
+
+    Args:
+        sums: a row for each node, at least one; it may be changed.
+    """
+    if len(sums) == 1:
+        return KindSums(*sums[0].tolist())
+    _even(sums)
+    total = [0.0] * len(FIELDS)
+    for index in _SUMMED:
+        if (column := sums[:, index]).any():
+            total[index] = math.fsum(column.tolist())
+    total[_MAX_MEMORY], total[_MAX_RUNNING_RECENT] = sums[:, [_MAX_MEMORY, _MAX_RUNNING_RECENT]].max(axis=0).tolist()
+    work = sums[:, _MAX_RUNNING_WORK]
+    total[_MAX_RUNNING_WORK] = most = float(work.max())
+    total[_MAX_RUNNING_HELD] = float(sums[work == most, _MAX_RUNNING_HELD].max())
+    return KindSums(*total)
+
+
+def _even(sums: Floats) -> None:
+    """Bound what each node says by what the median node says, where three know the kind."""
+    knows = sums[:, _ENDED] > 0.0
+    if np.count_nonzero(knows) < 3:
+        return
+    known = sums[knows]
+    ended = known[:, _ENDED]
+    limits = _MAX_NODE_MEAN * np.median(known[:, _MEANS] / ended[:, None], axis=0)
+    allowed = limits * ended[:, None]
+    over = known[:, _MEANS] > np.maximum(allowed, 1e-300)
+    known[:, _MEANS] = np.where(over, allowed, known[:, _MEANS])
+    for mean, square in _SQUARES:
+        bounded = np.minimum(known[:, square], limits[mean] ** 2 * ended)
+        known[:, square] = np.where(over[:, mean], bounded, known[:, square])
+    known[:, _MAX_MEMORY] = np.minimum(known[:, _MAX_MEMORY], _MAX_NODE_MEAN * np.median(known[:, _MAX_MEMORY]))
+    most = _MAX_NODE_WEIGHT * np.median(ended)
+    known[:, :_FADING] *= np.where(ended > most, most / ended, 1.0)[:, None]
+    sums[knows] = known
