@@ -6,6 +6,7 @@ import pytest
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.scheduling import evaluation
 from concerto.scheduling.cycle import schedule
+from concerto.scheduling.equal_rows import EqualRows
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.profile import Profile
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
@@ -100,3 +101,17 @@ def test_how_often_all_nodes_are_looked_at(monkeypatch, capacities, pods, most):
     monkeypatch.setattr(Evaluation, "totals", lambda self: looks.append(1) or totals(self))
     assert len(nodes_of(lambda: cluster_of(capacities), pods)) == len(pods)
     assert len(looks) <= most
+
+
+@pytest.mark.parametrize(
+    ("placed", "explained"),
+    [([3, 5], True), ([4, 5], False), ([3, 5, 5], False), ([3], False)],
+    ids=["those", "as many, the last one on the same row", "one more on the last row", "one fewer"],
+)
+def test_placements_are_those_of_pods_that_took_equal_rows(placed, explained):
+    equal = EqualRows([3, 4, 5], 100.0, (None, None), (1.0, np.ones(8)))
+    placements = [(None, 7)]
+    for row in (3, 5):
+        equal.take(row)
+    placements += [(None, row) for row in placed]
+    assert equal.explain(placements, 1) is explained

@@ -169,7 +169,8 @@ def query(
     units = np.zeros(cluster.size)
     for name, held in (reserved or {}).items():
         units[cluster.row_of[name]] = held
-    return Query(p, cluster, chosen, basis, units, now)
+    reservation = cluster.ledger.reservations.for_pod(p) or ("default", "held") if reserved else None
+    return Query(p, cluster, chosen, basis, units, now, reservation=reservation)
 
 
 def passes(plugin: Filter, asked: Query) -> list[str]:

@@ -111,9 +111,6 @@ def schedule(
     return cycle.result
 
 
-ALL_ROWS = slice(None)
-
-
 class Cycle:
     """One cycle: what has been found out in it, by signature of pods.
 
@@ -226,6 +223,7 @@ class Cycle:
                 self._look_again_when_paced(request)
         except Exception as error:
             self._cluster.forget(pod.uid)
+            self._evaluations.pop(alike, None)  # it may count the pod as placed
             self._failed[alike] = Failure(alike, diagnose_error(self._cluster, error), error=error)
             self._used.add(alike)
         return self._failed[alike]
@@ -356,7 +354,7 @@ class Cycle:
 
     def _look_again_when_paced(self, request: Request) -> None:
         if request.cost is not None:
-            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
+            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, slice(None), self._now)
             self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
 
     def _report(self, pod: PodView, failure: Failure, profile: Profile) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from concerto.scheduling.feasibility import Feasibility, Placement
-from concerto.scheduling.framework import Query, Score, shares
+from concerto.scheduling.framework import Query, Score
+from concerto.scheduling.rounding import share
 from concerto.scheduling.state.columns import Floats, Ints
 
 
@@ -38,6 +39,7 @@ class EqualRows:
         self._greatest, self._numbers = greatest
         self._with_greatest = int(np.count_nonzero(self._numbers[rows] == self._greatest))
         self._taken: list[int] = []
+        self._explained = 0  # of the rows that are taken, those that placements were compared with
 
     def take(self, row: int) -> None:
         """The row is taken."""
@@ -49,8 +51,8 @@ class EqualRows:
         """The row for the next pod, which counts as taken; None if all nodes have to be evaluated."""
         score, state = self._decides
         last = self._taken[-1]
-        number = score.score(state, slice(last, last + 1))
-        if not (self._rows and self._with_greatest and shares(number, self._greatest)[0] < self.score):
+        number = float(score.score(state, slice(last, last + 1))[0])
+        if not (self._rows and self._with_greatest and share(number, self._greatest) < self.score):
             return None
         by_name = query.settings.tie_breaking == "FirstByName"
         row = self._rows[0 if by_name else int(generator.integers(len(self._rows)))]
@@ -59,7 +61,11 @@ class EqualRows:
 
     def explain(self, placements: Sequence[Placement], seen: int) -> bool:
         """Whether the placements from number ``seen`` on are just those of pods that took rows here."""
-        return len(placements) - seen == len(self._taken) and placements[-1][1] == self._taken[-1]
+        since = [row for _, row in placements[seen + self._explained :]]
+        if since != self._taken[self._explained :]:
+            return False
+        self._explained = len(self._taken)
+        return True
 
 
 def equal_rows(

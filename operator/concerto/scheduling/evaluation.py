@@ -60,6 +60,15 @@ def _ranked(names: Sequence[str], totals: Floats, by_plugin: Mapping[str, Floats
     return tuple(map(Ranked, names, totals.tolist(), given))
 
 
+def _add(sums: tuple[Floats, Floats], scores: Floats, weight: float, abstained: bool) -> tuple[Floats, Floats]:
+    """Weighted sums and weights with one more score; where it abstains, neither grows."""
+    weighted, weights = sums
+    if not abstained:
+        return weighted + scores * weight, weights + weight
+    given = ~np.isnan(scores)
+    return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight
+
+
 class Evaluation:
     """Feasible nodes and their scores for one kind of pod.
 
@@ -145,7 +154,7 @@ class Evaluation:
                 self._score_whole(index, asked)
                 self._look_for_abstentions(index, asked)
         if len(turned):
-            self._forget_normalised()
+            self._stale = [True] * len(self._whole)
             for index in range(len(self._whole)):
                 self._look_for_abstentions(index, turned)
         local = rows
@@ -153,34 +162,42 @@ class Evaluation:
             local = union(local, rows_to_ask(plugin, state, placements))
         self._score_local(local)
 
-    def _forget_normalised(self) -> None:
-        """Other nodes are feasible now."""
-        self._stale = [True] * len(self._whole)
-
     def totals(self) -> Floats:
         """By row, the weighted mean of its scores, 0 to 100; -inf where the pod can't go."""
-        weighted, weights = self._weighted, self._weights
         candidates = self._candidates()
         failed = self._without_metrics(candidates)
         self.by_allocation = bool(failed) and all(s.name in failed for s, _, _ in self._whole if s.needs_telemetry)
         all_given = self._last_given = self._given(candidates, failed)
-        self._deciding = len(self._local) + len(all_given) - sum(given is None for given in all_given)
-        for (_, weight, _), given in zip(self._whole, all_given):
-            if given is not None:
-                weighted, weights = self._add(weighted, weights, given, weight)
+        deciding = [(given, weight) for (_, weight, _), given in zip(self._whole, all_given) if given is not None]
+        self._deciding = len(self._local) + len(deciding)
+        if len(deciding) == 1 and not (self._local or self._abstained):
+            means = deciding[0][0]
+        else:
+            means = self._means(deciding, failed)
+        self._totals = np.where(candidates, means, -np.inf)
+        return self._totals
+
+    def _means(self, deciding: Sequence[tuple[Floats, float]], failed: Collection[str]) -> Floats:
+        """By row, the weighted mean of all scores.
+
+        Args:
+            deciding: the numbers of scores that look at all rows or need telemetry, and the scores' weights.
+            failed: names of the scores that have metrics of too few candidates.
+        """
+        sums = (self._weighted, self._weights)
+        for given, weight in deciding:
+            sums = _add(sums, given, weight, self._abstained)
         # A profile that compares nodes by requests in a way of its own needs no other
         if self.by_allocation and not any(s.by_requests for s, _ in self._profile.scores):
             strategy = self._profile.settings.load.requests_strategy
             for plugin, weight, _ in self._whole:
                 if plugin.name in failed and plugin.missing_metrics != "Requests":
-                    by_requests = stand_in(plugin, strategy).score(self.query, slice(0, len(weights)))
-                    weighted, weights = self._add(weighted, weights, by_requests, weight)
+                    by_requests = stand_in(plugin, strategy).score(self.query, slice(0, len(self._weights)))
+                    sums = _add(sums, by_requests, weight, self._abstained)
+        weighted, weights = sums
         if self._abstained or not self._deciding:
-            means = np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
-        else:
-            means = weighted / weights
-        self._totals = np.where(candidates, means, -np.inf)
-        return self._totals
+            return np.divide(weighted, weights, out=np.full_like(weighted, NEUTRAL), where=weights > 0)
+        return weighted / weights
 
     def best(self, generator: np.random.Generator) -> tuple[int, float] | None:
         """The best row and its score, or None; `break_tie` chooses among equal ones."""
@@ -228,12 +245,12 @@ class Evaluation:
         """The row and its score for the pod itself; it is looked at again once the pod is there."""
         before = self.feasible[row]
         self.feasible[row] = True
-        self._forget_normalised()
+        self._stale = [True] * len(self._whole)
         score = float(self.totals()[row])
         if score > -np.inf:
             return row, score
         self.feasible[row] = before
-        self._forget_normalised()
+        self._stale = [True] * len(self._whole)
         return None
 
     def reserve(self, assignment: Assignment) -> Assignment:
@@ -330,12 +347,12 @@ class Evaluation:
             return
         rows = compact(rows)
         size = len(self.query.basis[rows])
-        weighted, weights = np.zeros(size), np.zeros(size)
+        sums = np.zeros(size), np.zeros(size)
         for scorer, weight, state in self._local:
             scores = scorer.score(state, rows)
             self._abstained |= bool(np.isnan(scores).any())
-            weighted, weights = self._add(weighted, weights, scores, weight)
-        self._weighted[rows], self._weights[rows] = weighted, weights
+            sums = _add(sums, scores, weight, self._abstained)
+        self._weighted[rows], self._weights[rows] = sums
 
     def _score_whole(self, index: int, rows: Rows) -> None:
         rows = compact(rows)
@@ -350,10 +367,3 @@ class Evaluation:
             rows = compact(rows)
             given = ~np.isnan(self._raw[index][rows]) & self._known[index][rows]
             self._abstained = not given[self.feasible[rows]].all()
-
-    def _add(self, weighted: Floats, weights: Floats, scores: Floats, weight: float) -> tuple[Floats, Floats]:
-        """One more score; where it abstains, neither sum grows."""
-        if not self._abstained:
-            return weighted + scores * weight, weights + weight
-        given = ~np.isnan(scores)
-        return weighted + np.where(given, scores, 0.0) * weight, weights + given * weight

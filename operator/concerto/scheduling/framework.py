@@ -72,6 +72,11 @@ class Query:
         """Whether every node takes part by measured capacity, so that no row has to be checked for it."""
         return bool((self.basis == MEASURED).all())
 
+    @cached_property
+    def any_by_requests(self) -> bool:
+        """Whether some node takes part by requests."""
+        return bool((self.basis == BY_REQUESTS).any())
+
     def names(self, rows: Rows) -> list[str]:
         """The nodes' names."""
         names = self.cluster.names
@@ -82,11 +87,12 @@ class Query:
 
         For pods that start together, what counts is the room, and not how many pods the node can start at a time.
         """
-        cluster = self.cluster
-        with_reserved = cluster.measured.available[rows] + self.reserved[rows]
-        available: Floats = np.minimum(with_reserved, cluster.measured.startable[rows])
+        measured = self.cluster.measured
+        available: Floats = measured.available[rows]
+        if self.reservation is not None:
+            available = np.minimum(available + self.reserved[rows], measured.startable[rows])
         if self.starts_together:
-            available = np.fmax(available, cluster.measured.holdable[rows] + self.reserved[rows])
+            available = np.fmax(available, measured.holdable[rows] + self.reserved[rows])
         return available
 
     def capacity(self, rows: Rows) -> Floats:
@@ -353,7 +359,7 @@ class Score(Plugin, Protocol):
         ...
 
     def greatest(self, state: Any, scores: Floats) -> float | None:
-        """The greatest score, if ``normalise`` gives each row its share of it (`shares`); None if more decides."""
+        """The greatest score, if ``normalise`` gives each row its share of it (``shares``); None if more decides."""
         ...
 
 
@@ -383,14 +389,3 @@ class ScoreDefaults(PluginDefaults):
     def greatest(self, state: Any, scores: Floats) -> float | None:
         """None: more than the greatest score may decide."""
         return None
-
-
-def rounded(scores: Floats) -> Floats:
-    """To whole numbers, halves away from zero: as no score is negative, up (numpy's own rounding goes to even)."""
-    whole: Floats = np.floor(scores + 0.5)
-    return whole
-
-
-def shares(scores: Floats, greatest: float) -> Floats:
-    """From 0 to 100, rounded, what part the scores are of the greatest."""
-    return rounded(np.minimum(scores * 100.0 / greatest, 100.0))

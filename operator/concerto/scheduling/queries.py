@@ -35,6 +35,9 @@ class Request(NamedTuple):
     starts_together: bool = False
 
 
+_NOTHING = Request(None, None, False)
+
+
 def request_of(
     cluster: ClusterState, pod: PodView, profile: Profile, now: float, *, starts_together: bool = False
 ) -> Request:
@@ -42,6 +45,8 @@ def request_of(
     reservation = cluster.ledger.reservations.for_pod(pod)
     if not (cluster.kinds and pod.counted):
         required, ignores_size = required_cpu(cluster, pod, profile, now)
+        if reservation is None and required is None and not (ignores_size or starts_together):
+            return _NOTHING
         return Request(reservation, required, ignores_size, starts_together=starts_together)
     cost = cluster.kinds.cost_of(pod)
     ignores_size = ignores_size_by_kind(cluster, pod, cost, profile, now)

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.measured_capacity.score import Capacity
+from concerto.scheduling.rounding import rounded
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, query
 
 

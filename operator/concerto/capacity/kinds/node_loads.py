@@ -112,6 +112,7 @@ class NodeLoads:
         self._per_core: Floats = np.zeros(0)
         self._per_byte: Floats = np.zeros(0)
         self._unsettled: set[int] = set()
+        self._uncounted: set[int] = set()  # rows on which other pods are since _recount
         self._tokens: Floats = np.zeros(0)  # core-seconds of work that might be given at _tokens_at
         self._tokens_at: Floats = np.zeros(0)
         self._seconds_per_token: Floats = np.zeros(0)
@@ -150,7 +151,7 @@ class NodeLoads:
         self.cpu[row] += cost.share
         self.memory[row] += self.memory_of(cost)
         self.pods[row] += 1.0
-        self._recount(row)
+        self._uncounted.add(row)
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
@@ -178,7 +179,7 @@ class NodeLoads:
         self.cpu[row] -= cost.share
         self.memory[row] -= self.memory_of(cost)
         self.pods[row] -= 1.0
-        self._recount(row)
+        self._uncounted.add(row)
 
     def change_cost(self, rows: NDArray[np.int64], before: Cost, after: Cost, pods: Floats) -> None:
         """More is known of the kind of pods that are on these rows, each row once, and so many on each."""
@@ -198,6 +199,9 @@ class NodeLoads:
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
+        if self._uncounted:
+            self._recount(_index(self._uncounted))
+            self._uncounted.clear()
         if not self._unsettled:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
@@ -329,14 +333,6 @@ class NodeLoads:
         little = max(self.settings.overhang * mean_share, _LITTLE * filled_to)
         return bool(self.pods[row] > 0.0 and filled_to - self.cpu[row] <= little)
 
-    def _idle(self, row: int) -> float:
-        """Part of the node's CPUs that idles more than it should; negative where less does.
-
-        A node that idles for the most part has pods that have not begun to work, and head room does not help those.
-        """
-        used = float(self._used[row])
-        return _FULL - used if used >= _AT_WORK else 0.0
-
     def observe(self, row: int, used: float, waiting: bool, now: float) -> None:
         """What was measured: a filled node that idles while pods wait is given more head room, one that does not, less.
 
@@ -352,7 +348,7 @@ class NodeLoads:
         self._used_at[row] = now
         self._used[row] += min(1.0, 0.2 * seconds) * (used - self._used[row])
         if waiting and self._is_filled(row):
-            self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * self._idle(row))
+            self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * _idle(float(self._used[row])))
 
     def set_waiting(self, cores: float, rows: Rows = slice(None)) -> None:
         """Note what all waiting pods take together; it counts until the next call.
@@ -374,3 +370,16 @@ class NodeLoads:
         """Fill the node to that part of its cores, within the bounds that the settings name."""
         self.head_room[row] = min(max(head_room, self.settings.head_room), self.settings.max_head_room)
         self._unsettled.add(row)
+
+
+def _index(rows: set[int]) -> int | NDArray[np.int64]:
+    """The rows as an index; of a single one numpy reads an entry in a fraction of the time."""
+    return next(iter(rows)) if len(rows) == 1 else np.fromiter(rows, np.int64, len(rows))
+
+
+def _idle(used: float) -> float:
+    """Part of a node's CPUs that idles more than it should, of which so much is used; negative where less does.
+
+    A node that idles for the most part has pods that have not begun to work, and head room does not help those.
+    """
+    return _FULL - used if used >= _AT_WORK else 0.0

@@ -28,7 +28,12 @@ def union(one: Ints, other: Ints) -> Ints:
     """Rows that are in either, each once and in order."""
     if not len(other):
         return one
-    return np.union1d(one, other) if len(one) else other
+    if not len(one):
+        return other
+    rows: Ints = np.concatenate((one, other))
+    rows.sort(kind="stable")  # merges two runs that are in order; np.union1d takes ten times as long
+    merged: Ints = rows[np.append(True, rows[1:] != rows[:-1])]
+    return merged
 
 
 def widened(column: NDArray[_Entry], width: int, fill: float = 0) -> NDArray[_Entry]:

@@ -173,17 +173,13 @@ class LargePods(Columns, PodIndex):
         """
         self._pod_share[row] = np.nan if status is None or status.pod_share is None else status.pod_share
         self._spare_share[row] = np.nan if status is None else status.spare_share
-        claims = self._claims_on.get(row, set())
-        self._claimed[row] = sum(self._claims[uid].share for uid in claims)
         self._live[row] = self._units[row] = len(live)
+        self._claimed[row] = self.claimed_units[row] = 0.0
+        claims = self._claims_on.get(row)
         if claims or (status is not None and status.large_pods):
-            # An agent may name one whose end has been seen already
-            self._units[row] -= len(live & (claims | (set() if status is None else status.large_pods.keys())))
+            self._count_large(row, claims or set(), {} if status is None else status.large_pods, live)
         if self.sizes:
             self._max_taken[row] = np.fmax(self._max_taken[row], self._taken_at(row))
-        self.claimed_units[row] = 0.0
-        if claims and self._pod_share[row] > 0.0:
-            self.claimed_units[row] = max(0.0, self._claimed[row] / self._pod_share[row] - len(claims))
 
     def has_freed(self, row: int) -> bool:
         """Whether so much CPU has come free that large pods are worth another look."""
@@ -194,6 +190,15 @@ class LargePods(Columns, PodIndex):
         self._max_taken[row] = np.nan
 
     # --- inside
+
+    def _count_large(self, row: int, claims: Set[str], named: Mapping[str, float], live: Set[str]) -> None:
+        """Pods with claims, and those that the agent names, are no regular pods of the row."""
+        # An agent may name one whose end has been seen already
+        self._units[row] -= len(live & (claims | named.keys()))
+        claimed = sum(self._claims[uid].share for uid in claims)
+        self._claimed[row] = claimed
+        if claims and self._pod_share[row] > 0.0:
+            self.claimed_units[row] = max(0.0, claimed / self._pod_share[row] - len(claims))
 
     def _taken_at(self, row: int) -> float:
         return float(self.taken(slice(row, row + 1))[0])

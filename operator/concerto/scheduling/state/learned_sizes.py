@@ -32,8 +32,10 @@ _TOWARDS_LATEST = 0.25
 
 def _kind_of(pod: PodView) -> Hashable:
     """What a pod has in common with its siblings, however many there are of them."""
-    labels = frozenset(item for item in pod.labels.items() if item[0] not in _ORDINALS)
-    return (pod.namespace, pod.shape, labels)
+    labels = pod.labels
+    if not _ORDINALS.isdisjoint(labels):
+        labels = {key: value for key, value in labels.items() if key not in _ORDINALS}
+    return (pod.namespace, pod.shape, frozenset(labels.items()))
 
 
 @dataclass(slots=True)

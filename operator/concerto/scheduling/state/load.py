@@ -17,12 +17,14 @@ its image took.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from concerto.api.node import NodeView
 from concerto.api.nodecapacity import NodeCapacityStatus
 from concerto.api.pod import PodView
+from concerto.api.pod_requests import CpuPrediction
 from concerto.api.prometheus_queries import Statistic
 from concerto.api.schedulingprofile import LoadSettings
 from concerto.scheduling.state.changes import Change
@@ -36,6 +38,7 @@ _LONGEST_SECONDS = 900.0
 _AGENT_LIVES_SECONDS = 90.0
 """An agent that reported so shortly before a provider's window ended would have counted any pod in the window."""
 _TERMS = 5  # of a prediction: known, requested, unspecified and best effort of the cpu; bytes of memory
+_NO_TERMS: Floats = np.zeros(_TERMS)
 
 
 class Load(PodIndex):
@@ -161,8 +164,8 @@ class Load(PodIndex):
         if slot is None:
             slot = self._slot_of[pod.uid] = self._free.pop() if self._free else self._more()
         self._row[slot] = row
-        self._terms[:, slot] = _terms_of(pod)
-        self._on_rows[:, row] += self._terms[:, slot]
+        self._terms[:, slot] = terms = _terms_of(pod)
+        self._on_rows[:, row] += terms
         if not (pod.counted or pod.uses_nothing):
             self._uncounted.add(pod.uid)
         self._since[slot] = np.inf
@@ -317,8 +320,15 @@ class Load(PodIndex):
 def _terms_of(pod: PodView) -> Floats:
     """Of its prediction; shape (5,)."""
     if pod.uses_nothing:
-        return np.zeros(_TERMS)
-    return np.array([*pod.shape.predicted_cpu, pod.requests.get("memory", 0)], dtype=np.float64)
+        return _NO_TERMS
+    return _terms(pod.shape.predicted_cpu, pod.requests.get("memory", 0))
+
+
+@lru_cache(maxsize=1024)
+def _terms(cpu: CpuPrediction, memory_bytes: int) -> Floats:
+    terms = np.array([*cpu, memory_bytes], dtype=np.float64)
+    terms.setflags(write=False)
+    return terms
 
 
 def _predict(terms: Floats, settings: LoadSettings) -> Floats:

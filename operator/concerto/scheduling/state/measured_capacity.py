@@ -74,9 +74,9 @@ class MeasuredCapacity(Columns, PodIndex):
         status, before = account.status, self.available[row]
         self._large_pods.update(row, status, account.live.keys())
         claimed, shared = float(self._large_pods.claimed_units[row]), float(self._exclusive.shared_part[row])
-        startable = _part(_or_nan(account.startable), shared) - claimed
-        holdable = _part(_or_nan(account.holdable), shared) - claimed
-        self.capacity[row] = _or_nan(account.capacity)
+        capacity, startable, holdable = account.room
+        startable, holdable = _part(startable, shared) - claimed, _part(holdable, shared) - claimed
+        self.capacity[row] = capacity
         self.startable[row], self.holdable[row] = startable, holdable
         self.available[row] = min(startable, holdable)
         self.last_status_at[row] = np.nan if status is None else account.last_status_at
@@ -106,7 +106,3 @@ class MeasuredCapacity(Columns, PodIndex):
 def _part(room: float, part: float) -> float:
     """That part of the room; what is missing already (a negative room) stays missing."""
     return room * part if room > 0.0 else room
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value

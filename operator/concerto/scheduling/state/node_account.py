@@ -5,8 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from concerto.api.nodecapacity import NodeCapacityStatus
+
+
+class Room(NamedTuple):
+    """Pods that a node can take; NaN without a status.
+
+    Attributes:
+        capacity: before what is promised.
+        startable: that may still start on it.
+        holdable: units that can still be held on it. Held units wait for their pods. They keep room from others, but
+            not the few starts that a node allows at a time: a node that takes its pods one by one would take none any
+            more for a single unit that is held.
+    """
+
+    capacity: float
+    startable: float
+    holdable: float
+
+
+_UNKNOWN = Room(math.nan, math.nan, math.nan)
 
 
 @dataclass(slots=True)
@@ -40,7 +60,7 @@ class NodeAccount:
     @property
     def promised(self) -> int:
         """Units in flight, less those that the agent counts though their pods have ended."""
-        return self.in_flight - sum(self.credited.values())
+        return self.in_flight - sum(self.credited.values()) if self.credited else self.in_flight
 
     @property
     def empty(self) -> bool:
@@ -48,27 +68,14 @@ class NodeAccount:
         return not (self.live or self.status or self.held or self.resource_version or self.max_pods is not None)
 
     @property
-    def startable(self) -> float | None:
-        """Pods that may still start on the node by its last status; None without a status."""
-        return None if self.status is None else self._believed(self.status.capacity) - self.promised
-
-    @property
-    def holdable(self) -> float | None:
-        """Units that can still be held on the node: its room, less what is promised and held; None without a status.
-
-        Held units wait for their pods. They keep room from others, but not the few starts that a node allows at a time:
-        a node that takes its pods one by one would take none any more for a single unit that is held.
-        """
-        if self.status is None:
-            return None
-        capacity = self._believed(self.status.capacity)
-        room = capacity if self.status.room is None else self._believed(self.status.room)
-        return max(room, capacity) - self.promised - self.held
-
-    @property
-    def capacity(self) -> float | None:
-        """Pods that it can take by its last status, before what is promised; None without a status."""
-        return None if self.status is None else self._believed(self.status.capacity)
+    def room(self) -> Room:
+        """What the node can take by its last status."""
+        status = self.status
+        if status is None:
+            return _UNKNOWN
+        capacity, promised = self._believed(status.capacity), self.promised
+        room = capacity if status.room is None else max(self._believed(status.room), capacity)
+        return Room(capacity, capacity - promised, room - promised - self.held)
 
     def _believed(self, pods: float) -> float:
         """What an agent reports, as far as its Node makes it possible: an agent must not draw others' pods by a lie."""

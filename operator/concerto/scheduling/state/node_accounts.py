@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from concerto.api.nodecapacity import NodeCapacityStatus
-from concerto.scheduling.state.node_account import NodeAccount
+from concerto.scheduling.state.node_account import NodeAccount, Room
 
 
 class NodeAccounts:
@@ -24,18 +24,13 @@ class NodeAccounts:
 
     def startable(self, node: str) -> float | None:
         """Pods that may still start on the node by its last status; None without a status."""
-        account = self._by_name.get(node)
-        return None if account is None else account.startable
+        room = self._room(node)
+        return None if room is None else room.startable
 
     def holdable(self, node: str) -> float | None:
-        """Units that can still be held on the node (``NodeAccount.holdable``); None without a status."""
-        account = self._by_name.get(node)
-        return None if account is None else account.holdable
-
-    def capacity(self, node: str) -> float | None:
-        """Pods that the node can take by its last status, before what is promised; None without a status."""
-        account = self._by_name.get(node)
-        return None if account is None else account.capacity
+        """Units that can still be held on the node (``Room.holdable``); None without a status."""
+        room = self._room(node)
+        return None if room is None else room.holdable
 
     def is_committed(self, node: str) -> bool:
         """Whether anything is promised on the node."""
@@ -99,3 +94,9 @@ class NodeAccounts:
         """Nodes whose numbers have changed since this was last asked."""
         changed, self._changed = self._changed, set()
         return changed
+
+    # --- inside
+
+    def _room(self, node: str) -> Room | None:
+        account = self._by_name.get(node)
+        return None if account is None or account.status is None else account.room

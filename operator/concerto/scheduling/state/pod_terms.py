@@ -21,7 +21,8 @@ def refusing_terms(pod: PodView) -> Iterable[Weighted]:
 
 def preferring_terms(pod: PodView) -> Iterable[Weighted]:
     """Preferred affinity and anti-affinity, and required affinity: it goes both ways."""
-    return (*pod.shape.soft_affinity, *((HARD_AFFINITY_WEIGHT, term) for term in pod.shape.affinity))
+    soft, required = pod.shape.soft_affinity, pod.shape.affinity
+    return (*soft, *((HARD_AFFINITY_WEIGHT, term) for term in required)) if required else soft
 
 
 class PodTerms(PodIndex):

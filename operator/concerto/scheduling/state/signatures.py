@@ -9,7 +9,7 @@ SignPod (KEP-5598).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
 from concerto.api.pod import PodView
@@ -58,13 +58,10 @@ class PodSignatures:
         """The pod's signature, without its scheduler's name and its priority."""
         labels = pod.labels
         spread_by = NO_SELECTOR if pod.shape.spreads else self.workload_selectors.of(pod)
-        named = frozenset(
-            (key, value if (key, value) in self._values else None) for key, value in labels.items() if key in self._keys
-        )
         return (
             pod.shape,
             pod.namespace if self._selectors or pod.shape.selects_pods or spread_by.requirements else None,
-            named,
+            self._named(labels),
             _selects_itself(pod) if pod.shape.selects_pods else None,
             labels.get(LABEL),
             labels.get(EXCLUSIVENESS_LABEL),
@@ -73,6 +70,12 @@ class PodSignatures:
             spread_by,
             pod.images,
         )
+
+    def _named(self, labels: Mapping[str, str]) -> frozenset[tuple[str, str | None]]:
+        """The labels that selectors name; their values where selectors name those, else None."""
+        values = self._values
+        found = [(key, labels[key]) for key in self._keys.keys() & labels.keys()]
+        return frozenset([(key, value if (key, value) in values else None) for key, value in found])
 
     def _forget_selectors(self) -> None:
         self._changes += 1

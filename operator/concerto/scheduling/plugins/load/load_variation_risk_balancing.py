@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LoadVariationRiskBalancingArgs
-from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.load.base import LoadAwareScore
 from concerto.scheduling.plugins.load.node_load import NodeLoad
+from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.columns import Floats, Rows
 
 

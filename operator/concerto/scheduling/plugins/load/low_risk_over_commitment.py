@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import LowRiskOverCommitmentArgs
-from concerto.scheduling.framework import rounded
 from concerto.scheduling.plugins.load.base import LoadAwareScore
 from concerto.scheduling.plugins.load.beta import beta_cdf
 from concerto.scheduling.plugins.load.node_load import NodeLoad
+from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.columns import Floats, Rows
 from concerto.scheduling.state.provided_load import RESOURCES
 

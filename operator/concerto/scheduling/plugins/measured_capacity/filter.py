@@ -47,14 +47,16 @@ class PodCapacity(FilterDefaults):
     def _has_room(self, query: Query, rows: Rows) -> Bools:
         if query.cost is not None:
             room = self._has_room_by_kind(query, query.cost, rows)
-            return room if query.all_measured else room | self._passes_by_requests(query, rows)
+            return room | self._passes_by_requests(query, rows) if query.any_by_requests else room
         # NaN compares as False: an unmeasured node has no measured room
-        room = query.is_measured(rows) & (query.available(rows) >= query.settings.admit_fraction)
+        room = query.available(rows) >= query.settings.admit_fraction
+        if not query.all_measured:
+            room &= query.is_measured(rows)
         if query.required_cpu is not None:
             room &= query.cluster.large_pods.has_cpu_left(query.required_cpu, rows)
         elif not query.ignores_size:
             room &= ~query.cluster.large_pods.draining[rows]
-        return room | self._passes_by_requests(query, rows)
+        return room | self._passes_by_requests(query, rows) if query.any_by_requests else room
 
     def _has_room_by_kind(self, query: Query, cost: Cost, rows: Rows) -> Bools:
         """Measured rows that have room for a pod of that cost, and may be given its work now."""
@@ -77,8 +79,6 @@ class PodCapacity(FilterDefaults):
 
     def _passes_by_requests(self, query: Query, rows: Rows) -> Bools:
         cluster, by_requests = query.cluster, query.is_by_requests(rows)
-        if not by_requests.any():
-            return by_requests
         agentless = cluster.nodes.agentless[rows]
         may_overflow = query.pod.shape.selects_nodes | cluster.nodes.taints.repel(rows)
         never = np.isnan(cluster.measured.capacity[rows])

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from concerto.scheduling.framework import Query, ScoreDefaults, shares
+from concerto.scheduling.framework import Query, ScoreDefaults
+from concerto.scheduling.rounding import shares
 from concerto.scheduling.state.columns import Floats, Rows
 
 _MAX_LEAD = 10.0
@@ -36,8 +37,7 @@ class Capacity(ScoreDefaults):
             available = np.where(state.is_measured(rows), left, np.nan)
         else:
             available = state.available(rows)
-        by_requests = state.is_by_requests(rows)
-        if by_requests.any():
+        if state.any_by_requests and (by_requests := state.is_by_requests(rows)).any():
             pods = np.fmin(state.pods_by_requests(rows), np.where(np.isnan(available), np.inf, available))
             pods = np.where(state.cluster.nodes.agentless[rows], 0.0, np.maximum(pods, 0.0))
             available = np.where(by_requests, pods, available)
@@ -45,8 +45,8 @@ class Capacity(ScoreDefaults):
 
     def normalise(self, state: Query, scores: Floats) -> Floats:
         """100 times the share of the greatest, rounded."""
-        by_requests = state.is_by_requests(slice(0, len(scores)))
-        if by_requests.any():
+        if state.any_by_requests:
+            by_requests = state.is_by_requests(slice(0, len(scores)))
             measured = scores[~by_requests & ~np.isnan(scores)]
             if len(measured):
                 scores = np.where(by_requests, np.minimum(scores, measured.mean()), scores)
@@ -63,12 +63,14 @@ class Capacity(ScoreDefaults):
         greatest = float(np.fmax.reduce(scores, initial=0.0))
         if greatest <= 0 or _MAX_LEAD * _second_greatest(scores, greatest) < greatest:
             return None
-        return None if state.is_by_requests(slice(0, len(scores))).any() else greatest
+        return None if state.any_by_requests else greatest
 
 
 def _second_greatest(scores: Floats, greatest: float) -> float:
     """The greatest of the others, which may be the same; the greatest itself if there is no other."""
     if np.count_nonzero(scores == greatest) > 1:
         return greatest
-    others = np.fmax.reduce(scores, initial=-np.inf, where=scores < greatest)
-    return greatest if others == -np.inf else float(others)
+    others = scores.copy()
+    others[scores == greatest] = np.nan
+    second = np.fmax.reduce(others, initial=-np.inf)
+    return greatest if second == -np.inf else float(second)

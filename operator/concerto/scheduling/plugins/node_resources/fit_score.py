@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.score_arguments import NodeResourcesFitArgs, ShapePoint
-from concerto.scheduling.framework import Query, ScoreDefaults, rounded
+from concerto.scheduling.framework import Query, ScoreDefaults
+from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.columns import Floats, Ints, Rows
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")

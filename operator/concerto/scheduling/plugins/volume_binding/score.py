@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.framework import NO_ROWS, Query, Reach, ScoreDefaults, rounded
+from concerto.scheduling.framework import NO_ROWS, Query, Reach, ScoreDefaults
 from concerto.scheduling.plugins.volume_binding.matched_claims import MatchedClaims
+from concerto.scheduling.rounding import rounded
 from concerto.scheduling.state.columns import Bools, Floats, Ints, Rows
 
 
