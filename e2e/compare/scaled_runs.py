@@ -100,8 +100,12 @@ def table(runs: Sequence[ScaledRun]) -> list[str]:
 
 
 def unloaded_p95(runs: Sequence[ScaledRun]) -> float:
-    """The lowest P95 of any quarter of a minute, milliseconds: that of pods with little to do."""
-    return min(p95 for run in runs for _, p95 in run.buckets() if math.isfinite(p95))
+    """The lowest P95 of any quarter of a minute, milliseconds: that of pods with little to do.
+
+    If every quarter of a minute has requests without an answer, that of the fastest answer; infinite without any.
+    """
+    finite = [p95 for run in runs for _, p95 in run.buckets() if math.isfinite(p95)]
+    return min(finite or [ms for run in runs for _, ms in run.requests if ms >= 0], default=math.inf)
 
 
 def draw(runs: Sequence[ScaledRun], path: Path) -> None:

@@ -78,6 +78,13 @@ def test_time_is_slow_where_the_p95_is_over_three_unloaded_ones_of_either_run() 
     assert [(row[0], row[6]) for row in rows] == [("| HPA v2", "30"), ("| PredictiveHPA", "0")]
 
 
+def test_the_fastest_answer_stands_in_where_each_quarter_of_a_minute_has_requests_without_one() -> None:
+    unanswered = [(at + 0.5, -1.0) for at in range(60)]
+    assert unloaded_p95([a_run(HPA, [(1.0, 80.0), *unanswered])]) == 80.0
+    assert math.isinf(unloaded_p95([a_run(HPA, unanswered)]))
+    assert len(table([a_run(HPA, unanswered)])) == 3
+
+
 def test_both_twins_have_the_same_spec() -> None:
     ours, theirs = autoscaler("phpa")["spec"], autoscaler("hpa")["spec"]
     assert {**ours, "scaleTargetRef": None} == {**theirs, "scaleTargetRef": None}
