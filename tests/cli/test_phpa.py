@@ -64,6 +64,16 @@ def row(text, source):
     return next(line for line in text.splitlines() if line.startswith(source))
 
 
+def test_a_metric_that_failed_does_not_hide_the_others():
+    target = {"type": "AverageValue", "averageValue": "10"}
+    queue = {"type": "Prometheus", "prometheus": {"name": "queue", "query": "sum(queue)", "target": target}}
+    obj = web(
+        currentMetrics=[{"type": "Prometheus", "prometheus": {"name": "queue", "current": {"averageValue": "7"}}}]
+    )
+    obj["spec"]["metrics"] = [CPU, queue]
+    assert "queue is 7" in explain_phpa(obj, NOW)
+
+
 def test_all_that_requires_replicas_is_shown_with_its_detail_and_what_decides():
     text = explain_phpa(web(), NOW)
     assert "PredictiveHPA shop/web scales Deployment web: 6 replicas, 6 desired, between 2 and 20." in text

@@ -15,13 +15,14 @@ from concerto.api.timestamps import parse_timestamp
 
 Raw = Mapping[str, Any]
 _API_VERSION = re.compile(r"(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+)?")
-MetricType = Literal["Resource", "ContainerResource", "Pods", "Object", "External"]
+MetricType = Literal["Resource", "ContainerResource", "Pods", "Object", "External", "Prometheus"]
 _MEMBER: dict[str, str] = {
     "Resource": "resource",
     "ContainerResource": "containerResource",
     "Pods": "pods",
     "Object": "object",
     "External": "external",
+    "Prometheus": "prometheus",
 }
 
 
@@ -61,8 +62,8 @@ class MetricSpec:
     """One of ``spec.metrics``. Amounts are thousandths; exactly one target is set in an object the CRD has accepted.
 
     Attributes:
-        type: one of the five.
-        name: of the resource or the metric.
+        type: one of autoscaling/v2's five, or Prometheus.
+        name: of the resource or the metric; for Prometheus, what status and messages call it.
         container: for ContainerResource.
         selector: of the metric's labels, as a query parameter; empty for none.
         described: for Object.
@@ -70,6 +71,7 @@ class MetricSpec:
         average_value: target per pod.
         value: target in all.
         activation: a value up to this one counts as 0; None: every value counts.
+        query: for Prometheus: PromQL.
         identity: the part of the spec that the status repeats.
     """
 
@@ -82,6 +84,7 @@ class MetricSpec:
     average_value: int | None = None
     value: int | None = None
     activation: int | None = None
+    query: str = ""
     identity: Raw | None = None
 
     @classmethod
@@ -106,7 +109,8 @@ class MetricSpec:
             average_value=None if average is None else milli(average),
             value=None if value is None else milli(value),
             activation=None if activation is None else milli(activation),
-            identity={k: v for k, v in body.items() if k not in ("target", "activationValue")},
+            query=body.get("query", ""),
+            identity={k: v for k, v in body.items() if k not in ("target", "activationValue", "query")},
         )
 
     @property
@@ -122,7 +126,7 @@ class MetricSpec:
     @property
     def target_key(self) -> tuple[Any, ...]:
         """What demand, counted in replicas, is relative to."""
-        where = (self.type, self.name, self.container, self.selector, self.described)
+        where = (self.type, self.query or self.name, self.container, self.selector, self.described)
         return (*where, self.utilization, self.average_value, self.value)
 
 

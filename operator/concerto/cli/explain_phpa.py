@@ -5,10 +5,11 @@ Everything is read from the object: its spec, its annotations, and what the auto
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from concerto.api.predictivehpa import Pause, PredictiveHPA
+from concerto.api.predictivehpa import MetricSpec, Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.cli.top_node import aligned
@@ -96,16 +97,27 @@ def _requirements(spec: PredictiveHPA, status: Object, state: State, now: float)
 
 def _metrics(spec: PredictiveHPA, status: Object) -> _Requirement:
     decided, texts = status["lastDecision"], []
-    for metric, current in zip(spec.metrics, status.get("currentMetrics") or (), strict=False):
-        values: dict[str, Any] = current[metric.member]["current"]
-        percent = values.get("averageUtilization")
-        if percent is not None:
-            texts.append(f"{metric.name} is {percent} % of requests, the target {metric.utilization} %")
-        elif amount := values.get("averageValue", values.get("value")):
-            texts.append(f"{metric.name} is {amount}")
+    for current in status.get("currentMetrics") or ():
+        # A metric that failed is not in the status
+        metric = next((m for m in spec.metrics if _is_of(current, m)), None)
+        if metric is not None and (text := _value(metric, current[metric.member]["current"])):
+            texts.append(text)
     known = decided["reason"] not in ("NoAnswer", "ScalingDisabled", "Paused", "Bounds", "Fallback")
     replicas = decided["reactiveReplicas"] if known else None
     return _Requirement("current metrics", replicas, "; ".join(texts) or "no reading")
+
+
+def _is_of(current: Object, metric: MetricSpec) -> bool:
+    """Whether an item of ``status.currentMetrics`` is this metric's."""
+    shown = {k: v for k, v in (current.get(metric.member) or {}).items() if k != "current"}
+    return bool(current["type"] == metric.type and shown == metric.identity)
+
+
+def _value(metric: MetricSpec, values: Mapping[str, Any]) -> str:
+    if (percent := values.get("averageUtilization")) is not None:
+        return f"{metric.name} is {percent} % of requests, the target {metric.utilization} %"
+    amount = values.get("averageValue", values.get("value"))
+    return f"{metric.name} is {amount}" if amount else ""
 
 
 def _forecast(status: Object) -> _Requirement:

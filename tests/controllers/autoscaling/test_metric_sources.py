@@ -11,11 +11,19 @@ from concerto.api.predictivehpa import MetricSpec, ObjectReference
 from concerto.autoscaling.pods import MetricError, Sample
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 from concerto.controllers.autoscaling.measurements import Measurements, MetricRequest
-from concerto.controllers.autoscaling.sources import CustomMetrics, ResourceMetrics, answers, external_metric
+from concerto.controllers.autoscaling.sources import (
+    CustomMetrics,
+    PodReader,
+    PrometheusMetrics,
+    PrometheusServer,
+    ResourceMetrics,
+    answers,
+    external_metric,
+)
 from concerto.controllers.autoscaling.targets import Scale
 from concerto.kube import Resource
 from concerto.kube.discovery import Kinds
-from support.faulty_server import Answer, faulty, refuses, says
+from support.faulty_server import Answer, Faulty, faulty, refuses, says
 from support.pod_views import target_pod
 
 NOW = 1_772_366_400.0
@@ -52,6 +60,14 @@ async def ask(source: str, answer: Answer) -> Any:
             case "object":
                 return await custom.of_object("n", "m", NAMESPACE, "")
         return await external_metric(session, "n", "m", "", timeout_seconds=20)
+
+
+def reader(server: Faulty) -> Measurements:
+    """Measurements whose metrics APIs and Prometheus are that server."""
+    session, clock = server.session, lambda: NOW
+    pods = PodReader(ResourceMetrics(session, clock, timeout_seconds=20), None)
+    prometheus = PrometheusMetrics(PrometheusServer(session.config.server), timeout_seconds=20)
+    return Measurements(session, Kinds(session, clock), pods, prometheus, timeout_seconds=20)
 
 
 EVERY = ("resource", "pods", "object", "external")
@@ -143,8 +159,7 @@ async def test_the_last_value_of_a_pod_that_has_ended_does_not_count():
     ]
     group = says(200, {"preferredVersion": {"version": "v1beta2"}})
     async with faulty([group, says(200, {"items": served})]) as server:
-        kinds = Kinds(server.session, lambda: NOW)
-        measurements = Measurements(server.session, kinds, lambda: NOW, None, sync_seconds=15, timeout_seconds=20)
+        measurements = reader(server)
         scale = Scale(1, 1, "app=web", REPLICA_SETS, {})
         tolerances = Tolerances(0.1, 0.1)
         request = MetricRequest("n", scale, [target_pod("p")], tolerances, ControllerSettings(), NOW)
@@ -164,8 +179,7 @@ ACTIVATION = {
 @pytest.mark.parametrize("current", [0, 3])
 async def test_a_value_up_to_the_activation_counts_as_none(activation, value, replicas, current):
     async with faulty([says(200, items(value=str(value)))]) as server:
-        session, clock = server.session, lambda: NOW
-        measurements = Measurements(session, Kinds(session, clock), clock, None, sync_seconds=15.0, timeout_seconds=20)
+        measurements = reader(server)
         scale = Scale(current, current, "app=web", REPLICA_SETS, {})
         request = MetricRequest("n", scale, [], Tolerances(0.0, 0.0), ControllerSettings(), NOW)
         metric = MetricSpec("External", "queue", average_value=1_000, activation=activation)

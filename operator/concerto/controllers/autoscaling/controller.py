@@ -24,7 +24,7 @@ from concerto.controllers.autoscaling.learning import Forecaster
 from concerto.controllers.autoscaling.measurements import Measurements
 from concerto.controllers.autoscaling.observation import Observation, Observer
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
-from concerto.controllers.autoscaling.sources import AgentMetrics
+from concerto.controllers.autoscaling.sources import AgentMetrics, PodReader, PrometheusMetrics, ResourceMetrics
 from concerto.controllers.autoscaling.sync_budget import SyncBudget
 from concerto.controllers.autoscaling.target_conflicts import HORIZONTAL_POD_AUTOSCALERS, trim_hpa
 from concerto.controllers.autoscaling.targets import Targets
@@ -99,13 +99,11 @@ class PredictiveHPAController:
         self._agents = agents
         discovered = Kinds(session, clock)
         self._targets = Targets(session, discovered)
+        timeout, fresh = self.settings.metrics_timeout_seconds, min(5.0, self.settings.controller.sync_seconds / 3)
+        api = ResourceMetrics(session, clock, fresh_seconds=fresh, timeout_seconds=timeout)
+        self._prometheus = PrometheusMetrics(self.settings.prometheus, timeout_seconds=timeout)
         measurements = Measurements(
-            session,
-            discovered,
-            clock,
-            agents,
-            sync_seconds=self.settings.controller.sync_seconds,
-            timeout_seconds=self.settings.metrics_timeout_seconds,
+            session, discovered, PodReader(api, agents), self._prometheus, timeout_seconds=timeout
         )
         self._events = ObjectEvents(recorder, clock)
         self.observer = Observer(self._targets, measurements, self._events, clock, self.settings)
@@ -127,6 +125,7 @@ class PredictiveHPAController:
             self._targets.close()
             for task in self._tasks:
                 task.cancel()
+            await self._prometheus.close()
             if self._agents is not None:
                 await self._agents.close()
 

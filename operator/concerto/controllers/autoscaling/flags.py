@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from concerto.api.quantities import parse_duration
 from concerto.autoscaling.settings import ControllerSettings
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.autoscaling.sources import PrometheusServer
 
 _DURATIONS = {
     "sync-period": ("sync_seconds", "time between two syncs of an object"),
@@ -45,6 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of objects that have Prometheus series of their own",
     )
     group.add_argument(
+        "--autoscaling-prometheus-url",
+        default="",
+        metavar="URL",
+        help="the Prometheus that metrics of type Prometheus and initial histories come from",
+    )
+    group.add_argument(
+        "--autoscaling-prometheus-token-file", type=Path, metavar="FILE", help="file with a bearer token for it"
+    )
+    group.add_argument(
+        "--autoscaling-prometheus-ca-file", type=Path, metavar="FILE", help="file with the certificates to trust there"
+    )
+    group.add_argument(
         "--autoscaling-tolerance",
         type=float,
         default=default.tolerance,
@@ -56,4 +70,12 @@ def settings_from(args: argparse.Namespace) -> PredictiveHPASettings:
     """Settings from the parsed flags."""
     durations = {attribute: getattr(args, f"autoscaling_{attribute}") for attribute, _ in _DURATIONS.values()}
     controller = ControllerSettings(tolerance=args.autoscaling_tolerance, **durations)
-    return PredictiveHPASettings(controller=controller, max_series=args.autoscaling_max_series)
+    return PredictiveHPASettings(
+        controller=controller,
+        max_series=args.autoscaling_max_series,
+        prometheus=PrometheusServer(
+            args.autoscaling_prometheus_url,
+            args.autoscaling_prometheus_token_file,
+            args.autoscaling_prometheus_ca_file,
+        ),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
@@ -23,11 +23,10 @@ from concerto.autoscaling.replicas import (
 )
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 from concerto.controllers.autoscaling.sources import (
-    AgentMetrics,
     CustomMetrics,
     PodReader,
+    PrometheusMetrics,
     Readings,
-    ResourceMetrics,
     external_metric,
 )
 from concerto.controllers.autoscaling.sources.readings import Wanted
@@ -36,13 +35,14 @@ from concerto.kube import Session
 from concerto.kube.discovery import Kinds
 
 _CONCURRENCY, _OF_ONE_NAMESPACE = 256, 16
-"""Questions to the custom and external metrics APIs at a time."""
+"""Requests to the custom and external metrics APIs and to Prometheus at a time."""
 _CALLED = {
     "Resource": "resource metric",
     "ContainerResource": "container metric",
     "Pods": "pods metric",
     "Object": "object metric",
     "External": "external metric",
+    "Prometheus": "Prometheus metric",
 }
 
 
@@ -100,16 +100,23 @@ class Measurements:
         self,
         session: Session,
         kinds: Kinds,
-        clock: Callable[[], float],
-        agents: AgentMetrics | None,
+        pods: PodReader,
+        prometheus: PrometheusMetrics,
         *,
-        sync_seconds: float,
         timeout_seconds: float,
     ) -> None:
+        """Sends no request before `measure`.
+
+        Args:
+            session: for the API server.
+            kinds: that it serves.
+            pods: reads CPU and memory of pods.
+            prometheus: for metrics of type Prometheus.
+            timeout_seconds: of one request to a metrics API.
+        """
         self._session = session
-        fresh_seconds = min(5.0, sync_seconds / 3)
-        api = ResourceMetrics(session, clock, fresh_seconds=fresh_seconds, timeout_seconds=timeout_seconds)
-        self._pod_reader = PodReader(api, agents)
+        self._pod_reader = pods
+        self._prometheus = prometheus
         self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
         self._timeout = timeout_seconds
         self._limit = asyncio.Semaphore(_CONCURRENCY)
@@ -190,7 +197,10 @@ class Measurements:
         )
 
     async def _total(self, metric: MetricSpec, request: MetricRequest) -> Proposal:
-        if metric.described is not None:
+        if metric.type == "Prometheus":
+            value = await self._prometheus.value(request.namespace, metric.query)
+            name = f"Prometheus metric {metric.name}"
+        elif metric.described is not None:
             value = await self._custom.of_object(request.namespace, metric.name, metric.described, metric.selector)
             name = f"{metric.described.kind} metric {metric.name}"
         else:

@@ -8,6 +8,7 @@ from concerto.autoscaling.forecast_influence import ActionSettings
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.initialisation import InitialisationSettings
 from concerto.autoscaling.settings import ControllerSettings
+from concerto.controllers.autoscaling.sources import PrometheusServer
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class PredictiveHPASettings:
         max_syncs_per_namespace: syncs of a namespace's objects that start in one period. With more objects, each of
             them is synced less often, in turn.
         max_series: objects that have Prometheus series of their own.
+        prometheus: of metrics of type Prometheus, and of initial histories.
         forecast_batch: objects that are forecast without a break, so that the event loop is not blocked for long.
     """
 
@@ -42,4 +44,5 @@ class PredictiveHPASettings:
     batch_seconds: float = 1.0
     max_syncs_per_namespace: int = 500
     max_series: int = 500
+    prometheus: PrometheusServer = field(default_factory=PrometheusServer)
     forecast_batch: int = 100

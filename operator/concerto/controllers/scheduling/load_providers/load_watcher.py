@@ -8,11 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import aiohttp
-
 from concerto.api.prometheus_queries import Statistic
-from concerto.controllers.scheduling.load_providers.prometheus import connection_words, read_body
-from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
+from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError
+from concerto.controllers.scheduling.load_providers.prometheus import MAX_BYTES
+from concerto.controllers.scheduling.load_providers.source import Answer
 from concerto.scheduling.state.provided_load import INDEX, RESOURCES, Series
 
 _STATISTICS: dict[str, Statistic] = {"AVG": "average", "STD": "deviation", "LATEST": "latest"}
@@ -24,27 +23,18 @@ class LoadWatcherSource:
     def __init__(self, address: str, timeout_seconds: float) -> None:
         """Nothing is asked yet; the address is a URL without ``/watcher``."""
         self._url = f"{address}/watcher"
-        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-        self._client: aiohttp.ClientSession | None = None
+        self._limits = Limits(timeout_seconds, MAX_BYTES)
+        self._client: HttpClient | None = None
 
     async def fetch(self) -> Answer:
         """One document; see `Source`."""
         if self._client is None:
-            self._client = aiohttp.ClientSession(timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar())
-        try:
-            async with self._client.get(self._url, allow_redirects=False) as response:
-                payload, status = await read_body(response), response.status
-        except TimeoutError as error:
-            raise SourceError("Timeout", f"{self._url}: no answer within {self._timeout.total:g} s") from error
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
-            raise SourceError("CertificateRefused", f"{self._url}: {error}") from error
-        except aiohttp.ClientConnectorError as error:
-            raise SourceError("Unreachable", f"{self._url}: cannot connect: {connection_words(error)}") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise SourceError("Unreachable", f"{self._url}: {error or type(error).__name__}") from error
-        if status != 200:
-            raise SourceError("BadAnswer", f"{self._url} answered {status}: a load watcher answers 200 with metrics")
-        return Answer(await asyncio.to_thread(read_watcher, payload))
+            self._client = HttpClient()
+        response = await self._client.get(self._url, self._limits)
+        if response.status != 200:
+            message = f"{self._url} answered {response.status}: a load watcher answers 200 with metrics"
+            raise SourceError("BadAnswer", message)
+        return Answer(await asyncio.to_thread(read_watcher, response.body))
 
     async def close(self) -> None:
         """Give up connections."""

@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import contextlib
 import json
-import os
 import ssl
 from collections.abc import Mapping
-
-import aiohttp
 
 from concerto.api.metric_provider import PrometheusQuery, PrometheusSettings
 from concerto.api.schedulingprofile import LoadWindow
 from concerto.capacity.windows import WINDOW_SECONDS
-from concerto.controllers.scheduling.load_providers.source import Answer, SourceError
+from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError, prometheus_error
+from concerto.controllers.scheduling.load_providers.source import Answer
 from concerto.kube import Forbidden, KubeError, NotFound, Resource, Session
 from concerto.scheduling.state.provided_load import Series
 
 SECRETS = Resource("", "v1", "secrets", "Secret", True)
-_MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 """Of an answer; a series with long labels takes 1 KiB, and what has been read takes up to twenty times as much."""
 _MOST_SERIES = 50_000
 """Of an answer: several times the nodes of the largest clusters."""
@@ -53,7 +50,7 @@ class PrometheusSource:
         self._settings = settings
         self._timeout = timeout_seconds
         self._window = window
-        self._client: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
         self._trusted: bytes | None = None
         self._reading = asyncio.Lock()  # one answer at a time: of threads, Python runs one, and memory is theirs all
 
@@ -108,7 +105,7 @@ class PrometheusSource:
             )
         return {"Authorization": f"{kind} {text}"}
 
-    async def _connected(self, secret: Mapping[str, bytes]) -> aiohttp.ClientSession:
+    async def _connected(self, secret: Mapping[str, bytes]) -> HttpClient:
         """A client that trusts whom it should; a new one when the Secret's certificates have changed."""
         settings = self._settings
         trusted = self._key(secret, settings.ca_key) if settings.ca_key else b""
@@ -122,79 +119,28 @@ class PrometheusSource:
             if settings.insecure_skip_verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
-            self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            self._client = HttpClient(context)
             self._trusted = trusted
         return self._client
 
     async def _ask(
-        self, client: aiohttp.ClientSession, query: PrometheusQuery, headers: Mapping[str, str]
+        self, client: HttpClient, query: PrometheusQuery, headers: Mapping[str, str]
     ) -> Series | SourceError:
-        url = f"{self._settings.address}/api/v1/query"
+        address = self._settings.address
+        params = {"query": query.expression.replace("$window", self._window)}
+        limits = Limits(self._timeout, MAX_BYTES)
         try:
-            async with client.get(
-                # Where it is sent on to, nobody has said that the authorization may go
-                url,
-                params={"query": query.expression.replace("$window", self._window)},
-                headers=headers,
-                allow_redirects=False,
-            ) as response:
-                payload = await read_body(response)
-                status, kind = response.status, response.content_type
-            if status != 200:
-                return _refusal(status, payload, kind)
+            url = f"{address}/api/v1/query"
+            response = await client.get(url, limits, named=address, params=params, headers=headers)
+            if response.status != 200:
+                raise prometheus_error(response)
             covered = 0.0 if query.statistic == "latest" else float(WINDOW_SECONDS[self._window])
             # As much as thousands of nodes' is not read on the loop that schedules
             async with self._reading:
-                return await asyncio.to_thread(read_vector, payload, query, self._settings.node_label, covered)
+                label = self._settings.node_label
+                return await asyncio.to_thread(read_vector, response.body, query, label, covered)
         except SourceError as error:
             return error
-        except TimeoutError:
-            return SourceError("Timeout", f"{self._settings.address}: no answer within {self._timeout:g} s")
-        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
-            return SourceError("CertificateRefused", f"{self._settings.address}: {error}")
-        except aiohttp.ClientConnectorError as error:
-            # aiohttp's message mentions ssl for plain HTTP, too
-            return SourceError("Unreachable", f"{self._settings.address}: cannot connect: {connection_words(error)}")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return SourceError("Unreachable", f"{self._settings.address}: {error or type(error).__name__}")
-
-
-def connection_words(error: aiohttp.ClientConnectorError) -> str:
-    """Why no connection came about, as the system says it."""
-    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror) or str(error.os_error)
-
-
-async def read_body(response: aiohttp.ClientResponse) -> bytes:
-    """The body of an answer.
-
-    Raises:
-        SourceError: it is too long.
-    """
-    chunks, size = [], 0
-    async for chunk in response.content.iter_chunked(2**20):
-        size += len(chunk)
-        if size > _MOST_BYTES:
-            raise SourceError("BadAnswer", f"an answer of more than {_MOST_BYTES // 2**20} MiB")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _refusal(status: int, payload: bytes, content_type: str) -> SourceError:
-    if status in (401, 403):
-        return SourceError("Unauthorized", f"answered {status}: the authorization is missing or wrong")
-    if 300 <= status < 400:
-        return SourceError("BadAnswer", f"answered {status}, a redirection: give the address that it leads to")
-    words = ""
-    if content_type == "application/json":
-        with contextlib.suppress(ValueError, AttributeError):
-            words = str(json.loads(payload).get("error", ""))
-    if words:
-        return SourceError("QueryFailed", words)
-    return SourceError("BadAnswer", f"answered {status}, which is not an answer of Prometheus")
 
 
 def read_vector(payload: bytes, query: PrometheusQuery, node_label: str, covered_seconds: float) -> Series:

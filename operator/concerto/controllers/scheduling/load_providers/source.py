@@ -6,24 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from concerto.controllers.runtime.http_source import SourceError
 from concerto.scheduling.state.provided_load import Series
 
-_LONGEST_MESSAGE = 500
-
-
-class SourceError(Exception):
-    """A source gave no answer.
-
-    Its message may quote whatever the source said, so it is cut, and holds nothing that a terminal would obey.
-
-    Attributes:
-        reason: why, in one CamelCase word that never changes its meaning.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        text = message if len(message) <= _LONGEST_MESSAGE else f"{message[: _LONGEST_MESSAGE - 1]}…"
-        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
-        self.reason = reason
+__all__ = ["Answer", "Source", "SourceError"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,150 @@
+"""Metrics from Prometheus, or a server with the same HTTP API: one value by a query, or its history."""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from concerto.autoscaling.pods import MetricError
+from concerto.controllers.autoscaling.sources.answers import NOT_OF_THIS_FORM
+from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError, prometheus_error
+
+_MAX_BYTES = 2**20
+"""Of an answer: a series of 1,100 points takes 40 KiB."""
+_MAX_MILLI = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class PrometheusServer:
+    """The Prometheus that all PredictiveHPAs use. Only who runs the operator chooses the address.
+
+    Attributes:
+        address: URL below which it serves ``/api/v1``; empty: there is no server.
+        token_file: file with a bearer token, which is read for each request; None: requests have none.
+        ca_file: file with the trusted certificates; None: those of the system.
+    """
+
+    address: str = ""
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time with a grid, in seconds: from ``begin`` to ``end``, both included, in steps of ``step``."""
+
+    begin: float
+    end: float
+    step: float
+
+
+class PrometheusMetrics:
+    """Asks one server. Each request has the parameter ``namespace``, by which a proxy can confine what it reads."""
+
+    def __init__(self, server: PrometheusServer, *, timeout_seconds: float) -> None:
+        """No request is sent yet."""
+        self._server = server
+        self._limits = Limits(timeout_seconds, _MAX_BYTES)
+        self._client: HttpClient | None = None
+
+    async def value(self, namespace: str, query: str) -> int:
+        """The query's only value now, in thousandths, rounded up as quantities are.
+
+        Raises:
+            MetricError: there is no answer, or it is not one number.
+        """
+        data = await self._ask("query", {"query": query, "namespace": namespace})
+        try:
+            kind, result = data["resultType"], data["result"]
+            if kind == "scalar":
+                return _milli(float(result[1]))
+            if kind != "vector":
+                raise MetricError(f"the query returns a {kind} instead of one value")
+            return _milli(float(_only(result)["value"][1]))
+        except (ValueError, *NOT_OF_THIS_FORM) as error:
+            raise _not_of_prometheus(error) from error
+
+    async def series(self, namespace: str, query: str, span: Span) -> list[tuple[float, float]]:
+        """The query's only series: times in seconds and values. Values that are not finite are left out.
+
+        Raises:
+            MetricError: there is no answer, or it is not one series.
+        """
+        times = {"start": f"{span.begin:.3f}", "end": f"{span.end:.3f}", "step": f"{span.step:.3f}"}
+        data = await self._ask("query_range", {"query": query, "namespace": namespace} | times)
+        try:
+            if data["resultType"] != "matrix":
+                raise MetricError(f"the query returns a {data['resultType']} instead of a series")
+            points = [(float(at), float(value)) for at, value in _only(data["result"])["values"]]
+        except (ValueError, *NOT_OF_THIS_FORM) as error:
+            raise _not_of_prometheus(error) from error
+        return [(at, value) for at, value in points if math.isfinite(value)]
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _ask(self, endpoint: str, params: dict[str, str]) -> Any:
+        address = self._server.address
+        if not address:
+            raise MetricError("the autoscaler has no Prometheus (concerto operator --autoscaling-prometheus-url)")
+        try:
+            client = self._connected()
+            url = f"{address.rstrip('/')}/api/v1/{endpoint}"
+            # Prometheus itself ends a query that takes longer
+            params = params | {"timeout": f"{self._limits.seconds:g}s"}
+            response = await client.get(url, self._limits, named="Prometheus", params=params, headers=self._headers())
+            if response.status != 200:
+                raise prometheus_error(response)
+        except SourceError as error:
+            raise MetricError(f"unable to fetch metrics from Prometheus: {error}") from error
+        try:
+            return json.loads(response.body)["data"]
+        except (ValueError, *NOT_OF_THIS_FORM) as error:
+            raise _not_of_prometheus(error) from error
+
+    def _connected(self) -> HttpClient:
+        if self._client is None:
+            ca_file = self._server.ca_file
+            try:
+                context = ssl.create_default_context(cafile=ca_file)
+            except OSError as error:
+                raise SourceError("InvalidCA", f"cannot read certificates in {ca_file}: {error}") from error
+            self._client = HttpClient(context)
+        return self._client
+
+    def _headers(self) -> dict[str, str]:
+        path = self._server.token_file
+        if path is None:
+            return {}
+        try:
+            token = path.read_text().strip()
+        except (OSError, ValueError) as error:
+            raise SourceError("TokenUnreadable", f"cannot read the token in {path}: {error}") from error
+        if not token or not (token.isascii() and token.isprintable()):
+            raise SourceError("TokenUnreadable", f"{path} does not contain a token")
+        return {"Authorization": f"Bearer {token}"}
+
+
+def _only(result: list[Any]) -> Any:
+    if not result:
+        raise MetricError("the query returned no series")
+    if len(result) > 1:
+        raise MetricError(f"the query returned {len(result)} series instead of one: write it like sum(...)")
+    return result[0]
+
+
+def _milli(value: float) -> int:
+    if not math.isfinite(value):
+        raise MetricError(f"the query returned {value}, which is not a load")
+    return max(-_MAX_MILLI, min(math.ceil(round(value * 1000, 6)), _MAX_MILLI))
+
+
+def _not_of_prometheus(error: Exception) -> MetricError:
+    return MetricError(f"this is not an answer of Prometheus: {type(error).__name__}: {str(error)[:200]}")

@@ -1,0 +1,141 @@
+"""Get measurements from servers other than the API server: bounded in time and bytes, with errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+_MAX_MESSAGE = 500
+
+
+class SourceError(Exception):
+    """A source gave no answer.
+
+    Its message may quote whatever the source said, so it is cut, and holds nothing that a terminal would obey.
+
+    Attributes:
+        reason: why, in one CamelCase word that never changes its meaning.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        text = message if len(message) <= _MAX_MESSAGE else f"{message[: _MAX_MESSAGE - 1]}…"
+        super().__init__("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a server answered.
+
+    Attributes:
+        status: of HTTP.
+        content_type: without parameters.
+        body: all of it.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one answer.
+
+    Attributes:
+        seconds: until it is complete.
+        max_bytes: of its body.
+    """
+
+    seconds: float
+    max_bytes: int
+
+
+class HttpClient:
+    """Connections to servers. It keeps no cookies and follows no redirection, as headers may hold credentials."""
+
+    def __init__(self, context: ssl.SSLContext | bool = True) -> None:
+        """Connects nowhere yet; ``context`` says which certificates are accepted."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context), cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._session.close()
+
+    async def get(
+        self,
+        url: str,
+        limits: Limits,
+        *,
+        named: str = "",
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """One answer of any status.
+
+        Args:
+            url: without a query.
+            limits: of the answer.
+            named: how errors name the server; its URL if empty.
+            params: the query.
+            headers: of the request.
+
+        Raises:
+            SourceError: there is no complete answer within the limits.
+        """
+        named = named or url
+        timeout = aiohttp.ClientTimeout(total=limits.seconds)
+        try:
+            async with self._session.get(
+                url, params=params, headers=headers, allow_redirects=False, timeout=timeout
+            ) as response:
+                body = await _read(response, limits.max_bytes)
+                return Response(response.status, response.content_type, body)
+        except TimeoutError as error:
+            raise SourceError("Timeout", f"{named}: no answer within {limits.seconds:g} s") from error
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as error:
+            raise SourceError("CertificateRefused", f"{named}: {error}") from error
+        except aiohttp.ClientConnectorError as error:
+            # aiohttp's message mentions ssl for plain HTTP, too
+            raise SourceError("Unreachable", f"{named}: cannot connect: {_connection_error(error)}") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise SourceError("Unreachable", f"{named}: {error or type(error).__name__}") from error
+
+
+def prometheus_error(response: Response) -> SourceError:
+    """Why Prometheus answered with another status than 200."""
+    status = response.status
+    if status in (401, 403):
+        return SourceError("Unauthorized", f"answered {status}: the authorization is missing or wrong")
+    if 300 <= status < 400:
+        return SourceError("BadAnswer", f"answered {status}, a redirection: give the address that it leads to")
+    words = ""
+    if response.content_type == "application/json":
+        with contextlib.suppress(ValueError, AttributeError):
+            words = str(json.loads(response.body).get("error", ""))
+    if words:
+        return SourceError("QueryFailed", words)
+    return SourceError("BadAnswer", f"answered {status}, which is not an answer of Prometheus")
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    chunks, size = [], 0
+    async for chunk in response.content.iter_chunked(2**20):
+        size += len(chunk)
+        if size > max_bytes:
+            raise SourceError("BadAnswer", f"an answer of more than {max_bytes // 2**20} MiB")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _connection_error(error: aiohttp.ClientConnectorError) -> str:
+    """Why no connection came about, as the system says it."""
+    return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror) or str(error.os_error)

@@ -1,0 +1,156 @@
+"""Prometheus as a source of metrics: what counts as one value or one series, and what an error says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from aiohttp import web
+
+from concerto.autoscaling.pods import MetricError
+from concerto.controllers.autoscaling.sources.prometheus import PrometheusMetrics, PrometheusServer, Span
+from support.faulty_server import Answer, faulty, says
+
+SPAN = Span(1000.0, 1600.0, 300.0)
+
+
+def data(kind: str, result: Any) -> dict[str, Any]:
+    return {"status": "success", "data": {"resultType": kind, "result": result}}
+
+
+def vector(*values: str) -> dict[str, Any]:
+    return data("vector", [{"metric": {}, "value": [1.5, v]} for v in values])
+
+
+def matrix(*series: list[list[Any]]) -> dict[str, Any]:
+    return data("matrix", [{"metric": {}, "values": values} for values in series])
+
+
+async def value(answer: Answer, **server: Any) -> int:
+    async with faulty([answer]) as found:
+        source = PrometheusMetrics(PrometheusServer(found.session.config.server, **server), timeout_seconds=20)
+        try:
+            return await source.value("shop", 'sum(rate(requests{namespace="shop"}[1m]))')
+        finally:
+            await source.close()
+
+
+async def series(answer: Answer) -> list[tuple[float, float]]:
+    async with faulty([answer]) as found:
+        source = PrometheusMetrics(PrometheusServer(found.session.config.server), timeout_seconds=20)
+        try:
+            return await source.series("shop", "queue", SPAN)
+        finally:
+            await source.close()
+
+
+VALUES = {
+    "a vector of one sample": (vector("2.5"), 2500),
+    "a scalar": (data("scalar", [1.5, "3"]), 3000),
+    "less than a thousandth is rounded up, as quantities are": (vector("0.0001"), 1),
+    "a number that floats cannot hold exactly": (vector("0.007"), 7),
+    "more than the largest quantity": (vector("1e300"), 2**63 - 1),
+}
+
+
+@pytest.mark.parametrize(("body", "milli"), VALUES.values(), ids=VALUES)
+async def test_a_value_is_in_thousandths(body, milli):
+    assert await value(says(200, body)) == milli
+
+
+JSON = {"Content-Type": "application/json"}
+FAULTS = {
+    "no series": (says(200, vector()), "the query returned no series"),
+    "more than one series": (says(200, vector("1", "2")), r"returned 2 series instead of one: write it like sum\("),
+    "a value that is not a number": (says(200, vector("NaN")), "returned nan, which is not a load"),
+    "an infinite value": (says(200, vector("+Inf")), "returned inf, which is not a load"),
+    "a range": (says(200, matrix([[1, "2"]])), "returns a matrix instead of one value"),
+    "a text": (says(200, data("string", [1, "x"])), "returns a string instead of one value"),
+    "not PromQL": (
+        says(400, {"error": "1:5: parse error"}, JSON),
+        "unable to fetch metrics from Prometheus: 1:5: parse",
+    ),
+    "a wrong token": (says(401, "no"), "the authorization is missing or wrong"),
+    "a redirection, where the token must not go": (says(302, "", {"Location": "http://x.invalid"}), "a redirection"),
+    "a proxy's error": (says(502, "<html>"), "answered 502"),
+    "not JSON": (says(200, "<html>"), "this is not an answer of Prometheus"),
+    "a list": (says(200, "[1]"), "this is not an answer of Prometheus"),
+    "nested without end": (says(200, "[" * 100_000), "this is not an answer of Prometheus"),
+    "a sample without a value": (says(200, data("vector", [{}])), "this is not an answer of Prometheus"),
+    "more than a series takes": (says(200, " " * (2 * 2**20)), "an answer of more than 1 MiB"),
+}
+
+
+@pytest.mark.parametrize(("answer", "words"), FAULTS.values(), ids=FAULTS)
+async def test_a_fault_of_a_value_is_an_error_in_words(answer, words):
+    with pytest.raises(MetricError, match=words) as raised:
+        await value(answer)
+    assert len(str(raised.value)) < 700
+
+
+async def test_a_series_has_the_points_of_the_grid_whose_values_are_finite():
+    points = [[1000, "1"], [1300, "NaN"], [1600, "2.5"]]
+    assert await series(says(200, matrix(points))) == [(1000.0, 1.0), (1600.0, 2.5)]
+
+
+SERIES_FAULTS = {
+    "no series": (matrix(), "the query returned no series"),
+    "two series": (matrix([], []), "returned 2 series"),
+    "a vector": (vector("1"), "returns a vector instead of a series"),
+    "values that are not pairs": (matrix([[1]]), "not an answer of Prometheus"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), SERIES_FAULTS.values(), ids=SERIES_FAULTS)
+async def test_a_fault_of_a_series_is_an_error_in_words(body, words):
+    with pytest.raises(MetricError, match=words):
+        await series(says(200, body))
+
+
+async def test_a_request_names_the_namespace_for_a_proxy_that_confines_it_and_the_time_limit():
+    async with faulty([says(200, vector("1")), says(200, matrix([]))]) as found:
+        source = PrometheusMetrics(PrometheusServer(f"{found.session.config.server}/"), timeout_seconds=20)
+        await source.value("shop", "queue")
+        await source.series("shop", "queue", SPAN)
+        await source.close()
+    instant, span = (urlsplit(line.removeprefix("GET ")) for line in found.seen)
+    asked = {"query": ["queue"], "namespace": ["shop"], "timeout": ["20s"]}
+    assert (instant.path, parse_qs(instant.query)) == ("/api/v1/query", asked)
+    times = {"start": ["1000.000"], "end": ["1600.000"], "step": ["300.000"]}
+    assert (span.path, parse_qs(span.query)) == ("/api/v1/query_range", asked | times)
+
+
+async def test_the_token_is_read_for_each_request(tmp_path: Path):
+    shown = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        shown.append(request.headers.get("Authorization"))
+        return web.Response(text=json.dumps(vector("1")))
+
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    assert await value(answer, token_file=token) == 1000
+    token.write_text("second")
+    assert await value(answer, token_file=token) == 1000
+    assert await value(answer) == 1000
+    assert shown == ["Bearer first", "Bearer second", None]
+
+
+async def test_what_cannot_be_read_is_named(tmp_path: Path):
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    empty.touch()
+    good = says(200, vector("1"))
+    with pytest.raises(MetricError, match=f"cannot read the token in {missing}"):
+        await value(good, token_file=missing)
+    with pytest.raises(MetricError, match=f"{empty} does not contain a token"):
+        await value(good, token_file=empty)
+    with pytest.raises(MetricError, match=f"cannot read certificates in {missing}"):
+        await value(good, ca_file=missing)
+
+
+async def test_without_a_server_the_error_names_the_flag():
+    with pytest.raises(MetricError, match="--autoscaling-prometheus-url"):
+        await PrometheusMetrics(PrometheusServer(), timeout_seconds=20).value("shop", "queue")
