@@ -123,11 +123,14 @@ def draw(runs: Sequence[ScaledRun], path: Path) -> None:
     for run in runs:
         style = {"color": "tab:blue" if run.autoscaler == OURS else "tab:gray", "linewidth": 1}
         label = run.autoscaler if run.round == 1 else None
-        at = [b for b, _ in run.buckets()]
-        counts = [sum(b <= due < b + BUCKET_SECONDS for due, _ in run.requests) / BUCKET_SECONDS for b in at]
-        rate.step(at, counts, where="post", label=label, **style)
+        begins = [b for b, _ in run.buckets()]
+        counts = [sum(b <= due < b + BUCKET_SECONDS for due, _ in run.requests) / BUCKET_SECONDS for b in begins]
+        # A step lasts until the next point
+        at = [*begins, begins[-1] + BUCKET_SECONDS]
+        rate.step(at, [*counts, counts[-1]], where="post", label=label, **style)
         replicas.step([r[0] for r in run.replicas], [r[1] for r in run.replicas], where="post", label=label, **style)
-        latency.step(at, [p95 for _, p95 in run.buckets()], where="post", label=label, **style)
+        slowest = [p95 for _, p95 in run.buckets()]
+        latency.step(at, [*slowest, slowest[-1]], where="post", label=label, **style)
     rate.set_ylabel("requests/s")
     replicas.set_ylabel("replicas")
     latency.set_ylabel("P95 (ms)")
