@@ -15,7 +15,17 @@ from concerto.controllers.autoscaling.sources import PrometheusServer
 from concerto.kube import Session
 from e2e.testbed import phpa_helpers
 from e2e.testbed.clusters import Cluster
-from e2e.testbed.phpa_helpers import Object, apply, autoscaler_config, condition, deployment, phpa, replicas, status
+from e2e.testbed.phpa_helpers import (
+    Object,
+    apply,
+    autoscaler_config,
+    condition,
+    cpu_metric,
+    deployment,
+    phpa,
+    replicas,
+    status,
+)
 from e2e.testbed.prometheus import Prometheus
 from e2e.testbed.requirements import require_prometheus
 from e2e.testbed.waiting import eventually_async
@@ -75,3 +85,27 @@ async def test_replicas_follow_a_query_and_an_error_is_in_the_conditions(
         shown = await asyncio.to_thread(status, cluster, namespace, "web")
     assert shown["currentMetrics"][0]["prometheus"]["name"] == "queue"
     assert [replicas(cluster, namespace, name) for name in ("idle", *errors)] == [0, 2, 2]
+
+
+async def test_the_history_of_a_new_object_is_loaded_and_an_error_is_a_condition(
+    concerto_cluster: Cluster, prometheus: Prometheus, namespace: str
+) -> None:
+    cluster = concerto_cluster
+    asking = {"web": {"query": "3 + 0 * vector(time())"}, "derived": {}}
+    for name, initial in asking.items():
+        scaled = phpa(name, metrics=[metric("vector(15)")], prediction={"initialHistory": initial})
+        if not initial:
+            scaled["spec"]["metrics"].append(cpu_metric())
+        apply(cluster, namespace, deployment(name, 2, {"cpu": "100m"}), scaled)
+    loaded = {"web": ("True", "gave 71.9 h of history"), "derived": ("False", "no series")}
+    async with autoscaler(cluster, PrometheusServer(prometheus.url)):
+        for name, (state, words) in loaded.items():
+
+            def is_shown(name: str = name, state: str = state, words: str = words) -> bool:
+                found = condition(cluster, namespace, name, "HistoryLoaded") or ("", "", "")
+                return found[0] == state and words in found[2]
+
+            await eventually_async(f"{name}: {words}", is_shown)
+    rings = status(cluster, namespace, "web")["history"]
+    values = next(ring["values"] for ring in rings if ring["stepSeconds"] == 300)
+    assert (len(values) >= 863, set(values[:863])) == (True, {3000})

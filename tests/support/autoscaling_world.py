@@ -13,6 +13,7 @@ from aiohttp import web
 
 from concerto.controllers.autoscaling.controller import AutoscaledKinds, PredictiveHPAController
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
+from concerto.controllers.autoscaling.sources import PrometheusServer
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import FollowedKind
@@ -146,7 +147,8 @@ def load(value: object) -> Answer:
 async def autoscaling(world: World, clock: Clock, **settings: Any) -> AsyncIterator[PredictiveHPAController]:
     async with faulty([world]) as server:
         recorder = EventRecorder(server.session, "c", "i")
-        settings = {"batch_seconds": 0.05, "metrics_timeout_seconds": 20.0} | settings
+        prometheus = PrometheusServer(server.session.config.server)
+        settings = {"batch_seconds": 0.05, "metrics_timeout_seconds": 20.0, "prometheus": prometheus} | settings
         context = Context(server.session, "concerto-system", recorder, Metrics(), clock)
         kinds = AutoscaledKinds.followed_by(partial(FollowedKind, server.session))
         made = PredictiveHPAController(context, kinds, PredictiveHPASettings(**settings))

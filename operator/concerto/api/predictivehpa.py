@@ -165,6 +165,17 @@ class RulesSpec:
 
 
 @dataclass(frozen=True)
+class InitialHistorySpec:
+    """``prediction.initialHistory``.
+
+    Attributes:
+        query: PromQL with the load in replicas at their target; empty: the metrics' own series.
+    """
+
+    query: str = ""
+
+
+@dataclass(frozen=True)
 class PredictionSpec:
     """``spec.prediction``.
 
@@ -181,6 +192,7 @@ class PredictionSpec:
         shortage_seconds: a missing pod costs as much as a surplus pod for this long.
         metrics_source: Auto, Agents or MetricsAPI.
         reserve_capacity: whether rises reserve room.
+        initial_history: where the history from before the object comes from; None: there is none.
     """
 
     mode: Literal["Auto", "Preview", "Off"] = "Auto"
@@ -194,6 +206,7 @@ class PredictionSpec:
     shortage_seconds: float = 1800.0
     metrics_source: Literal["Auto", "Agents", "MetricsAPI"] = "Auto"
     reserve_capacity: bool = False
+    initial_history: InitialHistorySpec | None = None
 
     @classmethod
     def from_raw(cls, raw: Raw | None) -> Self:
@@ -204,7 +217,7 @@ class PredictionSpec:
         """
         raw = raw or {}
         season = raw.get("season") or {}
-        start = season.get("start")
+        start, initial = season.get("start"), raw.get("initialHistory")
         return cls(
             mode=raw.get("mode", cls.mode),
             decision=raw.get("decision", cls.decision),
@@ -217,6 +230,7 @@ class PredictionSpec:
             shortage_seconds=parse_duration(raw["shortage"]) if "shortage" in raw else cls.shortage_seconds,
             metrics_source=raw.get("metricsSource", cls.metrics_source),
             reserve_capacity=raw.get("reserveCapacity", cls.reserve_capacity),
+            initial_history=None if initial is None else InitialHistorySpec(initial.get("query", "")),
         )
 
 

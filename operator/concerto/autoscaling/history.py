@@ -55,6 +55,21 @@ class Ring:
         gap = (NOTHING,) * min(bucket - self.last - 1, self.length)
         return replace(self, last=bucket, values=(*self.values, *gap, value)[-self.length :], count=1)
 
+    def with_earlier(self, points: Sequence[tuple[float, float]]) -> Ring:
+        """With samples from before the first own bucket: time in seconds and demand, the oldest first.
+
+        Points within or after the own buckets are dropped. As in `add`, so are values that are not demand.
+        """
+        first = self.last - len(self.values) + 1
+        earlier = replace(self, last=0, values=(), count=0)
+        for at, demand in points:
+            if not self.values or int(at // self.step) < first:
+                earlier = earlier.add(at, demand)
+        if not earlier.values or not self.values:
+            return earlier if earlier.values else self
+        gap = (NOTHING,) * min(first - earlier.last - 1, self.length)
+        return replace(self, values=(*earlier.values, *gap, *self.values)[-self.length :])
+
     def not_after(self, at: float) -> Ring:
         """Without buckets that begin after ``at``: they are of a clock that has since been set back.
 

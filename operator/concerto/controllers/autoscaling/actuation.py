@@ -32,7 +32,7 @@ from concerto.controllers.autoscaling.status import (
     selector_status,
 )
 from concerto.controllers.autoscaling.targets import Scale, Targets
-from concerto.controllers.autoscaling.tracked import ObjectEvents, TrackedObject
+from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, ObjectEvents, TrackedObject
 from concerto.kube import KubeError, NotFound, Session
 from concerto.kube.resources import PREDICTIVE_HPAS
 
@@ -325,11 +325,14 @@ def _confirmed(tracked: TrackedObject, bounds: Bounds, scale: Scale) -> Memory:
 def _conditions(
     observed: Observation, decided: tuple[Condition, ...] | list[Condition], forecast: ForecastResult | None
 ) -> list[dict[str, Any]]:
+    tracked = observed.tracked
+    history = tracked.history_condition
+    old = tracked.status.get("conditions") or ()
     return all_conditions(
-        decided,
+        [*decided, *([history] if history else [])],
         forecast,
         off=observed.spec.prediction.mode == "Off",
-        generation=observed.tracked.obj["metadata"].get("generation", 0),
-        old=observed.tracked.status.get("conditions") or (),
+        generation=tracked.obj["metadata"].get("generation", 0),
+        old=old if history else [c for c in old if c["type"] != HISTORY_LOADED],
         now=format_timestamp(observed.now),
     )

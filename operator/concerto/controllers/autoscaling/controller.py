@@ -20,6 +20,7 @@ from concerto.api.predictivehpa import PredictiveHPA
 from concerto.autoscaling.forecast_influence import ForecastResult
 from concerto.controllers.autoscaling.actuation import Actuator
 from concerto.controllers.autoscaling.forecast_metrics import ForecastMetrics
+from concerto.controllers.autoscaling.initial_history import HistoryLoader
 from concerto.controllers.autoscaling.learning import Forecaster
 from concerto.controllers.autoscaling.measurements import Measurements
 from concerto.controllers.autoscaling.observation import Observation, Observer
@@ -107,6 +108,7 @@ class PredictiveHPAController:
         )
         self._events = ObjectEvents(recorder, clock)
         self.observer = Observer(self._targets, measurements, self._events, clock, self.settings)
+        self._history = HistoryLoader(self._prometheus, self._events, clock)
         self.forecaster = Forecaster(clock, self.settings, self._report_bug)
         self.actuator = Actuator(session, self._targets, self._events, self._forecast_metrics, self.settings)
         self._objects: dict[Key, TrackedObject] = {}
@@ -123,6 +125,7 @@ class PredictiveHPAController:
                 await asyncio.sleep(min(0.25, self.settings.controller.sync_seconds / 8))
         finally:
             self._targets.close()
+            self._history.close()
             for task in self._tasks:
                 task.cancel()
             await self._prometheus.close()
@@ -238,6 +241,8 @@ class PredictiveHPAController:
             acting: list[asyncio.Task[None]] = []
             for batch in (observed[i : i + size] for i in range(0, len(observed), size)):
                 current = [o for o in batch if self._is_current(o.tracked, o.spec)]
+                for each in current:
+                    self._history.load_if_new(each)
                 results = self.forecaster.forecast(current)
                 acting += [asyncio.ensure_future(self._act(o, r)) for o, r in zip(current, results, strict=True)]
                 await asyncio.sleep(0)

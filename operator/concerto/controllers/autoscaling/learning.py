@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from concerto.autoscaling.forecast_influence import ForecastResult, Subject, predict
+from concerto.controllers.autoscaling.initial_history import with_earlier_load
 from concerto.controllers.autoscaling.measurements import Load, load_of
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
@@ -55,7 +56,7 @@ class Forecaster:
 
     def learn(self, observed: Observation) -> State:
         """The object's state, with the demand and the start-up times that were observed."""
-        state, now = observed.tracked.state, observed.now
+        state, now = with_earlier_load(observed.tracked, observed.tracked.state), observed.now
         known = state.initialisation
         known = replace(known, learned_until=min(known.learned_until, now))
         # One node whose clock is ahead must not make the pods of all others count as learned already

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from concerto.api.conditions import find_condition
+from concerto.api.conditions import Condition, find_condition
 from concerto.api.predictivehpa import Pause, PredictiveHPA
 from concerto.api.timestamps import parse_timestamp
 from concerto.autoscaling.behavior import Memory
@@ -17,6 +17,12 @@ from concerto.kube import EventRecorder, Object
 
 Key = tuple[str, str]
 """Namespace and name."""
+
+EarlierLoad = dict[int, list[list[tuple[float, float]]]]
+"""Load from before an object, by the step of the ring that it fills: series of times in seconds and replicas."""
+
+HISTORY_LOADED = "HistoryLoaded"
+"""Type of the condition that says whether the load from before the object was loaded."""
 
 INVALID = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading a malformed object raises: only that object must suffer from it."""
@@ -49,6 +55,9 @@ class TrackedObject:
         digest: of what its history is relative to.
         failing_since: since when its metrics have no answer, seconds; None while they have one.
         warnings: by reason, the recent notes and when each was first recorded.
+        earlier: load from before the object, which was fetched and is not in its state yet.
+        history_condition: condition HistoryLoaded; None: no attempt has ended, or the object wants none.
+        load_history_after: no other attempt before this time, seconds.
     """
 
     obj: Object
@@ -62,6 +71,9 @@ class TrackedObject:
     digest: str = ""
     warnings: dict[str, dict[str, float]] = field(default_factory=dict)
     failing_since: float | None = None
+    earlier: EarlierLoad | None = None
+    history_condition: Condition | None = None
+    load_history_after: float = 0.0
 
     @property
     def pause(self) -> Pause | None:
@@ -79,12 +91,16 @@ class TrackedObject:
         status = obj.get("status") or {}
         spec, state = _parsed(obj, status)
         digest = target_digest(spec) if spec else ""
-        if status.get("historyOf", digest) != digest:
+        same = status.get("historyOf", digest) == digest
+        if not same:
             state = _without_history(state)
         if status.get("observedGeneration") != obj["metadata"].get("generation"):
             state = _without_recommendations(state)
         failing_since = _failing_since(status)
-        return cls(obj, spec, state, due, status=status, digest=digest, failing_since=failing_since)
+        loaded = _history_loaded(status) if same else None
+        return cls(
+            obj, spec, state, due, status=status, digest=digest, failing_since=failing_since, history_condition=loaded
+        )
 
     def update(self, obj: Object) -> bool:
         """Take over a newer version of the object; returns whether its spec or its pause has changed."""
@@ -101,8 +117,10 @@ class TrackedObject:
     def _take_spec(self, obj: Object, status: Mapping[str, Any]) -> None:
         spec, state = _parsed(obj, {**status, **write_state(self.state, 0.0)})
         digest = target_digest(spec) if spec else ""
+        self.load_history_after = 0.0
         if digest != self.digest:
             state = _without_history(state)
+            self.earlier, self.history_condition = None, None
         if self.spec is None or spec is None or self.spec.prediction.mode != spec.prediction.mode:
             state = _without_recommendations(state)
         elif self.spec.target != spec.target:
@@ -159,6 +177,15 @@ def _failing_since(status: Mapping[str, Any]) -> float | None:
         active = find_condition(status.get("conditions"), "ScalingActive") or {}
         if active.get("status") == "False" and str(active.get("reason", "")).startswith("FailedGet"):
             return parse_timestamp(active["lastTransitionTime"])
+    return None
+
+
+def _history_loaded(status: Mapping[str, Any]) -> Condition | None:
+    """The condition HistoryLoaded, if it is True: what failed is tried again."""
+    with contextlib.suppress(*INVALID):
+        found = find_condition(status.get("conditions"), HISTORY_LOADED)
+        if found is not None and found["status"] == "True":
+            return Condition(HISTORY_LOADED, "True", found["reason"], found["message"])
     return None
 
 

@@ -1,0 +1,99 @@
+"""The history of a new object is loaded once, beside the syncs; an error is a condition and costs nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from concerto.controllers.autoscaling.controller import PredictiveHPAController
+from support.autoscaling_world import NOW, Clock, World, autoscaling, load, phpa
+from support.faulty_server import Answer, says
+
+
+class WithPrometheus(World):
+    """The same, with a Prometheus: ``ranges`` are the queries that it was asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.metrics["requests"] = load("2")
+        self.answer = answer
+        self.ranges: list[dict[str, list[str]]] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/query_range"):
+            self.ranges.append(parse_qs(request.query_string))
+            return await self.answer(request)
+        return await super().__call__(request)
+
+
+def matrix(*values: tuple[float, str]) -> Answer:
+    series = [{"metric": {}, "values": [list(v) for v in values]}] if values else []
+    return says(200, {"status": "success", "data": {"resultType": "matrix", "result": series}})
+
+
+def asking(**prediction: Any) -> dict[str, Any]:
+    return phpa("web", initialHistory={"query": "sum(x) / 5"}, **prediction)
+
+
+async def synced(made: PredictiveHPAController, world: World, clock: Clock, obj: dict[str, Any]) -> dict[str, Any]:
+    """The status after a sync, the load of a history, and the sync after it."""
+    key = ("n", "web")
+    if key not in made._objects:
+        made.on_object(None, obj)
+    for _ in range(2):
+        looks = world.looks["web"]
+        made._objects[key].due = clock.now
+        made.start_due()
+        await world.seen("web", looks + 1)
+        await asyncio.gather(*made._tasks, *made._history._tasks)
+        clock.now += 61.0
+    return world.statuses["web"]
+
+
+async def with_prometheus(answer: Answer, obj: dict[str, Any]) -> tuple[WithPrometheus, dict[str, Any]]:
+    world, clock = WithPrometheus(answer), Clock()
+    async with autoscaling(world, clock) as made:
+        status = await synced(made, world, clock, obj)
+    return world, status
+
+
+def condition(status: dict[str, Any]) -> tuple[str, str, str] | None:
+    found = [c for c in status["conditions"] if c["type"] == "HistoryLoaded"]
+    return (found[0]["status"], found[0]["reason"], found[0]["message"]) if found else None
+
+
+async def test_the_history_from_before_the_object_is_in_its_status():
+    end = NOW // 300 * 300
+    world, status = await with_prometheus(matrix((end - 600.0, "4"), (end - 300.0, "5")), asking())
+    coarse = next(item for item in status["history"] if item["stepSeconds"] == 300)
+    assert coarse["values"][:2] == [4000, 5000]
+    assert condition(status)[:2] == ("True", "Loaded")
+    (asked,) = world.ranges
+    assert (asked["query"], asked["namespace"], asked["step"]) == (["sum(x) / 5"], ["n"], ["300.000"])
+    assert float(asked["end"][0]) - float(asked["start"][0]) == 863 * 300
+
+
+async def test_an_error_is_a_condition_and_is_not_repeated_at_each_sync():
+    world, status = await with_prometheus(matrix(), asking())
+    assert condition(status) == (
+        "False",
+        "QueryFailed",
+        "The history could not be loaded: the query returned no series",
+    )
+    assert len(world.ranges) == 1
+    assert world.condition("web", "ScalingActive") == ("True", "ValidMetricFound")
+
+
+async def test_it_is_not_loaded_again_after_a_restart_nor_for_who_does_not_ask():
+    done = {"type": "HistoryLoaded", "status": "True", "reason": "Loaded", "message": "x"}
+    done["lastTransitionTime"] = "2026-03-01T12:00:00Z"
+    answer = matrix((NOW // 300 * 300, "4"))
+    world, status = await with_prometheus(answer, asking() | {"status": {"conditions": [done]}})
+    assert (world.ranges, condition(status)[0]) == ([], "True")
+    world, status = await with_prometheus(answer, phpa("web") | {"status": {"conditions": [done]}})
+    assert (world.ranges, condition(status)) == ([], None)
+    world, status = await with_prometheus(answer, asking(mode="Off"))
+    assert (world.ranges, condition(status)) == ([], None)
