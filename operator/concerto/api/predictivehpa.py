@@ -192,7 +192,7 @@ class PredictionSpec:
         shortage_seconds: a missing pod costs as much as a surplus pod for this long.
         metrics_source: Auto, Agents or MetricsAPI.
         reserve_capacity: whether rises reserve room.
-        initial_history: where the history from before the object comes from; None: there is none.
+        initial_history: where the history from before the object comes from; None: it begins with the object.
     """
 
     mode: Literal["Auto", "Preview", "Off"] = "Auto"
