@@ -67,7 +67,7 @@ gangs: setup ## on real nodes, start a gang that needs both of them beside a str
 compare: setup ## Concerto beside the real kube-scheduler on real nodes, in alternation (hours; COMPARE="--quick": a sample of 10 minutes)
 	@$(PY) -m e2e.compare $(COMPARE)
 
-compare-autoscaling: setup ## a real HTTP service under PredictiveHPA and its twin under HPA v2, in turn, on a real node (10 min a round)
+compare-autoscaling: setup ## a real HTTP service under PredictiveHPA and its twin under HPA v2, in turn, on a real node (11 min a round)
 	@$(PY) -m e2e.compare.autoscalers $(COMPARE)
 
 compare-server: setup ## how long a real HTTP server takes to answer beside Jobs of Concerto and of kube-scheduler, on real nodes (10 min)

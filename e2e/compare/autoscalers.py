@@ -255,7 +255,7 @@ def main() -> int:
     """The command line; the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="python -m e2e.compare.autoscalers", description=(__doc__ or ""))
-    parser.add_argument("--rounds", type=int, default=1, help="each takes 9 minutes")
+    parser.add_argument("--rounds", type=int, default=1, help="each takes 10 minutes")
     parser.add_argument("--startup", type=int, default=30, help="seconds from a pod's start to Ready")
     parser.add_argument("--quick", action="store_true", help="turns of a minute, to see whether all of it works")
     parser.add_argument("--report", action="store_true", help="measure nothing: the table of the last runs")

@@ -12,6 +12,8 @@ from e2e.compare.observation import Stored
 
 HPA, OURS = "HPA v2", "PredictiveHPA"
 BUCKET_SECONDS = 15.0
+_NO_ANSWER_MILLISECONDS = 10_000.0
+"""Time limit of a request."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,18 @@ def table(runs: Sequence[ScaledRun]) -> list[str]:
             str(run.round),
             str(len(run.requests)),
             f"{run.success_percent:.2f}",
-            f"{run.percentile(0.5):.0f}",
-            f"{run.percentile(0.95):.0f}",
+            _milliseconds(run.percentile(0.5)),
+            _milliseconds(run.percentile(0.95)),
             f"{run.slow_seconds(limit):.0f}",
             f"{run.pod_minutes:.1f}",
             str(run.rescales),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "no answer"
 
 
 def unloaded_p95(runs: Sequence[ScaledRun]) -> float:
@@ -129,11 +135,11 @@ def draw(runs: Sequence[ScaledRun], path: Path) -> None:
         at = [*begins, begins[-1] + BUCKET_SECONDS]
         rate.step(at, [*counts, counts[-1]], where="post", label=label, **style)
         replicas.step([r[0] for r in run.replicas], [r[1] for r in run.replicas], where="post", label=label, **style)
-        slowest = [p95 for _, p95 in run.buckets()]
+        slowest = [min(p95, _NO_ANSWER_MILLISECONDS) for _, p95 in run.buckets()]
         latency.step(at, [*slowest, slowest[-1]], where="post", label=label, **style)
     rate.set_ylabel("requests/s")
     replicas.set_ylabel("replicas")
-    latency.set_ylabel("P95 (ms)")
+    latency.set_ylabel("P95 (ms; 10,000: no answer)")
     latency.set_yscale("log")
     latency.set_xlabel("seconds of the turn")
     for panel in (rate, replicas, latency):

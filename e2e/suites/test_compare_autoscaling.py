@@ -82,7 +82,7 @@ def test_the_fastest_answer_stands_in_where_each_quarter_of_a_minute_has_request
     unanswered = [(at + 0.5, -1.0) for at in range(60)]
     assert unloaded_p95([a_run(HPA, [(1.0, 80.0), *unanswered])]) == 80.0
     assert math.isinf(unloaded_p95([a_run(HPA, unanswered)]))
-    assert len(table([a_run(HPA, unanswered)])) == 3
+    assert table([a_run(HPA, unanswered)])[-1].split(" | ")[4:6] == ["no answer", "no answer"]
 
 
 def test_both_twins_have_the_same_spec() -> None:
