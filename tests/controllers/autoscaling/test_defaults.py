@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from concerto.api.predictivehpa import PredictionSpec, PredictiveHPA
+from concerto.api.prediction import PredictionSpec
+from concerto.api.predictivehpa import PredictiveHPA
 from concerto.autoscaling.settings import DEFAULT_SCALE_DOWN, DEFAULT_SCALE_UP, ControllerSettings
 from concerto.controllers.autoscaling.spec import bounds_of
 from support.crd_schemas import REPOSITORY, stored_spec, structural_schema
