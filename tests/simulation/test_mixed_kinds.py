@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,8 @@ from concerto.simulation.scheduling.evaluate_kinds import ABLATIONS, SCENARIOS, 
 from concerto.simulation.scheduling.node_model import NodeModelSettings, PodLoad
 from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import natural_share, vpa_cores
-from concerto.simulation.scheduling.policies.raw_pods import earlier_run, kind_of_job
-from concerto.simulation.scheduling.policies.registry import COST_SWEEP, expand, is_policy
+from concerto.simulation.scheduling.policies.raw_pods import earlier_run, in_one_column, kind_of_job
+from concerto.simulation.scheduling.policies.registry import COST_SWEEP, expand, is_policy, make
 from concerto.simulation.scheduling.setup import NodeSpec, Setup
 from concerto.simulation.scheduling.workloads import Arrivals, JobSpec
 
@@ -96,6 +98,32 @@ def test_a_sample_of_the_comparison_holds():
         assert result.ratio("concerto-known")[0] < later, result
         assert result.ratio("concerto-known")[1] < pods, result
     assert len(kinds_table(results)) == 2 + len(results)
+
+
+def test_complementary_pods_get_more_work_done_than_if_one_number_of_each_were_known():
+    whole = scenario.load("kinds-complementary").setup
+    jobs = tuple(replace(job, count=job.count // 8) for job in whole.jobs)
+    setup = replace(whole, nodes=(replace(whole.nodes[0], count=2),), jobs=jobs)
+    by_policy = {}
+    for policy in ("concerto-known", "concerto-known-one-column"):
+        done = World(setup, make(policy), 1).run().summary()["jobs"]
+        by_policy[policy] = [done[job.name]["jct_s"] for job in jobs]
+    (compute, cache, io), (blind_compute, blind_cache, _) = by_policy.values()
+    assert blind_compute > 1.10 * compute, by_policy
+    assert cache < 1.05 * blind_cache, by_policy
+    assert io < 0.5 * compute, "pods that hardly compute do not wait for those that do"
+
+
+def test_one_number_of_a_kind_is_the_part_of_a_node_that_it_takes_of_what_it_takes_most_of():
+    jobs = (
+        JobSpec("memory", 1, PodLoad(wait_seconds=20.0, core_seconds=0.1, memory_bytes=4 * 2**30)),
+        JobSpec("cpu", 1, PodLoad(core_seconds=20.0, memory_bytes=2**20)),
+    )
+    known = earlier_run(Setup(jobs=jobs))
+    in_one = in_one_column(known, 8.0 / (16 * 2**30))
+    shares = [estimate(table, kind_of_job(job)).share for job in jobs for table in (known, in_one)]
+    assert shares[1] == pytest.approx(2.0)
+    assert shares[2] == pytest.approx(shares[3])
 
 
 def test_every_scenario_of_kinds_is_compared():

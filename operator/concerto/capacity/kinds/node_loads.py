@@ -34,6 +34,10 @@ _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
 
 
+_OF_ALL, _OF_SMALL = 0, 1
+"""Columns of tokens: those that every pod takes, and those of pods that are small for their node."""
+
+
 @dataclass(frozen=True)
 class KindSettings:
     """Constants of the law.
@@ -47,6 +51,8 @@ class KindSettings:
         min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
             compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
             or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
+        small_seconds: a pod is small for a node whose cores together do its work in so many seconds. It does not wait
+            until the work of larger pods is done, which takes them as long as many such pods live.
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
         last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
@@ -64,6 +70,7 @@ class KindSettings:
     pace: float = 1.0
     burst: float = 0.15
     min_burst_seconds: float = 1.25
+    small_seconds: float = 0.125
     max_paced_seconds: float = 30.0
     last_pods: float = 0.4
     overhang: float = 0.3
@@ -113,10 +120,11 @@ class NodeLoads:
         self._per_byte: Floats = np.zeros(0)
         self._unsettled: set[int] = set()
         self._uncounted: set[int] = set()  # rows on which other pods are since _recount
-        self._tokens: Floats = np.zeros(0)  # core-seconds of work that might be given at _tokens_at
-        self._tokens_at: Floats = np.zeros(0)
+        # (N, 2), of all pods and of small ones: core-seconds that might be given at _tokens_at, and when they may again
+        self._tokens: Floats = np.zeros((0, 2))
+        self._tokens_at: Floats = np.zeros((0, 2))
+        self._paced_from: Floats = np.zeros((0, 2))
         self._seconds_per_token: Floats = np.zeros(0)
-        self._paced_from: Floats = np.zeros(0)  # when work may be given again
         self._used: Floats = np.zeros(0)
         self._used_at: Floats = np.zeros(0)
 
@@ -126,7 +134,8 @@ class NodeLoads:
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray):
                 fill = {"head_room": self.settings.head_room, "_tokens": np.inf, "_used_at": np.nan}.get(name, 0.0)
-                setattr(self, name, np.concatenate([values, np.full(max(0, width - len(values)), fill)]))
+                more = np.full((max(0, width - len(values)), *values.shape[1:]), fill)
+                setattr(self, name, np.concatenate([values, more]))
 
     def set_node(self, row: int, cores: float, memory_bytes: float) -> None:
         """How large the node is."""
@@ -156,9 +165,13 @@ class NodeLoads:
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
         if cost.work is not None:
-            tokens = min(float(self.tokens(slice(row, row + 1), now)[0]), self._max_tokens(row, cost))
-            self._tokens[row] = tokens - self._paced_work(cost, float(self.cores[row]))
-            self._tokens_at[row] = now
+            self.settle()
+            cores = float(self.cores[row])
+            columns = slice(0, 1 + int(cost.work <= self.settings.small_seconds * cores))
+            waited = np.maximum(0.0, now - self._tokens_at[row, columns])
+            tokens = self._tokens[row, columns] + self.settings.pace * cores * waited
+            tokens = np.minimum(tokens, self._max_tokens(row, cost)) - self._paced_work(cost, cores)
+            self._tokens[row, columns], self._tokens_at[row, columns] = tokens, now
             self._set_pace(row)
 
     def _max_tokens(self, row: int, cost: Cost) -> float:
@@ -193,8 +206,8 @@ class NodeLoads:
 
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
-        waited = np.maximum(0.0, now - self._tokens_at[rows])
-        tokens: Floats = self._tokens[rows] + self.settings.pace * self.cores[rows] * waited
+        waited = np.maximum(0.0, now - self._tokens_at[rows, _OF_ALL])
+        tokens: Floats = self._tokens[rows, _OF_ALL] + self.settings.pace * self.cores[rows] * waited
         return tokens
 
     def settle(self) -> None:
@@ -226,7 +239,8 @@ class NodeLoads:
 
     def _set_pace(self, rows: int | NDArray[np.int64]) -> None:
         """The row or rows have other tokens, or get them faster or slower."""
-        self._paced_from[rows] = self._tokens_at[rows] - self._tokens[rows] * self._seconds_per_token[rows]
+        per_token = self._seconds_per_token[rows, np.newaxis]
+        self._paced_from[rows] = self._tokens_at[rows] - self._tokens[rows] * per_token
 
     def cpu_left(self, rows: Rows) -> Floats:
         """Cores that are not committed; negative where a node is over."""
@@ -303,8 +317,14 @@ class NodeLoads:
         if cost.work is None:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
         self.settle()
-        paced: Bools = self._paced_from[rows] <= now
+        paced: Bools = self._may_from(cost.work, rows) <= now
         return paced if paced.all() else paced | (self.pods[rows] == 0.0)
+
+    def _may_from(self, work: float, rows: Rows) -> Floats:
+        """When the nodes may be given the work of such a pod; where it is small, those of larger ones do not count."""
+        is_small = work <= self.settings.small_seconds * self.cores[rows]
+        may_from: Floats = np.where(is_small, self._paced_from[rows, _OF_SMALL], self._paced_from[rows, _OF_ALL])
+        return may_from
 
     def blind_pods(self, rows: Rows) -> Floats:
         """Pods of a kind that nothing is known of which a node may run at once."""
@@ -316,7 +336,7 @@ class NodeLoads:
         waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
         if not waiting.any():
             return np.inf
-        return float(self._paced_from[rows][waiting].min()) - now
+        return float(self._may_from(cost.work or 0.0, rows)[waiting].min()) - now
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""

@@ -31,7 +31,7 @@ from concerto.simulation.scheduling.node_model import Transition
 from concerto.simulation.scheduling.node_telemetry import Readings
 from concerto.simulation.scheduling.policies.agents import Agents, node_names
 from concerto.simulation.scheduling.policies.making_room import MakesRoom
-from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME, earlier_run, raw_pod
+from concerto.simulation.scheduling.policies.raw_pods import SCHEDULER_NAME, earlier_run, in_one_column, raw_pod
 from concerto.simulation.scheduling.workloads import SimPod
 
 _ROOM = Change.ENDED | Change.CAPACITY | Change.CPUS | Change.PLACED | Change.VOLUMES
@@ -50,6 +50,9 @@ class Concerto:
         learned: what the cluster knows of kinds from before, as an earlier run's ``Agents.known_kinds``.
         law: constants of placement by kind; None for production's.
         leaves_out_stalls: whether agents leave out the time in which a pod's tasks waited for a CPU.
+        one_column: know one number of each kind, the part of a node that it takes of what it takes most of. It is
+            counted as CPU, whichever resource it is, so that pods which take little of the same are not seen to fit
+            together. Memory is not filled beyond what there is.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class Concerto:
         learned: Table | None = None,
         law: KindSettings | None = None,
         leaves_out_stalls: bool = True,
+        one_column: bool = False,
     ) -> None:
+        self._one_column = one_column
         self._with_kinds, self._known, self._learned = kinds, known, learned
         self._law, self._leaves_out_stalls = law or KindSettings(), leaves_out_stalls
         self.settings = settings or CapacitySettings()
@@ -140,6 +145,9 @@ class Concerto:
         self._helped(self.state.set_capacity(capacity, self.world.now))
 
     def _learn(self, table: Table) -> None:
+        if self._one_column:
+            cores = sum(node.cores for node in self.world.nodes)
+            table = in_one_column(table, cores / sum(node.memory_bytes for node in self.world.nodes))
         self._helped(self.state.kinds.set_table(table))
 
     def _helped(self, change: Change) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concerto.api.pod_kind import Kind, kind_of_pod
-from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds, Table
 from concerto.simulation.scheduling.setup import Setup
 from concerto.simulation.scheduling.workloads import JobSpec
@@ -30,6 +30,21 @@ def earlier_run(setup: Setup) -> Table:
         for _ in range(_EARLIER_PODS):
             known.pod_ended(kind_of_job(job), pod, 0.0)
     return known.table((), 0.0)
+
+
+def in_one_column(table: Table, cores_per_byte: float) -> Table:
+    """The table with kinds whose pods take CPU as if it were the part of a node that they take of any resource.
+
+    Args:
+        table: what is known of kinds whose pods have ended.
+        cores_per_byte: cores that stand for a byte of memory.
+    """
+
+    def in_one(sums: KindSums) -> KindSums:
+        by_memory = sums.memory / sums.ended * cores_per_byte * sums.held if sums.ended else 0.0
+        return sums._replace(started=max(sums.started, by_memory - sums.work))
+
+    return {key: in_one(sums) for key, sums in table.items()}
 
 
 def raw_pod(job: JobSpec) -> dict[str, object]:

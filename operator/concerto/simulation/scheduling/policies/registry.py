@@ -43,13 +43,15 @@ KIND_ABLATIONS: dict[str, dict[str, Any]] = {
 _CONCERTO: dict[str, Callable[[CapacitySettings | None, ProfileSettings], Policy]] = {
     "concerto": Concerto,
     "concerto-known": partial(Concerto, known=True),
+    "concerto-known-one-column": partial(Concerto, known=True, one_column=True),
     "concerto-without-kinds": partial(Concerto, kinds=False),
     "concerto-without-federation": Concerto,
     "concerto-known-without-federation": Concerto,
     **{f"concerto{ending}": partial(Concerto, **parts) for ending, parts in KIND_ABLATIONS.items()},
     **{f"concerto-known{ending}": partial(Concerto, known=True, **parts) for ending, parts in KIND_ABLATIONS.items()},
 }
-"""Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; every pod one unit.
+"""Concerto itself: nothing known of the pods' kinds at the start; known from an earlier run; known as one number each,
+whichever resource they take; every pod one unit.
 
 Where nodes share nothing, a later run on nodes that never saw the kind knows as little as the first.
 """
