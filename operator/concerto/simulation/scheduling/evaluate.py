@@ -35,6 +35,7 @@ from concerto.simulation.scheduling.node_model import PodLoad
 from concerto.simulation.scheduling.policies.registry import REQUEST_SWEEP
 from concerto.simulation.scheduling.setup import Setup
 from concerto.simulation.scheduling.workloads import JobSpec
+from concerto.simulation.studies import openb_replay
 
 COMMAND = "make evaluate"
 _ONE_PART = "python -m concerto.simulation.scheduling.evaluate --only"
@@ -45,7 +46,7 @@ GRID_COLUMNS = {"first run": "concerto", "later run": "concerto-known", "pods as
 """Ways to run Concerto on the grid, by what the table calls them."""
 RUNAWAY = 2.0
 """Pod completion over the best trade's from which a cell has run away (docs/references.md, "Evaluation")."""
-_PARTS = ("main", "gangs", "kinds", "kinds-ablation", "grid", "faults", "ablation", "scale")
+_PARTS = ("main", "gangs", "kinds", "kinds-ablation", "openb", "grid", "faults", "ablation", "scale")
 _SEEDS = 5
 _FAULTS = ("agent-death", "node-loss", "api-outage", "frozen", "idle", "full")
 
@@ -334,6 +335,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=_SEEDS)
     parser.add_argument("--only", action="append", choices=_PARTS, default=[])
+    parser.add_argument("--openb-pods", type=Path, help="the public trace openb-pods.csv; without it, no replay")
     parser.add_argument("--out", type=Path, default=Path("build/evaluation"))
     parser.add_argument("--docs", type=Path, default=Path("docs/evaluation.md"))
     args = parser.parse_args()
@@ -367,6 +369,13 @@ def main() -> None:
     if "kinds-ablation" in parts:
         lines = kind_ablation_lines(min(args.seeds, 3))
         keep("kinds-ablation", lines, lines)
+    if "openb" in parts and args.openb_pods is None:
+        print(openb_replay.SKIPPED, "\n", flush=True)
+    elif "openb" in parts:
+        replayed = openb_replay.study(
+            openb_replay.read_pods(args.openb_pods), openb_replay.ReplaySettings(), args.seeds
+        )
+        keep("openb", replayed, openb_replay.table(replayed))
     if "grid" in parts:
         results = run_grid(list(cells()), GRID_COLUMNS, args.seeds)
         keep("grid", results, _grid_table(results))

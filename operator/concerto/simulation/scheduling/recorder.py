@@ -211,6 +211,10 @@ class Recorder:
         """Binding to exit of each completed pod, as a cluster's own objects show it."""
         return np.array([end - self.bound_at[uid] for uid, (_, _, end) in self.completed.items()])
 
+    def turnaround_seconds(self) -> Floats:
+        """Creation to exit of each completed pod; one that was made again counts from its last creation."""
+        return np.array([end - self.created_at[uid] for uid, (_, _, end) in self.completed.items()])
+
     def lost_pods(self) -> int:
         """Pods that should have completed and neither did nor will, counted by their first name."""
         wanted = {f"{job.name}-{i}" for job in self.jobs if not job.endless for i in range(job.count)}

@@ -20,15 +20,19 @@ class Arrivals:
         start_seconds: when the first may come.
         per_second: pods a second, for Poisson, Paced and Daily.
         period_seconds: a day, for Daily.
+        at: the time of each pod, as a trace has them; the others do not count then.
     """
 
     process: str = "Burst"
     start_seconds: float = 0.0
     per_second: float = 1.0
     period_seconds: float = 600.0
+    at: tuple[float, ...] = ()
 
     def times(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """`count` ascending times in seconds."""
+        if self.at:
+            return np.array(self.at)
         if self.process == "Burst":
             return np.full(count, self.start_seconds)
         gaps = 1 / self.per_second if self.process == "Paced" else rng.exponential(1 / self.per_second, count)
@@ -61,6 +65,8 @@ class JobSpec:
         priority: of the pods.
         node: bind all pods to this node from outside (a server that is simply there), or None.
         gang: how many pods at a time work only together, and come together; 0 where each works by itself.
+        lives: seconds that each pod runs alone on a node, as a trace has them: `load` is scaled to it, memory excepted.
+            Empty: `load` and `jitter` say what a pod does.
     """
 
     name: str
@@ -74,6 +80,7 @@ class JobSpec:
     node: int | None = None
     workload: str = ""
     gang: int = 0
+    lives: tuple[float, ...] = ()
 
     @property
     def gang_names(self) -> list[str]:
@@ -120,6 +127,8 @@ def make_pods(jobs: tuple[JobSpec, ...], rng: np.random.Generator) -> Iterator[S
         gangs = job.gang_names
         sigma = np.sqrt(np.log1p(job.jitter**2))
         waits, works = (np.exp(rng.normal(-(sigma**2) / 2, sigma, job.count)) for _ in range(2))
+        if job.lives:
+            waits = works = np.array(job.lives) / (job.load.wait_seconds + job.load.core_seconds / job.load.threads)
         for index, (at, wait, work) in enumerate(zip(times, waits, works)):
             load = PodLoad(
                 wait_seconds=job.load.wait_seconds * float(wait),
