@@ -548,7 +548,7 @@ def test_a_pod_that_is_small_for_its_node_does_not_wait_until_the_work_of_larger
         nodes.add_pod(0, pod)
     nodes.give_work(0, large, 0.0)
     assert not nodes.paced(cost(0.1, work=1.2), ALL, 0.0)[0], "not small for eight cores"
-    assert nodes.seconds_until_paced(small, ALL, 0.0) == np.inf, "there is none that has to wait"
+    assert nodes.seconds_until_paced(small, ALL, 0.0) == np.inf, "no node has to wait"
     given = 0
     while nodes.paced(small, ALL, 0.0)[0]:
         nodes.give_work(0, small, 0.0)

@@ -10,12 +10,12 @@ Head room keeps its sign: a node that is over its cores takes nothing until pods
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from concerto.capacity.kinds.cost import Cost
+from concerto.capacity.kinds.pace import Pace
+from concerto.capacity.kinds.settings import KindSettings
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -32,53 +32,6 @@ _MAX_MEMORY_BYTES = 2.0**50
 """Of a pod, that counts: beside much larger numbers a float has no place for the bytes of other pods."""
 _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
-
-
-_OF_ALL, _OF_SMALL = 0, 1
-"""Columns of tokens: those that every pod takes, and those of pods that are small for their node."""
-
-
-@dataclass(frozen=True)
-class KindSettings:
-    """Constants of the law.
-
-    Attributes:
-        head_room: shares that a node is filled to, in parts of its cores: pods are unsteady, and some are always about
-            to begin or to end.
-        max_head_room: the same where a filled node is seen to idle.
-        pace: core-seconds of work that a node is given in a second, in parts of its cores.
-        burst: work that a node may be given at once, in parts of what it does in a pod's life.
-        min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
-            compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
-            or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
-        small_seconds: a pod is small for a node whose cores together do its work in so many seconds. It does not wait
-            until the work of larger pods is done, which takes them as long as many such pods live.
-        max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
-            being filled for as long as one lives, and no pods compute in step for that long.
-        last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
-            then. Otherwise they would wait until others have ended, while CPUs idle. ``max_head_room`` bounds both.
-        overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
-        memory: part of the memory that is filled.
-        default_memory: bytes that a pod is taken to use while nothing is known.
-        default_life_seconds: a pod's life while nothing is known.
-        blind_cores: cores for each pod of which nothing is known yet.
-        larger_first: whether, of pods that were created in the same second, those come first that take most.
-    """
-
-    head_room: float = 1.15
-    max_head_room: float = 2.0
-    pace: float = 1.0
-    burst: float = 0.15
-    min_burst_seconds: float = 1.25
-    small_seconds: float = 0.125
-    max_paced_seconds: float = 30.0
-    last_pods: float = 0.4
-    overhang: float = 0.3
-    memory: float = 0.95
-    default_memory: float = 64 * 2.0**20
-    default_life_seconds: float = 2.0
-    blind_cores: float = 4.0
-    larger_first: bool = True
 
 
 class NodeLoads:
@@ -120,22 +73,18 @@ class NodeLoads:
         self._per_byte: Floats = np.zeros(0)
         self._unsettled: set[int] = set()
         self._uncounted: set[int] = set()  # rows on which other pods are since _recount
-        # (N, 2), of all pods and of small ones: core-seconds that might be given at _tokens_at, and when they may again
-        self._tokens: Floats = np.zeros((0, 2))
-        self._tokens_at: Floats = np.zeros((0, 2))
-        self._paced_from: Floats = np.zeros((0, 2))
-        self._seconds_per_token: Floats = np.zeros(0)
+        self._pace = Pace()
         self._used: Floats = np.zeros(0)
         self._used_at: Floats = np.zeros(0)
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes."""
         self._unsettled.update(range(len(self.cores), width))
+        self._pace.grow(width)
         for name, values in vars(self).items():
             if isinstance(values, np.ndarray):
-                fill = {"head_room": self.settings.head_room, "_tokens": np.inf, "_used_at": np.nan}.get(name, 0.0)
-                more = np.full((max(0, width - len(values)), *values.shape[1:]), fill)
-                setattr(self, name, np.concatenate([values, more]))
+                fill = {"head_room": self.settings.head_room, "_used_at": np.nan}.get(name, 0.0)
+                setattr(self, name, np.concatenate([values, np.full(max(0, width - len(values)), fill)]))
 
     def set_node(self, row: int, cores: float, memory_bytes: float) -> None:
         """How large the node is."""
@@ -151,8 +100,8 @@ class NodeLoads:
         """The row stands for another node from now on; its pods have been removed."""
         self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
         self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = 0.0
-        self.head_room[row], self._tokens[row], self._used_at[row] = self.settings.head_room, np.inf, np.nan
-        self._tokens_at[row] = 0.0
+        self.head_room[row], self._used_at[row] = self.settings.head_room, np.nan
+        self._pace.clear(row)
         self._unsettled.add(row)
 
     def add_pod(self, row: int, cost: Cost) -> None:
@@ -164,28 +113,7 @@ class NodeLoads:
 
     def give_work(self, row: int, cost: Cost, now: float) -> None:
         """The node is given the work of such a pod."""
-        if cost.work is not None:
-            self.settle()
-            cores = float(self.cores[row])
-            columns = slice(0, 1 + int(cost.work <= self.settings.small_seconds * cores))
-            waited = np.maximum(0.0, now - self._tokens_at[row, columns])
-            tokens = self._tokens[row, columns] + self.settings.pace * cores * waited
-            tokens = np.minimum(tokens, self._max_tokens(row, cost)) - self._paced_work(cost, cores)
-            self._tokens[row, columns], self._tokens_at[row, columns] = tokens, now
-            self._set_pace(row)
-
-    def _max_tokens(self, row: int, cost: Cost) -> float:
-        """Core-seconds of work that the node is given at once at most, before it takes such a pod."""
-        settings = self.settings
-        life = min(cost.held or settings.default_life_seconds, settings.max_paced_seconds)
-        return float(self.cores[row]) * max(settings.burst * life, settings.min_burst_seconds)
-
-    def _paced_work(self, cost: Cost, cores: float) -> float:
-        """Core-seconds of the pod's work that the node is to do before it is given more."""
-        longest = self.settings.max_paced_seconds
-        work = cost.work or 0.0
-        work = work * min(1.0, longest / cost.held) if cost.held else min(work, longest * cost.share)
-        return min(work, longest * cores)
+        self._pace.give(row, cost, float(self.cores[row]), self.settings, now)
 
     def remove_pod(self, row: int, cost: Cost) -> None:
         """A pod has ended; ``cost`` is what it was added with, or what ``change_cost`` has made of it since."""
@@ -206,9 +134,7 @@ class NodeLoads:
 
     def tokens(self, rows: Rows, now: float) -> Floats:
         """Core-seconds of work that the nodes may be given; negative after more was given than the pace allows."""
-        waited = np.maximum(0.0, now - self._tokens_at[rows, _OF_ALL])
-        tokens: Floats = self._tokens[rows, _OF_ALL] + self.settings.pace * self.cores[rows] * waited
-        return tokens
+        return self._pace.tokens(rows, self.cores[rows], self.settings, now)
 
     def settle(self) -> None:
         """Bring the columns up to date that follow from others, on the rows of nodes that have changed."""
@@ -225,9 +151,8 @@ class NodeLoads:
         in_all = self.memory_bytes[rows]
         self._memory_to[rows] = self.settings.memory * in_all - self.own_memory[rows]
         self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
-        self._seconds_per_token[rows] = 1.0 / np.maximum(self.settings.pace * self.cores[rows], 1e-9)
+        self._pace.set_cores(rows, self.cores[rows], self.settings)
         self._recount(rows)
-        self._set_pace(rows)
 
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
         """Other pods are on the row or rows."""
@@ -236,11 +161,6 @@ class NodeLoads:
         self._cpu_part[rows] = cpu * self._per_core[rows]
         self._memory_left[rows] = self._memory_to[rows] - memory
         self._memory_part[rows] = (self.own_memory[rows] + memory) * self._per_byte[rows]
-
-    def _set_pace(self, rows: int | NDArray[np.int64]) -> None:
-        """The row or rows have other tokens, or get them faster or slower."""
-        per_token = self._seconds_per_token[rows, np.newaxis]
-        self._paced_from[rows] = self._tokens_at[rows] - self._tokens[rows] * per_token
 
     def cpu_left(self, rows: Rows) -> Floats:
         """Cores that are not committed; negative where a node is over."""
@@ -317,14 +237,8 @@ class NodeLoads:
         if cost.work is None:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
         self.settle()
-        paced: Bools = self._may_from(cost.work, rows) <= now
+        paced: Bools = self._pace.free_from(cost.work, rows) <= now
         return paced if paced.all() else paced | (self.pods[rows] == 0.0)
-
-    def _may_from(self, work: float, rows: Rows) -> Floats:
-        """When the nodes may be given the work of such a pod; where it is small, those of larger ones do not count."""
-        is_small = work <= self.settings.small_seconds * self.cores[rows]
-        may_from: Floats = np.where(is_small, self._paced_from[rows, _OF_SMALL], self._paced_from[rows, _OF_ALL])
-        return may_from
 
     def blind_pods(self, rows: Rows) -> Floats:
         """Pods of a kind that nothing is known of which a node may run at once."""
@@ -336,7 +250,7 @@ class NodeLoads:
         waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
         if not waiting.any():
             return np.inf
-        return float(self._may_from(cost.work or 0.0, rows)[waiting].min()) - now
+        return float(self._pace.free_from(cost.work or 0.0, rows)[waiting].min()) - now
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""

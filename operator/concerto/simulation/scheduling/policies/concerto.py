@@ -17,7 +17,7 @@ from concerto.api.nodecapacity import NodeCapacity, NodeCapacityStatus
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey, PodGroup
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.capacity.kinds.node_loads import KindSettings
+from concerto.capacity.kinds.settings import KindSettings
 from concerto.capacity.kinds.table import Table
 from concerto.capacity.publish_rule import PublishSettings
 from concerto.scheduling.cycle import MAX_DECISIONS, schedule

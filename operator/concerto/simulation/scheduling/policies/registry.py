@@ -10,7 +10,7 @@ from typing import Any
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.api.quantities import milli
 from concerto.api.schedulingprofile import ProfileSettings
-from concerto.capacity.kinds.node_loads import KindSettings
+from concerto.capacity.kinds.settings import KindSettings
 from concerto.simulation.scheduling.cluster import Policy
 from concerto.simulation.scheduling.policies.concerto import Concerto
 from concerto.simulation.scheduling.policies.fitting_requests import FittingRequests

@@ -1,0 +1,88 @@
+"""The pace at which nodes are given work: token buckets of core-seconds. Pods of a burst do not all compute at once.
+
+A node has two buckets. Every pod takes its work from the first. Pods that are small for the node take theirs from the
+second, too, and only that one holds them back: the work of one large pod is that of many small ones' whole lives, which
+would else wait until it is done.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concerto.capacity.kinds.cost import Cost
+from concerto.capacity.kinds.settings import KindSettings
+
+Floats = NDArray[np.float64]
+Rows = slice | NDArray[np.int64]
+
+_OF_ALL, _OF_SMALL = 0, 1
+
+
+class Pace:
+    """The buckets of N nodes, by row. Settings and cores are the caller's."""
+
+    def __init__(self) -> None:
+        self._tokens: Floats = np.zeros((0, 2))  # core-seconds that might be given at _at
+        self._at: Floats = np.zeros((0, 2))
+        self._from: Floats = np.zeros((0, 2))  # when they may be given again
+        self._seconds_per_token: Floats = np.zeros(0)
+        self._small: Floats = np.zeros(0)  # core-seconds up to which a pod is small
+
+    def grow(self, width: int) -> None:
+        """Make room for that many nodes, whose buckets are full."""
+        more = max(0, width - len(self._tokens))
+        self._tokens = np.concatenate([self._tokens, np.full((more, 2), np.inf)])
+        self._at, self._from = (np.concatenate([each, np.zeros((more, 2))]) for each in (self._at, self._from))
+        self._seconds_per_token = np.concatenate([self._seconds_per_token, np.ones(more)])
+        self._small = np.concatenate([self._small, np.zeros(more)])
+
+    def clear(self, row: int) -> None:
+        """The row stands for another node from now on."""
+        self._tokens[row], self._at[row] = np.inf, 0.0
+
+    def set_cores(self, rows: NDArray[np.int64], cores: Floats, settings: KindSettings) -> None:
+        """The nodes have so many CPUs."""
+        self._seconds_per_token[rows] = 1.0 / np.maximum(settings.pace * cores, 1e-9)
+        self._small[rows] = settings.small_seconds * cores
+        self._update(rows)
+
+    def give(self, row: int, cost: Cost, cores: float, settings: KindSettings, now: float) -> None:
+        """The row's node is given the work of such a pod; one without end, or of an unknown kind, is not paced."""
+        if cost.work is None:
+            return
+        buckets = slice(0, 1 + int(cost.work <= settings.small_seconds * cores))
+        waited = np.maximum(0.0, now - self._at[row, buckets])
+        tokens = self._tokens[row, buckets] + settings.pace * cores * waited
+        tokens = np.minimum(tokens, _max_tokens(cost, cores, settings)) - _paced_work(cost, cores, settings)
+        self._tokens[row, buckets], self._at[row, buckets] = tokens, now
+        self._update(row)
+
+    def tokens(self, rows: Rows, cores: Floats, settings: KindSettings, now: float) -> Floats:
+        """(R,) core-seconds in the first buckets of the rows, which have so many cores; negative where overdrawn."""
+        waited = np.maximum(0.0, now - self._at[rows, _OF_ALL])
+        tokens: Floats = self._tokens[rows, _OF_ALL] + settings.pace * cores * waited
+        return tokens
+
+    def free_from(self, work: float, rows: Rows) -> Floats:
+        """(R,) when the rows' nodes may be given a pod of so many core-seconds."""
+        is_small = work <= self._small[rows]
+        of_all: Floats = self._from[rows, _OF_ALL]
+        return np.where(is_small, self._from[rows, _OF_SMALL], of_all) if is_small.any() else of_all
+
+    def _update(self, rows: int | NDArray[np.int64]) -> None:
+        self._from[rows] = self._at[rows] - self._tokens[rows] * self._seconds_per_token[rows, np.newaxis]
+
+
+def _max_tokens(cost: Cost, cores: float, settings: KindSettings) -> float:
+    """Core-seconds of work that the node is given at once at most, before it takes such a pod."""
+    life = min(cost.held or settings.default_life_seconds, settings.max_paced_seconds)
+    return cores * max(settings.burst * life, settings.min_burst_seconds)
+
+
+def _paced_work(cost: Cost, cores: float, settings: KindSettings) -> float:
+    """Core-seconds of the pod's work that the node is to do before it is given more."""
+    longest = settings.max_paced_seconds
+    work = cost.work or 0.0
+    work = work * min(1.0, longest / cost.held) if cost.held else min(work, longest * cost.share)
+    return min(work, longest * cores)

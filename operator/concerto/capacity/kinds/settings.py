@@ -1,0 +1,48 @@
+"""Constants of placement by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KindSettings:
+    """Constants of the law.
+
+    Attributes:
+        head_room: shares that a node is filled to, in parts of its cores: pods are unsteady, and some are always about
+            to begin or to end.
+        max_head_room: the same where a filled node is seen to idle.
+        pace: core-seconds of work that a node is given in a second, in parts of its cores.
+        burst: work that a node may be given at once, in parts of what it does in a pod's life.
+        min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
+            compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
+            or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
+        small_seconds: a pod is small for a node whose cores together do its work in so many seconds. It does not wait
+            until the work of larger pods is done, which takes them as long as many such pods live.
+        max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
+            being filled for as long as one lives, and no pods compute in step for that long.
+        last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
+            then. Otherwise they would wait until others have ended, while CPUs idle. ``max_head_room`` bounds both.
+        overhang: part of a pod's share that has to fit: the last pod of a node may stand over by the rest.
+        memory: part of the memory that is filled.
+        default_memory: bytes that a pod is taken to use while nothing is known.
+        default_life_seconds: a pod's life while nothing is known.
+        blind_cores: cores for each pod of which nothing is known yet.
+        larger_first: whether, of pods that were created in the same second, those come first that take most.
+    """
+
+    head_room: float = 1.15
+    max_head_room: float = 2.0
+    pace: float = 1.0
+    burst: float = 0.15
+    min_burst_seconds: float = 1.25
+    small_seconds: float = 0.125
+    max_paced_seconds: float = 30.0
+    last_pods: float = 0.4
+    overhang: float = 0.3
+    memory: float = 0.95
+    default_memory: float = 64 * 2.0**20
+    default_life_seconds: float = 2.0
+    blind_cores: float = 4.0
+    larger_first: bool = True
