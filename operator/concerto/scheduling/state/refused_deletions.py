@@ -14,7 +14,7 @@ class RefusedDeletionsSettings:
         max_wait_seconds: the doubling ends there. As long after the end of a wait, the refusals are forgotten.
     """
 
-    first_wait_seconds: float = 60.0
+    first_wait_seconds: float = 5.0
     max_wait_seconds: float = 3600.0
 
 
