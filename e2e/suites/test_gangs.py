@@ -91,6 +91,16 @@ def pods_on_nodes(cluster: Cluster) -> list[str]:
     return [item["metadata"]["name"] for item in items if item["spec"].get("nodeName", "").startswith("gang")]
 
 
+def no_unit_is_left(cluster: Cluster) -> None:
+    """Return once no placement record is left, which would keep units of measured capacity for its pods."""
+
+    def records() -> list[str]:
+        found = cluster.get("podreservations", "-n", "concerto-system", "-l", "concerto.dev/in-flight")
+        return [each["metadata"]["name"] for each in found["items"]]
+
+    eventually(lambda: f"no placement record is left of {records()}", lambda: not records(), 3 * PATIENCE_SECONDS)
+
+
 def bound(cluster: Cluster, namespace: str, prefix: str, count: int) -> dict[str, str]:
     def all_of_them() -> dict[str, str] | None:
         found = nodes_of(cluster, namespace, prefix)
@@ -262,6 +272,8 @@ def test_no_gang_is_left_half_bound_where_the_operator_dies(
         cluster.kubectl("delete", "pod", "-n", namespace, *(each["metadata"]["name"] for each in rivals), "--force")
         bound(cluster, namespace, f"{of}-", LARGE_GANG)
         cluster.kubectl("delete", "pod", "-n", namespace, "--all", "--grace-period=0", "--force")
+    if TURNS:
+        no_unit_is_left(cluster)
 
 
 @pytest.mark.timeout(1800)
@@ -283,3 +295,4 @@ def test_room_for_a_gang_is_made_where_it_was_begun_and_no_more_than_it_needs(
         bound(cluster, namespace, f"{of}-", 5)
         assert len(nodes_of(cluster, namespace, f"{low}-")) == 3
         cluster.kubectl("delete", "pod", "-n", namespace, "--all", "--grace-period=0", "--force")
+    no_unit_is_left(cluster)

@@ -24,7 +24,7 @@ class Faulty:
 
     Attributes:
         script: the answers that are left.
-        seen: "METHOD path?query" of each request, in order.
+        seen: "METHOD path?query" of each request, in order; of a dry run, with that in brackets.
     """
 
     session: Session
@@ -38,11 +38,16 @@ class Faulty:
             await self.arrival.wait_for(lambda: len(self.seen) >= times)
 
 
+def is_dry_run(body: bytes) -> bool:
+    """Whether the API server would only check the request. Where there is a body, it reads no query parameter."""
+    return b'"dryRun"' in body and json.loads(body)["dryRun"] == ["All"]
+
+
 @asynccontextmanager
 async def faulty(answers: Sequence[Answer], settings: SessionSettings = QUICK) -> AsyncIterator[Faulty]:
     async def handle(request: web.Request) -> web.StreamResponse:
-        await request.read()
-        found.seen.append(f"{request.method} {request.path_qs}")
+        dry_run = " (dry run)" if is_dry_run(await request.read()) else ""
+        found.seen.append(f"{request.method} {request.path_qs}{dry_run}")
         async with found.arrival:
             found.arrival.notify_all()
         script = found.script

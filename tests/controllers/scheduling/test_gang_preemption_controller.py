@@ -13,7 +13,7 @@ from concerto.controllers.scheduling.gang_preemption import GangPreemptionContro
 from concerto.scheduling.gangs.gang import being_bound
 from concerto.scheduling.reasons import Diagnosis, diagnose_group, diagnose_lack_of_time
 from concerto.scheduling.state.changes import Change
-from support.faulty_server import faulty, refuses, says
+from support.faulty_server import faulty, is_dry_run, refuses, says
 from support.gang_builders import raw_group, raw_member
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import node, raw_pod
@@ -90,7 +90,7 @@ async def test_all_pods_are_nominated_before_a_victim_is_marked_and_deleted():
         assert set(it.server.seen[:2]) == {STATUS.format("g-0"), STATUS.format("g-1")}
         assert set(it.server.seen[2:4]) == {STATUS.format("victim-a"), STATUS.format("victim-b")}
         both = {DELETE.format("victim-a"), DELETE.format("victim-b")}
-        assert set(it.server.seen[4:6]) == {each + "?dryRun=All" for each in both}
+        assert set(it.server.seen[4:6]) == {each + " (dry run)" for each in both}
         assert set(it.server.seen[6:]) == both
         assert sorted(it.nominated().values()) == ["a", "b"]
         assert it.attempts("found") == 1
@@ -132,7 +132,7 @@ async def test_a_pod_that_the_api_server_refuses_to_delete_is_left_alone_and_so_
     async def answer(request):
         if request.method != "DELETE" or request.path.rpartition("/")[2] not in protected:
             return await OK(request)
-        if in_dry_run or "dryRun" not in request.query:
+        if in_dry_run or not is_dry_run(await request.read()):
             return await refuses(422, "Invalid")(request)
         return await refuses(400, "BadRequest", message='admission webhook "w" does not support dry run')(request)
 

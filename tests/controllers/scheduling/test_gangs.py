@@ -11,7 +11,7 @@ import pytest
 
 from concerto.api.podreservation import Assignment, build_placement_record
 from concerto.controllers.scheduling.gang_preemption import GangPreemptionController, GangPreemptionSettings
-from support.faulty_server import faulty, refuses, says
+from support.faulty_server import faulty, is_dry_run, refuses, says
 from support.gang_builders import raw_group, raw_member
 from support.scheduler_builders import Scheduling, scheduling
 from support.scheduling_builders import raw_pod
@@ -83,7 +83,7 @@ class Server:
             name = parts[-1]
             found = raw_member(name, nodeName=self.bound.get(name, ""))
             return await says(200, found)(request)
-        if request.method == "DELETE" and "dryRun" not in request.query:
+        if request.method == "DELETE" and not is_dry_run(await request.read()):
             self.deleted.append(parts[-1])
         return await says(200)(request)
 

@@ -137,14 +137,13 @@ class PodWriter:
             ApiError: it refuses the deletion. All that says nothing of a deletion that is carried out is passed over.
             NotNeeded: the room is not needed any more.
         """
-        path, body = PODS.path(victim.namespace, victim.name), _delete_options(victim)
+        # In the body: where there is one, the API server ignores the query parameter, and would delete the pod
+        path, body = PODS.path(victim.namespace, victim.name), _delete_options(victim) | {"dryRun": ["All"]}
         timeout = self._settings.timeout_seconds
         async with self._evictions:
             _raise_unless(is_needed)
             try:
-                await self._session.request(
-                    "DELETE", path, params={"dryRun": "All"}, body=body, timeout_seconds=timeout, attempts=1
-                )
+                await self._session.request("DELETE", path, body=body, timeout_seconds=timeout, attempts=1)
             except KubeError as error:
                 if _is_refusal(error):
                     raise
