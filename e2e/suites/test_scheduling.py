@@ -6,7 +6,6 @@ Nodes are mere API objects here, each of which says once that it is idle and can
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections import Counter
@@ -16,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from concerto.scheduling.state.unstarted_pods import START_SECONDS
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.processes import Process, operator_process, running_operator
 from e2e.testbed.system import hollow_nodes
-from e2e.testbed.waiting import PATIENCE_SECONDS, eventually
+from e2e.testbed.waiting import eventually
 
 NODES = 3
 NODE_PODS = 10
@@ -161,7 +159,6 @@ def test_nothing_is_placed_beyond_measured_capacity_and_room_that_comes_free_is_
     eventually("the rest is placed", lambda: node_of(concerto_cluster, namespace, waiting[-1]))
 
 
-@pytest.mark.skipif(not os.environ.get("CONCERTO_FAILPOINT_TURNS"), reason="waits for two minutes: make chaos")
 def test_pods_that_never_start_give_their_units_back_and_take_them_again_when_they_start(
     concerto_cluster, operator, namespace
 ):
@@ -190,8 +187,11 @@ def test_pods_that_never_start_give_their_units_back_and_take_them_again_when_th
     eventually("why one waits", lambda: events(concerto_cluster, namespace, waiting, "FailedScheduling"))
     failing = next(name for name in names if name in placed)
     report(failing, containerStatuses=container({"waiting": {"reason": "ImagePullBackOff"}}))
-    patience = START_SECONDS + PATIENCE_SECONDS
-    assert eventually("it gets the room", lambda: bound().get(waiting), patience) == placed[failing]
+    concerto_cluster.apply(profile("impatient", "impatient", failedStartWait="1s"))
+    try:
+        assert eventually("it gets the room", lambda: bound().get(waiting)) == placed[failing]
+    finally:
+        concerto_cluster.kubectl("delete", "sprof", "impatient")
     started = container({"running": {"startedAt": "2026-01-01T01:00:00Z"}})
     report(failing, phase="Running", containerStatuses=started)
     concerto_cluster.apply(pod(namespace, "later"))

@@ -25,9 +25,11 @@ APP, SIDE, SANDBOX = ("a" * 64, "b" * 64, "c" * 64)
 NAMES = {"cgroupfs": "{}", "systemd": "cri-containerd-{}.scope"}
 
 
-def pod(uid: str, name: str, *containers: str, mirror_of: str | None = None) -> dict:
+def pod(
+    uid: str, name: str, *containers: str, mirror_of: str | None = None, started: str = "2026-03-01T12:00:00Z"
+) -> dict:
     ids = {"app": APP, "side": SIDE}
-    running = {"running": {"startedAt": "2026-03-01T12:00:00Z"}}
+    running = {"running": {"startedAt": started}}
     annotations = {"kubernetes.io/config.mirror": mirror_of, "kubernetes.io/config.hash": mirror_of}
     return trim_pod(
         {
@@ -119,6 +121,19 @@ def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path):
     gone = {uid: path for uid, path in paths.items() if uid == UIDS[0]}
     pods = [pod(UIDS[0], "half", "app", "side"), pod(UIDS[1], "not-here", "app")]
     assert read(metrics_of(machine, gone, pods).text()) == values("half", (1.0, 100), {"app": (1.0, None)}, errors=1)
+
+
+@pytest.mark.parametrize("started", ["10000-01-01T23:58:59Z", "", "soon", "2026-02-30T00:00:00Z"])
+def test_a_container_whose_start_can_not_be_read_lacks_only_its_start(tmp_path: Path, started):
+    machine = Machine(tmp_path, "v2")
+    paths = pod_paths("cgroupfs", dict.fromkeys(UIDS[:2], "burstable"))
+    for path in (path for pod_path in paths.values() for path in (pod_path, f"{pod_path}/{APP}")):
+        machine.cpu(path, 1.0)
+        machine.memory(path, 100)
+    pods = [pod(UIDS[0], "bad", "app", started=started), pod(UIDS[1], "good", "app")]
+    whole = [values(p["metadata"]["name"], (1.0, 100), {"app": (1.0, 100)}, errors=0) for p in pods]
+    del whole[0]["container_start_time_seconds", "bad", "app"]
+    assert read(metrics_of(machine, paths, pods).text()) == whole[0] | whole[1]
 
 
 def test_a_static_pod_is_found_by_the_hash_of_its_manifest(tmp_path: Path):

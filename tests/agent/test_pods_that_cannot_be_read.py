@@ -12,13 +12,11 @@ from aiohttp import web
 from test_cpusets import agent, claim, node, sets
 from test_pinner import binding
 
-from concerto_agent.cgroups import Hierarchies
 from concerto_agent.error_log import ErrorLog
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pinner import Pinner
 from concerto_agent.pinning_settings import PinningSettings
 from concerto_agent.pod_census import PodCensus, trim_pod
-from concerto_agent.pod_metrics import PodMetrics
 from concerto_agent.quotas import QuotaFiles
 from support.cgroupfs_model import CgroupfsModel, NodeModel
 from support.faulty_server import faulty, hangs_up
@@ -159,19 +157,6 @@ def test_a_date_that_python_can_not_represent_is_no_date():
     census.on_pod_change(None, running_pod("a", LATE), 2.0, 1e9)
     census.working("a", 3.0)
     assert list(census.counted) == ["a"]
-
-
-def test_a_start_that_can_not_be_read_keeps_no_metrics_of_pods_back(tmp_path):
-    sys = build(tmp_path / "sys", smt(1, 2, 2))
-    model = NodeModel(CgroupfsModel(sys / "fs/cgroup/cpuset", 1, frozenset(range(4))), "cgroupfs")
-    (sys / "fs/cgroup/cpu").mkdir(exist_ok=True)
-    (sys / "fs/cgroup/cpuacct").mkdir(exist_ok=True)
-    pods = {}
-    for uid in "ab":
-        model.start(uid, "burstable")
-        pods["ns", uid] = running_pod(uid, LATE if uid == "a" else "2026-03-01T12:00:00Z")
-    metrics = PodMetrics(Hierarchies.detect(sys), model.pods, pods, wall=lambda: 1e9)
-    assert metrics.text()
 
 
 def test_an_error_that_lasts_is_logged_once_and_again_when_it_comes_back(caplog):

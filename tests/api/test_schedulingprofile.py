@@ -52,6 +52,7 @@ def test_a_profile_has_the_plugins_that_its_spec_lists_in_that_order():
         "metricsPolicy": "Avoid",
         "staleAfter": "90s",
         "largePodWait": "30s",
+        "failedStartWait": "45s",
         "admitFraction": "500m",
         "tieBreaking": "FirstByName",
         "reservations": {"maxUnitsPerNamespace": 5, "unboundTTL": "2m"},
@@ -62,7 +63,7 @@ def test_a_profile_has_the_plugins_that_its_spec_lists_in_that_order():
     assert [(s.name, w) for s, w in made.scores] == [("Capacity", 7)]
     settings = made.settings
     assert (settings.metrics_policy, settings.stale_after_seconds, settings.admit_fraction) == ("Avoid", 90.0, 0.5)
-    assert settings.large_pod_wait_seconds == 30.0
+    assert (settings.large_pod_wait_seconds, settings.failed_start_wait_seconds) == (30.0, 45.0)
     assert (settings.max_units_per_namespace, settings.unbound_ttl_seconds) == (5, 120.0)
 
 

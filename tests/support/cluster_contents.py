@@ -13,16 +13,17 @@ from concerto.scheduling.state.pod_counts import PodSelection
 
 
 def state_of(cluster: ClusterState) -> str:
-    """All that filters read, in comparable form."""
+    """All that filters read, in comparable form; of rows without a node, which are free, nothing."""
+    rows = [cluster.row_of[name] for name in sorted(cluster.row_of)]
     cluster.kinds.loads.settle()  # as each filter does that reads them
     parts = (cluster.resources, cluster.usage, cluster.ports, cluster.measured, cluster.large_pods, cluster.exclusive)
     columns = {
-        (type(part).__name__, name): value.tolist()
+        (type(part).__name__, name): value[..., rows].tolist()
         for part in (*parts, cluster.kinds.loads)
         for name, value in vars(part).items()
         if isinstance(value, np.ndarray)
     }
-    counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),))).tolist()
+    counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),)))[rows].tolist()
     accounts = [dataclasses.asdict(account) for name in cluster.names if (account := cluster.ledger.nodes.get(name))]
     indexes = (accounts, cluster.ports._ports, cluster.terms.refusing._rows)
     return repr((columns, counts, *map(without_order, indexes), cluster.signatures.version))

@@ -134,6 +134,8 @@ class ProfileSettings:
         metrics_policy: what happens to a node whose telemetry is missing or older than ``stale_after_seconds``.
         stale_after_seconds: maximum age of telemetry that is used.
         large_pod_wait_seconds: how long a large pod waits for a node with enough free CPU.
+        failed_start_wait_seconds: how long a pod whose start fails keeps its measured capacity. The least of all
+            profiles in use holds for every pod.
         heartbeats_missed: number of missed heartbeats after which an agent counts as not reporting.
         admit_fraction: free capacity that a node needs to get one more pod, in pods.
         added_affinity: alternatives of node selectors, one of which every pod's node must match; None for all nodes.
@@ -155,6 +157,7 @@ class ProfileSettings:
     metrics_policy: MetricsPolicy = "FallbackToRequests"
     stale_after_seconds: float = 300.0
     large_pod_wait_seconds: float = 120.0
+    failed_start_wait_seconds: float = 120.0
     heartbeats_missed: int = 3
     admit_fraction: float = 1.0
     tie_breaking: TieBreaking = "Random"
@@ -191,6 +194,9 @@ class ProfileSettings:
             stale_after_seconds=parse_duration(spec["staleAfter"]) if "staleAfter" in spec else cls.stale_after_seconds,
             large_pod_wait_seconds=(
                 parse_duration(spec["largePodWait"]) if "largePodWait" in spec else cls.large_pod_wait_seconds
+            ),
+            failed_start_wait_seconds=(
+                parse_duration(spec["failedStartWait"]) if "failedStartWait" in spec else cls.failed_start_wait_seconds
             ),
             heartbeats_missed=spec.get("heartbeatsMissed", cls.heartbeats_missed),
             admit_fraction=float(parse_quantity(spec.get("admitFraction", "1"))),

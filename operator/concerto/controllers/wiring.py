@@ -300,7 +300,7 @@ def _add_scheduling(
     plan.follow(NAMESPACES, informers.namespaces.on_change, trim=trim_namespace)
     selectors = parts.cluster.signatures.workload_selectors
     for resource in (SERVICES, REPLICATION_CONTROLLERS, REPLICA_SETS, STATEFUL_SETS):
-        plan.follow(resource, follow_selectors(resource, selectors), trim=trim_to_selector)
+        plan.follow(resource, follow_selectors(resource, selectors, context.metrics), trim=trim_to_selector)
     plan.follow(NODE_CAPACITIES, informers.on_capacity)
     plan.follow(SCHEDULING_PROFILES)
     plan.follow(POD_RESERVATIONS, informers.on_reservation)

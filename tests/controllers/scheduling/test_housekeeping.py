@@ -7,7 +7,6 @@ import time
 from concerto.api.podreservation import Assignment
 from concerto.controllers.scheduling.housekeeping import Housekeeping, OverdueReports
 from concerto.controllers.scheduling.placement_records import PlacementRecord
-from concerto.scheduling.state.unstarted_pods import START_SECONDS
 from support.faulty_server import faulty, refuses
 from support.scheduler_builders import scheduling
 from support.scheduling_builders import capacity, node, pod
@@ -55,6 +54,6 @@ async def test_what_a_pod_takes_that_never_starts_is_given_back_though_nothing_i
         row = cluster.row_of["n"]
         housekeeping.release_unstarted()
         assert cluster.measured.available[row] == 0.0
-        now += START_SECONDS
+        now += 120.0
         housekeeping.release_unstarted()
         assert cluster.measured.available[row] == 1.0

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.measured_capacity import AVOIDED, BY_REQUESTS, MEASURED
 from concerto.scheduling.state.resources import PODS
+from support.cluster_contents import state_of
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, raw_pod
 
 
@@ -199,3 +202,12 @@ def test_a_pod_whose_kind_changes_leaves_nothing_of_its_former_kind_behind():
     assert cluster.kinds.loads.pods[0] == 1
     cluster.remove_pod("uid-p")
     assert cluster.kinds.loads.pods[0] == 0
+
+
+def test_a_bound_pod_that_changes_to_what_can_not_be_counted_counts_as_before():
+    known = pod("p", nodeName="n", requests={"cpu": "1"})
+    cluster = cluster_state([node("n")], [known], [capacity("n", 5.0)])
+    before = state_of(cluster)
+    with pytest.raises(TypeError):
+        cluster.set_pod(replace(known, labels={"app": []}, requests=known.requests | {"cpu": 2000}), NOW)
+    assert state_of(cluster) == before

@@ -10,13 +10,14 @@ from concerto.api.schedulingprofile import LoadSettings, ProfileSettings
 from concerto.api.timestamps import format_timestamp
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
+from concerto.controllers.scheduling.profiles_in_use import ProfilesInUse
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.unstarted_pods import START_SECONDS
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, raw_pod
 
-LATER = NOW + START_SECONDS
+WAIT = ProfileSettings.failed_start_wait_seconds
+LATER = NOW + WAIT
 
 
 def waiting(reason, name="main"):
@@ -113,8 +114,8 @@ def test_the_time_begins_again_once_it_has_not_failed_for_a_moment():
     cluster.set_pod(bound(), LATER - 1.0)
     cluster.set_pod(bound(), LATER)
     assert room_of(cluster) == 4.0
-    assert not cluster.unstarted.due(LATER + START_SECONDS - 2.0)
-    assert cluster.unstarted.due(LATER + START_SECONDS - 1.0)
+    assert not cluster.unstarted.due(LATER + WAIT - 2.0)
+    assert cluster.unstarted.due(LATER + WAIT - 1.0)
 
 
 def test_it_takes_a_unit_again_when_it_starts():
@@ -238,7 +239,7 @@ def test_a_new_operator_waits_again():
     cluster = cluster_state([node("n")], [], [capacity("n", 5.0)])
     cluster.set_pod(bound(requests={"cpu": "1"}), LATER)
     assert room_of(cluster) == 4.0
-    cluster.set_pod(bound(requests={"cpu": "1"}), LATER + START_SECONDS)
+    cluster.set_pod(bound(requests={"cpu": "1"}), LATER + WAIT)
     assert room_of(cluster) == 5.0
     assert cluster.load.recent("cpu", LoadSettings(), slice(0, 1))[0] == 0.0
 
@@ -249,3 +250,23 @@ def test_a_daemon_sets_pod_is_left_as_it_is():
     assert not cluster.unstarted.due(LATER)
     cluster.set_pod(daemon, LATER)
     assert room_of(cluster) == 5.0
+
+
+@pytest.mark.parametrize(("waits", "shortest"), [((), WAIT), ((300.0,), 300.0), ((300.0, 10.0), 10.0)])
+def test_the_shortest_wait_of_the_profiles_in_use_holds_for_every_pod(waits, shortest):
+    profiles = ProfilesInUse()
+    for number, wait in enumerate(waits):
+        settings = ProfileSettings(f"s{number}", failed_start_wait_seconds=wait)
+        profiles.use(settings.scheduler_name, Profile.build(settings))
+    assert profiles.failed_start_wait_seconds() == shortest
+
+
+def test_an_edit_of_the_wait_holds_for_pods_that_fail_already():
+    cluster = cluster_state([node("n")], [bound()], [capacity("n", 5.0)])
+    cluster.unstarted.wait_seconds = 10.0
+    (due,) = cluster.unstarted.due(NOW + 10.0)
+    cluster.set_pod(due, NOW + 10.0)
+    assert room_of(cluster) == 5.0
+    cluster.unstarted.wait_seconds = 1000.0
+    cluster.set_pod(bound(), NOW + 11.0)
+    assert room_of(cluster) == 4.0

@@ -180,7 +180,7 @@ def _resources(pod: Object | None) -> object:
     """The fields that change with a resize, and when kubelet has completed it."""
     if pod is None:
         return None
-    spec, status = pod["spec"], pod.get("status") or {}
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}  # there is no spec if the pod couldn't be read
     names = ("containerStatuses", "initContainerStatuses", "resources", "allocatedResources")
     return (
         [each.get("resources") for kind in ("containers", "initContainers") for each in spec.get(kind) or ()],

@@ -152,6 +152,7 @@ class ProfileController:
         settings = winner.settings if winner else None
         self._providers.use(scheduler_name, Wanted(winner.name, winner.uid, settings) if winner and settings else None)
         self._parts.profiles.use(scheduler_name, Profile.build(settings) if settings else None)
+        self._parts.cluster.unstarted.wait_seconds = self._parts.profiles.failed_start_wait_seconds()
         self._parts.pending.on_profile(scheduler_name)
 
     async def _write(self, known: _Known) -> None:

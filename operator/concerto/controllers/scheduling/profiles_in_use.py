@@ -52,6 +52,12 @@ class ProfilesInUse(Mapping[str, Profile]):
         """After how long a bound pod that no agent has counted is reported; 0 where no profile is in use."""
         return min((s.unbound_ttl_seconds for s in self._settings()), default=0.0)
 
+    def failed_start_wait_seconds(self) -> float:
+        """How long a pod whose start fails keeps its measured capacity; the default where no profile is in use."""
+        return min(
+            (s.failed_start_wait_seconds for s in self._settings()), default=ProfileSettings.failed_start_wait_seconds
+        )
+
     def heartbeats_missed(self) -> int:
         """After how many missed heartbeats an agent is reported; 0 where no profile is in use."""
         return min((s.heartbeats_missed for s in self._settings()), default=0)

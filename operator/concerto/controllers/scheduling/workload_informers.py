@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from concerto.api.selectors import LabelSelector
+from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.watched_kinds import OnChange
+from concerto.controllers.scheduling.informers import Informer
 from concerto.kube import Object
 from concerto.kube.resources import Resource
+from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.workload_selectors import WorkloadSelectors
 
 _METADATA = ("namespace", "name", "uid", "resourceVersion")
@@ -23,19 +26,34 @@ def trim_to_selector(obj: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def follow_selectors(resource: Resource, selectors: WorkloadSelectors) -> OnChange:
-    """Takes changes of one of these kinds. Workloads of group apps have label selectors, the others sets of labels."""
+def follow_selectors(resource: Resource, selectors: WorkloadSelectors, metrics: Metrics) -> OnChange:
+    """Takes changes of one of these kinds. Workloads of group apps have label selectors, the others sets of labels.
 
-    def on_change(old: Object | None, new: Object | None) -> None:
-        metadata = (new or old or {})["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        raw = None if new is None else (new.get("spec") or {}).get("selector")
+    An object whose selector can't be read selects nothing.
+    """
+
+    def read(obj: Object) -> tuple[Object, Any]:
+        raw = (obj.get("spec") or {}).get("selector")
+        if resource.group:
+            selector = None if raw is None else LabelSelector.from_raw(raw)
+            hash(selector)  # members of other types than the schema's
+            return obj, selector
+        labels = dict(raw or {})
+        if not all(isinstance(text, str) for pair in labels.items() for text in pair):
+            raise ValueError(f"spec.selector {raw!r} is not a map of strings")
+        return obj, labels or None
+
+    def put(found: tuple[Object, Any]) -> Change:
+        metadata, selector = found[0]["metadata"], found[1]
         if resource.kind == "Service":
-            selectors.set_service(namespace, name, raw)
-            return
-        selector = None
-        if raw is not None:
-            selector = LabelSelector.from_raw(raw if resource.group else {"matchLabels": raw})
-        selectors.set_workload(namespace, resource.kind, name, selector)
+            selectors.set_service(metadata["namespace"], metadata["name"], selector)
+        else:
+            if not resource.group and selector is not None:
+                selector = LabelSelector.from_raw({"matchLabels": selector})
+            selectors.set_workload(metadata["namespace"], resource.kind, metadata["name"], selector)
+        return Change.NOTHING
 
-    return on_change
+    def remove(obj: Object) -> Change:
+        return put((obj, None))
+
+    return Informer(resource.kind, read, put, remove, metrics, lambda change: None).on_change

@@ -55,13 +55,12 @@ class ClusterState:
     Attributes:
         ledger: units in flight; change it through the cluster only.
         rows, names, row_of: names and rows; node name by row, and row by node name.
-        nodes: what the Node objects say.
+        nodes, namespaces: what the Node objects say; labels of namespaces.
         resources, usage, ports: allocatable and requests; sums over pods that scores read; host ports in use.
-        namespaces: labels of namespaces.
         terms, images: what the pods on nodes want of other pods; container images that are on nodes.
-        pod_counts: pods by row that match what pending pods ask about.
         measured, large_pods: measured capacity; pods that are no single unit of it.
-        signatures, pods_on: which pods are alike; the pods on each row.
+        signatures: which pods are alike.
+        pods_on, pod_counts: the pods on each row; those that match what pending pods ask about.
         kinds: what pods cost by kind, and what is committed because of it.
         load: what is measured of nodes, and what cannot be measured yet.
         cpus: CPUs of nodes, and which pods hold them; change it through the cluster only.
@@ -297,8 +296,7 @@ class ClusterState:
 
     def _follow_cpus(self, freed: bool, *nodes: str) -> Change:
         """CPUs of these nodes are held, or free, since just now; returns what may be possible by that."""
-        changes = (self._count_exclusive(node) for node in {*nodes})
-        return reduce(or_, changes, Change.CPUS if freed else Change.NOTHING)
+        return reduce(or_, map(self._count_exclusive, {*nodes}), Change.CPUS if freed else Change.NOTHING)
 
     def _count_exclusive(self, node: str) -> Change:
         """Count the node's exclusive CPUs again; returns whether it can take more than before."""
@@ -314,15 +312,19 @@ class ClusterState:
         """The node's agent has reported what its pods take."""
         reported_at = self.ledger.nodes.last_status_at(self.names[row]) or 0.0
         change = self.kinds.report(row, status, reported_at)
-        if self.large_pods.report(row, status, reported_at):
-            return change | self.measured.update(row)
-        return change | self.measured.gained(row, self.measured.available[row])
+        is_news, before = self.large_pods.report(row, status, reported_at), self.measured.available[row]
+        return change | (self.measured.update(row) if is_news else self.measured.gained(row, before))
 
     def _set_placed(self, pod: PodView) -> Change:
         placed = self._placed.get(pod.uid)
         if placed is None or self.names[placed.row] != pod.node_name or not is_accounted_alike(placed.pod, pod):
-            change, others_may_care = self._remove_pod(pod.uid), True
-            self._add_pod(pod, pod.node_name, bound=True)
+            node, change, others_may_care = self.node_of(pod.uid), self._remove_pod(pod.uid), True
+            try:
+                self._add_pod(pod, pod.node_name, bound=True)
+            except Exception:
+                if placed is not None:  # what was known of it goes on counting
+                    self._add_pod(placed.pod, node, bound=placed.bound)
+                raise
         elif pod.counted == placed.pod.counted:
             change, others_may_care = Change.NOTHING, self._placed.update(pod)
         else:
@@ -342,10 +344,8 @@ class ClusterState:
         row, left = placed.row, self.kinds.left(placed.row)
         claimed = self.large_pods.has_claim(uid)
         change = self._placed.remove(uid)
-        if claimed:
-            change |= self.measured.update(row)
-        if self.cpus.settle(uid):
-            change |= Change.CPUS
+        change |= self.measured.update(row) if claimed else Change.NOTHING
+        change |= Change.CPUS if self.cpus.settle(uid) else Change.NOTHING
         change |= self._count_exclusive(self.names[row]) | self.kinds.gained(row, left)
         self._tidy(row)
         return change

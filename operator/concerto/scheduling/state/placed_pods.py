@@ -36,7 +36,8 @@ class PlacedPods:
 
     def __init__(self, indexes: Sequence[PodIndex], reservations: VolumeReservations) -> None:
         self._indexes = indexes
-        self._pod_added = [each.pod_added for each in indexes if type(each).pod_added is not PodIndex.pod_added]
+        self._adding = [each for each in indexes if type(each).pod_added is not PodIndex.pod_added]
+        self._pod_added = [each.pod_added for each in self._adding]
         self._reservations = reservations
         self._by_uid: dict[str, PlacedPod] = {}
 
@@ -54,21 +55,39 @@ class PlacedPods:
         return {uid: placed.pod for uid, placed in found if placed is not None and placed.row == row}
 
     def add(self, pod: PodView, row: int, *, bound: bool) -> None:
-        """The pod is on the row."""
+        """The pod is on the row. If an index can't take it, it is in none, and the index's error is raised."""
         self._by_uid[pod.uid] = PlacedPod(pod, row, bound)
-        for pod_added in self._pod_added:
-            pod_added(pod, row)
+        done = 0
+        try:
+            for pod_added in self._pod_added:
+                pod_added(pod, row)
+                done += 1
+        except Exception:
+            for index in self._adding[:done]:
+                index.pod_removed(pod, row)
+            del self._by_uid[pod.uid]
+            raise
 
     def update(self, pod: PodView) -> bool:
         """The pod, which is on a row, is bound there and has changed.
+
+        If an index can't take the change, the pod stays in all of them as it was, and the index's error is raised.
 
         Returns:
             Whether other pods' selectors may match it now and did not before, or the other way round.
         """
         placed = self._by_uid[pod.uid]
         before, placed.pod, placed.bound = placed.pod, pod, True
-        for index in self._indexes:
-            index.pod_updated(before, pod, placed.row)
+        done = 0
+        try:
+            for index in self._indexes:
+                index.pod_updated(before, pod, placed.row)
+                done += 1
+        except Exception:
+            placed.pod = before
+            for index in self._indexes[:done]:
+                index.pod_updated(pod, before, placed.row)
+            raise
         return _matched_as(before) != _matched_as(pod)
 
     def confirm(self, uid: str) -> PlacedPod | None:

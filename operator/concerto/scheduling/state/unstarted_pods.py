@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from concerto.api.pod import PodView
-
-START_SECONDS = 120.0
-"""How long a pod whose start fails keeps its measured units, from when the failure is first seen. Kubelet pulls an
-image again after 10, 20 and 40 s, so a registry that fails for a moment costs a pod nothing."""
+from concerto.api.schedulingprofile import ProfileSettings
 
 
 class UnstartedPods:
@@ -16,9 +13,14 @@ class UnstartedPods:
 
     The time begins when this process first sees the failure. So neither the clocks of nodes matter, nor how long the
     image was pulled before. After a restart of the operator, such pods keep their units for as long again.
+
+    Attributes:
+        wait_seconds: how long a pod whose start fails keeps its measured units, from when the failure is first seen.
+            The profiles in use set it (``failedStartWait``).
     """
 
     def __init__(self) -> None:
+        self.wait_seconds = ProfileSettings.failed_start_wait_seconds
         self._failing_since: dict[str, float] = {}  # by UID, also those that have given their units back
         self._keeping: dict[str, PodView] = {}  # pods whose time is not over
 
@@ -33,7 +35,7 @@ class UnstartedPods:
         if not (pod.start_fails and pod.counted and pod.node_name):
             self._failing_since.pop(pod.uid, None)
             return pod
-        if now - self._failing_since.setdefault(pod.uid, now) >= START_SECONDS:
+        if now - self._failing_since.setdefault(pod.uid, now) >= self.wait_seconds:
             return replace(pod, counted=False, uses_nothing=True)
         self._keeping[pod.uid] = pod
         return pod
@@ -46,4 +48,4 @@ class UnstartedPods:
     def due(self, now: float) -> list[PodView]:
         """Pods whose time is over; the caller calls `accounted` for them again."""
         since = self._failing_since
-        return [pod for uid, pod in self._keeping.items() if now - since[uid] >= START_SECONDS]
+        return [pod for uid, pod in self._keeping.items() if now - since[uid] >= self.wait_seconds]
