@@ -136,7 +136,8 @@ def metrics() -> str:
         labels = ", ".join(f"`{label}`" for label in metric._labelnames)
         rows.append(f"| `{name}` | {who} | {family.type} | {labels} | {cell(family.documentation)} |")
     text = (
-        "The operator serves `:8080/metrics`, each agent `:9101/metrics`. Labels `namespace` and `name` of "
+        "Operator and autoscaler serve `:8443/metrics`, each agent `:9103/metrics`, over TLS and to callers that may "
+        "get it ([security.md](security.md#ports-and-tokens)). Labels `namespace` and `name` of "
         "`concerto_phpa_*` are those of the PredictiveHPA. No metric is labelled by pod. "
         "`manifests/components/monitoring` has scrape settings, alerts ([runbooks](runbooks.md)) and a dashboard."
     )

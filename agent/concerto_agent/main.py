@@ -110,6 +110,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-bind", metavar="HOST:PORT", help="serve /metrics and /healthz there (default: not served)"
     )
+    parser.add_argument(
+        "--secure-metrics-bind",
+        metavar="HOST:PORT",
+        help="serve /metrics there, over TLS and to callers that may get it, and not at --metrics-bind; takes the "
+        "right to create TokenReviews and SubjectAccessReviews",
+    )
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
 
 
@@ -142,7 +148,8 @@ def run(args: argparse.Namespace) -> int:
         config = ClusterConfig.load(args.kubeconfig)
         topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
         settings = AgentSettings(topology=topology, pinning=pinning if args.pinning else None)
-        return asyncio.run(_run(config, args.node_name, where, settings, args.metrics_bind, args.pod_metrics_bind))
+        binds = metrics.Binds(args.metrics_bind, args.secure_metrics_bind)
+        return asyncio.run(_run(config, args.node_name, where, settings, binds, args.pod_metrics_bind))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
         return 2
@@ -183,7 +190,7 @@ async def _run(
     node_name: str,
     where: NodeFiles,
     settings: AgentSettings,
-    metrics_bind: str | None,
+    binds: metrics.Binds,
     pod_metrics_bind: str | None,
 ) -> int:
     async with await Session.open(config) as session:
@@ -193,9 +200,8 @@ async def _run(
             configz = KubeletConfigz(config, node_name, ConfigzSettings(settings.topology.kubelet_config, certificate))
         agent = Agent(session, node_name, where, _version(), settings, configz=configz)
         ends: list[Callable[[], Awaitable[None]]] = []
-        if metrics_bind:
-            runner = await metrics.serve(metrics_bind, agent.counters, agent.gauges, agent.unwell, agent.trace.document)
-            ends.append(runner.cleanup)
+        servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.document, session)
+        ends += [each.cleanup for each in servers]
         if pod_metrics_bind and (server := await _serve_pod_metrics(agent, session, node_name, pod_metrics_bind)):
             ends.append(server.cleanup)
         work = asyncio.ensure_future(agent.run())
@@ -216,7 +222,9 @@ async def _run(
 
 async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> AppRunner | None:
     """Serve them if it can be done: without them the autoscaler asks metrics.k8s.io, and measuring goes on."""
-    from concerto_agent import certificate, pod_metrics_server
+    from concerto.kube.access_review import AccessReviewer
+    from concerto.serving import certificate
+    from concerto_agent import pod_metrics_server
 
     readings = agent.pod_metrics()
     if readings is None:
@@ -224,7 +232,7 @@ async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bin
         return None
     try:
         identity = certificate.make_certificate()
-        callers = pod_metrics_server.Callers(session, node_name)
+        callers = AccessReviewer(session, pod_metrics_server.read_pod_metrics(node_name))
         server, endpoint = await pod_metrics_server.serve(bind, readings, callers, identity)
     except (certificate.CertificateError, OSError) as error:
         log.error("metrics of pods are not served: %s", error)

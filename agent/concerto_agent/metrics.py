@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from concerto.kube import Session
     from concerto.serving.http_server import HttpServer
     from concerto_agent.pin_counts import PinCounts
 
@@ -135,22 +136,43 @@ def _pins(counts: PinCounts | None) -> Iterator[Any]:
     yield from (repairs, late, registrations, created)
 
 
+@dataclass(frozen=True)
+class Binds:
+    """Where an agent serves, as ``host:port``.
+
+    Attributes:
+        http: /healthz, /readyz, /debug/trace, and /metrics unless `secure_metrics` is given.
+        secure_metrics: /metrics over TLS, for callers that may get it.
+    """
+
+    http: str | None = None
+    secure_metrics: str | None = None
+
+
 async def serve(
-    bind: str,
+    binds: Binds,
     counters: Counters,
     gauges: Gauges,
     unwell: Callable[[], str | None],
     trace: Callable[[], dict[str, object]],
-) -> HttpServer:
-    """Serve /metrics, /healthz, /readyz and /debug/trace; the caller cleans the server up.
+    session: Session,
+) -> list[HttpServer]:
+    """Serve /metrics, /healthz, /readyz and /debug/trace; the caller cleans the servers up.
 
     Args:
-        bind: ``host:port``.
+        binds: where.
         counters: for /metrics.
         gauges: for /metrics.
         unwell: what is wrong with the process; None if nothing is.
         trace: the control law's numbers over the last minutes, for /debug/trace.
+        session: connection to the API server, which decides who may get /metrics.
+
+    Raises:
+        OSError: an address can't be bound.
+        CertificateError: no certificate could be made.
     """
+    if not (binds.http or binds.secure_metrics):
+        return []
     from aiohttp import web
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -173,7 +195,20 @@ async def serve(
     async def traced(_: web.Request) -> web.Response:
         return web.json_response(trace())
 
-    handlers = {"/metrics": metrics, "/healthz": health, "/readyz": ready, "/debug/trace": traced}
-    server = HttpServer(bind, [web.get(path, handler) for path, handler in handlers.items()])
-    await server.start()
-    return server
+    servers = []
+    if binds.http:
+        handlers = {"/healthz": health, "/readyz": ready, "/debug/trace": traced}
+        if not binds.secure_metrics:
+            handlers["/metrics"] = metrics
+        servers.append(HttpServer(binds.http, [web.get(path, handler) for path, handler in handlers.items()]))
+    if binds.secure_metrics:
+        from concerto.kube.access_review import READ_METRICS, AccessReviewer
+        from concerto.serving.authorized import authorized
+        from concerto.serving.certificate import make_certificate
+
+        reviewer = AccessReviewer(session, READ_METRICS)
+        route = web.get("/metrics", authorized(metrics, reviewer.judge))
+        servers.append(HttpServer(binds.secure_metrics, [route], tls=make_certificate().context))
+    for server in servers:
+        await server.start()
+    return servers

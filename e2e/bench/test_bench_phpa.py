@@ -24,7 +24,7 @@ from concerto.controllers.autoscaling.settings import PredictiveHPASettings
 from concerto.controllers.autoscaling.sources import AgentMetrics
 from concerto.kube import ClusterConfig, Resource, Session
 from concerto.kube.resources import PODS, PREDICTIVE_HPAS
-from concerto_agent.certificate import make_certificate
+from concerto.serving.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
 from e2e.testbed import REPOSITORY
 from e2e.testbed.clusters import Cluster

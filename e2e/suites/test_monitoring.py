@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +21,7 @@ from e2e.testbed.clusters import Cluster
 from e2e.testbed.clusters.local import free_ports
 from e2e.testbed.metrics_api import MetricsAPI, Readings
 from e2e.testbed.metrics_api.readings import PodReading
-from e2e.testbed.processes import agent_process, autoscaler_process, operator_process
+from e2e.testbed.processes import NAMESPACE, agent_process, autoscaler_process, operator_process
 from e2e.testbed.prometheus import Prometheus, Target, prometheus_available
 from e2e.testbed.system import REPOSITORY, hollow_nodes
 from e2e.testbed.waiting import eventually
@@ -30,28 +33,36 @@ RULES = [r for g in yaml.safe_load((MONITORING / "rules.yaml").read_text())["spe
 FAST = [f"--autoscaling-{what}=1s" for what in ("sync-period", "cpu-initialization-period", "initial-readiness-delay")]
 # What is slow where others take the CPU
 OF_A_BUSY_MACHINE = {"ConcertoCyclesSlow", "ConcertoAgentMissesSamples"}
+READER = "concerto-metrics-reader"
+SERVING = ("operator", "autoscaler", "agent")
 AVAILABLE, REASON = prometheus_available()
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason=REASON)
 
 
 @pytest.fixture(scope="module")
-def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def addresses() -> dict[str, str]:
+    """Where each serves /metrics."""
+    return {name: f"127.0.0.1:{port}" for name, port in zip(SERVING, free_ports(len(SERVING)), strict=True)}
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, addresses: dict[str, str]
+) -> Iterator[Prometheus]:
     """Scraping an operator that places and scales pods of simulated nodes, and the agent of a node."""
     cluster, logs = concerto_cluster, tmp_path_factory.mktemp("monitoring")
     make_node(cluster, "scraped")
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    operator = operator_process(cluster, logs, "operator-monitoring")
-    autoscaler = autoscaler_process(cluster, logs, FAST)
-    agent = agent_process(cluster, logs, "scraped", ["--metrics-bind", address, "--pinning"])
+    apply_access(cluster)
+    token = cluster.service_account_token(NAMESPACE, READER)
+    binds = {name: ["--secure-metrics-bind", address] for name, address in addresses.items()}
+    operator = operator_process(cluster, logs, "operator-monitoring", binds["operator"])
+    autoscaler = autoscaler_process(cluster, logs, [*FAST, *binds["autoscaler"]])
+    agent = agent_process(cluster, logs, "scraped", ["--pinning", *binds["agent"]], serves_metrics=True)
     web = deployment("web", 2, {"cpu": "100m"})
     web["spec"]["template"]["spec"]["schedulerName"] = "concerto"
     scaler = phpa("web", prediction={"mode": "Auto", "horizon": "5s"})
     web, scaler = ({**o, "metadata": {**o["metadata"], "namespace": "monitored"}} for o in (web, scaler))
-    targets = [
-        Target(str(operator.health), {"instance": "operator"}),
-        Target(str(autoscaler.health), {"instance": "autoscaler"}),
-        Target(address, {"instance": "scraped"}),
-    ]
+    targets = [Target(address, {"instance": name}, token=token) for name, address in addresses.items()]
     try:
         with (
             hollow_nodes(cluster, 2, "--prefix", "monitored"),
@@ -75,6 +86,35 @@ def prometheus(concerto_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             process.stop()
         cluster.kubectl("delete", "namespace", "monitored", "--wait=false", "--ignore-not-found")
         cluster.kubectl("delete", "node", "scraped", "--ignore-not-found")
+
+
+def apply_access(cluster: Cluster) -> None:
+    """The account that Prometheus scrapes with; the kinds of the Prometheus operator are not served here."""
+    cluster.kubectl("apply", "-f", str(MONITORING / "access.yaml"))
+
+
+def status_of_metrics(address: str, token: str | None) -> int:
+    """What a scrape without or with this token gets."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    request = urllib.request.Request(f"https://{address}/metrics")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=trusting) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_metrics_are_for_those_who_may_get_them(
+    prometheus: Prometheus, concerto_cluster: Cluster, addresses: dict[str, str], name: str
+):
+    strangers = concerto_cluster.service_account_token("default", "default")
+    reader = concerto_cluster.service_account_token(NAMESPACE, READER)
+    found = [status_of_metrics(addresses[name], token) for token in (None, "made-up", strangers, reader)]
+    assert found == [401, 401, 403, 200]
 
 
 def remember_load(cluster: Cluster) -> None:

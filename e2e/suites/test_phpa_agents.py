@@ -12,10 +12,11 @@ import pytest
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
 from concerto.controllers.autoscaling.sources import AgentMetrics, AgentTokens
 from concerto.kube import Session
-from concerto_agent.certificate import make_certificate
+from concerto.kube.access_review import AccessReviewer
+from concerto.serving.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.pod_metrics_server import Callers, serve
+from concerto_agent.pod_metrics_server import read_pod_metrics, serve
 from e2e.testbed.clusters import Cluster
 from e2e.testbed.phpa_helpers import Shown, autoscaler_config
 from support.pod_views import target_pod
@@ -45,7 +46,9 @@ async def troubles(cluster: Cluster, namespace: str, tokens: Shown | AgentTokens
     metrics = PodMetrics(Hierarchies.detect(Path("/sys")), {}, {})
     token = cluster.service_account_token("concerto-system", "concerto-agent")
     async with await Session.open(replace(autoscaler_config(cluster), token=token)) as session:
-        server, endpoint = await serve("127.0.0.1:0", metrics, Callers(session, "n1"), make_certificate())
+        server, endpoint = await serve(
+            "127.0.0.1:0", metrics, AccessReviewer(session, read_pod_metrics("n1")), make_certificate()
+        )
         capacity = {"status": {"agent": {"metrics": endpoint.to_raw()}}}
         agents = AgentMetrics({("", "n1"): capacity}, tokens, time.time)
         try:

@@ -36,11 +36,29 @@ class Target:
         address: its ``host:port``.
         labels: what to add to its series; ``instance`` is the address otherwise.
         path: where its metrics are.
+        token: bearer token to show; the target is scraped over TLS then, whatever its certificate.
     """
 
     address: str
     labels: Mapping[str, str]
     path: str = "/metrics"
+    token: str | None = None
+
+    def scrape_config(self, job: str) -> dict[str, Any]:
+        """As Prometheus's configuration has it, and as manifests/components/monitoring has it for our pods."""
+        config: dict[str, Any] = {
+            "job_name": job,
+            "honor_labels": True,  # a metric's own labels come before the target's
+            "metrics_path": self.path,
+            "static_configs": [{"targets": [self.address], "labels": dict(self.labels)}],
+        }
+        if self.token is not None:
+            config |= {
+                "scheme": "https",
+                "tls_config": {"insecure_skip_verify": True},
+                "authorization": {"credentials": self.token},
+            }
+        return config
 
 
 @dataclass(frozen=True)
@@ -96,16 +114,7 @@ class Prometheus:
         self.port = 0
         self._config = {
             "global": {"scrape_interval": f"{scrape_seconds}s", "scrape_timeout": f"{scrape_seconds}s"},
-            "scrape_configs": [
-                {
-                    "job_name": f"target-{number}",
-                    # as monitors.yaml has it: a metric's own labels come before the target's
-                    "honor_labels": True,
-                    "metrics_path": target.path,
-                    "static_configs": [{"targets": [target.address], "labels": dict(target.labels)}],
-                }
-                for number, target in enumerate(targets)
-            ],
+            "scrape_configs": [target.scrape_config(f"target-{number}") for number, target in enumerate(targets)],
         }
         self.url = ""
         self._child: Child | None = None

@@ -12,12 +12,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, metrics_audience
+from concerto.kube.access_review import AccessReviewer, Verdict
+from concerto.serving.certificate import make_certificate
 from concerto.serving.connection_limiter import ConnectionLimits
-from concerto_agent.certificate import make_certificate
 from concerto_agent.cgroups import Hierarchies, container_id
 from concerto_agent.pod_census import trim_pod
 from concerto_agent.pod_metrics import PodMetrics
-from concerto_agent.pod_metrics_server import PATH, Callers, Verdict, serve
+from concerto_agent.pod_metrics_server import PATH, read_pod_metrics, serve
 from support.faulty_server import Answer, faulty, says
 from support.node_trees import STATIC_UID, UIDS, Machine, pod_paths
 
@@ -207,7 +208,7 @@ JUDGED: dict[str, tuple[str | None, list[Answer], int, list[str]]] = {
 @pytest.mark.parametrize(("header", "answers", "status", "asked"), JUDGED.values(), ids=JUDGED)
 async def test_the_api_server_says_who_may_read(header, answers, status, asked):
     async with faulty(answers) as server:
-        assert (await Callers(server.session, "n1").judge(header)).status == status
+        assert (await AccessReviewer(server.session, read_pod_metrics("n1")).judge(header)).status == status
         assert server.seen == asked
 
 
@@ -219,7 +220,7 @@ async def test_the_api_server_says_who_may_read(header, answers, status, asked):
 async def test_a_verdict_is_remembered_for_a_while_and_a_failure_is_not(answers, kept, status):
     time = Time()
     async with faulty(answers) as server:
-        callers = Callers(server.session, "n1", clock=time)
+        callers = AccessReviewer(server.session, read_pod_metrics("n1"), clock=time)
         await callers.judge("Bearer t")
         once = len(server.seen)
         time.now += kept - 0.1
@@ -232,7 +233,7 @@ async def test_a_verdict_is_remembered_for_a_while_and_a_failure_is_not(answers,
 
 async def test_strangers_cannot_fill_the_memory():
     async with faulty([UNKNOWN]) as server:
-        callers = Callers(server.session, "n1")
+        callers = AccessReviewer(server.session, read_pod_metrics("n1"))
         for number in range(100):
             await callers.judge(f"Bearer {number}")
         assert len(callers._known) == 64
@@ -240,7 +241,7 @@ async def test_strangers_cannot_fill_the_memory():
 
 async def test_strangers_do_not_push_out_who_may_read():
     async with faulty([KNOWN, MAY, UNKNOWN]) as server:
-        callers = Callers(server.session, "n1")
+        callers = AccessReviewer(server.session, read_pod_metrics("n1"))
         await callers.judge("Bearer good")
         for number in range(100):
             await callers.judge(f"Bearer {number}")
@@ -267,7 +268,9 @@ async def test_few_strangers_are_let_in_at_a_time_and_those_who_may_read_get_thr
     settings = ConnectionLimits(connections=4, handshakes=4, handshake_seconds=60.0, pause_seconds=0.0)
     async with faulty([KNOWN, MAY]) as api:
         metrics = metrics_of(Machine(tmp_path, "v2"), {}, [])
-        runner, endpoint = await serve("127.0.0.1:0", metrics, Callers(api.session, "n1"), certificate, settings)
+        runner, endpoint = await serve(
+            "127.0.0.1:0", metrics, AccessReviewer(api.session, read_pod_metrics("n1")), certificate, settings
+        )
         strangers = []
         try:
             for _ in range(20):
@@ -293,7 +296,9 @@ async def test_it_is_served_over_tls_by_the_certificate_that_it_is_given(tmp_pat
     certificate = make_certificate()
     async with faulty([KNOWN, MAY]) as api:
         metrics = metrics_of(Machine(tmp_path, "v2"), {}, [])
-        runner, endpoint = await serve("127.0.0.1:0", metrics, Callers(api.session, "n1"), certificate)
+        runner, endpoint = await serve(
+            "127.0.0.1:0", metrics, AccessReviewer(api.session, read_pod_metrics("n1")), certificate
+        )
         try:
             assert endpoint.address == "127.0.0.1"
             presented = ssl.PEM_cert_to_DER_cert(
@@ -317,7 +322,7 @@ def test_each_start_has_a_certificate_of_its_own():
 
 async def test_a_wildcard_is_no_address(tmp_path: Path):
     async with faulty([MAY]) as api:
-        callers = Callers(api.session, "n1")
+        callers = AccessReviewer(api.session, read_pod_metrics("n1"))
         runner, endpoint = await serve("0.0.0.0:0", metrics_of(Machine(tmp_path, "v2"), {}, []), callers, make_certificate())  # fmt: skip # noqa: E501
         await runner.cleanup()
     assert endpoint.address == ""

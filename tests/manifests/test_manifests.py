@@ -158,7 +158,7 @@ def test_operator_and_autoscaler_change_nothing_of_each_others():
     def changed(roles):
         return {(resource, names) for _, resource, names, verb in rights(*roles) if verb not in READ}
 
-    shared = changed(OPERATOR) & changed(AUTOSCALER)
+    shared = (changed(OPERATOR) & changed(AUTOSCALER)) - {(resource, ()) for resource, _ in ASKS}
     # each its own events; RBAC can't tie the right to create a Lease to its name, nor a reservation to who makes it
     assert shared == {("events", ()), ("leases", ()), ("podreservations", ())}
 
@@ -358,3 +358,16 @@ def test_view_edit_and_admin_take_in_what_reaches_no_further_than_a_namespace_of
     # pins and reservations take from others what no quota counts; status and metrics are nobody's but ours
     assert {resource for _, resource, _, verb in allowed if verb not in READ} == {"predictivehpas"}
     assert not any("/" in resource or "*" in resource for _, resource, _, _ in allowed)
+
+
+def test_metrics_are_served_to_authorized_callers_by_every_workload():
+    for key in WORKLOADS:
+        (container,) = objects()[key]["spec"]["template"]["spec"]["containers"]
+        (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "metrics"]
+        assert f"--secure-metrics-bind=0.0.0.0:{port}" in container["args"]
+
+
+def test_who_reads_metrics_has_that_right_and_no_other():
+    assert objects()["ClusterRole", "concerto-metrics-reader"]["rules"] == [
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
+    ]

@@ -106,6 +106,18 @@ def test_scraping_adds_no_label_of_a_pod():
             assert "pod" in drop["regex"].split("|")
 
 
+def test_scraping_is_over_tls_with_the_token_of_who_may_read_metrics():
+    account, secret, binding = documents(MONITORING / "access.yaml")
+    name = account["metadata"]["name"]
+    assert secret["type"] == "kubernetes.io/service-account-token"
+    assert secret["metadata"]["annotations"]["kubernetes.io/service-account.name"] == name
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": "concerto-system"}]
+    for monitor in documents(MONITORING / "monitors.yaml"):
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            assert (endpoint["port"], endpoint["scheme"]) == ("metrics", "https")
+            assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+
+
 def test_every_alert_fires_when_it_should_and_not_before(tmp_path):
     spec = documents(MONITORING / "rules.yaml")[0]["spec"]
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(spec))

@@ -44,6 +44,9 @@ def may(direction: str, ours: str, other: str, port: int, protocol: str = "TCP")
     [
         (("Ingress", OPERATOR, NO_POD, 8080), True),  # kubelet's probes, kube-scheduler's question to /watcher
         (("Ingress", OPERATOR, POD, 8080), True),
+        (("Ingress", OPERATOR, POD, 8443), True),  # /metrics, whose callers are checked
+        (("Ingress", AUTOSCALER, POD, 8443), True),
+        (("Ingress", AGENT, POD, 9103), True),
         (("Ingress", OPERATOR, AGENT, 443), False),
         (("Ingress", AGENT, NO_POD, 9101), True),
         (("Ingress", AUTOSCALER, NO_POD, 8080), True),

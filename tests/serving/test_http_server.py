@@ -140,7 +140,7 @@ def test_a_thread_answers_while_the_loop_of_the_process_is_held():
     thread = HttpServerThread(HttpServer("127.0.0.1:0", ROUTES, LIMITS))
     thread.start()
     try:
-        port = thread._server.port
+        port = thread._servers[0].port
         answers: list[bytes] = []
 
         def ask() -> None:

@@ -26,6 +26,7 @@ from concerto.controllers.runtime.health import Endpoints, Health
 from concerto.controllers.runtime.loop_watchdog import LoopWatchdog
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.prerequisites import read_owners, wait_for_kinds
+from concerto.controllers.runtime.secure_metrics import secure_metrics_server
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.controllers.wiring import CONTROLLERS, OperatorSettings, Replica, build
 from concerto.kube import ClusterConfig, ConfigError, Session
@@ -52,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bind",
         default="0.0.0.0:8080",
         help="where /metrics, /healthz, /readyz, /watcher and /debug/trace are served",
+    )
+    parser.add_argument(
+        "--secure-metrics-bind",
+        metavar="HOST:PORT",
+        help="serve /metrics there, over TLS and to callers that may get it, and not at --bind; takes the right to "
+        "create TokenReviews and SubjectAccessReviews",
     )
     parser.add_argument(
         "--controllers",
@@ -126,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"concerto operator: {error}", file=sys.stderr)
         return 2
-    operator = Operator(config, settings, args.bind)
+    operator = Operator(config, settings, args.bind, args.secure_metrics_bind)
     kopf.run(
         loop=uvloop.new_event_loop(),
         registry=operator.registry(),
@@ -160,18 +167,22 @@ def kopf_settings() -> kopf.OperatorSettings:
 class Operator:
     """One replica: its session, its HTTP endpoints, and its tasks."""
 
-    def __init__(self, config: ClusterConfig, settings: OperatorSettings, bind: str) -> None:
+    def __init__(
+        self, config: ClusterConfig, settings: OperatorSettings, bind: str, secure_metrics_bind: str | None = None
+    ) -> None:
         """Nothing is sent before kopf starts it.
 
         Args:
             config: the way to the API server.
             settings: what to run.
             bind: ``host:port`` of the HTTP endpoints.
+            secure_metrics_bind: ``host:port`` of /metrics, if it is served to authorized callers only.
         """
         self._start_failed = False
         self._config = config
         self._settings = settings
         self._bind = bind
+        self._secure_metrics_bind = secure_metrics_bind
         self._supervisor = Supervisor(exit_at_once)
         self._session: Session | None = None
         self._recorders: list[EventRecorder] = []
@@ -216,8 +227,14 @@ class Operator:
         health.alive["tasks"] = self._supervisor.problem
         health.alive["event loop"] = watchdog.problem
         trace = KindsTrace(cluster, clock)
-        routes = [*Endpoints(metrics, health).routes(), *Watcher(cluster, clock).routes(), *trace.routes()]
-        self._http = HttpServerThread(HttpServer(self._bind, routes))
+        endpoints = Endpoints(metrics, health)
+        routes = [*endpoints.routes(), *Watcher(cluster, clock).routes(), *trace.routes()]
+        if self._secure_metrics_bind is None:
+            servers = [HttpServer(self._bind, [*routes, endpoints.metrics_route()])]
+        else:
+            secure = secure_metrics_server(self._secure_metrics_bind, endpoints, self._config)
+            servers = [HttpServer(self._bind, routes), secure]
+        self._http = HttpServerThread(*servers)
         self._http.start()
         logger.info("%s started; metrics and health on %s", identity, self._bind)
 

@@ -1,11 +1,12 @@
-"""An HTTP server without TLS, with limited connections: on the caller's event loop, or in a thread of its own."""
+"""HTTP servers with limited connections: on the caller's event loop, or in a thread of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 
 from aiohttp import web
@@ -14,23 +15,39 @@ from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLim
 
 _KEEP_ALIVE_SECONDS = 15.0
 _LIMITS = ConnectionLimits(connections=64, pause_seconds=0.002)
+_TLS_LIMITS = ConnectionLimits()
+
+Lifespan = Callable[[web.Application], AsyncIterator[None]]
+"""Opens what handlers use, yields, and closes it, all on the event loop that serves."""
 
 
 class HttpServer:
     """Serves routes on the event loop on which it is started."""
 
-    def __init__(self, bind: str, routes: Iterable[web.RouteDef], limits: ConnectionLimits | None = None) -> None:
+    def __init__(
+        self,
+        bind: str,
+        routes: Iterable[web.RouteDef],
+        limits: ConnectionLimits | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        lifespans: Iterable[Lifespan] = (),
+    ) -> None:
         """The address is bound at once; nothing is accepted before `start`.
 
         Args:
             bind: ``host:port``; an empty host is every IPv4 address, and port 0 takes a free one.
             routes: what is served.
             limits: of connections.
+            tls: context for TLS; None serves without it.
+            lifespans: what is open while the server runs.
 
         Raises:
             OSError: the address cannot be bound.
         """
-        self._limits = limits or _LIMITS
+        self._limits = limits or (_TLS_LIMITS if tls is not None else _LIMITS)
+        self._tls = tls
+        self._lifespans = list(lifespans)
         self._listener = _listen(bind, self._limits.queue)
         self._routes = list(routes)
         self._in_progress = RequestsInProgress()
@@ -46,13 +63,14 @@ class HttpServer:
         """Accept connections from now on."""
         app = web.Application(middlewares=[self._in_progress.middleware()])
         app.router.add_routes(self._routes)
+        app.cleanup_ctx.extend(self._lifespans)
         # Whoever goes away no longer waits for an answer
         self._runner = web.AppRunner(
             app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, handler_cancellation=True
         )
         await self._runner.setup()
         assert self._runner.server is not None, "starting"
-        limiter = ConnectionLimiter(self._runner.server, self._listener, None, self._limits, self._in_progress)
+        limiter = ConnectionLimiter(self._runner.server, self._listener, self._tls, self._limits, self._in_progress)
         self._accepting = asyncio.create_task(limiter.run())
 
     async def cleanup(self) -> None:
@@ -66,18 +84,18 @@ class HttpServer:
 
 
 class HttpServerThread:
-    """Runs a server in a thread with an event loop of its own: callers can hold up nothing but each other."""
+    """Runs servers in a thread with an event loop of its own: callers can hold up nothing but each other."""
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, *servers: HttpServer) -> None:
         """Nothing is accepted before `start`."""
-        self._server = server
+        self._servers = servers
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="http", daemon=True)
 
     def start(self) -> None:
-        """Return once connections are accepted; raises what kept the server from starting."""
+        """Return once connections are accepted; raises what kept a server from starting."""
         self._thread.start()
         self._started.result()
 
@@ -90,13 +108,15 @@ class HttpServerThread:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         try:
-            await self._server.start()
+            for server in self._servers:
+                await server.start()
         except Exception as error:
             self._started.set_exception(error)
             return
         self._started.set_result(None)
         await self._stop.wait()
-        await self._server.cleanup()
+        for server in self._servers:
+            await server.cleanup()
 
 
 def _listen(bind: str, queue: int) -> socket.socket:

@@ -23,7 +23,7 @@ from concerto.controllers.autoscaling.sources import (
     ResourceMetrics,
 )
 from concerto.controllers.autoscaling.sources.agents import Point, read_answer
-from concerto_agent.certificate import make_certificate
+from concerto.serving.certificate import make_certificate
 from concerto_agent.pod_metrics_server import PATH
 from support.faulty_server import Answer, faulty, refuses, says
 from support.pod_views import target_pod

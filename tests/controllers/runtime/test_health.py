@@ -28,7 +28,7 @@ class Counted:
 
 def client(endpoints: Endpoints) -> TestClient:
     app = web.Application()
-    app.router.add_routes(endpoints.routes())
+    app.router.add_routes([*endpoints.routes(), endpoints.metrics_route()])
     return TestClient(TestServer(app))
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from concerto.controllers.runtime.metrics import Metrics
+from concerto.serving.authorized import Judge, authorized
 
 Check = Callable[[], str | None]
 """Returns None when all is well, else what is wrong, in words. Called in the thread that serves HTTP."""
@@ -32,7 +33,7 @@ class Health:
 
 
 class Endpoints:
-    """Serves /metrics, /healthz and /readyz."""
+    """Answers /metrics, /healthz and /readyz."""
 
     def __init__(self, metrics: Metrics, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
         """Nothing was rendered yet."""
@@ -43,12 +44,12 @@ class Endpoints:
         self._rendered_at = float("-inf")
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served."""
-        return [
-            web.get("/metrics", self._render),
-            web.get("/healthz", _probe(self._health.alive)),
-            web.get("/readyz", _probe(self._health.ready)),
-        ]
+        """The probes."""
+        return [web.get("/healthz", _probe(self._health.alive)), web.get("/readyz", _probe(self._health.ready))]
+
+    def metrics_route(self, judge: Judge | None = None) -> web.RouteDef:
+        """/metrics, for the callers that the judge lets through; None: for everybody."""
+        return web.get("/metrics", self._render if judge is None else authorized(self._render, judge))
 
     async def _render(self, _: web.Request) -> web.Response:
         now = self._clock()

@@ -34,7 +34,7 @@ class Certificate:
     sha256: str
 
 
-def make_certificate(name: str = "concerto-agent") -> Certificate:
+def make_certificate(name: str = "concerto") -> Certificate:
     """A new key on P-256 and its certificate, good for ten years; both only in memory.
 
     Raises:
