@@ -38,6 +38,8 @@ class PredictionSpec:
         horizon_seconds: how far to look ahead; None: as long as pods take to start.
         season_seconds: length of a season; None: an hour, a day and a week are tried.
         season_start: nothing before this time counts for a season.
+        season_exceptions: days that do not follow seasons, such as ``2026-12-25``.
+        season_time_zone: IANA name of the zone of those days.
         downscale_stabilization_seconds: how long a recommendation holds replicas while the forecast is active and
             ``behavior.scaleDown`` gives no window; None: by the horizon.
         shortage_seconds: a missing pod costs as much as a surplus pod for this long.
@@ -53,6 +55,8 @@ class PredictionSpec:
     horizon_seconds: float | None = None
     season_seconds: float | None = None
     season_start: float | None = None
+    season_exceptions: tuple[str, ...] = ()
+    season_time_zone: str = "UTC"
     downscale_stabilization_seconds: float | None = None
     shortage_seconds: float = 1800.0
     metrics_source: Literal["Auto", "Agents", "MetricsAPI"] = "Auto"
@@ -77,6 +81,8 @@ class PredictionSpec:
             horizon_seconds=_seconds(raw.get("horizon")),
             season_seconds=_seconds(season.get("length")),
             season_start=None if start is None else parse_timestamp(start),
+            season_exceptions=tuple(season.get("exceptions") or ()),
+            season_time_zone=season.get("timeZone", cls.season_time_zone),
             downscale_stabilization_seconds=_seconds(raw.get("downscaleStabilization")),
             shortage_seconds=parse_duration(raw["shortage"]) if "shortage" in raw else cls.shortage_seconds,
             metrics_source=raw.get("metricsSource", cls.metrics_source),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from concerto.autoscaling.decision import Floor
+from concerto.autoscaling.exceptions import Span
 from concerto.autoscaling.forecast import Earlier, Forecasts, forecast
 from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Floats, Seasons
@@ -18,6 +19,7 @@ from concerto.autoscaling.margins import Past
 from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds, Release, Tolerances
 
+_DAY = 86400.0
 PERIODS_SECONDS = (3600.0, 86400.0, 604800.0)
 """Seasons that are tried where none is given: an hour, a day, a week."""
 
@@ -75,6 +77,8 @@ class Subject:
         period_seconds: length of a season; None: `PERIODS_SECONDS`.
         season_start: nothing before counts for a season; None: all does.
         shortage_seconds: see `ForecastSettings`.
+        weekly: its demand of the last weeks, where ``coarse`` is too short for a week; None otherwise.
+        exceptions: times that do not follow seasons of a day or longer, and do not count for them.
     """
 
     fine: Ring
@@ -86,6 +90,8 @@ class Subject:
     period_seconds: float | None = None
     season_start: float | None = None
     shortage_seconds: float = 1800.0
+    weekly: Ring | None = None
+    exceptions: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,8 +162,9 @@ def predict(
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for index, s in enumerate(subjects):
-        grids = (s.fine.step, s.fine.length, s.coarse.step, s.coarse.length)
-        groups[s.models, s.period_seconds, s.shortage_seconds, *grids].append(index)
+        rings = (s.fine, s.coarse) if s.weekly is None else (s.fine, s.coarse, s.weekly)
+        grids = tuple((ring.step, ring.length) for ring in rings)
+        groups[s.models, s.period_seconds, s.shortage_seconds, grids].append(index)
     results: dict[int, ForecastResult] = {}
     for members in groups.values():
         chosen = [subjects[i] for i in members]
@@ -201,7 +208,7 @@ def _together(
         models=first.models,
         earlier=Earlier(
             highest=np.array([max(s.coarse.highest(), s.min_demand) for s in subjects]),
-            seasons=_seasons(subjects, past, now) if "Seasonal" in first.models else (),
+            seasons=[*_seasons(subjects, past, now), *_weeks(subjects, now)] if "Seasonal" in first.models else (),
             past=Past(past, first.coarse.step),
         ),
         # Who is far behind has expired, and must not turn the others' clock back
@@ -211,18 +218,48 @@ def _together(
 
 
 def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]:
-    first = subjects[0].coarse
-    if first.length < 2:  # nothing lies between the middles of one
+    """By the coarse rings."""
+    periods = PERIODS_SECONDS if subjects[0].period_seconds is None else (subjects[0].period_seconds,)
+    return _of_periods(periods, subjects, subjects[0].coarse, past, now)
+
+
+def _weeks(subjects: list[Subject], now: float) -> list[Seasons]:
+    """By the weekly rings, where there are any: seasons that are longer than the coarse rings."""
+    rings = [s.weekly for s in subjects if s.weekly is not None]
+    if not rings:
+        return []
+    values = as_matrix(rings, now, rings[0].length)
+    return _of_periods(PERIODS_SECONDS[-1:], subjects, rings[0], values, now)
+
+
+def _of_periods(
+    periods: Sequence[float], subjects: list[Subject], ring: Ring, past: Floats, now: float
+) -> list[Seasons]:
+    if ring.length < 2:  # nothing lies between the middles of one
         return []
     values = past.copy()
-    first_at = (int(now // first.step) - first.length + 1) * first.step
+    first_at = (int(now // ring.step) - ring.length + 1) * ring.step
     for row, subject in enumerate(subjects):
         if subject.season_start is not None:
-            values[row, : max(0, int((subject.season_start - first_at) // first.step))] = np.nan
-    periods = PERIODS_SECONDS if subjects[0].period_seconds is None else (subjects[0].period_seconds,)
+            values[row, : max(0, int((subject.season_start - first_at) // ring.step))] = np.nan
     known = np.isfinite(values).any(axis=0)
-    span = now - first_at - first.step * int(np.argmax(known)) if known.any() else 0.0
-    return [Seasons(values, first_at, first.step, p) for p in periods if p < span]
+    span = now - first_at - ring.step * int(np.argmax(known)) if known.any() else 0.0
+    regular = _regular(values, subjects, first_at, ring.step, now)
+    return [Seasons(values if p < _DAY else regular, first_at, ring.step, p) for p in periods if p < span]
+
+
+def _regular(values: Floats, subjects: list[Subject], first_at: float, step: float, now: float) -> Floats:
+    """The values without those of exceptional times; nothing at all for a subject in such a time."""
+    if not any(subject.exceptions for subject in subjects):
+        return values
+    regular = values.copy()
+    for row, subject in enumerate(subjects):
+        for begin, end in subject.exceptions:
+            first, last = (max(0, math.floor((at - first_at) / step)) for at in (begin, end - 1.0))
+            regular[row, first : last + 1 if end > first_at else 0] = np.nan
+            if begin <= now < end:
+                regular[row] = np.nan
+    return regular
 
 
 def _result(subject: Subject, found: Forecasts, row: int, now: float, stale_seconds: float) -> ForecastResult:

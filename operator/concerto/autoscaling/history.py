@@ -1,6 +1,6 @@
-"""What demand was: an hour of it finely, weeks of it coarsely, in so few whole numbers that a status can hold them.
+"""What demand was: finely over an hour, coarsely over days, by half hours over two weeks; small enough for a status.
 
-Both are rings on an even grid, so that samples that come early, late, twice or never need no further thought. Values
+All are rings on an even grid, so that samples that come early, late, twice or never need no further thought. Values
 are thousandths of a replica; `NOTHING` stands for a bucket without a sample (an API server refuses null in a list).
 """
 
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 NOTHING = -1
+_WEEK_SECONDS, _HOUR_SECONDS = 604800, 3600
+_WEEKLY_STEP, _WEEKLY_LENGTH = 1800, 720
+"""Fifteen days by half hours: two seasons of a week, and what changes within the horizon on top."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,19 @@ class Ring:
 def as_matrix(rings: Sequence[Ring], at: float, width: int) -> Floats:
     """Rings of one step side by side, one a row."""
     return np.stack([ring.until(at, width) for ring in rings]) if rings else np.empty((0, width))
+
+
+def coarse_ring(history_seconds: float) -> Ring:
+    """An empty ring for that much history."""
+    step = season_step(history_seconds)
+    return Ring(step, max(int(history_seconds // step), 1))
+
+
+def weekly_ring(history_seconds: float) -> Ring | None:
+    """An empty ring for weeks, where the coarse one is too short for a week and an hour; None where it is not."""
+    if history_seconds >= _WEEK_SECONDS + _HOUR_SECONDS:
+        return None
+    return Ring(_WEEKLY_STEP, _WEEKLY_LENGTH)
 
 
 def season_step(history_seconds: float, *, max_buckets: int = 1024, min_seconds: int = 300) -> int:

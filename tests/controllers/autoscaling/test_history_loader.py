@@ -71,9 +71,10 @@ async def test_the_history_from_before_the_object_is_in_its_status():
     coarse = next(item for item in status["history"] if item["stepSeconds"] == 300)
     assert coarse["values"][:2] == [4000, 5000]
     assert condition(status)[:2] == ("True", "Loaded")
-    (asked,) = world.ranges
+    asked, weekly = world.ranges
     assert (asked["query"], asked["namespace"], asked["step"]) == (["sum(x) / 5"], ["n"], ["300.000"])
     assert float(asked["end"][0]) - float(asked["start"][0]) == 863 * 300
+    assert float(weekly["end"][0]) - float(weekly["start"][0]) == 719 * 1800
 
 
 async def test_an_error_is_a_condition_and_is_not_repeated_at_each_sync():

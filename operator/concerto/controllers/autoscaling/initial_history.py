@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from concerto.api.conditions import Condition
+from concerto.autoscaling.history import Ring
 from concerto.autoscaling.initial_history import filled, grid, history_queries
 from concerto.autoscaling.pods import MetricError
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.sources import PrometheusMetrics
 from concerto.controllers.autoscaling.sources.prometheus import Span
-from concerto.controllers.autoscaling.state import State
+from concerto.controllers.autoscaling.state import FINE_SECONDS, State
 from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, EarlierLoad, ObjectEvents, TrackedObject
 
 logger = logging.getLogger(__name__)
@@ -73,25 +73,32 @@ class HistoryLoader:
 
     async def _fetch(self, observed: Observation) -> EarlierLoad:
         found: EarlierLoad = {}
-        ring, now = observed.tracked.state.coarse, self._clock()
-        begin, end = grid(ring, now)
-        series = []
-        for query in history_queries(observed.spec, observed.pods, ring.step):
-            span = Span(begin, end, ring.step)
-            points = await self._prometheus.series(observed.spec.namespace, query.expression, span)
-            series.append([(at, value / query.per_replica) for at, value in points])
-        found[ring.step] = series
+        now = self._clock()
+        for ring in _long_rings(observed.tracked.state):
+            begin, end = grid(ring, now)
+            found[ring.step] = []
+            for query in history_queries(observed.spec, observed.pods, ring.step):
+                span = Span(begin, end, ring.step)
+                points = await self._prometheus.series(observed.spec.namespace, query.expression, span)
+                found[ring.step].append([(at, value / query.per_replica) for at, value in points])
         return found
+
+
+def _long_rings(state: State) -> tuple[Ring, ...]:
+    """Those that are for seasons. The last hour has to be of the object's own readings, by which models are judged."""
+    return tuple(ring for ring in state.rings if ring.step != FINE_SECONDS)
 
 
 def with_earlier_load(tracked: TrackedObject, state: State) -> State:
     """The state with the load that was fetched for it, if any; the object's condition says so from then on."""
     if tracked.earlier is None:
         return state
-    before = len(state.coarse.values)
-    coarse = filled(state.coarse, tracked.earlier.get(state.coarse.step, ()))
-    tracked.earlier = None
-    count = len(coarse.values) - before
-    message = f"Prometheus gave {count * coarse.step / 3600:.1f} h of history from before the object's own."
+    earlier, tracked.earlier = tracked.earlier, None
+    filled_state = state.with_rings(lambda ring: filled(ring, earlier.get(ring.step, ())))
+    hours = max(
+        (len(new.values) - len(old.values)) * new.step / 3600
+        for old, new in zip(_long_rings(state), _long_rings(filled_state), strict=True)
+    )
+    message = f"Prometheus gave {hours:.1f} h of history from before the object's own."
     tracked.history_condition = Condition(HISTORY_LOADED, "True", "Loaded", message)
-    return replace(state, coarse=coarse)
+    return filled_state

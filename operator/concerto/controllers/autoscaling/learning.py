@@ -61,12 +61,12 @@ class Forecaster:
         known = replace(known, learned_until=min(known.learned_until, now))
         # One node whose clock is ahead must not make the pods of all others count as learned already
         learned = known.learn([p for p in observed.pods if p.ready_since <= now], self._settings.initialisation)
-        fine, coarse = state.fine.not_after(now), state.coarse.not_after(now)
+        state = state.with_rings(lambda ring: ring.not_after(now))
         if observed.spec.prediction.mode != "Off" and observed.combined is not None:
             load = load_of(observed.measured.outcomes, now)
-            if load.demand is not None:
-                fine, coarse = (ring.add(load.observed_at, load.demand) for ring in (fine, coarse))
-        return replace(state, initialisation=learned, fine=fine, coarse=coarse)
+            if (demand := load.demand) is not None:
+                state = state.with_rings(lambda ring: ring.add(load.observed_at, demand))
+        return replace(state, initialisation=learned)
 
     def _results(self, subjects: Mapping[int, Subject], count: int) -> list[ForecastResult | None]:
         settings = self._settings
@@ -93,4 +93,6 @@ class Forecaster:
             prediction.season_seconds,
             prediction.season_start,
             prediction.shortage_seconds,
+            state.weekly,
+            observed.exceptions,
         )

@@ -12,13 +12,14 @@ from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.selector_text import parse_selector
 from concerto.api.selectors import LabelSelector
 from concerto.autoscaling.decision import Combined, Failure, combine, failed, needs_metrics
+from concerto.autoscaling.exceptions import Span
 from concerto.autoscaling.pods import Gone
 from concerto.autoscaling.schedules import open_schedules, scheduled
 from concerto.autoscaling.settings import Bounds, ControllerSettings
 from concerto.controllers.autoscaling.measurements import Measured, Measurements, MetricRequest
 from concerto.controllers.autoscaling.pods_by_label import PodsByLabel, SelectorIndex
 from concerto.controllers.autoscaling.settings import PredictiveHPASettings
-from concerto.controllers.autoscaling.spec import bounds_of, schedules_of
+from concerto.controllers.autoscaling.spec import bounds_of, exceptions_of, schedules_of
 from concerto.controllers.autoscaling.target_conflicts import TargetConflicts
 from concerto.controllers.autoscaling.targets import Scale, Targets
 from concerto.controllers.autoscaling.tracked import NO_SPEC, ObjectEvents, TrackedObject
@@ -43,6 +44,7 @@ class Observation:
         error: condition AbleToScale where the scale cannot be read.
         open_schedules: names of the schedules whose window is open; ``bounds`` holds what they ask for.
         schedules_error: which schedules are not valid, and why; empty without errors.
+        exceptions: times that do not follow the object's seasons.
         conflict: condition ScalingActive where another autoscaler scales the same target.
     """
 
@@ -59,6 +61,7 @@ class Observation:
     conflict: Condition | None = None
     open_schedules: tuple[str, ...] = ()
     schedules_error: str = ""
+    exceptions: tuple[Span, ...] = ()
 
 
 class Observer:
@@ -99,6 +102,9 @@ class Observer:
         valid, schedules_error = schedules_of(spec)
         if schedules_error:
             self._events.warning(tracked, "InvalidSchedule", "Scheduling", schedules_error)
+        exceptions, wrong_exceptions = exceptions_of(spec)
+        if wrong_exceptions:
+            self._events.warning(tracked, "InvalidSeason", "Forecasting", wrong_exceptions)
         now_open = open_schedules(valid, now)
         bounds = scheduled(bounds_of(spec, self._settings.controller), now_open)
         try:
@@ -116,7 +122,16 @@ class Observer:
             # Its selector must not be registered any more: nothing would remove it again
             return None
         names = tuple(s.name for s in now_open)
-        observed = Observation(tracked, spec, bounds, now, scale, open_schedules=names, schedules_error=schedules_error)
+        observed = Observation(
+            tracked,
+            spec,
+            bounds,
+            now,
+            scale,
+            open_schedules=names,
+            schedules_error=schedules_error,
+            exceptions=exceptions,
+        )
         if (conflict := self._conflict(tracked, spec)) is not None:
             return replace(observed, conflict=conflict)
         selector, wrong = self._selector(tracked, spec, scale)

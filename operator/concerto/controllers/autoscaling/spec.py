@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concerto.api.predictivehpa import PredictiveHPA, RulesSpec
+from concerto.autoscaling.exceptions import Span, exception_spans
 from concerto.autoscaling.forecast_influence import MODELS
 from concerto.autoscaling.schedules import Schedule
 from concerto.autoscaling.settings import (
@@ -36,6 +37,15 @@ def schedules_of(spec: PredictiveHPA) -> tuple[tuple[Schedule, ...], str]:
         else:
             valid.append(schedule)
     return tuple(valid), "; ".join(errors)
+
+
+def exceptions_of(spec: PredictiveHPA) -> tuple[tuple[Span, ...], str]:
+    """The times that do not follow seasons, and why there are none; empty without errors."""
+    prediction = spec.prediction
+    try:
+        return exception_spans(prediction.season_exceptions, prediction.season_time_zone), ""
+    except ValueError as error:
+        return (), str(error)
 
 
 def models_of(spec: PredictiveHPA) -> tuple[str, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from concerto.api.prediction import PredictionSpec
 from concerto.api.predictivehpa import PredictiveHPA
 from concerto.api.timestamps import format_micro_timestamp, parse_timestamp
 from concerto.autoscaling.behavior import Memory, Recommendation, ScaleEvent
-from concerto.autoscaling.history import Ring, season_step
+from concerto.autoscaling.history import Ring, coarse_ring, weekly_ring
 from concerto.autoscaling.initialisation import Initialisation
 from concerto.autoscaling.replicas import MAX_REPLICAS
 
@@ -28,13 +29,18 @@ class State:
     memory: Memory = field(default_factory=Memory)
     initialisation: Initialisation = field(default_factory=Initialisation)
     fine: Ring = field(default_factory=lambda: Ring(FINE_SECONDS, FINE_LENGTH))
-    coarse: Ring = field(default_factory=lambda: Ring(300, 864))
+    coarse: Ring = field(default_factory=lambda: coarse_ring(PredictionSpec.history_seconds))
+    weekly: Ring | None = field(default_factory=lambda: weekly_ring(PredictionSpec.history_seconds))
 
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """All of its rings."""
+        return (self.fine, self.coarse) if self.weekly is None else (self.fine, self.coarse, self.weekly)
 
-def coarse_ring(history_seconds: float) -> Ring:
-    """An empty ring for that much history."""
-    step = season_step(history_seconds)
-    return Ring(step, max(int(history_seconds // step), 1))
+    def with_rings(self, change: Callable[[Ring], Ring]) -> State:
+        """With each ring changed."""
+        weekly = None if self.weekly is None else change(self.weekly)
+        return replace(self, fine=change(self.fine), coarse=change(self.coarse), weekly=weekly)
 
 
 def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
@@ -45,6 +51,7 @@ def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
     """
     learned = status.get("initialization") or {}
     rings = {item["stepSeconds"]: item for item in status.get("history") or ()}
+    weekly = weekly_ring(spec.prediction.history_seconds) if spec.prediction.season_seconds is None else None
     return State(
         Memory(
             tuple(Recommendation(_time(r["at"]), r["replicas"]) for r in status.get("recommendations") or ()),
@@ -58,6 +65,7 @@ def read_state(spec: PredictiveHPA, status: Mapping[str, Any]) -> State:
         ),
         _filled(Ring(FINE_SECONDS, FINE_LENGTH), rings),
         _filled(coarse_ring(spec.prediction.history_seconds), rings),
+        None if weekly is None else _filled(weekly, rings),
     )
 
 
@@ -80,7 +88,7 @@ def write_state(state: State, typical_seconds: float) -> dict[str, Any]:
         ],
         "scaleEvents": write_events(state.memory),
         "initialization": initialisation,
-        "history": [_written(ring) for ring in (state.fine, state.coarse) if ring.values],
+        "history": [_written(ring) for ring in state.rings if ring.values],
     }
 
 

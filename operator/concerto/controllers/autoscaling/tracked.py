@@ -191,11 +191,7 @@ def _history_loaded(status: Mapping[str, Any]) -> Condition | None:
 
 def _without_history(state: State) -> State:
     """Without demand history: with another target or metric, demand in replicas means something else."""
-    return replace(
-        state,
-        fine=replace(state.fine, values=(), count=0),
-        coarse=replace(state.coarse, values=(), count=0),
-    )
+    return state.with_rings(lambda ring: replace(ring, values=(), count=0))
 
 
 def _without_recommendations(state: State) -> State:

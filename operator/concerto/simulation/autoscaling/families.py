@@ -12,6 +12,8 @@ import numpy as np
 from concerto.simulation.autoscaling.plant import Floats
 from concerto.simulation.autoscaling.traffic import MAX_RATE, Traffic
 
+_HISTORY_DAYS = {"weekly": 15, "office hours": 15}
+"""Of the families whose rhythm is a week; three of the others."""
 _HOUR, _DAY = 3600.0, 86400.0
 _STEP_SECONDS = 60.0
 _MIN_RATE = 0.2
@@ -64,10 +66,19 @@ def _periodic_jobs(at: Floats, rng: np.random.Generator) -> Floats:
     return 5.0 + np.where(inside, rng.uniform(6, 13), 0.0)
 
 
+def _office(at: Floats, rng: np.random.Generator) -> Floats:
+    """Weekdays begin with a jump within the first hour after the history."""
+    begin = 300.0 * rng.integers(2, 10)
+    day = (at - begin) // _DAY
+    works = ((day + rng.integers(5)) % 7 < 5) & ((at - begin) % _DAY < 9 * _HOUR)
+    return np.asarray(rng.uniform(2, 5) + np.where(works, rng.uniform(5, 12), 0.0) + 0.3 * rng.normal(size=len(at)))
+
+
 FAMILIES: dict[str, Rates] = {
     "flat": _flat,
     "daily": _daily,
     "weekly": _weekly,
+    "office hours": _office,
     "noisy": _noisy,
     "bursty": _bursty,
     "outages": _outages,
@@ -75,8 +86,9 @@ FAMILIES: dict[str, Rates] = {
 }
 
 
-def member(family: str, number: int, *, seconds: float, history_seconds: float = 3 * _DAY) -> Traffic:
+def member(family: str, number: int, *, seconds: float) -> Traffic:
     """One traffic of a family; the same number gives the same one."""
+    history_seconds = _HISTORY_DAYS.get(family, 3) * _DAY
     rng = np.random.default_rng((sum(map(ord, family)), number))
     at: Floats = np.arange(-history_seconds, seconds + 1, _STEP_SECONDS)
     rates = np.clip(FAMILIES[family](at, rng), _MIN_RATE, MAX_RATE)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from concerto.autoscaling.decision import Floor
 from concerto.autoscaling.forecast_influence import MODELS, ActionSettings, ForecastResult, Subject, predict, with_hold
 from concerto.autoscaling.forecast_settings import ForecastSettings
-from concerto.autoscaling.history import Ring, season_step
+from concerto.autoscaling.history import Ring, coarse_ring, weekly_ring
 from concerto.autoscaling.settings import Bounds
 from concerto.simulation.autoscaling.plant import Floats
 from concerto.simulation.autoscaling.run import Experiment, Sync
@@ -163,6 +163,7 @@ class _Row:
 
     fine: Ring
     coarse: Ring
+    weekly: Ring
 
 
 class Forecasting(Reactive):
@@ -212,6 +213,7 @@ class Forecasting(Reactive):
             if np.isfinite(demand) and not certain:
                 at = sync.observed_at + offset
                 kept.fine, kept.coarse = kept.fine.add(at, float(demand)), kept.coarse.add(at, float(demand))
+                kept.weekly = kept.weekly.add(at, float(demand))
             subjects.append(
                 Subject(
                     kept.fine,
@@ -221,6 +223,7 @@ class Forecasting(Reactive):
                     float(demand) if certain and np.isfinite(demand) else 0.0,
                     self._models,
                     shortage_seconds=self._settings.shortage_seconds,
+                    weekly=kept.weekly,
                 )
             )
         self._forecasts = predict(subjects, sync.now + offset, self._settings, stale_seconds=math.inf)
@@ -236,9 +239,10 @@ class Forecasting(Reactive):
 
     def _with_history(self, experiment: Experiment, row: int) -> _Row:
         traffic, offset = experiment.traffics[row], ORIGIN_SECONDS
-        step = season_step(HISTORY_SECONDS)
-        kept = _Row(FINE, Ring(step, int(HISTORY_SECONDS // step)))
-        known = min(traffic.start - float(traffic.times[0]), HISTORY_SECONDS)
+        weekly = weekly_ring(HISTORY_SECONDS)
+        assert weekly is not None, "three days are less than a week"
+        kept = _Row(FINE, coarse_ring(HISTORY_SECONDS), weekly)
+        known = min(traffic.start - float(traffic.times[0]), weekly.length * weekly.step)
         at = np.arange(-known, 0.0, FINE.step)
         if not len(at):
             return kept
@@ -247,12 +251,15 @@ class Forecasting(Reactive):
         requests = np.maximum(demand * experiment.rate_per_replica * FINE.step, 1.0)
         # Exponential work of a Poisson number of requests has twice the variance of their number
         seen = np.maximum(demand * (1.0 + noise * np.sqrt(2.0 / requests)), 0.0)
-        first = int((at[0] + offset) // FINE.step)
-        fine = replace(FINE, last=first + len(at) - 1, values=_milli(seen[-FINE.length :]), count=1)
-        buckets = ((at + offset) // step).astype(int)
-        means = [float(seen[buckets == b].mean()) for b in range(buckets[0], buckets[-1] + 1)]
-        values = _milli(np.array(means)[-kept.coarse.length :])
-        return _Row(fine, replace(kept.coarse, last=int(buckets[-1]), values=values, count=1))
+        return _Row(*(_filled(ring, at + offset, seen) for ring in (kept.fine, kept.coarse, kept.weekly)))
+
+
+def _filled(ring: Ring, at: Floats, seen: Floats) -> Ring:
+    """The ring with the means of samples on its grid, at these times."""
+    buckets = (at // ring.step).astype(int)
+    first = int(buckets[0])
+    means = np.bincount(buckets - first, weights=seen) / np.bincount(buckets - first)
+    return replace(ring, last=int(buckets[-1]), values=_milli(means[-ring.length :]), count=1)
 
 
 def all_policies() -> list[Reactive]:
