@@ -59,6 +59,16 @@ def metric(query: str) -> Object:
     }
 
 
+def formula(expression: str, **queries: str) -> Object:
+    """A formula over queries whose target is 10 a pod."""
+    target = {"type": "AverageValue", "averageValue": "10"}
+    inputs = [{"name": name, "prometheus": {"query": query}} for name, query in queries.items()]
+    return {
+        "type": "Formula",
+        "formula": {"name": "load", "expression": expression, "inputs": inputs, "target": target},
+    }
+
+
 async def test_replicas_follow_a_query_and_an_error_is_in_the_conditions(
     concerto_cluster: Cluster, prometheus: Prometheus, namespace: str, tmp_path: Path
 ) -> None:
@@ -69,22 +79,30 @@ async def test_replicas_follow_a_query_and_an_error_is_in_the_conditions(
         "two": "vector(1) or label_replace(vector(2), 'a', 'b', '', '')",
         "words": "sum(",
     }
-    for name, query in queries.items():
-        scaled = phpa(name, minReplicas=0, metrics=[metric(query)])
+    metrics = {name: metric(query) for name, query in queries.items()}
+    metrics["sum"] = formula("queue + 2 * jobs", queue="vector(20)", jobs="vector(5.5)")
+    metrics["gap"] = formula("queue / jobs", queue="vector(20)", jobs="vector(0)")
+    for name, used in metrics.items():
+        scaled = phpa(name, minReplicas=0, metrics=[used])
         apply(cluster, namespace, deployment(name, 0 if name == "idle" else 2), scaled)
-    errors = {"two": "returned 2 series instead of one: write it like sum(...)", "words": "parse error"}
+    errors = {
+        "two": ("FailedGetPrometheusMetric", "returned 2 series instead of one: write it like sum(...)"),
+        "words": ("FailedGetPrometheusMetric", "parse error"),
+        "gap": ("FailedGetFormulaMetric", "the formula divides by zero"),
+    }
     async with autoscaler(cluster, PrometheusServer(prometheus.url)):
         await eventually_async("42 are five replicas of 10", lambda: replicas(cluster, namespace, "web") == 5)
-        for name, words in errors.items():
+        await eventually_async("31 are four replicas of 10", lambda: replicas(cluster, namespace, "sum") == 4)
+        for name, (reason, words) in errors.items():
 
-            def reported(name: str = name, words: str = words) -> bool:
+            def reported(name: str = name, reason: str = reason, words: str = words) -> bool:
                 found = condition(cluster, namespace, name, "ScalingActive") or ("", "", "")
-                return found[:2] == ("False", "FailedGetPrometheusMetric") and words in found[2]
+                return found[:2] == ("False", reason) and words in found[2]
 
             await eventually_async(f"{name}: {words}", reported)
         shown = await asyncio.to_thread(status, cluster, namespace, "web")
     assert shown["currentMetrics"][0]["prometheus"]["name"] == "queue"
-    assert [replicas(cluster, namespace, name) for name in ("idle", *errors)] == [0, 2, 2]
+    assert [replicas(cluster, namespace, name) for name in ("idle", *errors)] == [0, 2, 2, 2]
 
 
 async def test_the_history_of_a_new_object_is_loaded_and_an_error_is_a_condition(

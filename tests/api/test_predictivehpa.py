@@ -195,3 +195,21 @@ def test_a_selector_is_written_as_it_is_read():
     assert text == "app=web,tier in (a,b),!canary"
     assert parse_selector(text).matches({"app": "web", "tier": "a"})
     assert format_selector(None) == ""
+
+
+def test_a_formula_has_named_inputs_and_its_key_holds_all_that_demand_is_relative_to():
+    metric = {"name": "queue_length", "selector": {"matchLabels": {"a": "b"}}}
+    inputs = [
+        {"name": "hits", "prometheus": {"query": "sum(hits)"}},
+        {"name": "jobs", "external": {"metric": metric}},
+    ]
+    body = {"name": "load", "expression": "hits + jobs", "inputs": inputs, "target": {"averageValue": "5"}}
+    found = MetricSpec.from_raw({"type": "Formula", "formula": body})
+    assert (found.name, found.expression, found.average_value) == ("load", "hits + jobs", 5000)
+    assert [(name, each.type, each.query, each.name, each.selector) for name, each in found.inputs] == [
+        ("hits", "Prometheus", "sum(hits)", "hits", ""),
+        ("jobs", "External", "", "queue_length", "a=b"),
+    ]
+    assert found.identity == {"name": "load"}
+    changed = {**body, "inputs": [inputs[0], {"name": "jobs", "prometheus": {"query": "sum(jobs)"}}]}
+    assert MetricSpec.from_raw({"type": "Formula", "formula": changed}).target_key != found.target_key

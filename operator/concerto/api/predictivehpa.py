@@ -15,7 +15,7 @@ from concerto.api.quantities import milli, parse_duration, parse_quantity
 
 Raw = Mapping[str, Any]
 _API_VERSION = re.compile(r"(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+)?")
-MetricType = Literal["Resource", "ContainerResource", "Pods", "Object", "External", "Prometheus"]
+MetricType = Literal["Resource", "ContainerResource", "Pods", "Object", "External", "Prometheus", "Formula"]
 _MEMBER: dict[str, str] = {
     "Resource": "resource",
     "ContainerResource": "containerResource",
@@ -23,7 +23,11 @@ _MEMBER: dict[str, str] = {
     "Object": "object",
     "External": "external",
     "Prometheus": "prometheus",
+    "Formula": "formula",
 }
+
+_NOT_IN_STATUS = ("target", "activationValue", "query", "expression", "inputs")
+"""Members of a metric that ``status.currentMetrics`` does not repeat."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ class MetricSpec:
     """One of ``spec.metrics``. Amounts are thousandths; exactly one target is set in an object the CRD has accepted.
 
     Attributes:
-        type: one of autoscaling/v2's five, or Prometheus.
-        name: of the resource or the metric; for Prometheus, what status and messages call it.
+        type: one of autoscaling/v2's five, Prometheus or Formula.
+        name: of the resource or the metric; for Prometheus and Formula, what status and messages call it.
         container: for ContainerResource.
         selector: of the metric's labels, as a query parameter; empty for none.
         described: for Object.
@@ -72,6 +76,8 @@ class MetricSpec:
         value: target in all.
         activation: a value up to this one counts as 0; None: every value counts.
         query: for Prometheus: PromQL.
+        expression: for Formula: of the inputs' names.
+        inputs: for Formula: by name, metrics of type Prometheus or External without a target.
         identity: the part of the spec that the status repeats.
     """
 
@@ -85,6 +91,8 @@ class MetricSpec:
     value: int | None = None
     activation: int | None = None
     query: str = ""
+    expression: str = ""
+    inputs: tuple[tuple[str, MetricSpec], ...] = ()
     identity: Raw | None = None
 
     @classmethod
@@ -110,7 +118,9 @@ class MetricSpec:
             value=None if value is None else milli(value),
             activation=None if activation is None else milli(activation),
             query=body.get("query", ""),
-            identity={k: v for k, v in body.items() if k not in ("target", "activationValue", "query")},
+            expression=body.get("expression", ""),
+            inputs=tuple((each["name"], _input(each)) for each in body.get("inputs") or ()),
+            identity={k: v for k, v in body.items() if k not in _NOT_IN_STATUS},
         )
 
     @property
@@ -126,8 +136,18 @@ class MetricSpec:
     @property
     def target_key(self) -> tuple[Any, ...]:
         """What demand, counted in replicas, is relative to."""
-        where = (self.type, self.query or self.name, self.container, self.selector, self.described)
+        what = self.query or self.expression or self.name
+        inputs = ";".join(f"{name}={'/'.join(map(str, each.target_key))}" for name, each in self.inputs)
+        where = (self.type, what + inputs, self.container, self.selector, self.described)
         return (*where, self.utilization, self.average_value, self.value)
+
+
+def _input(raw: Raw) -> MetricSpec:
+    """An input of a formula."""
+    if "prometheus" in raw:
+        return MetricSpec("Prometheus", raw["name"], query=raw["prometheus"]["query"])
+    metric = raw["external"]["metric"]
+    return MetricSpec("External", _segment(metric["name"]), selector=format_selector(metric.get("selector")))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from concerto.api.predictivehpa import MetricSpec, ObjectReference
+from concerto.autoscaling.decision import Failure
 from concerto.autoscaling.pods import MetricError, Sample
+from concerto.autoscaling.replicas import Proposal
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 from concerto.controllers.autoscaling.measurements import Measurements, MetricRequest
 from concerto.controllers.autoscaling.sources import (
@@ -192,3 +194,24 @@ def test_the_activation_is_read_and_is_no_part_of_what_the_status_repeats():
     body = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "1"}, "activationValue": "500m"}
     metric = MetricSpec.from_raw({"type": "External", "external": body})
     assert (metric.activation, metric.identity) == (500, {"metric": {"name": "queue"}})
+
+
+async def formula(*answers: Answer) -> Proposal | Failure:
+    inputs = tuple((name, MetricSpec("External", name)) for name in ("hits", "jobs"))
+    metric = MetricSpec("Formula", "load", average_value=10_000, expression="hits + 2 * jobs", inputs=inputs)
+    async with faulty(answers) as server:
+        scale = Scale(2, 2, "app=web", REPLICA_SETS, {})
+        request = MetricRequest("n", scale, [], Tolerances(0.0, 0.0), ControllerSettings(), NOW)
+        (outcome,) = (await reader(server).measure([metric], request)).outcomes
+    return outcome
+
+
+async def test_a_formula_takes_the_values_of_its_inputs():
+    found = await formula(says(200, items(value="15")), says(200, items(value="5500m")))
+    assert (found.replicas, found.demand, found.metric) == (3, 2.6, "formula load")
+
+
+async def test_a_formula_with_an_input_that_is_not_known_is_not_known():
+    found = await formula(says(200, items(value="15")), says(200, {"items": []}))
+    assert found.reason == "FailedGetFormulaMetric"
+    assert "load formula value: input jobs: no metrics returned" in found.message

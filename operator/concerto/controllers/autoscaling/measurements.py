@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from concerto.api.pod import PodView
 from concerto.api.predictivehpa import MetricSpec
 from concerto.autoscaling.decision import Failure
+from concerto.autoscaling.formula import evaluate
 from concerto.autoscaling.pods import Gone, MetricError, Sample
 from concerto.autoscaling.replicas import (
     MAX_REPLICAS,
@@ -29,6 +30,7 @@ from concerto.controllers.autoscaling.sources import (
     Readings,
     external_metric,
 )
+from concerto.controllers.autoscaling.sources.prometheus import milli_of
 from concerto.controllers.autoscaling.sources.readings import Wanted
 from concerto.controllers.autoscaling.targets import Scale
 from concerto.kube import Session
@@ -43,6 +45,7 @@ _CALLED = {
     "Object": "object metric",
     "External": "external metric",
     "Prometheus": "Prometheus metric",
+    "Formula": "formula",
 }
 
 
@@ -197,17 +200,10 @@ class Measurements:
         )
 
     async def _total(self, metric: MetricSpec, request: MetricRequest) -> Proposal:
-        if metric.type == "Prometheus":
-            value = await self._prometheus.value(request.namespace, metric.query)
-            name = f"Prometheus metric {metric.name}"
-        elif metric.described is not None:
-            value = await self._custom.of_object(request.namespace, metric.name, metric.described, metric.selector)
-            name = f"{metric.described.kind} metric {metric.name}"
+        if metric.type == "Formula":
+            value, name = await self._formula(metric, request), f"formula {metric.name}"
         else:
-            value = await external_metric(
-                self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
-            )
-            name = f"external metric {metric.name}({metric.selector})"
+            value, name = await self._value(metric, request)
         if metric.activation is not None and 0 <= value <= metric.activation:
             value = 0
         tolerances = request.tolerances
@@ -218,6 +214,29 @@ class Measurements:
         return value_replicas(
             request.scale.replicas, request.pods, value, metric=name, target=target, tolerances=tolerances
         )
+
+    async def _formula(self, metric: MetricSpec, request: MetricRequest) -> int:
+        """Thousandths. One input that is not known leaves the result unknown."""
+        values: dict[str, float] = {}
+        for name, each in metric.inputs:
+            try:
+                values[name] = (await self._value(each, request))[0] / 1000
+            except MetricError as error:
+                raise MetricError(f"input {name}: {error}") from error
+        return milli_of(evaluate(metric.expression, values))
+
+    async def _value(self, metric: MetricSpec, request: MetricRequest) -> tuple[int, str]:
+        """A metric that is one number, in thousandths, and what messages call it."""
+        if metric.type == "Prometheus":
+            value = await self._prometheus.value(request.namespace, metric.query)
+            return value, f"Prometheus metric {metric.name}"
+        if metric.described is not None:
+            value = await self._custom.of_object(request.namespace, metric.name, metric.described, metric.selector)
+            return value, f"{metric.described.kind} metric {metric.name}"
+        value = await external_metric(
+            self._session, request.namespace, metric.name, metric.selector, timeout_seconds=self._timeout
+        )
+        return value, f"external metric {metric.name}({metric.selector})"
 
 
 @dataclass(frozen=True)

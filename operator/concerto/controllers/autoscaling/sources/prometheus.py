@@ -61,10 +61,10 @@ class PrometheusMetrics:
         try:
             kind, result = data["resultType"], data["result"]
             if kind == "scalar":
-                return _milli(float(result[1]))
+                return _finite_milli(float(result[1]))
             if kind != "vector":
                 raise MetricError(f"the query returns a {kind} instead of one value")
-            return _milli(float(_only(result)["value"][1]))
+            return _finite_milli(float(_only(result)["value"][1]))
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
 
@@ -140,9 +140,14 @@ def _only(result: list[Any]) -> Any:
     return result[0]
 
 
-def _milli(value: float) -> int:
+def _finite_milli(value: float) -> int:
     if not math.isfinite(value):
         raise MetricError(f"the query returned {value}, which is not a load")
+    return milli_of(value)
+
+
+def milli_of(value: float) -> int:
+    """A finite number in thousandths, rounded up as quantities are, within 64 bits."""
     return max(-_MAX_MILLI, min(math.ceil(round(value * 1000, 6)), _MAX_MILLI))
 
 
