@@ -77,13 +77,18 @@ def gang(namespace: str, name: str, cpu: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def starts(cluster: Cluster, namespace: str, name: str) -> list[float] | None:
-    """When each pod of the gang started, seconds of the kernel's clock, once all have."""
-    pods = cluster.get("pods", "-n", namespace, "-l", f"gang={name}")["items"]
-    if sum(pod["status"]["phase"] == "Running" for pod in pods) < PODS:
-        return None
-    said = [cluster.kubectl("logs", "-n", namespace, pod["metadata"]["name"]).strip() for pod in pods]
-    return sorted(map(float, said)) if all(said) else None
+def starts(cluster: Cluster, namespace: str, name: str) -> list[float]:
+    """When each pod of the gang started, seconds of the kernel's clock, once all run.
+
+    One process watches them meanwhile: one for each look would take the CPUs that the pods need to start.
+    """
+    cluster.wait("--for=jsonpath={.status.phase}=Running", "pod", "-n", namespace, "-l", f"gang={name}", seconds=120)
+
+    def printed(pod: str) -> float:
+        look = ("logs", "-n", namespace, pod)
+        return float(eventually(f"{pod} has printed the time", lambda: cluster.kubectl(*look).strip()))
+
+    return sorted(printed(f"{name}-{i}") for i in range(PODS))
 
 
 @pytest.mark.timeout(900)
@@ -100,7 +105,7 @@ def test_a_gang_starts_within_a_second_beside_a_stream_of_small_pods(concerto_cl
             name = f"g{turn}"
             before = ended(cluster, namespace)
             cluster.apply(*gang(namespace, name, f"{of_gang}m"))
-            found = eventually("the gang has started", lambda name=name: starts(cluster, namespace, name), 120.0)
+            found = starts(cluster, namespace, name)
             nodes = {
                 pod["spec"]["nodeName"] for pod in cluster.get("pods", "-n", namespace, "-l", f"gang={name}")["items"]
             }
