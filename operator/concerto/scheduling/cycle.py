@@ -302,7 +302,7 @@ class Cycle:
             if failure is None or (evaluation := failure.evaluation) is None:
                 continue
             if (row := to_come.row_for(pod, failure.alike, evaluation)) is not None:
-                trial.assume(pod, build_assignment(pod, evaluation, row), 0.0)
+                trial.assume(pod, build_assignment(pod, evaluation, row), evaluation.query.required_cpu or 0.0)
                 self._placements.append((pod, row))
 
     def _room_kept_from(self, priority: int) -> Hashable:
