@@ -203,8 +203,8 @@ def test_nobody_is_evicted_for_a_gang_if_a_policy_protects_one_of_the_victims(co
         eventually("low-0 is protected", lambda: "deleted" not in cluster.kubectl(*delete, check=False))
         vip = {"priorityClassName": "test-preempts"}
         cluster.apply(pod_group(namespace, "g", NODES, **vip), *gang(namespace, "g", NODES, cpu="3", **vip))
-        text = "the eviction of pods of lower priority would not let the PodGroup fit."
-        eventually("nobody would help", lambda: text in pod_condition(cluster, namespace, "g-0")["message"])
+        text = "preemption: the API server refused to make room by evictions."
+        eventually("that is reported", lambda: text in pod_condition(cluster, namespace, "g-0")["message"])
         assert len(nodes_of(cluster, namespace, "low-")) == NODES
     finally:
         for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
