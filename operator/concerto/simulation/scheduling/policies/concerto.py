@@ -133,6 +133,7 @@ class Concerto:
             phase=pod.phase if pod.phase != "Deleted" else "Failed",
             node_name="" if pod.node is None else self.names[pod.node],
             group=pod.gang,
+            started=pod.bound_at,
         )
 
     def _on_status(self, node: int, status: NodeCapacityStatus, version: int) -> None:
