@@ -4,7 +4,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from concerto.api.selectors import LabelSelector
 from concerto.api.volumes import ClaimKey
-from concerto.scheduling.queue import Queue, QueueSettings
+from concerto.scheduling.queue import MAX_REGROUPED, Queue, QueueSettings
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
@@ -31,6 +31,34 @@ def young(name, seconds, **over):
 def big(name, **over):
     """A pod of another template."""
     return pod(name, requests={"cpu": "2"}, **over)
+
+
+class CountedSignatures(PodSignatures):
+    """Counts how many signatures are computed."""
+
+    computed = 0
+
+    def of(self, pod):
+        self.computed += 1
+        return super().of(pod)
+
+
+def test_a_user_who_makes_ever_new_terms_has_a_part_of_the_pods_grouped_anew_with_each_cycle():
+    signatures = CountedSignatures()
+    count = 2 * MAX_REGROUPED + 1
+    q = queue(*(pod(f"p{i}", labels={"a": str(i)}) for i in range(count)), signatures=signatures)
+    assert len(q._groups) == 1
+    signatures.computed = 0
+    for cycle in range(3):
+        for i in range(count):  # a value that names each pod
+            signatures.add_selector(LabelSelector.from_raw({"matchLabels": {"a": str(i)}}))
+        signatures.add_selector(LabelSelector.from_raw({"matchLabels": {f"new-{cycle}": "x"}}))
+        heads(q)
+    assert signatures.computed <= 3 * MAX_REGROUPED
+    assert len(q._groups) == count, "each has had its turn"
+    q.remove("uid-p0")
+    heads(q)
+    assert len(q._groups) == count - 1
 
 
 def test_priority_then_age_then_arrival():

@@ -21,8 +21,12 @@ def state_of(cluster: ClusterState) -> str:
         (type(part).__name__, name): value[..., rows].tolist()
         for part in (*parts, cluster.kinds.loads)
         for name, value in vars(part).items()
-        if isinstance(value, np.ndarray)
+        if isinstance(value, np.ndarray) and part is not cluster.resources
     }
+    # by name: where a resource has its column depends on the order in which resources came
+    table, every = cluster.resources, np.array(rows, dtype=np.intp)
+    for name in sorted(table._index):
+        columns["resource", name] = [table.used(name, every).tolist(), table.allocatable(name, every).tolist()]
     counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),)))[rows].tolist()
     accounts = [dataclasses.asdict(account) for name in cluster.names if (account := cluster.ledger.nodes.get(name))]
     indexes = (accounts, cluster.ports._ports, cluster.terms.refusing._rows)

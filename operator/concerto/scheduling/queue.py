@@ -23,6 +23,8 @@ from concerto.scheduling.state.signatures import PodSignatures
 
 _Place = tuple[float, int, str]
 """Creation time, order of arrival, UID: a pod's place in its group."""
+MAX_REGROUPED = 2000
+"""Pods whose group is computed again with one cycle: 40 ms."""
 _GroupKey = tuple[str, int, str, Hashable]
 """Scheduler name, priority, namespace, signature and PodGroup."""
 
@@ -76,6 +78,7 @@ class Queue:
         self._signatures = signatures if signatures is not None else PodSignatures()
         self._version = self._signatures.version
         self._waiting: dict[str, _Waiting] = {}
+        self._to_regroup: dict[str, None] = {}  # UIDs, in order
         self._groups: dict[_GroupKey, _Group] = {}
         self._unschedulable: OrderedDict[_GroupKey, _Group] = OrderedDict()  # longest first
         self._by_requeue_on: dict[Change, dict[_GroupKey, _Group]] = {}
@@ -147,8 +150,7 @@ class Queue:
             resume: whether the cycle before ran out of time. Groups that have failed since it began come last then, so
                 that those behind them are looked at, too.
         """
-        if self._version != self._signatures.version:
-            self._regroup()
+        self._regroup()
         self._ripen(now)
         if not resume:
             self._pass += 1
@@ -311,10 +313,18 @@ class Queue:
                 turns = remaining
 
     def _regroup(self) -> None:
-        """Alike pods have become different: each goes to the group that it belongs to now."""
-        self._version = self._signatures.version
-        for waiting in list(self._waiting.values()):
-            self.set(waiting.pod)
+        """Alike pods have become different: each goes to the group that it belongs to now, so many with each cycle.
+
+        A user who makes ever new terms would hold up every cycle otherwise. Those whose turn has not come wait with
+        their former group for some cycles more.
+        """
+        if self._version != self._signatures.version:
+            self._version = self._signatures.version
+            self._to_regroup |= dict.fromkeys(uid for uid in self._waiting if uid not in self._to_regroup)
+        for uid in list(islice(self._to_regroup, MAX_REGROUPED)):
+            del self._to_regroup[uid]
+            if (waiting := self._waiting.get(uid)) is not None:
+                self.set(waiting.pod)
 
     def _ripen(self, now: float) -> None:
         while self._backoff and self._backoff[0][0] <= now:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from concerto.api.selectors import LabelSelector
-from concerto.scheduling.state.workload_selectors import NO_SELECTOR, WorkloadSelectors
+from concerto.scheduling.state.workload_selectors import MAX_SERVICES, NO_SELECTOR, WorkloadSelectors
 from support.scheduling_builders import pod
 
 
@@ -38,19 +38,36 @@ def test_a_pod_is_spread_by(services, workload, expected):
     assert selectors.of(asked) == (NO_SELECTOR if expected is None else selector(**expected))
 
 
-def test_changes_are_followed_and_pods_that_were_asked_about_are_named():
-    changes = []
-    selectors = WorkloadSelectors(lambda: changes.append(1))
+def test_changes_are_followed():
+    selectors = WorkloadSelectors()
+    assert selectors.of(view()) == NO_SELECTOR
     selectors.set_service("default", "s", {"app": "a"})
-    assert not changes, "nobody has asked yet"
     assert selectors.of(view()) == selector(app="a")
-    selectors.set_service("other", "s", {"app": "a"})
-    selectors.set_service("default", "s", {"app": "a"})
-    assert not changes, "nothing is different in its namespace"
+    selectors.set_service("other", "s", {"app": "b"})
+    assert selectors.of(view()) == selector(app="a")
     selectors.set_service("default", "s", {"app": "b"})
-    assert len(changes) == 1
     assert selectors.of(view()) == NO_SELECTOR
-    selectors.set_service("default", "s", None)
-    selectors.set_service("default", "s", None)
-    assert len(changes) == 2
+    for _ in range(2):
+        selectors.set_service("default", "s", None)
     assert selectors.of(view()) == NO_SELECTOR
+
+
+def test_a_selector_that_two_services_have_counts_until_both_are_gone():
+    selectors = WorkloadSelectors()
+    for name in ("s", "t"):
+        selectors.set_service("default", name, {"app": "a"})
+    selectors.set_service("default", "s", None)
+    assert selectors.of(view()) == selector(app="a")
+    selectors.set_service("default", "t", None)
+    assert selectors.of(view()) == NO_SELECTOR
+
+
+def test_a_namespace_of_ever_so_many_services_costs_a_pod_no_more_than_some_of_them():
+    selectors = WorkloadSelectors()
+    own = {f"k{i}": "v" for i in range(1000)}
+    for i in range(1000):
+        selectors.set_service("default", f"s{i}", {"app": "a", f"k{i}": "v"})
+        selectors.set_service("default", f"same{i}", {"app": "a", "k0": "v"})
+    requirements = selectors.of(view(app="a", **own)).requirements
+    assert len(requirements) == 1 + MAX_SERVICES
+    assert selectors.of(view(app="b", **own)) == NO_SELECTOR

@@ -38,11 +38,15 @@ class PodSignatures:
         self._keys: Counter[str] = Counter()
         self._values: Counter[tuple[str, str]] = Counter()
         self._changes = 0
-        self.workload_selectors = WorkloadSelectors(self._forget_selectors)
+        self.workload_selectors = WorkloadSelectors()
 
     @property
     def version(self) -> int:
-        """Grows whenever pods that had one signature may have different ones from now on."""
+        """Grows whenever what decides on feasibility may distinguish pods that had one signature.
+
+        Selectors of workloads are no part of it: they are preferences, and pods that prefer different nodes can wait
+        together.
+        """
         return self._changes + self._sizes.version
 
     @property
@@ -76,9 +80,6 @@ class PodSignatures:
         values = self._values
         found = [(key, labels[key]) for key in self._keys.keys() & labels.keys()]
         return frozenset([(key, value if (key, value) in values else None) for key, value in found])
-
-    def _forget_selectors(self) -> None:
-        self._changes += 1
 
     def add_selector(self, selector: LabelSelector) -> None:
         """A term or a reservation selects pods by these labels."""

@@ -6,7 +6,8 @@ ReplicationController, ReplicaSet or StatefulSet that controls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from concerto.api.pod import PodView
@@ -14,7 +15,13 @@ from concerto.api.selectors import LabelSelector, Requirement
 
 MAX_ANSWERS = 10_000
 """Answers that are kept by namespace; they are computed again after that many."""
+MAX_SERVICES = 128
+"""Different selectors of Services that are compared with a pod's labels. In a namespace with more of them that have the
+same label in common, the selectors of the others are left out: they are a preference, and a pod costs what it costs."""
 NO_SELECTOR = LabelSelector(None)
+
+
+_Labels = frozenset[tuple[str, str]]
 
 
 class _Asked(NamedTuple):
@@ -25,16 +32,12 @@ class _Asked(NamedTuple):
 
 
 class WorkloadSelectors:
-    """Selectors by namespace.
+    """Selectors by namespace."""
 
-    Args:
-        on_change: called when pods that were asked about may have other selectors now.
-    """
-
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        self._on_change = on_change
-        self._services: dict[str, dict[str, Mapping[str, str]]] = {}
-        self._by_pair: dict[tuple[str, str, str], set[str]] = {}  # Services by namespace and the first of their labels
+    def __init__(self) -> None:
+        self._services: dict[str, dict[str, _Labels]] = {}
+        # By namespace and the first of their labels, the selectors, and how many Services have each
+        self._by_pair: dict[tuple[str, str, str], dict[_Labels, int]] = {}
         self._workloads: dict[tuple[str, str, str], LabelSelector] = {}
         self._answers: dict[str, dict[_Asked, LabelSelector]] = {}
 
@@ -54,16 +57,17 @@ class WorkloadSelectors:
     def set_service(self, namespace: str, name: str, selector: Mapping[str, str] | None) -> None:
         """A Service has this selector; None or empty: it has none, or is gone."""
         services = self._services.setdefault(namespace, {})
-        before = services.pop(name, None)
+        before = services.pop(name, frozenset())
+        after = frozenset((selector or {}).items())
         if before:
-            self._by_pair[namespace, *_first(before)].discard(name)
-        if selector:
-            services[name] = selector
-            self._by_pair.setdefault((namespace, *_first(selector)), set()).add(name)
+            self._count(namespace, before, -1)
+        if after:
+            services[name] = after
+            self._count(namespace, after, 1)
         if not services:
             del self._services[namespace]
-        if (before or {}) != (selector or {}):
-            self._forget(namespace)
+        if before != after:
+            self._answers.pop(namespace, None)
 
     def set_workload(self, namespace: str, kind: str, name: str, selector: LabelSelector | None) -> None:
         """A ReplicationController, ReplicaSet or StatefulSet has this selector, or is gone (None)."""
@@ -74,25 +78,26 @@ class WorkloadSelectors:
             del self._workloads[key]
         else:
             self._workloads[key] = selector
-        self._forget(namespace)
+        self._answers.pop(namespace, None)
+
+    def _count(self, namespace: str, selector: _Labels, more: int) -> None:
+        pair = (namespace, *min(selector))
+        counts = self._by_pair.setdefault(pair, {})
+        counts[selector] = counts.get(selector, 0) + more
+        if not counts[selector]:
+            del counts[selector]
+            if not counts:
+                del self._by_pair[pair]
 
     def _find(self, pod: PodView) -> LabelSelector:
         merged: dict[str, str] = {}
-        services = self._services.get(pod.namespace, {})
-        for pair in pod.labels.items():
-            for name in sorted(self._by_pair.get((pod.namespace, *pair), ())):
-                if services[name].items() <= pod.labels.items():
-                    merged |= services[name]
+        labels = pod.labels.items()
+        found = (selector for pair in labels for selector in self._by_pair.get((pod.namespace, *pair), ()))
+        for selector in islice(found, MAX_SERVICES):
+            if selector <= labels:
+                merged |= dict(selector)
         requirements = tuple(Requirement(key, "In", (value,)) for key, value in sorted(merged.items()))
         workload = self._workloads.get((pod.namespace, *pod.owner)) if pod.owner is not None else None
         if workload is not None and workload.requirements:
             requirements += tuple(each for each in workload.requirements if each not in requirements)
         return LabelSelector(requirements) if requirements else NO_SELECTOR
-
-    def _forget(self, namespace: str) -> None:
-        if self._answers.pop(namespace, None):
-            self._on_change()
-
-
-def _first(selector: Mapping[str, str]) -> tuple[str, str]:
-    return min(selector.items())
