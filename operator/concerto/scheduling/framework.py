@@ -22,10 +22,12 @@ from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.score_arguments import MissingMetrics
 from concerto.capacity.kinds.cost import Cost
+from concerto.capacity.kinds.node_loads import NONE_HELD, Held
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Bools, Codes, Floats, Ints, Rows
 from concerto.scheduling.state.measured_capacity import BY_REQUESTS, MEASURED
+from concerto.scheduling.state.reserved_loads import held_for_others
 from concerto.scheduling.state.resources import PODS
 
 NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
@@ -99,16 +101,12 @@ class Query:
         """Pods like this one that the nodes can still take, by what it costs, or as units; NaN where unmeasured."""
         if self.cost is None:
             return self.available(rows)
-        pods = self.cluster.kinds.loads.capacity(self.cost, rows) - self.held_by_others(rows)
+        pods = self.cluster.kinds.loads.capacity(self.cost, rows, self.held_by_others(rows))
         return pods if self.all_measured else np.where(self.is_measured(rows), pods, np.nan)
 
-    def held_by_others(self, rows: Rows) -> Floats | float:
-        """Pods that reservations which are not this pod's hold room for; 0 where unmeasured."""
-        measured = self.cluster.measured
-        if not self.cluster.ledger.reservations.hold_any:
-            return 0.0
-        held: Floats = measured.startable[rows] - measured.available[rows] - self.reserved[rows]
-        return np.fmax(held, 0.0)
+    def held_by_others(self, rows: Rows) -> Held:
+        """What reservations that are not this pod's hold room for, by what their pods cost; nothing for a unit."""
+        return NONE_HELD if self.cost is None else held_for_others(self.cluster, self.cost, self.reservation, rows)
 
     def pods_by_requests(self, rows: Rows) -> Floats:
         """How many such pods the nodes could still take by requests: least over cpu, memory and the number of pods.

@@ -1,4 +1,4 @@
-"""Where a person's reservation is held: room on the emptiest nodes that fit, by measured capacity. Pure.
+"""Where a person's reservation is held: room on the emptiest nodes that fit, by what its pods cost. Pure.
 
 Held room stays on its node while that node fits. Missing room is looked for unit by unit, on the node that can take
 most, so that it spreads as pods do. Source: docs/references.md, "Reservation ledger".
@@ -13,7 +13,10 @@ import numpy as np
 from concerto.api.podreservation import Reservation
 from concerto.api.selectors import NodeSelector
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.columns import Floats
 from concerto.scheduling.state.measured_capacity import MEASURED
+from concerto.scheduling.state.reserved_loads import cost_of_reserved, held_for_others, units_held
+from concerto.scheduling.state.resources import PODS
 
 
 def no_such_node(cluster: ClusterState, view: Reservation) -> bool:
@@ -59,7 +62,7 @@ def place(
             wanted -= placements[node]
     # New room only where new pods may go; and what this reservation holds is not in `holdable` any more
     fits &= ~cluster.nodes.unschedulable[: cluster.size]
-    holdable = cluster.measured.holdable[: cluster.size]
+    holdable = _holdable(cluster, view)
     candidates = np.flatnonzero(fits & (np.nan_to_num(holdable, nan=0.0) >= 1.0))
     # The emptiest ones: each unit takes one of them at most
     order = np.lexsort((cluster.rows.name_ranks()[candidates], -holdable[candidates]))[: max(wanted, 0)]
@@ -72,3 +75,18 @@ def place(
         if available + 1.0 <= -1.0:
             heapq.heappush(room, (available + 1.0, node))
     return placements
+
+
+def _holdable(cluster: ClusterState, view: Reservation) -> Floats:
+    """(N,) pods like the reservation's that each node can take beside all that is held; NaN where unmeasured.
+
+    As long as nothing was measured of such pods, each of them is one unit of the node's capacity.
+    """
+    rows = slice(0, cluster.size)
+    cost = cost_of_reserved(cluster, view.key)
+    if cost is None:
+        return cluster.measured.holdable[rows]
+    pods = cluster.kinds.loads.capacity(cost, rows, held_for_others(cluster, cost, None, rows))
+    # kubelet takes no more pods than its limit, whatever they cost
+    places = cluster.resources.allocatable(PODS, rows) - cluster.resources.used(PODS, rows) - units_held(cluster, rows)
+    return np.where(np.isnan(cluster.measured.capacity[rows]), np.nan, np.minimum(pods, places))

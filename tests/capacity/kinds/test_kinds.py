@@ -15,7 +15,7 @@ from concerto.api.pod_kind import CLUSTER, is_endless, kind_of, kind_of_pod
 from concerto.api.pod_trimming import trim_pod
 from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.cost import PRIOR_SHARE, UNKNOWN, Cost, costliest, estimate
-from concerto.capacity.kinds.node_loads import NodeLoads
+from concerto.capacity.kinds.node_loads import Held, NodeLoads
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
 from concerto.capacity.kinds.table import MAX_ENTRIES, NodeKinds, from_entries, has_changed, to_entries
 
@@ -433,7 +433,7 @@ def test_no_setting_lets_a_node_full_of_memory_take_a_pod():
 def test_an_empty_node_takes_a_pod_of_any_size_where_no_room_is_held_for_others():
     nodes, huge = loads(), cost(0.5, memory=1e15)
     assert nodes.fits(huge, ALL).all()
-    assert not nodes.fits(huge, ALL, np.array([1.0, 1.0])).any()
+    assert not nodes.fits(huge, ALL, Held(0.0, np.ones(2))).any()
     nodes.add_pod(0, cost(0.01, memory=1.0))
     assert nodes.fits(huge, ALL).tolist() == [False, True]
 

@@ -10,6 +10,8 @@ Head room keeps its sign: a node that is over its cores takes nothing until pods
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,21 @@ _MAX_MEMORY_BYTES = 2.0**50
 """Of a pod, that counts: beside much larger numbers a float has no place for the bytes of other pods."""
 _FULL, _AT_WORK = 0.97, 0.5
 """Utilisation that a filled node should have, and from which its pods have begun to work."""
+
+
+class Held(NamedTuple):
+    """What room is held for on some nodes, beside the pods that are there.
+
+    Attributes:
+        cpu: (R,) cores, or a number that holds for each of them.
+        memory: bytes, likewise.
+    """
+
+    cpu: Floats | float
+    memory: Floats | float
+
+
+NONE_HELD = Held(0.0, 0.0)
 
 
 class NodeLoads:
@@ -179,32 +196,31 @@ class NodeLoads:
         self.settle()
         return float(self._cpu_left[row]), float(self._memory_left[row])
 
-    def capacity(self, cost: Cost, rows: Rows) -> Floats:
-        """Pods of that cost that the nodes can hold beside what they hold, signed."""
-        by_cpu = self.cpu_left(rows) / max(cost.share, 1e-6)
-        by_memory = self.memory_left(rows) / max(self.memory_of(cost), 1.0)
+    def capacity(self, cost: Cost, rows: Rows, held: Held = NONE_HELD) -> Floats:
+        """Pods of that cost that the nodes can take beside what they hold, signed."""
+        by_cpu = (self.cpu_left(rows) - held.cpu) / max(cost.share, 1e-6)
+        by_memory = (self.memory_left(rows) - held.memory) / max(self.memory_of(cost), 1.0)
         capacity: Floats = np.minimum(by_cpu, by_memory)
         return capacity
 
-    def fits(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
+    def fits(self, cost: Cost, rows: Rows, held: Held = NONE_HELD) -> Bools:
         """Which nodes have room for one such pod, whatever their pace.
 
         Args:
             cost: of the pod.
             rows: the nodes.
-            held_back: for each, pods like it that room is held for.
+            held: what room is held for on each.
         """
-        return self.fits_cpu(cost, rows, held_back) & self.fits_memory(cost, rows, held_back)
+        return self.fits_cpu(cost, rows, held) & self.fits_memory(cost, rows, held)
 
-    def fits_cpu(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
+    def fits_cpu(self, cost: Cost, rows: Rows, held: Held = NONE_HELD) -> Bools:
         """``fits`` by CPU alone: an empty node takes any pod, however large."""
-        part = (self.settings.overhang + held_back) * cost.share
-        fits: Bools = part <= self.cpu_left(rows)
+        fits: Bools = self.settings.overhang * cost.share + held.cpu <= self.cpu_left(rows)
         if fits.all():
             return fits
         fits |= self.pods[rows] == 0.0
         if self.beyond and cost.work is not None:
-            fits |= (1.0 + held_back) * cost.share <= self.cpu_left(rows) + self._beyond(rows) / self._per_core[rows]
+            fits |= cost.share + held.cpu <= self.cpu_left(rows) + self._beyond(rows) / self._per_core[rows]
         return fits
 
     def _beyond(self, rows: Rows) -> Floats:
@@ -220,16 +236,16 @@ class NodeLoads:
         beyond = float(self._beyond(rows)[0])
         return beyond, beyond / float(self._per_core[row])
 
-    def fits_memory(self, cost: Cost, rows: Rows, held_back: Floats | float = 0.0) -> Bools:
+    def fits_memory(self, cost: Cost, rows: Rows, held: Held = NONE_HELD) -> Bools:
         """``fits`` by memory alone: an empty node that has memory left takes any pod, where no room is held for others.
 
         What is said of a kind that no node takes is never corrected; pods that really need as much request it.
         """
         left = self.memory_left(rows)
-        fits: Bools = (1.0 + held_back) * self.memory_of(cost) <= left
+        fits: Bools = self.memory_of(cost) + held.memory <= left
         if fits.all():
             return fits
-        is_free: Bools = (self.pods[rows] == 0.0) & (left > 0.0) & (np.asarray(held_back) == 0.0)
+        is_free: Bools = (self.pods[rows] == 0.0) & (left > 0.0) & (np.asarray(held.memory) == 0.0)
         return fits | is_free
 
     def paced(self, cost: Cost, rows: Rows, now: float) -> Bools:

@@ -22,6 +22,7 @@ from concerto.kube.failpoints import point
 from concerto.kube.resources import POD_RESERVATIONS
 from concerto.scheduling.reservation_placement import no_such_node, place
 from concerto.scheduling.state.reservation_ledger import ReservationState
+from concerto.scheduling.state.reserved_loads import find_kind
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class ReservationController:
         for obj in objects:
             try:
                 if "podSelector" in obj["spec"]:
-                    self._parts.cluster.set_reservation(Reservation.from_raw(obj))
+                    self._parts.cluster.set_reservation(view := Reservation.from_raw(obj))
+                    find_kind(self._parts.cluster, view)
             except Exception:
                 # One that cannot be read holds nothing; its reconciles report it again and again
                 logger.exception("PodReservation %(namespace)s/%(name)s is not usable", obj["metadata"])
@@ -122,6 +124,7 @@ class ReservationController:
     def _hold(self, view: Reservation) -> _Outcome:
         cluster, now = self._parts.cluster, self._context.clock()
         change = cluster.set_reservation(view) | cluster.expire(now)
+        find_kind(cluster, view)
         limit, stale_after = self._parts.profiles.reservation_limits()
         reservations = cluster.ledger.reservations
         others = reservations.held_in(view.namespace) - sum(reservations.held_by(view.key).values())

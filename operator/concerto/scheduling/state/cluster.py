@@ -244,7 +244,7 @@ class ClusterState:
             millicores: CPU that is claimed for a large pod until its node's agent reports what it takes, or has counted
                 it for a minute without naming it.
         """
-        if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now)):
+        if self.is_placed(pod.uid) or (pod.counted and not self.ledger.assume(assignment, now, pod.kind)):
             return False
         self._refresh()
         self._add_pod(pod, assignment.node, bound=False)
@@ -286,7 +286,7 @@ class ClusterState:
         return self._refresh()
 
     def _refresh(self) -> Change:
-        change = Change.NOTHING
+        change = Change.CAPACITY if self.ledger.reservations.take_freed() and self.kinds else Change.NOTHING
         for name in self.ledger.nodes.take_changed():
             row = self.rows.row(name)
             change |= self.measured.update(row)

@@ -89,11 +89,15 @@ class KindLoads(PodIndex):
 
     def cost_of(self, pod: PodView) -> Cost:
         """What such a pod costs; while nothing is known of its memory, what it requests."""
-        known = self._kinds.get(pod.kind.key)
-        cost = known.cost if known is not None else estimate(self._table, pod.kind)
+        cost = self.cost_of_kind(pod.kind)
         if cost.memory is None and (requested := pod.requests.get("memory")):
             return replace(cost, memory=float(requested))
         return cost
+
+    def cost_of_kind(self, kind: Kind) -> Cost:
+        """What a pod of the kind costs, whatever it requests."""
+        known = self._kinds.get(kind.key)
+        return known.cost if known is not None else estimate(self._table, kind)
 
     def is_large(self, cost: Cost) -> bool:
         """Whether the end of one pod of ordinary size makes no room for such a pod.

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from concerto.api.nodecapacity import NodeCapacity
 from concerto.api.pod import PodView
+from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.resource_version import not_newer
 from concerto.scheduling.state.node_account import NodeAccount
@@ -171,8 +172,13 @@ class Ledger:
 
     # --- what is decided
 
-    def assume(self, assignment: Assignment, now: float) -> bool:
+    def assume(self, assignment: Assignment, now: float, kind: Kind | None = None) -> bool:
         """Promise the units of a decision, before it is stored and carried out.
+
+        Args:
+            assignment: the decision.
+            now: seconds since the epoch.
+            kind: of the pod; the reservation that it uses holds room for others of it.
 
         Returns:
             False, with nothing promised, if the pod has ended, is bound, or is promised already.
@@ -185,6 +191,8 @@ class Ledger:
         if assignment.reservation is not None:
             self._entries[uid].reservation = assignment.reservation
             self.reservations.consume(assignment.reservation, uid, assignment.node)
+            if kind is not None:
+                self.reservations.set_kind(assignment.reservation, kind)
         return True
 
     def confirm(self, uid: str) -> None:

@@ -6,6 +6,7 @@ A count is made from the pods of its namespaces when it is first asked for, and 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,10 @@ class PodCounts(PodIndex):
     def __bool__(self) -> bool:
         """Whether anybody has asked, so that a placement may change an answer."""
         return bool(self._counts)
+
+    def in_namespace(self, namespace: str) -> Iterator[PodView]:
+        """The pods of the namespace that are on nodes, those that came last first."""
+        return (pod for pod, _ in reversed(self._pods.get(namespace, {}).values()))
 
     def by_row(self, selection: PodSelection) -> Ints:
         """How many such pods are on each row."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
+from concerto.api.pod_kind import Kind
 from concerto.api.podreservation import Reservation, ReservationKey
 from concerto.scheduling.state.signatures import PodSignatures
 
@@ -35,6 +36,7 @@ class _Reservation:
     held: dict[str, int]
     consumed: dict[str, str]
     expired: bool = False
+    kind: Kind | None = None
 
     @property
     def remaining(self) -> int:
@@ -56,6 +58,8 @@ class Reservations:
         self._by_key: dict[ReservationKey, _Reservation] = {}
         self._in_namespace: dict[str, list[_Reservation]] = {}  # oldest first
         self._held_in: Counter[str] = Counter()  # by namespace
+        self._held_before = 0
+        self._held_for: dict[Kind | None, Counter[str]] = {}  # by kind and node
 
     # --- what is asked
 
@@ -96,6 +100,19 @@ class Reservations:
         """Units that the reservations of a namespace hold."""
         return self._held_in[namespace]
 
+    def kind_of(self, key: ReservationKey) -> Kind | None:
+        """The kind of the pods that the reservation holds room for; None while no pod that may use it was seen."""
+        return self._by_key[key].kind
+
+    def held_for(self) -> Mapping[Kind | None, Mapping[str, int]]:
+        """Units that all reservations hold, by the kind of the pods they are for and by node."""
+        return self._held_for
+
+    def take_freed(self) -> bool:
+        """Whether less is held than when this was last asked."""
+        before, self._held_before = self._held_before, self._held_in.total()
+        return self._held_before < before
+
     def lacks_in_status(self, key: ReservationKey, uid: str) -> bool:
         """Whether the pod has used a unit of the reservation, and the reservation's status does not show it yet."""
         found = self._by_key.get(key)
@@ -126,6 +143,15 @@ class Reservations:
         known.expired = known.expired and known.view.expires_at == view.expires_at
         known.view = view
         self._trim(known)
+
+    def set_kind(self, key: ReservationKey, kind: Kind) -> None:
+        """The reservation's pods are of that kind: one of them was seen, and it counts until another kind is."""
+        if (known := self._by_key.get(key)) is None or known.kind == kind:
+            return
+        for node, units in known.held.items():
+            self._count(known.kind, node, -units)
+            self._count(kind, node, units)
+        known.kind = kind
 
     def remove(self, key: ReservationKey) -> None:
         """The reservation is gone; its units are free."""
@@ -180,6 +206,7 @@ class Reservations:
         if units > 0:
             found.held[node] = found.held.get(node, 0) + units
             self._held_in[found.view.namespace] += units
+            self._count(found.kind, node, units)
             self._on_held(node, units)
 
     def _release_units(self, found: _Reservation, node: str, units: int) -> None:
@@ -192,7 +219,16 @@ class Reservations:
         self._held_in[namespace] -= units
         if not self._held_in[namespace]:
             del self._held_in[namespace]
+        self._count(found.kind, node, -units)
         self._on_held(node, -units)
+
+    def _count(self, kind: Kind | None, node: str, units: int) -> None:
+        counts = self._held_for.setdefault(kind, Counter())
+        counts[node] += units
+        if not counts[node]:
+            del counts[node]
+            if not counts:
+                del self._held_for[kind]
 
     def _release(self, found: _Reservation) -> None:
         for node, units in list(found.held.items()):

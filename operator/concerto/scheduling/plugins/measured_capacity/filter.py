@@ -64,7 +64,7 @@ class PodCapacity(FilterDefaults):
         held = query.held_by_others(rows)
         fits = kinds.loads.fits(cost, rows, held)
         if query.starts_together and not cost.known:
-            fits |= kinds.has_unassumed_cpu(rows, held * cost.share) & kinds.loads.fits_memory(cost, rows, held)
+            fits |= kinds.has_unassumed_cpu(rows, held.cpu) & kinds.loads.fits_memory(cost, rows, held)
         if query.ignores_size:
             fits |= (kinds.loads.cpu_left(rows) > 0.0) & kinds.loads.fits_memory(cost, rows)
         elif draining.any() and not kinds.is_large(cost):
