@@ -8,12 +8,15 @@ SOAK ?= 60
 TURNS ?= 20
 COMPARE ?=
 BENCH ?=
+# of `make scale`: 500 and 15000 take 6 minutes
+NODES ?= 5000
+PODS ?= 150000
 OVERLAY ?= manifests/overlays/default
 # processes of pytest; each starts a control plane of its own
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs
+.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs scale
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -75,6 +78,9 @@ compare-server: setup ## how long a real HTTP server takes to answer beside Jobs
 
 bench: setup ## measure: scheduler against kube-scheduler, agent, operator; results in build/ (BENCH="--only cpusets": CPUs of new containers)
 	@$(PY) -m e2e.bench $(BENCH)
+
+scale: setup ## the operator among NODES simulated nodes that run PODS pods: start, memory, CPU, placing; build/scale.json (1 h, 16 GiB)
+	@$(PY) -m e2e.bench --only scale --nodes $(NODES) --pods $(PODS) --docs
 
 evaluate: .venv/.installed ## simulate: the control law against its peers, with every fault, and forecasts against HPA v2; tables in docs/evaluation.md (1 h)
 	@$(PY) -m concerto.simulation.scheduling.evaluate
