@@ -61,6 +61,8 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 _SLOW_LOOK_SECONDS = 5
+# In large fleets the turns come later, as one process has them all: no more often than real agents write settled kinds
+_LOOKS_A_SECOND = 250
 # Statuses are rounded: what is compared here may differ from what they say by this much.
 _ROUNDING = 1e-3
 
@@ -251,9 +253,10 @@ class Agents:
         """Nodes for which it pays to build a status and ask: an agent has one to look at each second, this has all.
 
         All that moves fast is compared as arrays. What moves slowly, windows and models, is looked at for a share of
-        the nodes each second, so that every node's turn comes within `_SLOW_LOOK_SECONDS`.
+        the nodes each second, so that every node's turn comes within `_SLOW_LOOK_SECONDS`, or later in large fleets.
         """
-        slow = (np.arange(len(self._nodes)) - int(now)) % _SLOW_LOOK_SECONDS == 0
+        turns = max(_SLOW_LOOK_SECONDS, len(self._nodes) // _LOOKS_A_SECOND)
+        slow = (np.arange(len(self._nodes)) - int(now)) % turns == 0
         if self._kinds is not None:
             slow[list(self._kinds.with_news)] = True
         return np.flatnonzero(report.fresh & (slow | self._known.may_be_news(report, self._publish, now)))
