@@ -61,8 +61,11 @@ def at_scale(nodes: int, pods: int, *, profiles: bool) -> None:
     """A cluster full of running pods; stored, and compared with the goals."""
     size = scale.Size.of(nodes, pods)
     say(f"at scale: {nodes} nodes, {pods} pods (5 min at 500 and 15000, 1 h at 5000 and 150000)")
-    figures = scale.measure(size, say, profiles=profiles)
-    scale_results.keep(size, figures, machine())
+    figures: dict[str, object] = {}
+    try:
+        scale.measure(size, say, figures, profiles=profiles)
+    finally:
+        scale_results.keep(size, figures, machine())
     for line in scale_results.verdicts(figures):
         say(f"  {line}")
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,8 @@ class Run:
         say: takes lines of progress.
         leader: the operator that leads.
         standby: the other one.
-        profiles: whether the leader's time is sampled, which takes CPU itself.
         figures: what was measured so far.
+        profiles: whether the leader's time is sampled, which takes CPU itself.
     """
 
     plane: LocalControlPlane
@@ -93,8 +93,8 @@ class Run:
     say: Say
     leader: Process
     standby: Process
-    profiles: bool = False
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any]
+    profiles: bool
 
     @contextlib.contextmanager
     def profiled(self, what: str) -> Iterator[None]:
@@ -117,8 +117,15 @@ class Run:
         self.figures |= figures
 
 
-def measure(size: Size, say: Say, *, profiles: bool = False) -> dict[str, Any]:
-    """All figures of one size, on a control plane of its own."""
+def measure(size: Size, say: Say, figures: dict[str, Any], *, profiles: bool = False) -> None:
+    """All figures of one size, on a control plane of its own.
+
+    Args:
+        size: what is measured on.
+        say: takes lines of progress.
+        figures: each is put there once it is measured, so that those before an error are not lost.
+        profiles: whether to sample what the leader spends its time on.
+    """
     flags = (*CONTROLLER_MANAGER_FLAGS, _CONTROLLERS)
     binaries = find_binaries(say)
     with LocalControlPlane(binaries, apiserver_flags=_APISERVER_FLAGS, controller_manager_flags=flags) as plane:
@@ -128,7 +135,7 @@ def measure(size: Size, say: Say, *, profiles: bool = False) -> dict[str, Any]:
         say(f"{size.nodes} simulated nodes whose agents publish what pods cost by kind")
         with hollow_nodes(plane, size.nodes, "--kinds", "--keep", "--cores", "8", "--memory", "32Gi"):
             _load(plane, size, say)
-            return asyncio.run(_measure(plane, size, say, profiles))
+            asyncio.run(_measure(plane, size, say, figures, profiles=profiles))
 
 
 def _load(plane: LocalControlPlane, size: Size, say: Say) -> None:
@@ -178,22 +185,21 @@ def by_many(kubeconfig: Path, what: str, nodes: int, count: int, say: Say) -> No
         raise RuntimeError(f"{failed[0]} failed")
 
 
-async def _measure(plane: LocalControlPlane, size: Size, say: Say, profiles: bool) -> dict[str, Any]:
+async def _measure(plane: LocalControlPlane, size: Size, say: Say, figures: dict[str, Any], *, profiles: bool) -> None:
     leader, standby = (operator_process(plane, plane.logs, name) for name in ("leader", "standby"))
     async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
-        run = Run(plane, session, size, say, leader, standby, profiles)
+        run = Run(plane, session, size, say, leader, standby, figures, profiles)
         try:
             await _start_and_place(run)
             await _start_standby(run)
             await _steady(run)
             await _intake(run)
             await _arrive(run)
-            await _judge(run)
             await _churn(run)
+            await _judge(run)
         finally:
             standby.stop()
             leader.stop()
-    return run.figures
 
 
 async def _make_waiting(run: Run, namespace: str, count: int) -> set[str]:
