@@ -44,12 +44,14 @@ class ReflectorSettings:
         first_backoff_seconds: mean wait after a first failure; doubles with each further one. A wait is anything
             between nothing and twice its mean.
         max_backoff_seconds: the mean never gets longer.
+        page_size: objects asked for at a time when listing; None: as the session's settings have it.
     """
 
     watch_seconds: float = 300.0
     inactivity_seconds: float = 90.0
     first_backoff_seconds: float = 0.5
     max_backoff_seconds: float = 30.0
+    page_size: int | None = None
 
 
 ONE_OF_MANY = ReflectorSettings(first_backoff_seconds=5.0)
@@ -199,7 +201,11 @@ class Reflector:
         found: dict[Key, Object] = {}
         try:
             async for page in self._session.pages(
-                self._path, label_selector=self._label_selector, field_selector=self._field_selector, first_attempts=1
+                self._path,
+                label_selector=self._label_selector,
+                field_selector=self._field_selector,
+                first_attempts=1,
+                page_size=self._settings.page_size,
             ):
                 metadata = page.get("metadata") or {}
                 self._compare(metadata["resourceVersion"])

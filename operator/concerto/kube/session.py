@@ -150,6 +150,7 @@ class Session:
         label_selector: str | None = None,
         field_selector: str | None = None,
         first_attempts: int | None = None,
+        page_size: int | None = None,
     ) -> AsyncIterator[Object]:
         """The pages of a consistent list, all of the same resourceVersion.
 
@@ -162,13 +163,14 @@ class Session:
             field_selector: only these.
             first_attempts: for the first page, by a caller that has a back-off of its own. Further pages are tried as
                 often as any request: to begin again costs more.
+            page_size: objects asked for at a time; None: as the settings have it.
 
         Raises:
             Gone: the list changed so much while it was being read that its pages are no longer kept; what has been
                 yielded is to be thrown away.
         """
         params = selectors(label_selector, field_selector)
-        params["limit"] = str(self.settings.page_size)
+        params["limit"] = str(page_size or self.settings.page_size)
         coming = asyncio.ensure_future(self.request("GET", path, params=params, attempts=first_attempts))
         try:
             while True:

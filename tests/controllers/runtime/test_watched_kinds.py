@@ -10,7 +10,7 @@ import tracemalloc
 from concerto.api.pod_trimming import trim_pod
 from concerto.controllers.runtime.supervision import Supervisor
 from concerto.controllers.runtime.watched_kinds import FollowedKind, WatchedKinds
-from concerto.kube.resources import NODES, PODS
+from concerto.kube.resources import NODES, PODS, SUBSPACE_SNAPSHOTS
 from support.faulty_server import faulty, refuses, says
 
 
@@ -128,3 +128,18 @@ async def test_what_was_listed_is_not_searched_for_garbage():
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             gc.unfreeze()
+
+
+async def test_large_objects_are_listed_in_small_pages():
+    listed = says(200, {"metadata": {"resourceVersion": "200"}, "items": []})
+    async with faulty([listed]) as server:
+        following = [asyncio.ensure_future(FollowedKind(server.session, k).run()) for k in (NODES, SUBSPACE_SNAPSHOTS)]
+        async with asyncio.timeout(20), server.arrival:
+            await server.arrival.wait_for(lambda: sum("limit=" in each for each in server.seen) >= 2)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+    limits = {
+        path.split("?")[0].rpartition("/")[2]: path.rpartition("limit=")[2] for path in server.seen if "limit=" in path
+    }
+    assert limits == {"nodes": "500", "subspacesnapshots": "100"}
