@@ -1,3 +1,5 @@
+import pytest
+
 from concerto.api.poddisruptionbudget import DisruptionBudget
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.disruption_budgets import DisruptionBudgets
@@ -14,3 +16,47 @@ def test_budgets_have_the_same_order_however_they_came():
         budgets.set(budget(namespace, name))
     found = budgets.of([pod("p", namespace="b"), pod("q", namespace="a")])
     assert [each.key for each in found] == [("a", "y"), ("a", "z"), ("b", "x")]
+
+
+def selecting(name, allowed=1, namespace="default", **selector):
+    return DisruptionBudget(namespace, name, LabelSelector.from_raw(selector or None), allowed)
+
+
+def test_budgets_that_can_not_select_a_pod_are_not_compared_with_it():
+    budgets = DisruptionBudgets()
+    for i in range(3000):
+        budgets.set(selecting(f"b{i:04}", matchLabels={"app": f"a{i}", "tier": "web"}))
+    budgets.set(selecting("any", matchExpressions=[{"key": "app", "operator": "Exists"}]))
+    budgets.set(selecting("none"))
+    budgets.set(selecting("elsewhere", namespace="other", matchLabels={"app": "a7"}))
+    pods = [pod(f"p{i}", labels={"app": f"a{i}", "tier": "web"}) for i in (7, 5)]
+    assert [b.name for b in budgets.of(pods)] == ["any", "b0005", "b0007", "none"]
+    budgets.set(selecting("b0005", matchLabels={"app": "another"}))
+    budgets.remove("default", "any")
+    assert [b.name for b in budgets.of(pods)] == ["b0007", "none"]
+
+
+HOSTILE_BUDGETS = {
+    "ever so many": [selecting(f"b{i}", matchLabels={"app": "a"}) for i in range(2500)],
+    "one with ever so many expressions": [
+        selecting("b", matchExpressions=[{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(9000)])
+    ],
+    "one with ever so many values": [
+        selecting("b", matchExpressions=[{"key": "app", "operator": "NotIn", "values": [str(i) for i in range(9000)]}])
+    ],
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE_BUDGETS.values(), ids=HOSTILE_BUDGETS)
+def test_budgets_that_take_too_long_to_compare_protect_all_pods_of_their_namespace_and_cost_no_other(hostile):
+    budgets = DisruptionBudgets()
+    for each in hostile:
+        budgets.set(each)
+    budgets.set(selecting("good", namespace="quiet", matchLabels={"app": "a"}))
+    pods = [pod(f"p{i}", labels={"app": "a"}, namespace=("default", "quiet")[i == 0]) for i in range(40)]
+    for_all, good = budgets.of(pods)
+    assert (for_all.namespace, for_all.allowed, good.name) == ("default", 0, "good")
+    assert all(for_all.selector.matches(each.labels) for each in pods)
+    for each in hostile:
+        budgets.remove(each.namespace, each.name)
+    assert [b.name for b in budgets.of(pods)] == ["good"]

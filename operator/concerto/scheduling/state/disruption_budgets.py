@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from concerto.api.pod import PodView
 from concerto.api.poddisruptionbudget import DisruptionBudget
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.refused_deletions import RefusedDeletions
+
+MAX_PARTS = 200_000
+"""Requirements and values of budgets that are compared with the pods of one namespace on one node: 50 ms. Whoever may
+make so many budgets may as well make one that allows no disruption, so nobody gains by it."""
+_Label = tuple[str, str]
 
 
 class DisruptionBudgets:
@@ -18,20 +24,77 @@ class DisruptionBudgets:
 
     def __init__(self) -> None:
         self.refused_deletions = RefusedDeletions()
-        self._by_namespace: dict[str, dict[str, DisruptionBudget]] = {}
+        self._by_namespace: dict[str, _Budgets] = {}
 
     def of(self, pods: Iterable[PodView]) -> list[DisruptionBudget]:
-        """The budgets of these pods' namespaces, by namespace and name: the order decides which pods they protect."""
-        namespaces = {pod.namespace for pod in pods}
-        return [budget for each in sorted(namespaces) for _, budget in sorted(self._by_namespace.get(each, {}).items())]
+        """The budgets that may select one of these pods, by namespace and name: the order decides which they protect.
+
+        Where comparing them would take too long (`MAX_PARTS`), one budget stands for all of a namespace: it selects
+        every pod and allows no disruption.
+        """
+        by_namespace: dict[str, list[PodView]] = {}
+        for pod in pods:
+            if pod.namespace in self._by_namespace:
+                by_namespace.setdefault(pod.namespace, []).append(pod)
+        return [b for each, members in sorted(by_namespace.items()) for b in self._by_namespace[each].of(members)]
 
     def set(self, budget: DisruptionBudget) -> None:
         """A PodDisruptionBudget as the API server has it now."""
-        self._by_namespace.setdefault(budget.namespace, {})[budget.name] = budget
+        self._by_namespace.setdefault(budget.namespace, _Budgets(budget.namespace)).set(budget.name, budget)
 
     def remove(self, namespace: str, name: str) -> None:
         """The PodDisruptionBudget is gone."""
-        budgets = self._by_namespace.get(namespace, {})
-        budgets.pop(name, None)
-        if not budgets:
-            self._by_namespace.pop(namespace, None)
+        if (budgets := self._by_namespace.get(namespace)) is not None:
+            budgets.set(name, None)
+            if not budgets:
+                del self._by_namespace[namespace]
+
+
+class _Budgets:
+    """The budgets of one namespace, by a label that their selectors require."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._by_name: dict[str, DisruptionBudget] = {}
+        self._by_label: dict[_Label | None, dict[str, int]] = {}  # parts of the selectors, by label and name
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def set(self, name: str, budget: DisruptionBudget | None) -> None:
+        """The budget of that name; None: it is gone."""
+        hash(budget)  # a selector that can't be indexed is refused before anything has changed
+        if (before := self._by_name.pop(name, None)) is not None:
+            label = _required_label(before.selector)
+            del self._by_label[label][name]
+            if not self._by_label[label]:
+                del self._by_label[label]
+        if budget is not None:
+            self._by_name[name] = budget
+            self._by_label.setdefault(_required_label(budget.selector), {})[name] = _parts(budget.selector)
+
+    def of(self, pods: Sequence[PodView]) -> list[DisruptionBudget]:
+        """The budgets that may select one of these pods, by name, or one that stands for all of them."""
+        labels: dict[_Label | None, None] = {None: None}
+        for pod in pods:
+            labels |= dict.fromkeys(pod.labels.items())
+        found: list[str] = []
+        parts = 0
+        for label in labels:
+            for name, each in self._by_label.get(label, {}).items():
+                parts += each * len(pods)
+                if parts > MAX_PARTS:
+                    return [DisruptionBudget(self._namespace, "", LabelSelector(()), 0)]
+                found.append(name)
+        return [self._by_name[name] for name in sorted(found)]
+
+
+def _required_label(selector: LabelSelector) -> _Label | None:
+    """A label that each pod has that it selects; None if no single one is required."""
+    required = [(r.key, r.values[0]) for r in selector.requirements or () if r.operator == "In" and len(r.values) == 1]
+    return min(required, default=None)
+
+
+def _parts(selector: LabelSelector) -> int:
+    """What comparing it with a pod's labels costs: requirements, and values that are compared in turn."""
+    return 1 + sum(1 + len(requirement.values) for requirement in selector.requirements or ())
