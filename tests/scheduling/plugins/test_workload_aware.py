@@ -14,6 +14,8 @@ from concerto.api.cpulist import parse_cpu_list
 from concerto.api.nodecputopology import CPUPools, CPUTopology, NodeCPUTopology
 from concerto.api.schedulingprofile import WorkloadAwareSettings
 from concerto.api.score_arguments import ScoreSettings
+from concerto.capacity.kinds.sums import PodMeasurement
+from concerto.capacity.kinds.table import NodeKinds
 from concerto.pinning.allocator import allocate
 from concerto.pinning.conflicts import Claim, conflict, shared_pool
 from concerto.pinning.occupancy import Occupancy
@@ -398,3 +400,22 @@ def test_a_topology_without_cpus_stops_no_pod_from_finding_another_node(kind):
 def test_a_policy_without_its_score_is_refused_with_what_to_do():
     with pytest.raises(ValueError, match="no effect without the score WorkloadAware: add it"):
         by("MaximumUtilization")
+
+
+@pytest.mark.parametrize("uses", [0.1, 1.5])
+def test_exclusive_cpus_are_no_room_for_pods_that_are_placed_by_what_they_cost(uses):
+    made = cluster("a")
+    table = NodeKinds()
+    for each, share in ((pinned("x0", cpu="1"), uses), (pod("y0"), 0.5)):
+        table.pod_ended(each.kind, PodMeasurement(share * 10.0, 10.0, 10.0, 2.0**20, True), 0.0)
+    made.kinds.set_table(table.table((), 0.0))
+    made.kinds.loads.settings = replace(made.kinds.loads.settings, min_burst_seconds=1e6, last_pods=0.0)
+    nine = decide(made, [pinned(f"x{n}", cpu="1") for n in range(9)], by("Balanced", "PhysicalCores"))
+    assert len(nine.decisions) == 9
+    share, other = (made.kinds.cost_of(each).share for each in (pinned("x0", cpu="1"), pod("y0")))
+    left = made.kinds.left(made.row_of["a"])[0]
+    assert left == pytest.approx(1.15 * 2.0 + 0.15 * 9 * share), "two CPUs are shared"
+    assert len(decide(made, [pod(f"y{n}") for n in range(40)]).decisions) == pytest.approx(left / other, abs=1)
+    before = made.kinds.left(made.row_of["a"])[0]
+    made.forget("uid-x0")
+    assert made.kinds.left(made.row_of["a"])[0] == pytest.approx(before + 1.15 * 2.0 - 0.15 * share)

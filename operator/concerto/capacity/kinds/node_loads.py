@@ -60,6 +60,7 @@ class NodeLoads:
         cores: (N,) CPUs.
         memory_bytes: (N,) memory.
         own_cpu: (N,) cores that what is no pod uses.
+        kept_cpu: (N,) cores that pods with exclusive CPUs keep from others beyond what their kinds cost.
         own_memory: (N,) bytes that what is no pod uses.
         cpu: (N,) cores committed to pods.
         memory: (N,) bytes committed to pods.
@@ -73,6 +74,7 @@ class NodeLoads:
         self.cores: Floats = np.zeros(0)
         self.memory_bytes: Floats = np.zeros(0)
         self.own_cpu: Floats = np.zeros(0)
+        self.kept_cpu: Floats = np.zeros(0)
         self.own_memory: Floats = np.zeros(0)
         self.cpu: Floats = np.zeros(0)
         self.memory: Floats = np.zeros(0)
@@ -113,10 +115,16 @@ class NodeLoads:
         self.own_cpu[row], self.own_memory[row] = cpu, memory
         self._unsettled.add(row)
 
+    def set_kept(self, row: int, cpu: float) -> None:
+        """Cores that pods with exclusive CPUs keep from others and do not use."""
+        if self.kept_cpu[row] != cpu:
+            self.kept_cpu[row] = cpu
+            self._unsettled.add(row)
+
     def clear(self, row: int) -> None:
         """The row stands for another node from now on; its pods have been removed."""
         self.cores[row] = self.memory_bytes[row] = self.own_cpu[row] = self.own_memory[row] = 0.0
-        self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = 0.0
+        self.cpu[row] = self.memory[row] = self.pods[row] = self._used[row] = self.kept_cpu[row] = 0.0
         self.head_room[row], self._used_at[row] = self.settings.head_room, np.nan
         self._pace.clear(row)
         self._unsettled.add(row)
@@ -162,7 +170,7 @@ class NodeLoads:
             return
         rows = np.fromiter(self._unsettled, np.int64, len(self._unsettled))
         self._unsettled.clear()
-        usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
+        usable = self._usable(rows)
         self._cpu_to[rows] = self.head_room[rows] * usable
         self._per_core[rows] = 1.0 / np.maximum(usable, 1e-6)
         in_all = self.memory_bytes[rows]
@@ -170,6 +178,11 @@ class NodeLoads:
         self._per_byte[rows] = 1.0 / np.maximum(in_all, 1.0)
         self._pace.set_cores(rows, self.cores[rows], self.settings)
         self._recount(rows)
+
+    def _usable(self, rows: Rows) -> Floats:
+        """Cores that pods may use."""
+        usable: Floats = np.maximum(self.cores[rows] - self.own_cpu[rows] - self.kept_cpu[rows], 0.0)
+        return usable
 
     def _recount(self, rows: int | NDArray[np.int64]) -> None:
         """Other pods are on the row or rows."""
@@ -279,7 +292,7 @@ class NodeLoads:
     def _is_filled(self, row: int) -> bool:
         """Whether there is little room, or none for one more pod like those that are there on average."""
         mean_share = self.cpu[row] / max(self.pods[row], 1.0)
-        filled_to = self.head_room[row] * max(self.cores[row] - self.own_cpu[row], 0.0)
+        filled_to = self.head_room[row] * float(self._usable(slice(row, row + 1))[0])
         little = max(self.settings.overhang * mean_share, _LITTLE * filled_to)
         return bool(self.pods[row] > 0.0 and filled_to - self.cpu[row] <= little)
 
@@ -311,7 +324,7 @@ class NodeLoads:
             rows: the nodes that take pods.
         """
         settings, left = self.settings, self.cpu_left(rows)
-        usable = np.maximum(self.cores[rows] - self.own_cpu[rows], 0.0)
+        usable = self._usable(rows)
         beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
         most = float(np.maximum(left + beyond, 0.0).sum())
         self.beyond = settings.last_pods if float(np.maximum(left, 0.0).sum()) < cores <= most else 0.0

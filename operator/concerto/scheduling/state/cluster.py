@@ -88,7 +88,7 @@ class ClusterState:
         more = (self.terms.preferring, self.large_pods, self.images, self.load, self.pods_on)
         self._indexes: tuple[PodIndex, ...] = (self.nodes, *self.filtered_by, *more)
         self._placed = PlacedPods(self._indexes, self.volumes.reservations)
-        self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed)
+        self.exclusive = ExclusiveCPUs(self.rows, self.cpus, self._placed, self.kinds)
         self.measured = MeasuredCapacity(self.rows, self.ledger, self.large_pods, self.exclusive)
         self.rows.indexes = (*self._indexes, self.exclusive, self.measured)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from concerto.scheduling.state.columns import Columns, Floats, Ints
 from concerto.scheduling.state.cpus import CPUs
+from concerto.scheduling.state.kind_loads import KindLoads
 from concerto.scheduling.state.node_rows import NodeRows
 from concerto.scheduling.state.placed_pods import PlacedPods
 from concerto.scheduling.state.pod_index import PodIndex
@@ -25,6 +26,7 @@ class ExclusiveCPUs(Columns, PodIndex):
         rows: names and rows.
         cpus: which CPUs pods hold.
         placed: which pods are on which row.
+        kinds: what pods cost; given the CPUs that these pods keep from others and do not use.
 
     Attributes:
         beyond_requests: millicores that pods hold exclusively beyond their requests.
@@ -33,10 +35,11 @@ class ExclusiveCPUs(Columns, PodIndex):
 
     FILLS: ClassVar[Mapping[str, float]] = {"beyond_requests": 0, "shared_part": 1.0}
 
-    def __init__(self, rows: NodeRows, cpus: CPUs, placed: PlacedPods) -> None:
+    def __init__(self, rows: NodeRows, cpus: CPUs, placed: PlacedPods, kinds: KindLoads) -> None:
         self._rows = rows
         self._cpus = cpus
         self._placed = placed
+        self._kinds = kinds
         self.beyond_requests: Ints = np.zeros(0, dtype=np.int64)
         self.shared_part: Floats = np.zeros(0)
 
@@ -48,9 +51,13 @@ class ExclusiveCPUs(Columns, PodIndex):
         """Count the row's node again; returns whether anything has changed."""
         name = self._rows.names[row]
         held, online = self._cpus.held_exclusively(name), self._cpus.count(name)
-        requests = {uid: pod.requests.get("cpu", 0) for uid, pod in self._placed.on_row(row, held).items()}
+        pods = self._placed.on_row(row, held)
+        requests = {uid: pod.requests.get("cpu", 0) for uid, pod in pods.items()}
         beyond = sum(max(1000 * cpus - requests.get(uid, 0), 0) for uid, cpus in held.items())
         part = 1.0 - min(sum(held.values()) / online, 1.0) if online else 1.0
+        costs = {uid: self._kinds.cost_of(pod).share for uid, pod in pods.items() if pod.counted}
+        kept = sum(max(cpus - costs.get(uid, 0.0), 0.0) for uid, cpus in held.items())
+        self._kinds.loads.set_kept(row, kept)
         changed = (self.beyond_requests[row], self.shared_part[row]) != (beyond, part)
         self.beyond_requests[row], self.shared_part[row] = beyond, part
         return changed
