@@ -96,5 +96,10 @@ WORKLOADS = {
                 Part("mixed-large", 2.0, 3 * _BURN, 0.2),
             ],
         ),
+        Workload(
+            "complementary",
+            "complementary kinds: 1.8 core-seconds; 20 s of waiting",
+            [Part("complementary-cpu", 0.0, _BURN, 0.5), Part("complementary-io", 20.0, 50_000, 0.5)],
+        ),
     )
 }

@@ -16,12 +16,16 @@ from concerto.simulation.scheduling.setup import Setup
 
 SCENARIOS = tuple(name for name in scenario.built_in_names() if name.startswith("kinds-"))
 OURS = ("concerto", "concerto-known", "concerto-without-kinds")
-ABLATION_SCENARIOS = ("mixed", *(f"kinds-{n}" for n in ("functions", "memory", "heavy-after-light", "uneven", "tiny")))
+ABLATION_SCENARIOS = (
+    "mixed",
+    *(f"kinds-{n}" for n in ("functions", "memory", "heavy-after-light", "uneven", "tiny", "complementary")),
+)
 ABLATIONS = {
     "as it is": "",
     "every pod is one unit": "-without-kinds",
     "nodes share nothing, and never saw the kind": "-without-federation",
     "work is given without a pace": "-without-pace",
+    "small pods wait for the work of larger ones": "-without-small-pods",
     "stalls count as time in which the place is held": "-without-stall-correction",
     "the last pods wait for ends as others do": "-without-last-pods",
     "pods of one second keep their order": "-without-larger-first",
