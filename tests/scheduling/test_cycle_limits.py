@@ -9,6 +9,7 @@ import pytest
 
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.score_arguments import ScoreSettings
+from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.explanation import explain
 from concerto.scheduling.framework import FilterDefaults
@@ -16,6 +17,7 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.pod_counts import MAX_PARTS, PodSelection
 from support.daemon_sets import daemon_affinity
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
@@ -261,3 +263,42 @@ def test_a_daemon_set_s_pod_needs_no_measured_capacity_and_one_that_says_it_is_o
     result = cycle(cluster, heads)
     assert [(d.pod.name, d.assignment.node) for d in result.decisions] == [("log-agent", "full")]
     assert cluster.measured.available[0] == 0.0, "it takes nothing"
+
+
+def absent(count):
+    """Requirements that every pod meets, and that are compared with every pod therefore."""
+    return [{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def crowded():
+    """5,000 pods in 50 namespaces, on 100 nodes with room."""
+    cluster = cluster_state([node(f"n{i}") for i in range(100)], (), [capacity(f"n{i}", 110.0) for i in range(100)])
+    for i in range(5000):
+        cluster.set_pod(pod(f"b{i}", namespace=f"ns{i % 50}", nodeName=f"n{i % 100}", labels={"app": str(i)}), NOW)
+    return cluster
+
+
+@pytest.mark.parametrize("count", [1000, 20_000])
+def test_a_selector_without_end_over_all_namespaces_is_refused_before_it_is_compared(crowded, count):
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "namespaceSelector": {},
+        "labelSelector": {"matchExpressions": absent(count)},
+    }
+    refuses = {"podAntiAffinity": {REQUIRED: [term]}}
+    heads = [pod("hostile", affinity=refuses), pod("good")]
+    (failure,) = (result := cycle(crowded, heads)).unschedulable
+    assert [d.pod.name for d in result.decisions] == ["good"]
+    assert failure.pod.name == "hostile"
+    assert "fault of Concerto" not in failure.diagnosis.message
+    assert not crowded.pod_counts
+    crowded.forget("uid-good")
+
+
+def test_what_each_pod_that_comes_is_compared_with_is_bounded(crowded):
+    counts = crowded.pod_counts
+    for i in range(40):
+        counts.by_row(PodSelection(((("ns1",), LabelSelector.from_raw({"matchExpressions": absent(1000 + i)})),)))
+    assert sum(selection.parts for selection in counts._counts) == counts._parts <= MAX_PARTS
+    assert len(counts._counts) >= 8

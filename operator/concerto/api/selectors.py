@@ -71,6 +71,11 @@ class LabelSelector:
 
     requirements: tuple[Requirement, ...] | None
 
+    @property
+    def parts(self) -> int:
+        """What a comparison with labels costs: requirements, and the values of each, which are compared in turn."""
+        return 1 + sum(1 + len(requirement.values) for requirement in self.requirements or ())
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels is selected."""
         return self.requirements is not None and _matches(self.requirements, labels)

@@ -17,6 +17,7 @@ from concerto.scheduling.nominated_room import Prepared, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints
+from concerto.scheduling.state.pod_counts import TooManyComparisons
 from concerto.scheduling.state.what_if import RowWhatIf
 
 UNSCHEDULABLE = "Unschedulable"
@@ -75,6 +76,8 @@ def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     """The diagnosis of a pod over which a plugin failed: no news of a node mends that, but a changed one may."""
     nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
     text = f"Concerto failed to look for a node ({type(error).__name__}). This is a fault of Concerto: see its log."
+    if isinstance(error, TooManyComparisons):
+        text = f"0/{nodes} nodes are available: {error}."
     return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text)
 
 

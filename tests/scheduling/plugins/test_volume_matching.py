@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from concerto.api.volumes import ClaimKey, VolumeBindings
-from concerto.scheduling.plugins.volume_binding.claims import sort_claims
+from concerto.scheduling.plugins.volume_binding.claims import TOO_MANY_COMPARISONS, sort_claims
 from concerto.scheduling.plugins.volume_binding.matching import (
     NO_SPACE,
     NO_VOLUME,
@@ -274,3 +274,22 @@ def test_a_claim_that_is_made_for_a_pod_and_named_by_it_gets_one_volume():
     cluster = cluster_with(storage_class(), claim("web-own", owner="uid-web"), volume("v1"), volume("v2"))
     found = sort_claims(cluster.volumes, pod("web", **mounts("web-own", ephemeral=["own"])))
     assert [each.key.name for each in found.waiting] == ["web-own"]
+
+
+def test_claims_that_take_too_long_to_compare_with_the_volumes_are_refused():
+    volumes = [volume(f"d{i}") for i in range(60)]
+    expressions = [{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(9000)]
+    cluster = cluster_with(
+        storage_class(), FAST, *volumes, claim("hostile", selector={"matchExpressions": expressions}),
+        claim("made", storageClassName="fast", selector={"matchExpressions": expressions}), claim("data"),
+    )  # fmt: skip
+    for name, refusal in (("hostile", TOO_MANY_COMPARISONS), ("made", ""), ("data", "")):
+        assert sort_claims(cluster.volumes, pod("web", **mounts(name))).refusal == refusal
+
+
+def test_very_many_claims_of_a_class_with_very_many_volumes_are_refused():
+    cluster = cluster_with(storage_class(), *(volume(f"d{i}") for i in range(1000)))
+    store(cluster, *(claim(f"c{i}") for i in range(1000)))
+    for count, refusal in ((1000, TOO_MANY_COMPARISONS), (100, "")):
+        asked = pod("web", **mounts(*(f"c{i}" for i in range(count))))
+        assert sort_claims(cluster.volumes, asked).refusal == refusal

@@ -71,3 +71,15 @@ def test_a_namespace_of_ever_so_many_services_costs_a_pod_no_more_than_some_of_t
     requirements = selectors.of(view(app="a", **own)).requirements
     assert len(requirements) == 1 + MAX_SERVICES
     assert selectors.of(view(app="b", **own)) == NO_SELECTOR
+
+
+def test_the_selector_of_a_workload_without_end_is_left_out():
+    selectors = WorkloadSelectors()
+    expressions = [{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(9000)]
+    asked = replace(view(app="a"), owner=("ReplicaSet", "w"))
+    selectors.set_workload("default", "ReplicaSet", "w", LabelSelector.from_raw({"matchExpressions": expressions}))
+    assert selectors.of(asked) == NO_SELECTOR
+    selectors.set_workload("default", "ReplicaSet", "w", selector(app="a"))
+    assert selectors.of(asked) == selector(app="a")
+    selectors.set_workload("default", "ReplicaSet", "w", LabelSelector.from_raw({"matchExpressions": expressions}))
+    assert selectors.of(asked) == NO_SELECTOR

@@ -28,6 +28,7 @@ from concerto.scheduling.gangs.recovery import note_unfinished
 from concerto.scheduling.reasons import UNSCHEDULABLE, Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.pod_counts import TooManyComparisons
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +149,8 @@ class Scheduler:
                 parts.reporter.note(alike, failure.diagnosis)
             if failure.error is None and failure.diagnosis.gang is None and not _is_of_gang(failure.pod, result):
                 self.on_unschedulable(failure.pod, failure.diagnosis)
+            elif isinstance(failure.error, TooManyComparisons):
+                continue  # its event says so
             elif failure.error is not None and (where := repr(failure.error)) not in self._logged:
                 self._logged = {*self._logged, where} if len(self._logged) < _MAX_LOGGED else {where}
                 logger.error("%s: no node was looked for", failure.pod.key, exc_info=failure.error)

@@ -71,7 +71,7 @@ class _Budgets:
                 del self._by_label[label]
         if budget is not None:
             self._by_name[name] = budget
-            self._by_label.setdefault(_required_label(budget.selector), {})[name] = _parts(budget.selector)
+            self._by_label.setdefault(_required_label(budget.selector), {})[name] = budget.selector.parts
 
     def of(self, pods: Sequence[PodView]) -> list[DisruptionBudget]:
         """The budgets that may select one of these pods, by name, or one that stands for all of them."""
@@ -93,8 +93,3 @@ def _required_label(selector: LabelSelector) -> _Label | None:
     """A label that each pod has that it selects; None if no single one is required."""
     required = [(r.key, r.values[0]) for r in selector.requirements or () if r.operator == "In" and len(r.values) == 1]
     return min(required, default=None)
-
-
-def _parts(selector: LabelSelector) -> int:
-    """What comparing it with a pod's labels costs: requirements, and values that are compared in turn."""
-    return 1 + sum(1 + len(requirement.values) for requirement in selector.requirements or ())

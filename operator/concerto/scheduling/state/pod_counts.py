@@ -18,6 +18,14 @@ from concerto.scheduling.state.pod_index import PodIndex
 
 MAX_COUNTS = 256
 """Questions whose counts are kept; the one that was not asked for longest goes first."""
+MAX_PARTS = 10_000
+"""Requirements and values of the selections that are kept, which each pod that comes or goes is compared with: 2 ms."""
+MAX_COMPARISONS = 2_000_000
+"""Pods times requirements and values that are compared for one count: 0.3 s."""
+
+
+class TooManyComparisons(Exception):
+    """A pod's selectors would be compared for too long with the pods that are there; the message says with how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,11 @@ class PodSelection:
 
     terms: tuple[tuple[tuple[str, ...] | None, LabelSelector], ...]
     terminating: bool = True
+
+    @property
+    def parts(self) -> int:
+        """What a comparison with one pod costs."""
+        return sum(selector.parts for _, selector in self.terms)
 
     def matches(self, pod: PodView) -> bool:
         """Whether the pod is counted."""
@@ -46,6 +59,7 @@ class PodSelection:
 class _Count:
     column: Ints
     version: int
+    parts: int
 
 
 class PodCounts(PodIndex):
@@ -56,6 +70,7 @@ class PodCounts(PodIndex):
         self._changes = 0
         self._pods: dict[str, dict[str, tuple[PodView, int]]] = {}  # by namespace and UID
         self._counts: OrderedDict[PodSelection, _Count] = OrderedDict()
+        self._parts = 0  # of all of them
 
     def __bool__(self) -> bool:
         """Whether anybody has asked, so that a placement may change an answer."""
@@ -66,7 +81,11 @@ class PodCounts(PodIndex):
         return (pod for pod, _ in reversed(self._pods.get(namespace, {}).values()))
 
     def by_row(self, selection: PodSelection) -> Ints:
-        """How many such pods are on each row."""
+        """How many such pods are on each row.
+
+        Raises:
+            TooManyComparisons: that would take too long.
+        """
         return self._count(selection).column
 
     def version(self, selection: PodSelection) -> int:
@@ -110,12 +129,20 @@ class PodCounts(PodIndex):
         if count is not None:
             self._counts.move_to_end(selection)
             return count
-        if len(self._counts) >= MAX_COUNTS:
-            self._counts.popitem(last=False)
-        self._changes += 1  # a count that was dropped and is made again has another version
-        count = self._counts[selection] = _Count(np.zeros(self._width, dtype=np.int64), self._changes)
         namespaces = selection.terms[0][0] if selection.terms else None
-        for namespace in self._pods if namespaces is None else namespaces:
+        parts, compared = selection.parts, self._pods if namespaces is None else namespaces
+        pods = sum(len(self._pods.get(namespace, ())) for namespace in compared)
+        if parts > MAX_PARTS or parts * pods > MAX_COMPARISONS:
+            raise TooManyComparisons(
+                f"selectors of the pod have {parts} requirements and values, to be compared with {pods} pods: "
+                "use fewer, or select fewer namespaces"
+            )
+        while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + parts > MAX_PARTS):
+            self._parts -= self._counts.popitem(last=False)[1].parts
+        self._parts += parts
+        self._changes += 1  # a count that was dropped and is made again has another version
+        count = self._counts[selection] = _Count(np.zeros(self._width, dtype=np.int64), self._changes, parts)
+        for namespace in compared:
             for pod, row in self._pods.get(namespace, {}).values():
                 if selection.matches(pod):
                     count.column[row] += 1

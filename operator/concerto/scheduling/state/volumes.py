@@ -84,6 +84,10 @@ class VolumeIndex(PodIndex):
         """The node that a claim's volume is being made for, or reserved for; None before a node is selected."""
         return self.reservations.node(claim.key) if claim.selected_node is None else claim.selected_node
 
+    def count_of_class(self, name: str) -> int:
+        """How many volumes the class has."""
+        return len(self._by_class.get(name, ()))
+
     def of_class(self, name: str) -> Sequence[PersistentVolume]:
         """The volumes of a class, smallest first."""
         if name not in self._by_class:

@@ -19,7 +19,8 @@ MAX_SERVICES = 128
 """Different selectors of Services that are compared with a pod's labels. In a namespace with more of them that have the
 same label in common, the selectors of the others are left out: they are a preference, and a pod costs what it costs."""
 NO_SELECTOR = LabelSelector(None)
-
+MAX_WORKLOAD_PARTS = 1000
+"""Requirements and values of a workload's selector. One with more is left out, as it is a preference."""
 
 _Labels = frozenset[tuple[str, str]]
 
@@ -71,6 +72,8 @@ class WorkloadSelectors:
 
     def set_workload(self, namespace: str, kind: str, name: str, selector: LabelSelector | None) -> None:
         """A ReplicationController, ReplicaSet or StatefulSet has this selector, or is gone (None)."""
+        if selector is not None and selector.parts > MAX_WORKLOAD_PARTS:
+            selector = None
         key = (namespace, kind, name)
         if self._workloads.get(key) == selector:
             return

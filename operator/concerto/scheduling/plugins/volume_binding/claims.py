@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from concerto.api.pod import PodView
 from concerto.api.volumes import ClaimKey, PersistentVolumeClaim
 from concerto.scheduling.state.volumes import VolumeIndex
+
+MAX_COMPARISONS = 500_000
+"""Volumes times requirements and values of selectors that are compared for the claims of one pod: 0.3 s."""
+TOO_MANY_COMPARISONS = (
+    "unbound PersistentVolumeClaims of the pod, requirements of their selectors and volumes of their classes are too "
+    "many to compare"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,19 @@ def sort_claims(volumes: VolumeIndex, pod: PodView) -> SortedClaims:
             immediate = True
     if immediate:
         return SortedClaims(refusal="pod has unbound immediate PersistentVolumeClaims")
+    if _takes_too_long(volumes, waiting.values()):
+        return SortedClaims(refusal=TOO_MANY_COMPARISONS)
     return SortedClaims(tuple(bound.values()), tuple(waiting.values()))
+
+
+def _takes_too_long(volumes: VolumeIndex, claims: Iterable[PersistentVolumeClaim]) -> bool:
+    comparisons = 0
+    for claim in claims:
+        if count := volumes.count_of_class(claim.storage_class):
+            comparisons += count * (1 if claim.selector is None else claim.selector.parts)
+            if comparisons > MAX_COMPARISONS:
+                return True
+    return False
 
 
 def _missing(name: str, ephemeral: bool) -> str:
