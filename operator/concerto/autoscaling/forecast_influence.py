@@ -16,6 +16,7 @@ from concerto.autoscaling.forecast_settings import ForecastSettings
 from concerto.autoscaling.forecasters import Floats, Seasons
 from concerto.autoscaling.history import Ring, as_matrix
 from concerto.autoscaling.margins import Past
+from concerto.autoscaling.recurring_rise import recurring_peak, with_recurring_rise
 from concerto.autoscaling.replicas import MAX_REPLICAS
 from concerto.autoscaling.settings import Bounds, Release, Tolerances
 
@@ -201,19 +202,24 @@ def _together(
     series = np.vstack([s.fine.until(s.observed_at, width) for s in subjects])
     ahead = np.array([now - s.observed_at + s.horizon_seconds for s in subjects])
     past = as_matrix([s.coarse for s in subjects], now, first.coarse.length)
+    seasons = _seasons(subjects, past, now) if "Seasonal" in first.models else []
+    highest = np.array([max(s.coarse.highest(), s.min_demand) for s in subjects])
     found = forecast(
         series,
         ahead,
         replace(settings, step_seconds=step, shortage_seconds=first.shortage_seconds),
         models=first.models,
-        earlier=Earlier(
-            highest=np.array([max(s.coarse.highest(), s.min_demand) for s in subjects]),
-            seasons=[*_seasons(subjects, past, now), *_weeks(subjects, now)] if "Seasonal" in first.models else (),
-            past=Past(past, first.coarse.step),
-        ),
+        earlier=Earlier(highest=highest, seasons=seasons, past=Past(past, first.coarse.step)),
         # Who is far behind has expired, and must not turn the others' clock back
         now=max(s.observed_at for s in subjects),
     )
+    if seasons:
+        horizons = np.array([s.horizon_seconds for s in subjects])
+        times = (now, now - step)
+        # By half hours, weeks show which days are alike, and hardly how a load rises: they are no candidate
+        known = [*seasons, *_weeks(subjects, now)]
+        peaks = [recurring_peak(at, horizons, known, settings.recurring_rise) for at in times]
+        found = with_recurring_rise(found, *(np.minimum(p, settings.plausible * highest + 1.0) for p in peaks))
     return [_result(s, found, row, now, stale_seconds) for row, s in enumerate(subjects)]
 
 

@@ -35,6 +35,7 @@ class ForecastSettings:
         onset_errors: ... and standard errors that are taken off what they promise.
         turn_windows: samples of the lines that show that a rise is over ...
         turn_errors: ... and standard errors by which they have to fall.
+        recurring_rise: share of the load by which every season must have risen for a recurring rise.
         plausible: no forecast is above so many times the highest known demand, and one replica.
     """
 
@@ -62,4 +63,5 @@ class ForecastSettings:
     onset_errors: float = 1.0
     turn_windows: tuple[int, ...] = (4, 6, 8)
     turn_errors: float = 1.5
+    recurring_rise: float = 0.25
     plausible: float = 2.0

@@ -16,8 +16,9 @@ from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 _MAX_TEXT = 4096
 """Letters that the CRD has room for in `historyOf` and `selector`."""
 _FORECASTING = {
-    "ForecastActive": "The model did better over the history than the assumption that nothing changes. The comparison "
-    "weighs a missing replica more than a surplus one (spec.prediction.shortage).",
+    "ForecastActive": "The model did better over the history than the assumption that nothing changes, or all earlier "
+    "seasons rose at this time. The comparison weighs a missing replica more than a surplus one "
+    "(spec.prediction.shortage).",
     "WarmingUp": "There are too few samples yet. Until there are more, only current metrics decide.",
     "NotBetterThanNoChange": "No model did better over the history than the assumption that nothing changes, so only "
     "current metrics decide.",
