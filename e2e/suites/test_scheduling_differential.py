@@ -18,10 +18,12 @@ import pytest
 from concerto.kube import ClusterConfig, Session
 from concerto.kube.errors import Invalid
 from e2e.testbed.clusters import LocalControlPlane
-from e2e.testbed.placement import live, live_preemption, ours
+from e2e.testbed.placement import live, live_gangs, live_preemption, ours
 from e2e.testbed.placement.answer import Answer
 from e2e.testbed.placement.evictions import Eviction, Evictions
+from e2e.testbed.placement.gang_comparison import GangComparison
 from e2e.testbed.placement.live import KubeScheduler, LiveScenario
+from e2e.testbed.placement.live_gangs import KubeGangs
 from e2e.testbed.placement.live_preemption import LivePreemption
 from e2e.testbed.placement.preemption_scenarios import preemption_scenario
 from e2e.testbed.placement.random_objects import Object
@@ -35,6 +37,11 @@ FIRST = int(os.environ.get("SCHEDULER_FIRST_SCENARIO", "0"))
 EVICTION_SCENARIOS = int(os.environ.get("PREEMPTION_SCENARIOS", "30"))
 FIRST_EVICTION = int(os.environ.get("PREEMPTION_FIRST_SCENARIO", "0"))
 """The same for the scenarios of preemption."""
+GANG_SCENARIOS = int(os.environ.get("GANG_SCENARIOS", "12"))
+FIRST_GANG = int(os.environ.get("GANG_FIRST_SCENARIO", "0"))
+"""The same for the scenarios of gangs."""
+SEARCHES = os.environ.get("GANG_SEARCH") == "1"
+"""Whether to try all placements of the gangs that neither scheduler places."""
 ATTEMPTS = 4
 """kube-scheduler sees nodes, pods and volumes through watches of their own: it may be asked before it has seen all."""
 
@@ -42,12 +49,14 @@ ATTEMPTS = 4
 @pytest.fixture(scope="module")
 def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
     """A control plane with kube-scheduler, and without controllers that touch nodes and pods."""
+    binaries = require_binaries(say)
+    gangs = live_gangs.FEATURE_FLAGS if binaries.kubernetes >= (1, 37) else ()
     plane = LocalControlPlane(
-        require_binaries(say),
+        binaries,
         scheduler=True,
         apiserver_flags=live.APISERVER_FLAGS,
         controller_manager_flags=live.CONTROLLER_MANAGER_FLAGS,
-        scheduler_flags=live_preemption.SCHEDULER_FLAGS,
+        scheduler_flags=[*live_preemption.SCHEDULER_FLAGS, *gangs],
     )
     with plane as started:
         asyncio.run(_prepare(started))
@@ -235,6 +244,25 @@ async def test_the_same_pods_are_evicted_or_less_important_ones(plane: LocalCont
     )
     assert not differences, "\n".join(differences)
     assert comparison.counts["victims"]
+
+
+@pytest.mark.timeout(3600)
+async def test_the_same_gangs_are_placed(plane: LocalControlPlane, say: Callable[[str], None]):
+    if not plane.serves_pod_groups:
+        pytest.skip("this release has no PodGroups: they came with Kubernetes 1.37 (scheduling.k8s.io/v1beta1)")
+    async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
+        kube = KubeGangs(session)
+        comparison = GangComparison(session, kube, SEARCHES)
+        async with kube.following():
+            for number in range(FIRST_GANG, FIRST_GANG + GANG_SCENARIOS):
+                await comparison.scenario(number)
+    counts, differences = _in_words(comparison.counts), comparison.differences
+    missed = f"; {len(comparison.missed)} that neither places fit" if SEARCHES else ""
+    say(
+        f"gangs, beside kube-scheduler's: {GANG_SCENARIOS} scenarios, {len(differences)} differences ({counts}{missed})"
+    )
+    assert not differences, "\n".join(differences)
+    assert comparison.counts["placed by both"] and comparison.counts["placed by neither"]
 
 
 def _in_words(counts: Counter[str]) -> str:

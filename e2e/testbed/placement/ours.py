@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from concerto.api.node import NodeView, trim_node
 from concerto.api.pod import PodView
 from concerto.api.pod_trimming import trim_pod
 from concerto.api.poddisruptionbudget import DisruptionBudget, trim_budget
+from concerto.api.podgroup import PodGroup, trim_pod_group
 from concerto.api.schedulingprofile import ProfileSettings
 from concerto.api.volume_trimming import trim_claim, trim_csi_node, trim_storage_class, trim_volume
 from concerto.api.volumes import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -36,6 +37,20 @@ def ask(world: World, raw: Mapping[str, Any]) -> tuple[Answer, set[str]]:
     feasible = {cluster.names[row] for row in rows}
     result = schedule(cluster, [pod], {NAME: PROFILE}, now=_NOW, generator=np.random.default_rng(0))
     return _answer(cluster, pod, result), feasible
+
+
+def ask_gang(world: World, group: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Where one cycle places pods of a gang: names of pods and nodes, in the order in which it decides."""
+    cluster = cluster_of(world)
+    cluster.pod_groups.set_group(PodGroup.from_raw(trim_pod_group(group)))
+    views = [PodView.from_raw(trim_pod(pod)) for pod in pods]
+    for view in views:
+        cluster.set_pod(view, _NOW)
+    result = schedule(cluster, views, {NAME: PROFILE}, now=_NOW, generator=np.random.default_rng(0))
+    for failure in result.unschedulable:
+        if failure.error is not None:
+            raise failure.error
+    return [(decision.pod.name, decision.assignment.node) for decision in result.decisions]
 
 
 def _answer(cluster: ClusterState, pod: PodView, result: CycleResult) -> Answer:

@@ -21,7 +21,7 @@ from concerto.scheduling.cycle_result import (
 )
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
-from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit
+from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit, orders
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.room_to_come import RoomToCome
 from concerto.scheduling.gangs.trial import Trial
@@ -109,6 +109,9 @@ def schedule(
         failure.always_considered and failure.diagnosis.gang is None for failure in cycle.result.unschedulable
     )
     return cycle.result
+
+
+ALL_ROWS = slice(None)
 
 
 class Cycle:
@@ -223,7 +226,6 @@ class Cycle:
                 self._look_again_when_paced(request)
         except Exception as error:
             self._cluster.forget(pod.uid)
-            self._evaluations.pop(alike, None)  # it may count the pod as placed
             self._failed[alike] = Failure(alike, diagnose_error(self._cluster, error), error=error)
             self._used.add(alike)
         return self._failed[alike]
@@ -260,13 +262,7 @@ class Cycle:
             self.result.held_until = self._held_room.until
             self._report_gang(gang, diagnosis, always_considered=True)
             return True
-        # The cycle goes on as if it had not looked at the gang
-        trial.take_back()
-        del self.result.decisions[decisions:]
-        del self._placements[placements:]
-        for key in self._used:
-            self._evaluations.pop(key, None)
-            self._failed.pop(key, None)
+        self._undo(trial, placements, decisions)
         if not in_time and not is_first:
             return False
         if not in_time and not gang.begun:
@@ -280,17 +276,37 @@ class Cycle:
     def try_all(
         self, gang: Gang, profile: Profile, trial: Trial, times: float
     ) -> tuple[list[tuple[PodView, Failure]], bool]:
-        """Place pods of a gang until too many found no node; returns those, and whether the time was enough."""
-        failures: list[tuple[PodView, Failure]] = []
-        for looked_at, pod in enumerate(gang.members):
-            if looked_at and self.is_out_of_time(times):
-                return failures, False
-            failure = self._look_at_one(pod, profile, trial)
-            if failure is not None:
-                failures.append((pod, failure))
-            if len(failures) > gang.spare:
-                break
-        return failures, True
+        """Place pods of a gang until too many found no node; returns those, and whether the time was enough.
+
+        All orders of its pods are tried, as long as there is time. What is returned is about the first of them unless
+        another one is better.
+        """
+        placements, decisions = len(self._placements), len(self.result.decisions)
+        first: list[tuple[PodView, Failure]] | None = None
+        for members in orders(gang):
+            if first is not None:
+                self._undo(trial, placements, decisions)
+            failures: list[tuple[PodView, Failure]] = []
+            for looked_at, pod in enumerate(members):
+                if (looked_at or first is not None) and self.is_out_of_time(times):
+                    return (failures, False) if first is None else (first, True)
+                if (failure := self._look_at_one(pod, profile, trial)) is not None:
+                    failures.append((pod, failure))
+                if len(failures) > gang.spare:
+                    break
+            if len(failures) <= gang.spare:
+                return failures, True
+            first = failures if first is None else first
+        return first or [], True
+
+    def _undo(self, trial: Trial, placements: int, decisions: int) -> None:
+        """Go on as if the cycle had not looked at the gang since there were so many placements and decisions."""
+        trial.take_back()
+        del self.result.decisions[decisions:]
+        del self._placements[placements:]
+        for key in self._used:
+            self._evaluations.pop(key, None)
+            self._failed.pop(key, None)
 
     def _hold_room_to_come(self, gang: Gang, profile: Profile, trial: Trial) -> None:
         """Hold room for the pods that have found none, too: it comes free in pieces that are too small for them."""
@@ -354,7 +370,7 @@ class Cycle:
 
     def _look_again_when_paced(self, request: Request) -> None:
         if request.cost is not None:
-            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, slice(None), self._now)
+            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
             self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
 
     def _report(self, pod: PodView, failure: Failure, profile: Profile) -> None:

@@ -172,6 +172,32 @@ def test_a_gang_of_several_templates():
     assert placed(decide(cluster, pods)) == {}
 
 
+CPUS_IN_OTHER_ORDERS = {
+    "the oldest first, as kube-scheduler does": (3, {"a": 4, "b": 3}, [2, 3, 2]),
+    "the smallest first, where not all have to be placed": (2, {"a": 2}, [2, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("sentence", CPUS_IN_OTHER_ORDERS)
+def test_where_the_largest_pods_first_find_no_nodes_other_orders_are_tried(sentence):
+    """By order: ``minCount``, CPUs of nodes, and CPUs of pods from the oldest to the youngest."""
+    needed, sizes, wanted = CPUS_IN_OTHER_ORDERS[sentence]
+    cluster = cluster_state([node(name, allocatable={"cpu": cpus * 1000}) for name, cpus in sizes.items()])
+    pods = [member(f"g-{i}", requests={"cpu": str(cpus)}, created=NOW - 10 + i) for i, cpus in enumerate(wanted)]
+    result = decide(cluster, seen(cluster, group("g", needed), *pods))
+    assert len(placed(result)) == needed
+    used = {name: sum(wanted[int(p[2:])] for p, where in placed(result).items() if where == name) for name in sizes}
+    assert all(used[name] <= cpus for name, cpus in sizes.items())
+
+
+def test_a_gang_that_fits_in_no_order_leaves_nothing_behind_and_is_reported_for_its_largest_pods():
+    cluster = nodes("a")
+    pods = seen(cluster, group("g", 3), *(member(f"g-{i}", requests={"cpu": str(3 - i)}) for i in range(3)))
+    result = decide(cluster, [*pods, pod("small", requests={"cpu": "4"})])
+    assert placed(result) == {"small": "a"}
+    assert reported(result)["g-0"].endswith("PodGroup g needs 3 more pods at once, and only 1 found nodes.")
+
+
 def test_constraints_between_the_pods_of_a_gang_hold_and_leave_no_trace():
     cluster = nodes("a", "b")
     pods = seen(cluster, group("g", 3), *members(3, labels={"app": "x"}, affinity=APART))

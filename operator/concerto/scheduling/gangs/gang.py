@@ -7,7 +7,7 @@ count towards ``minCount``, so that pods that come later are placed one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +98,20 @@ def gang_of(cluster: ClusterState, pod: PodView) -> Gang | NotReady | None:
         return NotReady(key, waiting, text, WAITING)
     waiting = tuple(sorted(waiting, key=_place))
     return Gang(key, waiting[:MAX_PODS], needed, group.min_count, others=waiting[MAX_PODS:])
+
+
+def orders(gang: Gang) -> Iterator[tuple[PodView, ...]]:
+    """Orders in which nodes may be looked for: where pods differ, those that fit in one order may not in another.
+
+    The largest pods come first, then the oldest, as in kube-scheduler (``PodGroupMemberPodsOrderingFunc``), then, where
+    not all have to find nodes, the smallest.
+    """
+    yield gang.members
+    if len({_place(pod)[:2] for pod in gang.members}) == 1:
+        return
+    yield tuple(sorted(gang.members, key=lambda pod: (pod.created, pod.name)))
+    if gang.spare:
+        yield gang.members[::-1]
 
 
 def being_bound(key: GroupKey, members: tuple[PodView, ...]) -> NotReady:
