@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concerto.kube import ClusterConfig, NotFound, Session
+from concerto.kube import ClusterConfig, NotFound, OutcomeUnknown, Session
 from concerto.kube.resources import PODS, REPLICA_SETS
 from e2e.bench import scale_pods
 from e2e.bench.bound import BoundTimes, bound_times
@@ -69,7 +69,7 @@ class Size:
     @classmethod
     def of(cls, nodes: int, pods: int) -> Size:
         """The rest in proportion: at 5,000 nodes and 150,000 pods, 10,000 are placed and 100,000 come and go."""
-        return cls(nodes, pods, 2 * nodes, min(10_000, pods), 100.0, 3000, 2 * pods // 3, 60.0)
+        return cls(nodes, pods, 2 * nodes, min(10_000, pods), 100.0, min(3000, 10 * nodes), 2 * pods // 3, 60.0)
 
 
 @dataclass
@@ -307,8 +307,9 @@ async def _arrive(run: Run) -> None:
     bodies = [scale_pods.job_pod("arrivals", number) for number in range(size.arrivals)]
 
     async def create(body: dict[str, Any]) -> None:
-        await run.session.create(path, body, timeout_seconds=60)
-        created[body["metadata"]["name"]] = time.monotonic()
+        with contextlib.suppress(OutcomeUnknown):  # it is not measured
+            await run.session.create(path, body, timeout_seconds=60)
+            created[body["metadata"]["name"]] = time.monotonic()
 
     async with bound_times(run.session, "arrivals") as bound:
         began, tasks = time.monotonic(), []
@@ -360,7 +361,8 @@ async def _churn(run: Run) -> None:
         nonlocal gone
         made = scale_pods.job_pod("churn", number)
         name = made["metadata"]["name"]
-        await run.session.create(path, made, timeout_seconds=60)
+        with contextlib.suppress(OutcomeUnknown):  # if it is there, it will be bound
+            await run.session.create(path, made, timeout_seconds=60)
         await bound.wait_one(name, 300)
         with contextlib.suppress(NotFound):  # deleted by an attempt whose answer was lost
             await run.session.request("DELETE", PODS.path("churn", name), body=body, timeout_seconds=60)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from concerto.api.timestamps import format_timestamp
-from concerto.kube import ClusterConfig, NotFound, Session
+from concerto.kube import ClusterConfig, Conflict, NotFound, OutcomeUnknown, Session
 from concerto.kube.resources import PODS, REPLICA_SETS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
 
@@ -141,7 +142,10 @@ async def _run(arguments: argparse.Namespace) -> None:
 
         async def create(number: int) -> None:
             body = existing_pod(number, arguments.nodes, owners)
-            await session.create(PODS.path(body["metadata"]["namespace"]), body, timeout_seconds=60)
+            for _ in range(3):  # a server that has so much to do may not answer in time
+                with contextlib.suppress(OutcomeUnknown, Conflict):
+                    await session.create(PODS.path(body["metadata"]["namespace"]), body, timeout_seconds=60)
+                    break
             if next(done) % 1000 == 0:
                 print(".", flush=True)
 
