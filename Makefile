@@ -16,7 +16,7 @@ OVERLAY ?= manifests/overlays/default
 PROCS ?= 2
 PYTEST = $(PY) -m pytest -m "not bench" -n $(PROCS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs scale
+.PHONY: help setup chaos compare compare-autoscaling compare-server conformance demo demo-down test e2e e2e-argocd e2e-cluster e2e-guest bench evaluate lint image image-packages sbom rights uninstall lock volumes gangs scale reproducible pin-base
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
@@ -94,6 +94,12 @@ lint: .venv/.installed ## ruff, mypy --strict, import-linter
 
 image: .venv/.installed image-packages ## build the images of operator and agent (by a Docker engine, or else by buildah on Debian packages: 30 s)
 	@$(PY) -m e2e.image
+
+reproducible: .venv/.installed image-packages ## build the images twice, and compare the digests (2 min)
+	@$(PY) -m e2e.image.reproducible
+
+pin-base: .venv/.installed ## pin the base image of the Dockerfile to the digest that its registry has now
+	@$(PY) -m e2e.image.pin
 
 sbom: .venv/.installed ## write the bills of materials of both images (CycloneDX): the libraries that requirements.lock pins, with their hashes
 	@$(PY) -m e2e.image.sbom

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.image import tree, wheels
+from e2e.image import pin, tree, wheels
 from e2e.image.wheels import REPOSITORY
 
 OUTPUT = REPOSITORY / "build" / "image"
@@ -154,6 +154,8 @@ def examine(archive: Path) -> Images:
 @contextlib.contextmanager
 def _by_engine(say: Say) -> Iterator[list[Path]]:
     base = [f"--build-arg=BASE={os.environ['IMAGE_BASE']}"] if os.environ.get("IMAGE_BASE") else []
+    if not base and pin.base(pin.DOCKERFILE.read_text())[1] is None:
+        say("image: the Dockerfile names its base without a digest: make pin-base")
     names = []
     for target in TARGETS:
         names.append(f"concerto-{target}:{VERSION}")

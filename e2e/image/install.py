@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import compileall
+import os
 import py_compile
 import re
 import shutil
@@ -65,6 +66,9 @@ def main() -> None:
     # Not by time, which copying may change
     if not compileall.compile_dir(target, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH):
         sys.exit(f"{target}: not everything could be compiled")
+    # The time of a build is in no layer
+    for path in [target, *target.rglob("*")]:
+        os.utime(path, (0, 0), follow_symlinks=False)
 
 
 if __name__ == "__main__":

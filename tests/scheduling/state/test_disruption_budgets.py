@@ -37,12 +37,12 @@ def test_budgets_that_can_not_select_a_pod_are_not_compared_with_it():
 
 
 HOSTILE_BUDGETS = {
-    "ever so many": [selecting(f"b{i}", matchLabels={"app": "a"}) for i in range(2500)],
+    "ever so many": [selecting(f"b{i}", matchLabels={"app": "a"}) for i in range(3500)],
     "one with ever so many expressions": [
         selecting("b", matchExpressions=[{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(9000)])
     ],
     "one with ever so many values": [
-        selecting("b", matchExpressions=[{"key": "app", "operator": "NotIn", "values": [str(i) for i in range(9000)]}])
+        selecting("b", matchExpressions=[{"key": "app", "operator": "NotIn", "values": [str(i) for i in range(60_000)]}])
     ],
 }
 
