@@ -5,6 +5,7 @@ The libraries are imported then: an agent that serves nothing is some MiB smalle
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from concerto.kube import Session
     from concerto.serving.http_server import HttpServer
     from concerto_agent.pin_counts import PinCounts
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -169,7 +172,6 @@ async def serve(
 
     Raises:
         OSError: an address can't be bound.
-        CertificateError: no certificate could be made.
     """
     if not (binds.http or binds.secure_metrics):
         return []
@@ -204,11 +206,14 @@ async def serve(
     if binds.secure_metrics:
         from concerto.kube.access_review import READ_METRICS, AccessReviewer
         from concerto.serving.authorized import authorized
-        from concerto.serving.certificate import make_certificate
+        from concerto.serving.certificate import CertificateError, make_certificate
 
         reviewer = AccessReviewer(session, READ_METRICS)
         route = web.get("/metrics", authorized(metrics, reviewer.judge))
-        servers.append(HttpServer(binds.secure_metrics, [route], tls=make_certificate().context))
+        try:
+            servers.append(HttpServer(binds.secure_metrics, [route], tls=make_certificate().context))
+        except CertificateError as error:  # the node is measured all the same
+            log.error("/metrics is not served: %s", error)
     for server in servers:
         await server.start()
     return servers

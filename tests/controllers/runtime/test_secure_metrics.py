@@ -13,6 +13,7 @@ from aiohttp import web
 from concerto.controllers.runtime.health import Endpoints, Health
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.secure_metrics import secure_metrics_server
+from concerto.serving import certificate
 from concerto.serving.http_server import HttpServer
 from concerto_agent import metrics as agent_metrics
 from support.faulty_server import faulty
@@ -80,3 +81,16 @@ async def test_metrics_are_for_callers_that_may_get_them_and_probes_for_everybod
         assert await status(f"http://127.0.0.1:{plain.port}/metrics", "good") == 404
         with pytest.raises(aiohttp.ClientError):
             await status(f"http://127.0.0.1:{secure.port}/metrics", "good")
+
+
+async def test_an_agent_without_a_certificate_goes_on_without_metrics(monkeypatch):
+    def cannot() -> None:
+        raise certificate.CertificateError("OpenSSL 1.1.1 is too old")
+
+    monkeypatch.setattr(certificate, "make_certificate", cannot)
+    binds = agent_metrics.Binds("127.0.0.1:0", "127.0.0.1:0")
+    async with faulty([api_server]) as api:
+        counters, gauges = agent_metrics.Counters(), agent_metrics.Gauges()
+        (plain,) = await agent_metrics.serve(binds, counters, gauges, lambda: None, dict, api.session)
+        assert await status(f"http://127.0.0.1:{plain.port}/healthz") == 200
+        await plain.cleanup()

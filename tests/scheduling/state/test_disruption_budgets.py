@@ -42,7 +42,9 @@ HOSTILE_BUDGETS = {
         selecting("b", matchExpressions=[{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(9000)])
     ],
     "one with ever so many values": [
-        selecting("b", matchExpressions=[{"key": "app", "operator": "NotIn", "values": [str(i) for i in range(60_000)]}])
+        selecting(
+            "b", matchExpressions=[{"key": "app", "operator": "NotIn", "values": [str(i) for i in range(60_000)]}]
+        )
     ],
 }
 
