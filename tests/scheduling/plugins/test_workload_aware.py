@@ -419,3 +419,13 @@ def test_exclusive_cpus_are_no_room_for_pods_that_are_placed_by_what_they_cost(u
     before = made.kinds.left(made.row_of["a"])[0]
     made.forget("uid-x0")
     assert made.kinds.left(made.row_of["a"])[0] == pytest.approx(before + 1.15 * 2.0 - 0.15 * share)
+
+
+def test_who_has_to_say_how_many_cpus_a_pod_gets_is_told_what_such_pods_use():
+    made = cluster("a")
+    asked = pod("x", labels={TYPE: "cpu-bound"})
+    table = NodeKinds()
+    table.pod_ended(asked.kind, PodMeasurement(34.0, 10.0, 10.0, 2.0**20, True), 0.0)
+    made.kinds.set_table(table.table((), 0.0))
+    (said,) = reported(decide(made, [asked], by("Balanced"))).values()
+    assert "workload type cpu-bound needs a cpu request (pods of its kind use 3.4 on average)" in said

@@ -266,7 +266,7 @@ class NodeLoads:
         if cost.work is None:
             return np.ones(len(self.pods[rows]), dtype=np.bool_)
         self.settle()
-        paced: Bools = self._pace.free_from(cost.work, rows) <= now
+        paced: Bools = self._pace.free_from(cost, rows, self.settings) <= now
         return paced if paced.all() else paced | (self.pods[rows] == 0.0)
 
     def blind_pods(self, rows: Rows) -> Floats:
@@ -279,7 +279,7 @@ class NodeLoads:
         waiting = self.fits(cost, rows) & ~self.paced(cost, rows, now)
         if not waiting.any():
             return np.inf
-        return float(self._pace.free_from(cost.work or 0.0, rows)[waiting].min()) - now
+        return float(self._pace.free_from(cost, rows, self.settings)[waiting].min()) - now
 
     def commitment(self, cost: Cost, rows: Rows) -> Floats:
         """How much of its scarcest resource a node has committed once it has taken such a pod, in parts of it."""

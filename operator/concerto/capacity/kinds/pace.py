@@ -1,8 +1,8 @@
 """The pace at which nodes are given work: token buckets of core-seconds. Pods of a burst do not all compute at once.
 
-A node has two buckets. Every pod takes its work from the first. Pods that are small for the node take theirs from the
-second, too, and only that one holds them back: the work of one large pod is that of many small ones' whole lives, which
-would else wait until it is done.
+A node has two buckets. Every pod takes its work from the first. Light pods, which hardly compute while they live, take
+theirs from the second, too, and only that one holds them back: the work of one heavy pod lasts as long as many light
+ones live, and they would else wait until it is done.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concerto.capacity.kinds.settings import KindSettings
 Floats = NDArray[np.float64]
 Rows = slice | NDArray[np.int64]
 
-_OF_ALL, _OF_SMALL = 0, 1
+_OF_ALL, _OF_LIGHT = 0, 1
 
 
 class Pace:
@@ -27,7 +27,6 @@ class Pace:
         self._at: Floats = np.zeros((0, 2))
         self._from: Floats = np.zeros((0, 2))  # when they may be given again
         self._seconds_per_token: Floats = np.zeros(0)
-        self._small: Floats = np.zeros(0)  # core-seconds up to which a pod is small
 
     def grow(self, width: int) -> None:
         """Make room for that many nodes, whose buckets are full."""
@@ -35,7 +34,6 @@ class Pace:
         self._tokens = np.concatenate([self._tokens, np.full((more, 2), np.inf)])
         self._at, self._from = (np.concatenate([each, np.zeros((more, 2))]) for each in (self._at, self._from))
         self._seconds_per_token = np.concatenate([self._seconds_per_token, np.ones(more)])
-        self._small = np.concatenate([self._small, np.zeros(more)])
 
     def clear(self, row: int) -> None:
         """The row stands for another node from now on."""
@@ -44,14 +42,13 @@ class Pace:
     def set_cores(self, rows: NDArray[np.int64], cores: Floats, settings: KindSettings) -> None:
         """The nodes have so many CPUs."""
         self._seconds_per_token[rows] = 1.0 / np.maximum(settings.pace * cores, 1e-9)
-        self._small[rows] = settings.small_seconds * cores
         self._update(rows)
 
     def give(self, row: int, cost: Cost, cores: float, settings: KindSettings, now: float) -> None:
         """The row's node is given the work of such a pod; one without end, or of an unknown kind, is not paced."""
         if cost.work is None:
             return
-        buckets = slice(0, 1 + int(cost.work <= settings.small_seconds * cores))
+        buckets = slice(0, 1 + _bucket(cost, settings))
         waited = np.maximum(0.0, now - self._at[row, buckets])
         tokens = self._tokens[row, buckets] + settings.pace * cores * waited
         tokens = np.minimum(tokens, _max_tokens(cost, cores, settings)) - _paced_work(cost, cores, settings)
@@ -64,14 +61,18 @@ class Pace:
         tokens: Floats = self._tokens[rows, _OF_ALL] + settings.pace * cores * waited
         return tokens
 
-    def free_from(self, work: float, rows: Rows) -> Floats:
-        """(R,) when the rows' nodes may be given a pod of so many core-seconds."""
-        is_small = work <= self._small[rows]
-        of_all: Floats = self._from[rows, _OF_ALL]
-        return np.where(is_small, self._from[rows, _OF_SMALL], of_all) if is_small.any() else of_all
+    def free_from(self, cost: Cost, rows: Rows, settings: KindSettings) -> Floats:
+        """(R,) when the rows' nodes may be given such a pod."""
+        free_from: Floats = self._from[rows, _bucket(cost, settings)]
+        return free_from
 
     def _update(self, rows: int | NDArray[np.int64]) -> None:
         self._from[rows] = self._at[rows] - self._tokens[rows] * self._seconds_per_token[rows, np.newaxis]
+
+
+def _bucket(cost: Cost, settings: KindSettings) -> int:
+    """Which bucket holds such a pod back."""
+    return _OF_LIGHT if cost.share <= settings.light_share else _OF_ALL
 
 
 def _max_tokens(cost: Cost, cores: float, settings: KindSettings) -> float:

@@ -18,8 +18,8 @@ class KindSettings:
         min_burst_seconds: a lower bound of the same, in seconds of its cores. Pods that are placed together do not all
             compute at once: runtimes start them one after the other, and kubelet checks once a second what has started
             or ended. With less, CPUs would idle at the beginning and the end of a burst of very short pods.
-        small_seconds: a pod is small for a node whose cores together do its work in so many seconds. It does not wait
-            until the work of larger pods is done, which takes them as long as many such pods live.
+        light_share: cores that a light pod takes at most. It does not wait until the work of heavier pods is done: that
+            takes as long as many light ones live, and a light pod hardly adds to that work.
         max_paced_seconds: of longer pods only the work of so many seconds is paced: they would else keep a node from
             being filled for as long as one lives, and no pods compute in step for that long.
         last_pods: how far a node may be filled beyond its head room, in parts of its cores, if all waiting pods fit
@@ -37,7 +37,7 @@ class KindSettings:
     pace: float = 1.0
     burst: float = 0.15
     min_burst_seconds: float = 1.25
-    small_seconds: float = 0.125
+    light_share: float = 0.125
     max_paced_seconds: float = 30.0
     last_pods: float = 0.4
     overhang: float = 0.3

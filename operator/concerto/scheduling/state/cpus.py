@@ -56,9 +56,11 @@ class InvalidPinningRequest:
 
     Attributes:
         problem: what is wrong with it, in words that go after a number of nodes.
+        lacks_request: whether it is that nobody has said how many CPUs it is to have.
     """
 
     problem: str
+    lacks_request: bool = False
 
 
 def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | InvalidPinningRequest | None:
@@ -78,7 +80,7 @@ def workload_of(pod: PodView, settings: WorkloadAwareSettings) -> Workload | Inv
         )
     if not millicores and kind != "best-effort":
         return InvalidPinningRequest(
-            f"node(s) can't derive the number of CPUs: workload type {kind} needs a cpu request"
+            f"node(s) can't derive the number of CPUs: workload type {kind} needs a cpu request", lacks_request=True
         )
     return Workload(
         _TYPES[kind], own_cpus(pod.shape).threads, features(settings), None if level is None else _LEVELS[level]

@@ -25,7 +25,7 @@ ABLATIONS = {
     "every pod is one unit": "-without-kinds",
     "nodes share nothing, and never saw the kind": "-without-federation",
     "work is given without a pace": "-without-pace",
-    "small pods wait for the work of larger ones": "-without-small-pods",
+    "light pods wait for the work of heavier ones": "-without-light-pods",
     "stalls count as time in which the place is held": "-without-stall-correction",
     "the last pods wait for ends as others do": "-without-last-pods",
     "pods of one second keep their order": "-without-larger-first",

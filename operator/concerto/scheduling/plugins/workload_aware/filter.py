@@ -10,6 +10,7 @@ import numpy as np
 
 from concerto.api.cpulist import format_cpu_list
 from concerto.api.podreservation import Assignment, Pin
+from concerto.capacity.kinds.cost import cpu_in_words
 from concerto.pinning.topology import bits
 from concerto.scheduling.framework import FilterDefaults, Query
 from concerto.scheduling.state.changes import Change
@@ -94,7 +95,10 @@ class WorkloadAware(FilterDefaults):
         """What is wrong with the pod; or no topology, a silent agent, no room for so many threads."""
         asked = state.workload
         if isinstance(asked, InvalidPinningRequest):
-            return {asked.problem: len(rows)}
+            cost = state.query.cost
+            if not asked.lacks_request or cost is None or not cost.known:
+                return {asked.problem: len(rows)}
+            return {f"{asked.problem} (pods of its kind use {cpu_in_words(cost.share)} on average)": len(rows)}
         threads = "a best-effort pod" if asked.kind == "best-effort" else f"{asked.threads} {asked.kind} threads"
         sentences = {
             _UNKNOWN: self.refusals[_UNKNOWN - 1],

@@ -33,7 +33,7 @@ COST_SWEEP = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 
 KIND_ABLATIONS: dict[str, dict[str, Any]] = {
     "-without-pace": {"law": KindSettings(pace=1e6)},
-    "-without-small-pods": {"law": KindSettings(small_seconds=0.0)},
+    "-without-light-pods": {"law": KindSettings(light_share=0.0)},
     "-without-stall-correction": {"leaves_out_stalls": False},
     "-without-last-pods": {"law": KindSettings(last_pods=0.0)},
     "-without-larger-first": {"law": KindSettings(larger_first=False)},
