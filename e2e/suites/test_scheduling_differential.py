@@ -56,7 +56,7 @@ def plane(say: Callable[[str], None]) -> Iterator[LocalControlPlane]:
         scheduler=True,
         apiserver_flags=live.APISERVER_FLAGS,
         controller_manager_flags=live.CONTROLLER_MANAGER_FLAGS,
-        scheduler_flags=[*live_preemption.SCHEDULER_FLAGS, *gangs],
+        scheduler_flags=[*live.SCHEDULER_FLAGS, *live_preemption.SCHEDULER_FLAGS, *gangs],
     )
     with plane as started:
         asyncio.run(_prepare(started))
@@ -121,7 +121,11 @@ def compare(world: World, pod: Object, kube: Answer) -> list[str]:
         found.append(f"kube-scheduler takes {kube.node}, which is not feasible: {sorted(feasible)}")
     if feasible != allowed:
         found.append(f"feasible {sorted(feasible)}, and the rules say { ({n: sorted(r) for n, r in broken.items()}) }")
-    return found
+    return found + [
+        f"score {plugin}: {own.scores.get(plugin)}, and kube-scheduler's {scores}"
+        for plugin, scores in kube.scores.items()
+        if own.scores.get(plugin) != scores and not (plugin not in own.scores and len({*scores.values()}) == 1)
+    ]
 
 
 def is_same_message(own: str, kube: str) -> bool:
@@ -219,7 +223,7 @@ async def test_the_same_pods_find_a_node_and_the_others_none_for_the_same_reason
 ):
     comparison = Comparison()
     async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
-        kube = KubeScheduler(session)
+        kube = KubeScheduler(session, plane.logs / "kube-scheduler.log")
         async with kube.following():
             for number in range(FIRST, FIRST + SCENARIOS):
                 await comparison.scenario(session, kube, number)
@@ -234,7 +238,7 @@ async def test_the_same_pods_are_evicted_or_less_important_ones(plane: LocalCont
     comparison = EvictionComparison()
     log = plane.logs / "kube-scheduler.log"
     async with await Session.open(ClusterConfig.from_kubeconfig(plane.kubeconfig)) as session:
-        kube = KubeScheduler(session)
+        kube = KubeScheduler(session, plane.logs / "kube-scheduler.log")
         async with kube.following():
             for number in range(FIRST_EVICTION, FIRST_EVICTION + EVICTION_SCENARIOS):
                 await comparison.scenario(session, kube, log, number)

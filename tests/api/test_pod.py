@@ -441,7 +441,7 @@ def test_trimming_keeps_all_that_is_read_and_little_else():
             "overhead": {"cpu": "1m"},
             "containers": [container({"cpu": "1"}, ports=[{"hostPort": 80}], env=[{"name": "A", "value": "x" * 5000}])],
             "initContainers": [container({"cpu": "2"}, **SIDECAR)],
-            "volumes": [{"name": "v", "configMap": {"name": "m"}}],
+            "volumes": [{"name": "v", "configMap": {"name": "m"}}, {"name": "i", "image": {"reference": "r"}}],
             "schedulingGates": [{"name": "g"}],
         },
         metadata={"managedFields": ["x" * 5000], "labels": {"a": "b"}, "creationTimestamp": "2026-03-01T12:00:00Z"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Scores = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,8 @@ class Answer:
         waits: whether it is not looked at, because of its scheduling gates.
         nominated: the node on which pods are evicted for it; empty if none are.
         victims: those pods, as ``namespace/name``, the ones that are being deleted already among them.
+        scores: by plugin and feasible node, 0 to 100, where they are known; a plugin that does not concern the pod, or
+            gives all nodes the same, may be left out.
     """
 
     node: str = ""
@@ -22,3 +27,4 @@ class Answer:
     waits: bool = False
     nominated: str = ""
     victims: frozenset[str] = frozenset()
+    scores: Scores = field(default_factory=dict, compare=False, repr=False)

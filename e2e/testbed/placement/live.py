@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from concerto.kube import Reflector, Resource, Session
@@ -17,11 +20,12 @@ from concerto.kube.resources import (
     PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
     PODS,
+    SERVICES,
     STORAGE_CLASSES,
 )
 from e2e.testbed.clusters import LocalControlPlane
 from e2e.testbed.placement import preemption_scenarios, random_objects, scenarios
-from e2e.testbed.placement.answer import Answer
+from e2e.testbed.placement.answer import Answer, Scores
 from e2e.testbed.placement.random_objects import Object
 from e2e.testbed.placement.rules import World
 from e2e.testbed.placement.scenarios import Scenario
@@ -38,6 +42,20 @@ CONTROLLER_MANAGER_FLAGS = [
     # A claim whose volume it has not seen yet is looked at again only then
     "--pvclaimbinder-sync-period=1s",
 ]
+SCHEDULER_FLAGS = ["--vmodule=schedule_one=10"]
+"""Its log has the score that each plugin gives each node."""
+WEIGHTS = {
+    "TaintToleration": 3,
+    "NodeAffinity": 2,
+    "PodTopologySpread": 2,
+    "InterPodAffinity": 2,
+    "ImageLocality": 1,
+}
+"""Of the scores that Concerto's default profile has, too. Source: kubernetes/kubernetes, ``getDefaultPlugins``."""
+_SCORE = re.compile(
+    r'"Plugin scored node for pod" pod="(?P<pod>[^"]+)" plugin="(?P<plugin>[^"]+)" node="(?P<node>[^"]+)" '
+    r"score=(?P<score>-?\d+)"
+)
 _STORAGE = {r.kind: r for r in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, CSI_NODES)}
 _PHASES = {"PersistentVolume": ("Available", "Bound"), "PersistentVolumeClaim": ("Bound",)}
 _AT_ONCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
@@ -80,10 +98,12 @@ class KubeScheduler:
 
     Args:
         session: the way to the API server.
+        log: of kube-scheduler, in which it notes the scores.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, log: Path) -> None:
         self._session = session
+        self._log = log
         self._asked: dict[str, asyncio.Future[Answer]] = {}
         self._pods = Reflector(session, PODS, on_change=self._on_pod)
 
@@ -110,6 +130,7 @@ class KubeScheduler:
             TimeoutError: kube-scheduler says nothing of it.
         """
         await self._pods.synced.wait()
+        read = self._log.stat().st_size
         made = await self._session.create(PODS.path(body["metadata"]["namespace"]), body)
         uid = made["metadata"]["uid"]
         future = self._asked[uid] = asyncio.get_running_loop().create_future()
@@ -117,9 +138,22 @@ class KubeScheduler:
             self._on_pod(None, seen)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                return made, await future
+                answer = await future
+                return made, replace(answer, scores=self._scores_of(body, read))
         finally:
             del self._asked[uid]
+
+    def _scores_of(self, pod: Object, read: int) -> Scores:
+        """What its log has on a pod's scores beyond so many bytes; no plugins if it has looked at one node only."""
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        found: dict[str, dict[str, float]] = {}
+        with self._log.open() as log:
+            log.seek(read)
+            for match in (match for line in log if (match := _SCORE.search(line))):
+                if match["pod"] == key and match["plugin"] in WEIGHTS:
+                    score = int(match["score"]) / WEIGHTS[match["plugin"]]
+                    found.setdefault(match["plugin"], {})[match["node"]] = score
+        return found
 
     def _on_pod(self, old: Object | None, new: Object | None) -> None:
         if new is None:
@@ -167,6 +201,10 @@ class LiveScenario:
         self.world.nodes = {node["metadata"]["name"]: node for node in made}
         if self._found.storage:
             await self._create_storage()
+        self.world.services = await _all(
+            self._session.create(SERVICES.path(service["metadata"]["namespace"]), service)
+            for service in self._found.services
+        )
         pods = await _all(self._create_running(pod) for pod in self._found.running)
         self.world.pods = [pod for pod in pods if pod is not None]
         self.world.budgets = await _all(self._create_budget(budget) for budget in self._found.budgets)
@@ -191,6 +229,8 @@ class LiveScenario:
         paths = [NODES.path()]
         if self._found.budgets:
             paths += [POD_DISRUPTION_BUDGETS.path(name) for name in random_objects.NAMESPACES]
+        if self._found.services:
+            paths += [SERVICES.path(name) for name in random_objects.NAMESPACES]
         if self._found.storage:
             paths += [PERSISTENT_VOLUME_CLAIMS.path("red"), PERSISTENT_VOLUMES.path(), CSI_NODES.path()]
         await _all(self._session.request("DELETE", path, body=_AT_ONCE) for path in paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,17 @@ _NOW = 1.8e9
 def ask(world: World, raw: Mapping[str, Any]) -> tuple[Answer, set[str]]:
     """What one cycle decides, and the nodes that pass all filters."""
     cluster, pod = cluster_of(world), PodView.from_raw(trim_pod(raw))
-    rows = np.flatnonzero(Evaluation(query_for(cluster, pod, PROFILE, _NOW), PROFILE, ()).feasible)
+    evaluation = Evaluation(query_for(cluster, pod, PROFILE, _NOW), PROFILE, ())
+    rows = np.flatnonzero(evaluation.feasible)
     feasible = {cluster.names[row] for row in rows}
+    evaluation.totals()
+    scores = {
+        name: dict(zip((cluster.names[row] for row in rows), given.tolist()))
+        for name, given in evaluation.by_plugin(rows).items()
+        if not np.isnan(given).any()
+    }
     result = schedule(cluster, [pod], {NAME: PROFILE}, now=_NOW, generator=np.random.default_rng(0))
-    return _answer(cluster, pod, result), feasible
+    return replace(_answer(cluster, pod, result), scores=scores), feasible
 
 
 def ask_gang(world: World, group: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -92,6 +100,11 @@ def cluster_of(world: World) -> ClusterState:
     }
     for obj in world.storage:
         put[obj["kind"]](obj)
+    for service in world.services:
+        metadata = service["metadata"]
+        cluster.signatures.workload_selectors.set_service(
+            metadata["namespace"], metadata["name"], service["spec"]["selector"]
+        )
     for budget in world.budgets:
         cluster.budgets.set(DisruptionBudget.from_raw(trim_budget(budget)))
     for pod in [*world.pods, *world.nominated]:

@@ -47,7 +47,7 @@ def _bound_claims(found: Scenario) -> list[Object]:
 
 def _mounted(found: Scenario) -> set[str]:
     volumes = (volume for pod in found.running for volume in pod["spec"].get("volumes", ()))
-    return {volume["persistentVolumeClaim"]["claimName"] for volume in volumes}
+    return {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
 
 
 def _node(rng: random.Random, name: str) -> Object:

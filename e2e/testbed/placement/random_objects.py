@@ -48,12 +48,22 @@ def random_node(rng: random.Random, name: str) -> Object:
     if rng.random() < 0.08:
         spec["unschedulable"] = True
     status: Object = {"capacity": allocatable, "allocatable": allocatable, "conditions": [_ready()]}
+    status["images"] = [
+        {"names": [image], "sizeBytes": _IMAGES[image]} for image in rng.sample([*_IMAGES], rng.choice([0, 1, 2]))
+    ]
     if rng.random() < 0.3:
         status["declaredFeatures"] = ["RestartAllContainersOnContainerExits"]
     return make_object("v1", "Node", name, labels=labels, spec=spec, status=status)
 
 
+MI = 2**20
 _GPU = "example.com/gpu"
+_IMAGES = {
+    "none.invalid/none:latest": 80 * MI,
+    "none.invalid/model:v2": 3000 * MI,
+    "none.invalid:5000/tools:v1": 10 * MI,
+}
+"""Their sizes, bytes."""
 _TAINTS = [
     ("dedicated", "a", "NoSchedule"), ("dedicated", "b", "NoExecute"), ("spot", "", "PreferNoSchedule"),
     ("maintenance", "", "NoSchedule"),
@@ -98,7 +108,7 @@ class RandomPod:
         if rng.random() < 0.5:
             labels["tenant"] = rng.choice("gh")
         self.spec: Object = {
-            "containers": [{"name": "main", "image": "none.invalid/none"}],
+            "containers": [{"name": "main", "image": rng.choice(["none.invalid/none", *_IMAGES])}],
             "terminationGracePeriodSeconds": 30,
             "automountServiceAccountToken": False,
         }
@@ -110,13 +120,15 @@ class RandomPod:
         rng = self._rng
         ways = [
             self._request, self._request, self._request_as_a_whole, self._start, self._use_ports,
-            self._attract, self._repel, self._repel,
+            self._attract, self._repel, self._repel, self._prefer,
         ]  # fmt: skip
         if not running:
-            ways += [self._select, self._select, self._tolerate, self._spread, self._spread, self._prefer]
+            ways += [self._select, self._select, self._tolerate, self._spread, self._spread, self._prefer_nodes]
         count = rng.randint(1, 4) if features is None else features
         for way in rng.sample(ways, count):
             way()
+        if rng.random() < 0.1:
+            self.spec["volumes"] = [{"name": "files", "image": {"reference": rng.choice([*_IMAGES])}}]
         if not running:
             if rng.random() < 0.3:
                 self._tolerate()
@@ -142,9 +154,9 @@ class RandomPod:
         """Use these claims, in whose namespace it then is, or one that does not exist."""
         names = [claim["metadata"]["name"] for claim in claims] if not missing else ["missing"]
         self.body["metadata"]["namespace"] = claims[0]["metadata"]["namespace"]
-        self.spec["volumes"] = [
+        self.spec.setdefault("volumes", []).extend(
             {"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(names)
-        ]
+        )
 
     def drop_ports(self) -> None:
         """Use no host ports."""
@@ -155,7 +167,8 @@ class RandomPod:
         main = self.spec["containers"][0]
         main["resources"] = self._resources()
         if self._rng.random() < 0.3 and len(self.spec["containers"]) == 1:
-            self.spec["containers"].append({"name": "second", "image": "none.invalid/none", "resources": self._small()})
+            image = self._rng.choice([*_IMAGES])
+            self.spec["containers"].append({"name": "second", "image": image, "resources": self._small()})
         if self._rng.random() < 0.15:
             self.spec |= {"runtimeClassName": RUNTIME_CLASS, "overhead": OVERHEAD}
 
@@ -229,6 +242,11 @@ class RandomPod:
 
     def _spread(self) -> None:
         self.spec["topologySpreadConstraints"] = self._constraints.spread()
+
+    def _prefer_nodes(self) -> None:
+        self._affinity("nodeAffinity")["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": self._rng.randint(1, 100), "preference": term} for term in self._constraints.node_terms()
+        ]
 
     def _prefer(self) -> None:
         kind = self._rng.choice(["podAffinity", "podAntiAffinity"])

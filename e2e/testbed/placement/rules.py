@@ -32,6 +32,7 @@ class World:
         storage: PersistentVolumes, claims, StorageClasses and CSINodes.
         budgets: PodDisruptionBudgets.
         nominated: pods on no node that are nominated for one.
+        services: Services.
     """
 
     nodes: dict[str, Object]
@@ -40,6 +41,7 @@ class World:
     storage: list[Object] = field(default_factory=list)
     budgets: list[Object] = field(default_factory=list)
     nominated: list[Object] = field(default_factory=list)
+    services: list[Object] = field(default_factory=list)
 
     def on(self, node: str) -> list[Object]:
         """Pods on the node that have not ended."""

@@ -9,13 +9,23 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.testbed.placement.random_objects import HOSTNAME, ZONE, Object, RandomPod, host_ports, make_object, random_node
+from e2e.testbed.placement.random_objects import (
+    HOSTNAME,
+    NAMESPACES,
+    ZONE,
+    Object,
+    RandomPod,
+    host_ports,
+    make_object,
+    random_node,
+)
 
 WAITS, MADE, AT_ONCE = "waits", "made", "at-once"
 """StorageClasses: volumes exist and are bound for a pod; volumes are made for a pod; volumes are bound at once."""
 DRIVER = "disks.example.com"
 """CSI driver of the volumes that are not local."""
 _SHARE_WITH_CLAIMS = 0.2
+_SHARE_WITH_SERVICES = 0.15
 
 
 @dataclass
@@ -30,6 +40,7 @@ class Scenario:
         statuses: of running pods whose status is not that of a new pod, by name.
         deleted: names of running pods that are being deleted.
         budgets: PodDisruptionBudgets, with their status.
+        services: Services, by whose selectors pods without spread constraints are spread.
         pods: those to place, in order.
     """
 
@@ -40,6 +51,7 @@ class Scenario:
     statuses: dict[str, Object] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     budgets: list[Object] = field(default_factory=list)
+    services: list[Object] = field(default_factory=list)
     pods: list[Object] = field(default_factory=list)
 
 
@@ -52,6 +64,8 @@ def scenario(number: int) -> Scenario:
     if rng.random() < _SHARE_WITH_CLAIMS:
         RandomStorage(rng, found, names).add()
     claims = [o for o in found.storage if o["kind"] == "PersistentVolumeClaim"]
+    if rng.random() < _SHARE_WITH_SERVICES:
+        found.services = [_service(rng, f"{found.name}-{i}") for i in range(rng.randint(1, 2))]
     for i in range(rng.randint(0, 2 * len(names))):
         _add_running(rng, found, f"{found.name}-r{i}", names, claims)
     for i in range(rng.randint(2, 4)):
@@ -70,6 +84,12 @@ def scenario(number: int) -> Scenario:
         pod.mount([*mounted.values()], missing=rng.random() < 0.05)
         found.pods.append(pod.body)
     return found
+
+
+def _service(rng: random.Random, name: str) -> Object:
+    selector = rng.choice([{"app": "a"}, {"app": "b"}, {"tier": "x"}, {"app": "a", "tier": "y"}])
+    spec = {"clusterIP": "None", "selector": selector, "ports": [{"port": 80}]}
+    return make_object("v1", "Service", name, metadata={"namespace": rng.choice([*NAMESPACES, "red"])}, spec=spec)
 
 
 def _add_running(rng: random.Random, found: Scenario, name: str, nodes: list[str], claims: list[Object]) -> None:

@@ -54,7 +54,7 @@ class PodView:
         deleting_since: when its deletion was requested; 0 where that is unknown, or it is not being deleted.
         host: IP address of its node; empty before its kubelet has reported it.
         owner: kind and name of the ReplicationController, ReplicaSet or StatefulSet that controls it; None without one.
-        images: of its containers and init containers, each with a tag or digest.
+        images: of its containers, init containers and volumes, each with a tag or digest.
         unscheduled_since: when its condition PodScheduled became False; None unless it is False.
         first_ready: when it became Ready for the first time; None unless that was observed (no field of a Pod has it).
         volumes: its volumes that matter for where it can run.
@@ -177,8 +177,9 @@ class PodView:
 
 
 def images_of(spec: Raw) -> tuple[str, ...]:
-    """The images of a pod's init containers and containers as kubelets name them; without a tag, it is latest."""
-    found = (c.get("image") for kind in ("initContainers", "containers") for c in spec.get(kind) or ())
+    """The images of a pod's containers and volumes as kubelets name them; without a tag, it is latest."""
+    found = [c.get("image") for kind in ("initContainers", "containers") for c in spec.get(kind) or ()]
+    found += [(volume.get("image") or {}).get("reference") for volume in spec.get("volumes") or ()]
     return tuple(f"{i}:latest" if i.rfind(":") <= i.rfind("/") else i for i in found if i)
 
 

@@ -25,6 +25,7 @@ _KEPT = {
     "azureDisk": ("diskURI", "kind"),
     "cinder": ("volumeID",),
     "portworxVolume": ("volumeID",),
+    "image": ("reference",),
 }
 
 
@@ -134,7 +135,7 @@ def _disk(volume: Raw) -> Disk | None:
 
 
 def trim_volumes(volumes: list[Raw] | None) -> list[dict[str, Any]]:
-    """The part of ``spec.volumes`` that ``pod_volumes`` reads."""
+    """The part of ``spec.volumes`` that ``pod_volumes`` and ``pod.images_of`` read."""
     trimmed = []
     for volume in volumes or ():
         found = {

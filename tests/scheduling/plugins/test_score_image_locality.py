@@ -11,8 +11,9 @@ def with_images(name, **images):
     return node(name, images={f"r/{image}:1": mib * MIB for image, mib in images.items()})
 
 
-def asks(*images):
-    return pod("p", containers=[{"name": f"c{i}", "image": image} for i, image in enumerate(images)])
+def asks(*images, volume=""):
+    more = {"volumes": [{"name": "files", "image": {"reference": volume}}]} if volume else {}
+    return pod("p", containers=[{"name": f"c{i}", "image": image} for i, image in enumerate(images)], **more)
 
 
 CASES = {
@@ -25,6 +26,7 @@ CASES = {
     "one of two images": ([with_images("a", x=1000)], asks("r/x:1", "r/y:1"), {"a": 49}),
     "another tag is another image": ([with_images("a", x=1000)], asks("r/x:2"), {}),
     "without a tag, latest is meant": ([node("a", images={"r/x:latest": 1000 * MIB})], asks("r/x"), {"a": 100}),
+    "an image that is a volume": ([with_images("a", x=1000)], asks("r/y:1", volume="r/x:1"), {"a": 49}),
     "a port is no tag": ([node("a", images={"r:5000/x:latest": 1000 * MIB})], asks("r:5000/x"), {"a": 100}),
 }  # fmt: skip
 
