@@ -252,6 +252,10 @@ class Filter(Plugin, Protocol):
         """
         ...
 
+    def no_node_helps(self, state: Any) -> bool:
+        """Whether it refuses the pod everywhere for a reason that cluster autoscalers don't know, and no node mends."""
+        ...
+
     def named_nodes(self, state: Any) -> frozenset[str] | None:
         """The only nodes that the pod can go to [PreFilterResult]; None if it names none.
 
@@ -288,6 +292,10 @@ class FilterDefaults(PluginDefaults):
     def pod_refusal(self, state: Any) -> str:
         """Nodes decide."""
         return ""
+
+    def no_node_helps(self, state: Any) -> bool:
+        """Another node may help."""
+        return False
 
     def named_nodes(self, state: Any) -> frozenset[str] | None:
         """All nodes are looked at."""

@@ -22,6 +22,8 @@ from concerto.scheduling.state.what_if import RowWhatIf
 
 UNSCHEDULABLE = "Unschedulable"
 """Reason of the condition PodScheduled for which a cluster autoscaler adds nodes."""
+SCHEDULER_ERROR = "SchedulerError"
+"""Reason of the condition PodScheduled where no new node would help."""
 _TOO_LONG = "looking for nodes for all pods of the PodGroup at once took too long"
 
 _HELD = "Some room is held for the pods of a PodGroup for a short time."
@@ -78,7 +80,7 @@ def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     text = f"Concerto failed to look for a node ({type(error).__name__}). This is a fault of Concerto: see its log."
     if isinstance(error, TooManyComparisons):
         text = f"0/{nodes} nodes are available: {error}."
-    return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text)
+    return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text, condition_reason=SCHEDULER_ERROR)
 
 
 def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
@@ -148,7 +150,14 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     if beside:
         resolvable.append(np.array(beside, dtype=np.int64))
         requeue_on |= Change.ENDED | Change.CAPACITY
-    return Diagnosis(nodes, reasons, requeue_on, resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])))
+    no_node_helps = any(plugin.no_node_helps(state) for plugin, state in filters)
+    return Diagnosis(
+        nodes,
+        reasons,
+        requeue_on,
+        resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])),
+        condition_reason=SCHEDULER_ERROR if no_node_helps else UNSCHEDULABLE,
+    )
 
 
 def not_named(plugin: Filter) -> str:

@@ -16,7 +16,7 @@ from concerto.controllers.runtime.clock import wall_timestamp
 from concerto.kube import ApiError, KubeError, Object, ServerError, Session, TooManyRequests
 from concerto.kube.resources import POD_GROUPS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
-from concerto.scheduling.reasons import Diagnosis
+from concerto.scheduling.reasons import SCHEDULER_ERROR, UNSCHEDULABLE, Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class PodGroupStatus:
                 del self._waiting[key]
             elif len(found) < limit and self._is_due(waiting, now):
                 waiting.written, waiting.written_at = frozenset(waiting.diagnosis.reasons), now
-                reason = "SchedulerError" if _is_error(waiting.diagnosis) else "Unschedulable"
+                reason = SCHEDULER_ERROR if waiting.diagnosis.condition_reason == SCHEDULER_ERROR else UNSCHEDULABLE
                 found.append((group, build_condition_patch(group, "False", reason, waiting.diagnosis.message)))
         return found
 
@@ -158,10 +158,6 @@ class PodGroupStatus:
                 waiting.written, waiting.written_at = None, float("-inf")
             return False
         return True
-
-
-def _is_error(diagnosis: Diagnosis) -> bool:
-    return bool(diagnosis.error) or diagnosis.condition_reason == "SchedulerError"
 
 
 def build_condition_patch(group: PodGroup, status: str, reason: str, message: str) -> Object:

@@ -24,8 +24,9 @@ from concerto.controllers.scheduling.housekeeping import Housekeeping
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.cycle_result import CycleResult
+from concerto.scheduling.gangs.gang import WAITING
 from concerto.scheduling.gangs.recovery import note_unfinished
-from concerto.scheduling.reasons import UNSCHEDULABLE, Diagnosis
+from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.pod_counts import TooManyComparisons
@@ -174,7 +175,7 @@ def _is_of_gang(pod: PodView, result: CycleResult) -> bool:
 def _outcome_of_gang(diagnosis: Diagnosis | None) -> str:
     if diagnosis is None:
         return "placed"
-    return "unschedulable" if diagnosis.condition_reason == UNSCHEDULABLE else "waiting"
+    return "waiting" if diagnosis.condition_reason == WAITING else "unschedulable"
 
 
 def _cpu_seconds_since(began: float) -> float:

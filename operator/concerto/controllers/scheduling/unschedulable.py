@@ -171,8 +171,7 @@ def build_unschedulable_patch(pod: PodView, message: str, now: str, reason: str 
                 {
                     "type": "PodScheduled",
                     "status": "False",
-                    # A cluster autoscaler buys nodes for pods that are Unschedulable
-                    "reason": "SchedulerError" if pod.shape.unsupported else reason,
+                    "reason": reason,
                     "message": message,
                     "lastTransitionTime": since,
                 }

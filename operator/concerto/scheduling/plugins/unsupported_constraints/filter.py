@@ -31,6 +31,10 @@ class UnsupportedConstraints(FilterDefaults):
         """All rows are refused."""
         return np.ones(len(state.basis[rows]), dtype=np.int8)
 
+    def no_node_helps(self, state: Query) -> bool:
+        """The constraint is evaluated on no node."""
+        return True
+
     def reasons(self, state: Query, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """Each unsupported constraint by its name."""
         return {f"pod has {c}, which Concerto does not evaluate": len(rows) for c in state.pod.shape.unsupported}

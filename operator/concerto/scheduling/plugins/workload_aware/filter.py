@@ -91,6 +91,10 @@ class WorkloadAware(FilterDefaults):
         enough: Bools = kept <= np.maximum(free, query.pod.shape.requests.get("cpu", 0))
         return enough
 
+    def no_node_helps(self, state: Asked) -> bool:
+        """The pod's labels name no workload, or no pod gets CPUs of its own on any node."""
+        return isinstance(state.workload, InvalidPinningRequest) or not state.query.cluster.cpus.followed
+
     def reasons(self, state: Asked, rows: Ints, codes: Codes) -> Mapping[str, int]:
         """What is wrong with the pod; or no topology, a silent agent, no room for so many threads."""
         asked = state.workload
