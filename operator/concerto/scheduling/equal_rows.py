@@ -69,12 +69,12 @@ class EqualRows:
 
 
 def equal_rows(
-    rows: list[int], filters: Feasibility, query: Query, scores: Sequence[tuple[Score, Any, Floats, Floats | None]]
+    ties: Ints, filters: Feasibility, query: Query, scores: Sequence[tuple[Score, Any, Floats, Floats | None]]
 ) -> EqualRows | None:
     """The rows for pods with the query's signature; None if all nodes have to be evaluated for them.
 
     Args:
-        rows: the best rows, in the order in which ties are broken.
+        ties: the best rows.
         filters: which rows are feasible.
         query: the pod.
         scores: plugin, its state, its numbers by row, and these from 0 to 100: None where the score decides nothing.
@@ -89,10 +89,10 @@ def equal_rows(
     greatest = plugin.greatest(state, numbers)
     if greatest is None or given is None:
         return None
-    return EqualRows(rows, float(given[rows[0]]), (plugin, state), (greatest, numbers))
+    return EqualRows(_in_order(ties, query), float(given[ties[0]]), (plugin, state), (greatest, numbers))
 
 
-def in_order(ties: Ints, query: Query) -> list[int]:
+def _in_order(ties: Ints, query: Query) -> list[int]:
     """Equally good rows in the order of `break_tie`."""
     if query.settings.tie_breaking == "FirstByName":
         ties = ties[np.argsort(query.cluster.rows.name_ranks()[ties], kind="stable")]

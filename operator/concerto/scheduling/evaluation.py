@@ -15,7 +15,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment, ReservationKey
 from concerto.api.score_arguments import MissingMetrics
-from concerto.scheduling.equal_rows import EqualRows, equal_rows, in_order
+from concerto.scheduling.equal_rows import EqualRows, equal_rows
 from concerto.scheduling.feasibility import Feasibility, Placement, rows_to_ask
 from concerto.scheduling.framework import Filter, Query, Reach
 from concerto.scheduling.missing_metrics import settle, stand_in, too_few_are_measured
@@ -214,7 +214,7 @@ class Evaluation:
         row = break_tie(ties, self.query, self._profile, generator)
         if len(ties) > 1 and not (self._local or self._abstained):
             scores = [(s, state, self._raw[i], self._last_given[i]) for i, (s, _, state) in enumerate(self._whole)]
-            self._equal = equal_rows(in_order(ties, self.query), self._filters, self.query, scores)
+            self._equal = equal_rows(ties, self._filters, self.query, scores)
         if self._equal is not None:
             self._equal.take(row)
         return row, float(greatest)
