@@ -13,6 +13,7 @@ from concerto.controllers.runtime.prerequisites import missing_kinds, read_owner
 from concerto.controllers.scheduling import placement_records
 from concerto.controllers.scheduling.binder import BinderSettings, BindResult, bind
 from concerto.controllers.scheduling.placement_records import PlacementRecord, discard, store
+from concerto.controllers.scheduling.unschedulable import ReporterSettings
 from concerto.kube.confirmed_writes import WriteSettings
 from concerto.scheduling.state.changes import Change
 from support.faulty_server import Faulty, faulty, hangs_up, refuses, resets, says
@@ -178,6 +179,28 @@ async def test_a_node_on_which_no_placement_can_be_stored_is_avoided_and_the_pod
         assert made.parts.cluster.end_avoidance(1000.0 + 29) == Change.NOTHING
         assert made.parts.cluster.end_avoidance(1000.0 + 30) == Change.NODE
         assert not made.parts.cluster.nodes.avoided.any()
+
+
+async def test_a_pod_that_is_never_bound_has_the_condition_of_a_pod_without_a_node():
+    conditions = []
+
+    async def answer(request):
+        if request.path.endswith("/binding"):
+            return await refuses(403, "Forbidden")(request)
+        if request.method == "PATCH" and request.path.endswith("/status"):
+            conditions.extend((await request.json())["status"].get("conditions", ()))
+        return await (creates if request.path.endswith("podreservations") else says(200, pod()))(request)
+
+    async with faulty([answer]) as server:
+        made = scheduling(server.session)
+        made.parts.reporter._settings = ReporterSettings(patience_seconds=0.0, tick_seconds=0.01)
+        made.informers.nodes.on_change(None, node("n1"))
+        made.informers.pods.on_change(None, pod())
+        running = asyncio.create_task(made.scheduler.run())
+        await eventually(lambda: conditions)
+        await stopped(running)
+        assert (conditions[0]["status"], conditions[0]["reason"]) == ("False", "SchedulerError")
+        assert conditions[0]["message"].startswith("Binding to n1 was rejected")
 
 
 def recorded_notes(made) -> list[str]:

@@ -83,6 +83,11 @@ def diagnose_error(cluster: ClusterState, error: Exception) -> Diagnosis:
     return Diagnosis(nodes, {}, Change.NODE | Change.CPUS, text, condition_reason=SCHEDULER_ERROR)
 
 
+def diagnose_failed_binding(note: str) -> Diagnosis:
+    """The diagnosis of a pod that had a node and could not be bound to it."""
+    return Diagnosis(0, {note: 1}, Change.NOTHING, note, condition_reason=SCHEDULER_ERROR)
+
+
 def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
     """The diagnosis of the pods of a group that is not ready to be placed, whatever nodes there are."""
     nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))

@@ -19,6 +19,7 @@ from concerto.kube.confirmed_writes import failure_reason, wait_unless_leading
 from concerto.kube.failpoints import point
 from concerto.scheduling.cycle_result import Decision
 from concerto.scheduling.gangs.recovery import note_unfinished
+from concerto.scheduling.reasons import diagnose_failed_binding
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class BindingPipeline:
         self._steps = parts.steps
         self._profiles = parts.profiles
         self._load = parts.load
+        self._reporter = parts.reporter
         self._settings = settings or PipelineSettings()
         self._binding: set[asyncio.Task[None]] = set()
         self._preparing: set[asyncio.Task[None]] = set()  # their waits hold back nobody else
@@ -210,6 +212,8 @@ class BindingPipeline:
             self._context.recorder.record(
                 pod_subject(decision.pod), type="Warning", reason="FailedScheduling", action="Binding", note=note
             )
+            # The condition follows if it stays without a node, as in kube-scheduler
+            self._reporter.note(decision.pod, diagnose_failed_binding(note))
         self._decide_again(decision)
 
     def _decide_again(self, decision: Decision) -> None:
