@@ -25,6 +25,17 @@ def preferring_terms(pod: PodView) -> Iterable[Weighted]:
     return (*soft, *((HARD_AFFINITY_WEIGHT, term) for term in required)) if required else soft
 
 
+_Key = tuple[str, Weighted]
+"""A term, and the namespace of the pods that have it."""
+
+
+def _namespaces(key: _Key) -> Iterable[str | None]:
+    own_namespace, (_, term) = key
+    if term.namespace_selector is not None:
+        return (None,)
+    return {*term.namespaces} or (own_namespace,)
+
+
 class PodTerms(PodIndex):
     """Terms of one sort of the pods that run, and on how many pods of each row.
 
@@ -36,7 +47,9 @@ class PodTerms(PodIndex):
     def __init__(self, signatures: PodSignatures, terms_of: Callable[[PodView], Iterable[Weighted]]) -> None:
         self._signatures = signatures
         self._terms_of = terms_of
-        self._rows: dict[tuple[str, Weighted], dict[int, int]] = {}
+        self._rows: dict[_Key, dict[int, int]] = {}
+        # The same by the namespaces of the pods that they may select; None: those that select namespaces by labels
+        self._by_namespace: dict[str | None, dict[_Key, dict[int, int]]] = {}
 
     def __bool__(self) -> bool:
         """Whether any pod has such a term, so that other pods' labels matter."""
@@ -46,9 +59,10 @@ class PodTerms(PodIndex):
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> Iterator[tuple[Weighted, Mapping[int, int]]]:
         """The terms that select a pod with these labels, each with the number of its pods by row."""
-        for (own_namespace, (weight, term)), rows in self._rows.items():
-            if term.selects(own_namespace, namespace, labels, namespace_labels):
-                yield (weight, term), rows
+        for each in (namespace, None):
+            for (own_namespace, (weight, term)), rows in self._by_namespace.get(each, {}).items():
+                if term.selects(own_namespace, namespace, labels, namespace_labels):
+                    yield (weight, term), rows
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """Count the pod's terms on the row."""
@@ -56,7 +70,10 @@ class PodTerms(PodIndex):
             rows = self._rows.get((pod.namespace, weighted))
             if rows is None:
                 self._signatures.add_selector(weighted[1].selector)
-                rows = self._rows[pod.namespace, weighted] = {}
+                key = (pod.namespace, weighted)
+                rows = self._rows[key] = {}
+                for namespace in _namespaces(key):
+                    self._by_namespace.setdefault(namespace, {})[key] = rows
             rows[row] = rows.get(row, 0) + 1
 
     def pod_removed(self, pod: PodView, row: int) -> None:
@@ -67,7 +84,11 @@ class PodTerms(PodIndex):
             if not rows[row]:
                 del rows[row]
                 if not rows:
-                    del self._rows[pod.namespace, weighted]
+                    del self._rows[key := (pod.namespace, weighted)]
+                    for namespace in _namespaces(key):
+                        del self._by_namespace[namespace][key]
+                        if not self._by_namespace[namespace]:
+                            del self._by_namespace[namespace]
                     self._signatures.remove_selector(weighted[1].selector)
 
 
