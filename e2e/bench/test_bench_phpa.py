@@ -47,11 +47,13 @@ def full_subjects() -> list[Subject]:
     rng = np.random.default_rng(1)
     subjects = []
     for _ in range(OBJECTS):
-        load = np.abs(rng.normal(5000, 500, 1104) + 3000 * np.sin(np.arange(1104) / rng.uniform(20, 80)))
+        load = np.abs(rng.normal(5000, 500, 1824) + 3000 * np.sin(np.arange(1824) / rng.uniform(20, 80)))
         values = tuple(int(v) for v in load)
         fine = Ring(15, 240, last=1_000_000, values=values[:240], count=1)
-        coarse = Ring(300, 864, last=50_000, values=values[240:], count=1)
-        subjects.append(Subject(fine, coarse, float(rng.choice([30, 60, 135, 300])), 15_000_007.0))
+        coarse = Ring(300, 864, last=50_000, values=values[240:1104], count=1)
+        weekly = Ring(1800, 720, last=8_333, values=values[1104:], count=1)
+        horizon = float(rng.choice([30, 60, 135, 300]))
+        subjects.append(Subject(fine, coarse, horizon, 15_000_007.0, weekly=weekly))
     return subjects
 
 
