@@ -38,7 +38,7 @@ from concerto.serving.http_server import HttpServer, HttpServerThread
 
 logger = logging.getLogger(__name__)
 
-_GARBAGE_THRESHOLDS = (100_000, 100, 20)
+GARBAGE_THRESHOLDS = (100_000, 100, 20)
 """With Python's own (700, 10, 10), the collector searches a cluster that is being listed again and again. It finds
 nothing: objects of the API are in no cycles, and are freed without a search. One page of a list has more than 10,000
 objects, so that a smaller first number costs a search or several for each page. The second number keeps the collector
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     """Run until SIGTERM; any other end is an error, and the kubelet starts it again."""
     logging.basicConfig(level=args.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     raise_descriptor_limit()
     try:
         config = load_config(args.kubeconfig, args.context)
