@@ -9,7 +9,7 @@ import numpy as np
 
 from concerto.scheduling.feasibility import Feasibility, Placement
 from concerto.scheduling.framework import Query, Score
-from concerto.scheduling.rounding import share
+from concerto.scheduling.rounding import share, shares
 from concerto.scheduling.state.columns import Floats, Ints
 
 
@@ -17,14 +17,14 @@ class EqualRows:
     """Rows that were best for a pod, and that are still the best ones for the next pods with its signature.
 
     One score decides: each row gets its own number as a share of the greatest number. So a placement changes only the
-    score of its row, as long as another row has the greatest number. A row from here is one that another evaluation of
-    all nodes would give.
+    score of its row, as long as another row has the greatest number. Once none has it, the rows that have the greatest
+    share of the next number follow. A row from here is one that another evaluation of all nodes would give.
 
     Args:
         rows: the rows, in the order in which ties are broken.
         score: their score, 0 to 100.
         decides: the score that decides, and its state.
-        greatest: the greatest number, and by row the numbers.
+        greatest: the greatest number, and by row the numbers, which are changed.
 
     Attributes:
         score: see above.
@@ -46,18 +46,37 @@ class EqualRows:
         self._rows.remove(row)
         self._taken.append(row)
         self._with_greatest -= self._numbers[row] == self._greatest
+        self._numbers[row] = np.nan
 
     def next(self, query: Query, generator: np.random.Generator) -> int | None:
         """The row for the next pod, which counts as taken; None if all nodes have to be evaluated."""
         score, state = self._decides
         last = self._taken[-1]
-        number = float(score.score(state, slice(last, last + 1))[0])
-        if not (self._rows and self._with_greatest and share(number, self._greatest) < self.score):
+        if self._rows and self._with_greatest:
+            number = float(score.score(state, slice(last, last + 1))[0])
+            if not share(number, self._greatest) < self.score:
+                return None
+        elif not self._follow(query):
             return None
         by_name = query.settings.tie_breaking == "FirstByName"
         row = self._rows[0 if by_name else int(generator.integers(len(self._rows)))]
         self.take(row)
         return row
+
+    def _follow(self, query: Query) -> bool:
+        """Go on with the rows that are best now; False if more has to be looked at."""
+        plugin, state = self._decides
+        greatest = plugin.greatest(state, self._numbers)
+        if greatest is None:
+            return False
+        given = shares(self._numbers, greatest)
+        best = share(greatest, greatest)
+        if not (shares(plugin.score(state, np.array(self._taken)), greatest) < best).all():
+            return False  # a row that was taken may be among the best
+        self.score, self._greatest = best, greatest
+        self._rows = _in_order(np.flatnonzero(given == best), query)
+        self._with_greatest = int(np.count_nonzero(self._numbers[self._rows] == greatest))
+        return True
 
     def explain(self, placements: Sequence[Placement], seen: int) -> bool:
         """Whether the placements from number ``seen`` on are just those of pods that took rows here."""
