@@ -76,6 +76,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="KubeletConfiguration of the node's kubelet (default: %(default)s)",
     )
     parser.add_argument(
+        "--kubelet-certificate",
+        type=Path,
+        metavar="FILE",
+        help="serving certificate of the node's kubelet, if it has signed that itself (default: pki/kubelet.crt beside "
+        "--kubelet-state)",
+    )
+    parser.add_argument(
+        "--copy-kubelet-certificate",
+        type=Path,
+        metavar="FILE",
+        help="copy that certificate to FILE if there is one, and exit: for an init container, so that the agent need "
+        "not see kubelet's folder pki, where its key lies",
+    )
+    parser.add_argument(
         "--pod-metrics-bind",
         metavar="HOST:PORT",
         help="serve CPU and memory of the node's pods there over TLS, for autoscaling (default: not served)",
@@ -124,6 +138,9 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=args.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    certificate = args.kubelet_certificate or args.kubelet_state.with_name("pki") / "kubelet.crt"
+    if args.copy_kubelet_certificate:
+        return _copy_certificate(certificate, args.copy_kubelet_certificate)
     where = NodeFiles(
         scope="Machine" if args.scope == "machine" else "Cgroup",
         cgroup=(args.cgroup or "/").strip("/"),
@@ -148,11 +165,26 @@ def run(args: argparse.Namespace) -> int:
         config = ClusterConfig.load(args.kubeconfig)
         topology = TopologySettings(kubelet_state=args.kubelet_state, kubelet_config=args.kubelet_config)
         settings = AgentSettings(topology=topology, pinning=pinning if args.pinning else None)
-        binds = metrics.Binds(args.metrics_bind, args.secure_metrics_bind)
-        return asyncio.run(_run(config, args.node_name, where, settings, binds, args.pod_metrics_bind))
+        binds = metrics.Binds(args.metrics_bind, args.secure_metrics_bind, args.pod_metrics_bind)
+        configz = None
+        if args.pinning:  # whose component gives the right
+            configz = KubeletConfigz(config, args.node_name, ConfigzSettings(args.kubelet_config, certificate))
+        return asyncio.run(_run(config, args.node_name, where, settings, binds, configz))
     except ConfigError as error:
         print(f"concerto agent: {error}", file=sys.stderr)
         return 2
+
+
+def _copy_certificate(source: Path, target: Path) -> int:
+    """A kubelet whose certificate the cluster's authority signs has no such file, and needs none."""
+    try:
+        target.write_bytes(source.read_bytes())
+    except FileNotFoundError:
+        log.info("kubelet has no %s: its certificate has to be signed by the cluster's authority", source)
+    except OSError as error:
+        print(f"concerto agent: --copy-kubelet-certificate: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _release(args: argparse.Namespace, where: NodeFiles, pinning: PinningSettings) -> int:
@@ -191,18 +223,14 @@ async def _run(
     where: NodeFiles,
     settings: AgentSettings,
     binds: metrics.Binds,
-    pod_metrics_bind: str | None,
+    configz: KubeletConfigz | None,
 ) -> int:
     async with await Session.open(config) as session:
-        configz = None
-        if settings.pinning is not None:  # whose component gives the right
-            certificate = settings.topology.kubelet_state.with_name("pki") / "kubelet.crt"
-            configz = KubeletConfigz(config, node_name, ConfigzSettings(settings.topology.kubelet_config, certificate))
         agent = Agent(session, node_name, where, _version(), settings, configz=configz)
         ends: list[Callable[[], Awaitable[None]]] = []
         servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.document, session)
         ends += [each.cleanup for each in servers]
-        if pod_metrics_bind and (server := await _serve_pod_metrics(agent, session, node_name, pod_metrics_bind)):
+        if binds.pod_metrics and (server := await _serve_pod_metrics(agent, session, node_name, binds.pod_metrics)):
             ends.append(server.cleanup)
         work = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()

@@ -146,10 +146,12 @@ class Binds:
     Attributes:
         http: /healthz, /readyz, /debug/trace, and /metrics unless `secure_metrics` is given.
         secure_metrics: /metrics over TLS, for callers that may get it.
+        pod_metrics: CPU and memory of the node's pods (``pod_metrics_server``).
     """
 
     http: str | None = None
     secure_metrics: str | None = None
+    pod_metrics: str | None = None
 
 
 async def serve(

@@ -105,7 +105,9 @@ def test_each_component_alone_and_all_together_are_whole_and_the_api_server_take
                 )
                 assert "--pod-metrics-bind" not in flags or "autoscaling" in components
                 # one program in one version, also where a component brings the Deployment
-                assert container["image"] in ("concerto-operator:0.1.0", "concerto-agent:0.1.0")
+                of_all = [container, *obj["spec"]["template"]["spec"].get("initContainers", ())]
+                images = {each["image"] for each in of_all}
+                assert images in ({"concerto-operator:0.1.0"}, {"concerto-agent:0.1.0"})
         assert (("Deployment", "concerto-autoscaler") in there) == ("autoscaling" in components)
         for obj in objects:
             # the kinds of the Prometheus operator are not served here; CRDs are tried elsewhere

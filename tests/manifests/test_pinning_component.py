@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from concerto_agent.main import add_arguments
+from concerto_agent.main import add_arguments, run
 
 COMPONENT = Path(__file__).resolve().parents[2] / "manifests" / "components" / "pinning"
 BASE = COMPONENT.parents[1] / "base"
@@ -68,6 +68,68 @@ def test_the_flags_it_adds_are_the_agents_and_name_what_is_mounted():
     assert str(args.kubelet_state.parent) in mounts
     assert str(args.kubelet_config.parent) in mounts
     assert str(args.nri_socket.parent) in mounts
+    assert str(args.kubelet_certificate.parent) in mounts
+
+
+FOLDERS_OF_KUBELET = {"device-plugins", "pki", "plugins", "plugins_registry", "pod-resources", "pods"}
+"""In /var/lib/kubelet, on every node: ``setupDataDirs`` and the device manager of kubelet make all but pki."""
+
+
+def test_the_agent_sees_kubelets_files_and_none_of_its_folders():
+    merge = next(p for p in patches() if isinstance(p, dict))
+    pod = merge["spec"]["template"]["spec"]
+    empty = {v["name"] for v in pod["volumes"] if "emptyDir" in v}
+    (container,) = pod["containers"]
+    below = {m["mountPath"]: m["name"] for m in container["volumeMounts"] if "/host/kubelet/" in m["mountPath"]}
+    assert set(below) == {f"/host/kubelet/{folder}" for folder in FOLDERS_OF_KUBELET}
+    assert set(below.values()) <= empty
+    (pki,) = [v["hostPath"] for v in pod["volumes"] if v["name"] == "pki"]
+    assert pki == {"path": "/var/lib/kubelet/pki", "type": "DirectoryOrCreate"}, "else there is nothing to mount over"
+    assert "pki" not in {m["name"] for m in container["volumeMounts"]}
+
+
+def test_the_init_container_copies_the_certificate_that_the_agent_reads(tmp_path):
+    merge = next(p for p in patches() if isinstance(p, dict))
+    pod = merge["spec"]["template"]["spec"]
+    (init,) = pod["initContainers"]
+    base = yaml.safe_load((BASE / "agent.yaml").read_text())["spec"]["template"]["spec"]["containers"][0]
+    assert init["securityContext"] == base["securityContext"]
+    parser = ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(init["args"][1:])
+    added = [operation["value"] for p in patches() if isinstance(p, list) for operation in p]
+    agent = parser.parse_args(["--node-name", "n", *added])
+    mounts = {m["mountPath"]: m["name"] for m in init["volumeMounts"]}
+    assert mounts == {
+        str(args.kubelet_certificate.parent): "pki",
+        str(args.copy_kubelet_certificate.parent): "kubelet-certificate",
+    }
+    assert args.copy_kubelet_certificate == agent.kubelet_certificate
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_certificate_is_copied_if_there_is_one(tmp_path, there):
+    source, target = tmp_path / "kubelet.crt", tmp_path / "copy"
+    if there:
+        source.write_text("certificate")
+    parser = ArgumentParser()
+    add_arguments(parser)
+    command = ["--node-name=n", f"--kubelet-certificate={source}", f"--copy-kubelet-certificate={target}"]
+    assert run(parser.parse_args(command)) == 0
+    assert target.exists() == there
+
+
+def test_a_certificate_that_can_not_be_copied_is_an_error(tmp_path, capsys):
+    (tmp_path / "kubelet.crt").mkdir()
+    parser = ArgumentParser()
+    add_arguments(parser)
+    command = [
+        "--node-name=n",
+        f"--kubelet-certificate={tmp_path}/kubelet.crt",
+        f"--copy-kubelet-certificate={tmp_path}/c",
+    ]
+    assert run(parser.parse_args(command)) == 1
+    assert "kubelet.crt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "often"])
