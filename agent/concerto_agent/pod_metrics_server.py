@@ -63,6 +63,7 @@ async def serve(
     from aiohttp import web
 
     from concerto.serving.authorized import authorized
+    from concerto.serving.http_server import request_logger
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=metrics.text())
@@ -70,7 +71,7 @@ async def serve(
     app = web.Application()
     app.router.add_get(PATH, authorized(answer, callers.judge))
     # Whoever goes away no longer waits for a verdict
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+    runner = web.AppRunner(app, access_log=None, logger=request_logger(), handler_cancellation=True)
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
     settings = settings or ConnectionLimits()

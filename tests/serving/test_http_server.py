@@ -175,3 +175,34 @@ async def test_an_idle_connection_is_closed_after_its_keep_alive_time(monkeypatc
             assert b"hello" in await reader.read(-1)
         assert time.monotonic() - began >= 0.1
         writer.close()
+
+
+UNREADABLE = {
+    "a token that is too long": b"Authorization: Bearer secret" + b"t" * 9_000,
+    "a token with a zero byte": b"Authorization: Bearer secret\x00",
+    "a header without a name": b": Bearer secret",
+}
+
+
+@pytest.mark.parametrize("header", UNREADABLE.values(), ids=UNREADABLE)
+async def test_what_callers_send_is_not_logged(header, caplog):
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert b"400" in await reader.readline()
+        writer.close()
+    assert "secret" not in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_what_fails_in_a_handler_is_logged(caplog):
+    async def fails(_: web.Request) -> web.Response:
+        raise ValueError("a fault of ours")
+
+    server = HttpServer("127.0.0.1:0", [web.get("/", fails)])
+    await server.start()
+    async with client() as session:
+        assert "500" in await text(session, server.port)
+    await server.cleanup()
+    assert "a fault of ours" in caplog.text

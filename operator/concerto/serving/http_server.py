@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import threading
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Future
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits, RequestsInProgress
 
@@ -19,6 +21,22 @@ _TLS_LIMITS = ConnectionLimits()
 
 Lifespan = Callable[[web.Application], AsyncIterator[None]]
 """Opens what handlers use, yields, and closes it, all on the event loop that serves."""
+
+
+def request_logger() -> logging.Logger:
+    """Where a server logs what fails in its handlers, and nothing of requests that are not valid HTTP.
+
+    aiohttp logs such a request with a traceback, which quotes the header that is wrong. That may be a token, and
+    anybody could fill the log. The caller gets status 400.
+    """
+    logger = logging.getLogger("concerto.serving.requests")
+    logger.addFilter(_is_not_of_the_caller)  # no second one where it is there already
+    return logger
+
+
+def _is_not_of_the_caller(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
 
 
 class HttpServer:
@@ -66,7 +84,11 @@ class HttpServer:
         app.cleanup_ctx.extend(self._lifespans)
         # Whoever goes away no longer waits for an answer
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, handler_cancellation=True
+            app,
+            access_log=None,
+            logger=request_logger(),
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            handler_cancellation=True,
         )
         await self._runner.setup()
         assert self._runner.server is not None, "starting"
