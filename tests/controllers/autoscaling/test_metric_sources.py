@@ -10,7 +10,7 @@ import pytest
 from concerto.api.predictivehpa import MetricSpec, ObjectReference
 from concerto.autoscaling.decision import Failure
 from concerto.autoscaling.pods import MetricError, Sample
-from concerto.autoscaling.replicas import Proposal
+from concerto.autoscaling.replicas import MAX_REPLICAS, Proposal
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
 from concerto.controllers.autoscaling.measurements import Measurements, MetricRequest
 from concerto.controllers.autoscaling.sources import (
@@ -196,9 +196,9 @@ def test_the_activation_is_read_and_is_no_part_of_what_the_status_repeats():
     assert (metric.activation, metric.identity) == (500, {"metric": {"name": "queue"}})
 
 
-async def formula(*answers: Answer) -> Proposal | Failure:
+async def formula(*answers: Answer, expression: str = "hits + 2 * jobs") -> Proposal | Failure:
     inputs = tuple((name, MetricSpec("External", name)) for name in ("hits", "jobs"))
-    metric = MetricSpec("Formula", "load", average_value=10_000, expression="hits + 2 * jobs", inputs=inputs)
+    metric = MetricSpec("Formula", "load", average_value=10_000, expression=expression, inputs=inputs)
     async with faulty(answers) as server:
         scale = Scale(2, 2, "app=web", REPLICA_SETS, {})
         request = MetricRequest("n", scale, [], Tolerances(0.0, 0.0), ControllerSettings(), NOW)
@@ -215,3 +215,9 @@ async def test_a_formula_with_an_input_that_is_not_known_is_not_known():
     found = await formula(says(200, items(value="15")), says(200, {"items": []}))
     assert found.reason == "FailedGetFormulaMetric"
     assert "load formula value: input jobs: no metrics returned" in found.message
+
+
+@pytest.mark.parametrize("expression", ["hits * 1e306", "hits * 1e300 + jobs"])
+async def test_a_formula_may_give_more_than_can_be_written(expression):
+    found = await formula(says(200, items(value="15")), says(200, items(value="1")), expression=expression)
+    assert found.replicas == MAX_REPLICAS

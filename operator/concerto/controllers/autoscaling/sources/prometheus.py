@@ -148,7 +148,8 @@ def _finite_milli(value: float) -> int:
 
 def milli_of(value: float) -> int:
     """A finite number in thousandths, rounded up as quantities are, within 64 bits."""
-    return max(-_MAX_MILLI, min(math.ceil(round(value * 1000, 6)), _MAX_MILLI))
+    bounded = max(-_MAX_MILLI, min(value * 1000, _MAX_MILLI))  # which may be infinite
+    return max(-_MAX_MILLI, min(math.ceil(round(bounded, 6)), _MAX_MILLI))
 
 
 def _not_of_prometheus(error: Exception) -> MetricError:
