@@ -8,6 +8,8 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from concerto.autoscaling.replicas import MAX_REPLICAS
+from concerto.controllers.autoscaling import initial_history
 from concerto.controllers.autoscaling.controller import PredictiveHPAController
 from support.autoscaling_world import NOW, Clock, World, autoscaling, load, phpa
 from support.faulty_server import Answer, says
@@ -48,7 +50,7 @@ async def synced(made: PredictiveHPAController, world: World, clock: Clock, obj:
         made._objects[key].due = clock.now
         made.start_due()
         await world.seen("web", looks + 1)
-        await asyncio.gather(*made._tasks, *made._history._tasks)
+        await asyncio.gather(*made._tasks, *made._history._tasks.values())
         clock.now += 61.0
     return world.statuses["web"]
 
@@ -98,3 +100,50 @@ async def test_it_is_not_loaded_again_after_a_restart_nor_for_who_does_not_ask()
     assert (world.ranges, condition(status)) == ([], None)
     world, status = await with_prometheus(answer, asking(mode="Off"))
     assert (world.ranges, condition(status)) == ([], None)
+
+
+async def look(made: PredictiveHPAController, world: World, clock: Clock, *names: str) -> None:
+    """One sync of each object, whatever becomes of their histories."""
+    for name in names:
+        made._objects["n", name].due = clock.now
+    wanted = {name: world.looks[name] + 1 for name in names}
+    made.start_due()
+    for name, times in wanted.items():
+        await world.seen(name, times)
+    await asyncio.gather(*made._tasks)
+
+
+async def test_a_history_that_takes_long_is_not_asked_for_again_nor_once_its_object_is_gone():
+    async def no_answer(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    world, clock = WithPrometheus(no_answer), Clock()
+    async with autoscaling(world, clock) as made:
+        made.on_object(None, asking())
+        for _ in range(3):
+            await look(made, world, clock, "web")
+            clock.now += 301.0
+        assert len(made._history._tasks) == 1
+        made.on_object(asking(), None)
+        assert not made._history._tasks
+
+
+async def test_a_history_that_takes_too_long_is_given_up(monkeypatch):
+    async def no_answer(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(initial_history, "_LOAD_SECONDS", 0.0)
+    _, status = await with_prometheus(no_answer, asking())
+    assert condition(status)[1:] == (
+        "QueryFailed",
+        "The history could not be loaded: its queries take longer than 0 s together",
+    )
+
+
+async def test_a_load_beyond_all_numbers_counts_as_the_most_replicas():
+    end = NOW // 300 * 300
+    _, status = await with_prometheus(matrix((end - 600.0, "1e300"), (end - 300.0, "5")), asking())
+    coarse = next(item for item in status["history"] if item["stepSeconds"] == 300)
+    assert coarse["values"][:2] == [MAX_REPLICAS * 1000, 5000]

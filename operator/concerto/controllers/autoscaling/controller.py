@@ -160,6 +160,7 @@ class PredictiveHPAController:
             self.observer.selectors.put(key, None)
             self.observer.conflicts.put((PREDICTIVE_HPAS.kind, *key), None)
             self._forecast_metrics.forget(*key)
+            self._history.forget(key)
             return
         self._has_objects.set()
         tracked = self._objects.get(key)

@@ -10,16 +10,20 @@ from concerto.api.conditions import Condition
 from concerto.autoscaling.history import Ring
 from concerto.autoscaling.initial_history import filled, grid, history_queries
 from concerto.autoscaling.pods import MetricError
+from concerto.autoscaling.replicas import MAX_REPLICAS
+from concerto.controllers.autoscaling.namespace_turns import NamespaceTurns
 from concerto.controllers.autoscaling.observation import Observation
 from concerto.controllers.autoscaling.sources import PrometheusMetrics
 from concerto.controllers.autoscaling.sources.prometheus import Span
 from concerto.controllers.autoscaling.state import FINE_SECONDS, State
-from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, EarlierLoad, ObjectEvents, TrackedObject
+from concerto.controllers.autoscaling.tracked import HISTORY_LOADED, EarlierLoad, Key, ObjectEvents, TrackedObject
 
 logger = logging.getLogger(__name__)
 
-_CONCURRENCY = 4
+_CONCURRENCY, _OF_ONE_NAMESPACE = 4, 1
 """Objects whose history is loaded at a time: a range query may be expensive."""
+_LOAD_SECONDS = 60.0
+"""For all queries of one object; others wait meanwhile."""
 _RETRY_SECONDS = 300.0
 
 
@@ -30,8 +34,8 @@ class HistoryLoader:
         self._prometheus = prometheus
         self._events = events
         self._clock = clock
-        self._limit = asyncio.Semaphore(_CONCURRENCY)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = NamespaceTurns(_CONCURRENCY, _OF_ONE_NAMESPACE)
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
 
     def load_if_new(self, observed: Observation) -> None:
         """Begin to load the object's history, if it asks for one and has not got it."""
@@ -41,26 +45,35 @@ class HistoryLoader:
             tracked.history_condition = None
             return
         loaded = tracked.history_condition is not None and tracked.history_condition.status == "True"
-        waits = tracked.load_history_after > now
+        waits = tracked.load_history_after > now or tracked.key in self._tasks
         if loaded or waits or tracked.earlier is not None or observed.scale is None or observed.combined is None:
             return
         tracked.load_history_after = now + _RETRY_SECONDS
-        task = asyncio.ensure_future(self._load(observed))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks[tracked.key] = asyncio.ensure_future(self._load(observed))
+        task.add_done_callback(lambda ended: self._drop(tracked.key, ended))
+
+    def forget(self, key: Key) -> None:
+        """Take note that an object is deleted: its history is wanted no more."""
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
 
     def close(self) -> None:
         """End what is being loaded."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
+
+    def _drop(self, key: Key, ended: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is ended:  # and not that of a new object of the name
+            del self._tasks[key]
 
     async def _load(self, observed: Observation) -> None:
         tracked, digest = observed.tracked, observed.tracked.digest
         try:
-            async with self._limit:
-                earlier = await self._fetch(observed)
+            async with self._turns.turn(observed.spec.namespace):
+                earlier = await self._fetch_in_time(observed)
         except MetricError as error:
             if tracked.digest == digest:
+                tracked.load_history_after = self._clock() + _RETRY_SECONDS
                 message = f"The history could not be loaded: {error}"
                 tracked.history_condition = Condition(HISTORY_LOADED, "False", "QueryFailed", message)
                 self._events.warning(tracked, "FailedLoadHistory", "Loading", message)
@@ -71,6 +84,13 @@ class HistoryLoader:
             if tracked.digest == digest:
                 tracked.earlier = earlier
 
+    async def _fetch_in_time(self, observed: Observation) -> EarlierLoad:
+        try:
+            async with asyncio.timeout(_LOAD_SECONDS):
+                return await self._fetch(observed)
+        except TimeoutError as error:
+            raise MetricError(f"its queries take longer than {_LOAD_SECONDS:g} s together") from error
+
     async def _fetch(self, observed: Observation) -> EarlierLoad:
         found: EarlierLoad = {}
         now = self._clock()
@@ -80,7 +100,7 @@ class HistoryLoader:
             for query in history_queries(observed.spec, observed.pods, ring.step):
                 span = Span(begin, end, ring.step)
                 points = await self._prometheus.series(observed.spec.namespace, query.expression, span)
-                found[ring.step].append([(at, value / query.per_replica) for at, value in points])
+                found[ring.step].append([(at, min(value / query.per_replica, MAX_REPLICAS)) for at, value in points])
         return found
 
 

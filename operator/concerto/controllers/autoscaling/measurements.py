@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 from concerto.api.pod import PodView
 from concerto.api.predictivehpa import MetricSpec
@@ -23,6 +21,7 @@ from concerto.autoscaling.replicas import (
     value_replicas,
 )
 from concerto.autoscaling.settings import ControllerSettings, Tolerances
+from concerto.controllers.autoscaling.namespace_turns import NamespaceTurns
 from concerto.controllers.autoscaling.sources import (
     CustomMetrics,
     PodReader,
@@ -122,8 +121,7 @@ class Measurements:
         self._prometheus = prometheus
         self._custom = CustomMetrics(session, kinds, timeout_seconds=timeout_seconds)
         self._timeout = timeout_seconds
-        self._limit = asyncio.Semaphore(_CONCURRENCY)
-        self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns = NamespaceTurns(_CONCURRENCY, _OF_ONE_NAMESPACE)
 
     async def measure(self, metrics: Sequence[MetricSpec], request: MetricRequest) -> Measured:
         """What all metrics of an object ask for."""
@@ -147,23 +145,14 @@ class Measurements:
                 case "Resource" | "ContainerResource":
                     return self._resource(metric, request, readings)
                 case "Pods":
-                    async with self._turn(request.namespace):
+                    async with self._turns.turn(request.namespace):
                         return await self._pods(metric, request)
                 case _:
-                    async with self._turn(request.namespace):
+                    async with self._turns.turn(request.namespace):
                         return await self._total(metric, request)
         except MetricError as error:
             what = f"{metric.container or metric.name} {_CALLED[metric.type]}"
             return Failure(metric.failure_reason, f"failed to get {what} value: {error}")
-
-    @asynccontextmanager
-    async def _turn(self, namespace: str) -> AsyncIterator[None]:
-        """What one namespace asks may stay without an answer, by its own doing: others get their turn all the same."""
-        own = self._limits.get(namespace)
-        if own is None:
-            own = self._limits[namespace] = asyncio.Semaphore(_OF_ONE_NAMESPACE)
-        async with own, self._limit:
-            yield
 
     def _resource(
         self, metric: MetricSpec, request: MetricRequest, readings: Readings | MetricError | None

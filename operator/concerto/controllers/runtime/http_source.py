@@ -62,9 +62,9 @@ class HttpClient:
 
     def __init__(self, context: ssl.SSLContext | bool = True) -> None:
         """Connects nowhere yet; ``context`` says which certificates are accepted."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context), cookie_jar=aiohttp.DummyCookieJar()
-        )
+        # Callers limit their requests: one that waited here for a connection would use up its time
+        connector = aiohttp.TCPConnector(ssl=context, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def close(self) -> None:
         """Close connections."""
