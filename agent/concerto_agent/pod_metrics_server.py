@@ -63,12 +63,12 @@ async def serve(
     from aiohttp import web
 
     from concerto.serving.authorized import authorized
-    from concerto.serving.http_server import request_logger
+    from concerto.serving.http_server import close_unless_ok, request_logger
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=metrics.text())
 
-    app = web.Application()
+    app = web.Application(middlewares=[close_unless_ok])
     app.router.add_get(PATH, authorized(answer, callers.judge))
     # Whoever goes away no longer waits for a verdict
     runner = web.AppRunner(app, access_log=None, logger=request_logger(), handler_cancellation=True)

@@ -36,7 +36,6 @@ def authorized(handler: Handler, judge: Judge) -> Handler:
         refusal = web.Response(status=verdict.status, text=verdict.reason)
         if verdict.status == 401:
             refusal.headers["WWW-Authenticate"] = "Bearer"
-        refusal.force_close()  # a stranger who tries again pays for another handshake, and waits for it
         return refusal
 
     return answer

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits, RequestsInProgress
 
@@ -21,6 +22,19 @@ _TLS_LIMITS = ConnectionLimits()
 
 Lifespan = Callable[[web.Application], AsyncIterator[None]]
 """Opens what handlers use, yields, and closes it, all on the event loop that serves."""
+
+
+@web.middleware
+async def close_unless_ok(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Closes the connection after any answer but 200: who asks in vain again pays for another one, and waits for it."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as error:
+        error.force_close()
+        raise
+    if response.status != 200:
+        response.force_close()
+    return response
 
 
 def request_logger() -> logging.Logger:
@@ -79,7 +93,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Accept connections from now on."""
-        app = web.Application(middlewares=[self._in_progress.middleware()])
+        app = web.Application(middlewares=[self._in_progress.middleware(), close_unless_ok])
         app.router.add_routes(self._routes)
         app.cleanup_ctx.extend(self._lifespans)
         # Whoever goes away no longer waits for an answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -81,6 +82,25 @@ async def test_metrics_are_for_callers_that_may_get_them_and_probes_for_everybod
         assert await status(f"http://127.0.0.1:{plain.port}/metrics", "good") == 404
         with pytest.raises(aiohttp.ClientError):
             await status(f"http://127.0.0.1:{secure.port}/metrics", "good")
+
+
+NOTHING_FOR_STRANGERS = {
+    "another path": ("GET /nothing", b"404"),
+    "another method": ("POST /metrics", b"405"),
+    "no token": ("GET /metrics", b"401"),
+}
+
+
+@pytest.mark.parametrize(("asked", "status"), NOTHING_FOR_STRANGERS.values(), ids=NOTHING_FOR_STRANGERS)
+@pytest.mark.parametrize("serving", [operator, agent])
+async def test_a_stranger_has_one_answer_for_a_handshake(serving, asked, status):
+    async with serving() as (_, secure), asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", secure.port, ssl=TRUSTING)
+        writer.write(f"{asked} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 5)
+        answers = await reader.read(-1)
+        writer.close()
+    assert answers.count(b"HTTP/1.1 ") == 1
+    assert answers.startswith(b"HTTP/1.1 " + status)
 
 
 async def test_an_agent_without_a_certificate_goes_on_without_metrics(monkeypatch):
