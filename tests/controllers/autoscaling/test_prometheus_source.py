@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -12,6 +14,7 @@ from aiohttp import web
 
 from concerto.autoscaling.pods import MetricError
 from concerto.controllers.autoscaling.sources.prometheus import PrometheusMetrics, PrometheusServer, Span
+from concerto.serving.http_server import HttpServer
 from support.faulty_server import Answer, faulty, says
 
 SPAN = Span(1000.0, 1600.0, 300.0)
@@ -140,8 +143,9 @@ async def test_the_token_is_read_for_each_request(tmp_path: Path):
 
 
 async def test_what_cannot_be_read_is_named(tmp_path: Path):
-    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    missing, empty, words = tmp_path / "missing", tmp_path / "empty", tmp_path / "words"
     empty.touch()
+    words.write_text("no certificate")
     good = says(200, vector("1"))
     with pytest.raises(MetricError, match=f"cannot read the token in {missing}"):
         await value(good, token_file=missing)
@@ -149,6 +153,45 @@ async def test_what_cannot_be_read_is_named(tmp_path: Path):
         await value(good, token_file=empty)
     with pytest.raises(MetricError, match=f"cannot read certificates in {missing}"):
         await value(good, ca_file=missing)
+    for path in (empty, words):  # with an empty one, ssl would trust the system's
+        with pytest.raises(MetricError, match=f"{path} has no certificates in PEM"):
+            await value(good, ca_file=path)
+
+
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that is signed with its own key; and the key."""
+    path, key = directory / f"{name}.crt", directory / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "1", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(path)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return path, key
+
+
+async def test_rotated_certificates_are_read_again(tmp_path: Path):
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(text=json.dumps(vector("1")))
+
+    old, _ = certificate(tmp_path, "old")
+    new, key = certificate(tmp_path, "new")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(new, key)
+    server = HttpServer("127.0.0.1:0", [web.get("/api/v1/query", answer)], tls=context)
+    await server.start()
+    trusted = tmp_path / "ca.crt"
+    trusted.write_bytes(old.read_bytes())
+    address = PrometheusServer(f"https://127.0.0.1:{server.port}", ca_file=trusted)
+    source = PrometheusMetrics(address, timeout_seconds=20)
+    with pytest.raises(MetricError, match="certificate verify failed"):
+        await source.value("shop", "queue")
+    trusted.write_bytes(new.read_bytes())
+    assert await source.value("shop", "queue") == 1000
+    trusted.unlink()  # being replaced
+    assert await source.value("shop", "queue") == 1000
+    await source.close()
+    await server.cleanup()
 
 
 async def test_without_a_server_the_error_names_the_flag():

@@ -25,7 +25,7 @@ class PrometheusServer:
     Attributes:
         address: URL below which it serves ``/api/v1``; empty: there is no server.
         token_file: file with a bearer token, which is read for each request; None: requests have none.
-        ca_file: file with the trusted certificates; None: those of the system.
+        ca_file: file with the trusted certificates, which is read for each request; None: those of the system.
     """
 
     address: str = ""
@@ -50,6 +50,7 @@ class PrometheusMetrics:
         self._server = server
         self._limits = Limits(timeout_seconds, _MAX_BYTES)
         self._client: HttpClient | None = None
+        self._trusted: str | None = None
 
     async def value(self, namespace: str, query: str) -> int:
         """The query's only value now, in thousandths, rounded up as quantities are.
@@ -95,7 +96,7 @@ class PrometheusMetrics:
         if not address:
             raise MetricError("the autoscaler has no Prometheus (concerto operator --autoscaling-prometheus-url)")
         try:
-            client = self._connected()
+            client = await self._connected()
             url = f"{address.rstrip('/')}/api/v1/{endpoint}"
             # Prometheus itself ends a query that takes longer
             params = params | {"timeout": f"{self._limits.seconds:g}s"}
@@ -109,15 +110,35 @@ class PrometheusMetrics:
         except (ValueError, *NOT_OF_THIS_FORM) as error:
             raise _not_of_prometheus(error) from error
 
-    def _connected(self) -> HttpClient:
-        if self._client is None:
-            ca_file = self._server.ca_file
-            try:
-                context = ssl.create_default_context(cafile=ca_file)
-            except OSError as error:
-                raise SourceError("InvalidCA", f"cannot read certificates in {ca_file}: {error}") from error
-            self._client = HttpClient(context)
-        return self._client
+    async def _connected(self) -> HttpClient:
+        """A client that trusts whom it should; a new one when the certificates have changed."""
+        client, trusted = self._client, self._authorities()
+        if client is not None and trusted == self._trusted:
+            return client
+        try:
+            context = ssl.create_default_context(cadata=trusted)
+        except (ssl.SSLError, ValueError) as error:
+            raise SourceError("InvalidCA", f"{self._server.ca_file} has no certificates in PEM: {error}") from error
+        made = self._client = HttpClient(context)
+        self._trusted = trusted
+        if client is not None:
+            await client.close()
+        return made
+
+    def _authorities(self) -> str | None:
+        """What the file with certificates has, PEM; None: the system's are trusted."""
+        path = self._server.ca_file
+        if path is None:
+            return None
+        try:
+            text = path.read_text()
+        except (OSError, ValueError) as error:
+            if self._client is not None:  # the file is being replaced
+                return self._trusted
+            raise SourceError("InvalidCA", f"cannot read certificates in {path}: {error}") from error
+        if not text.strip():
+            raise SourceError("InvalidCA", f"{path} has no certificates in PEM: it is empty")
+        return text
 
     def _headers(self) -> dict[str, str]:
         path = self._server.token_file
