@@ -81,9 +81,9 @@ FAULTS = {
     "a proxy's error": (says(502, "<html>"), "answered 502"),
     "not JSON": (says(200, "<html>"), "this is not an answer of Prometheus"),
     "a list": (says(200, "[1]"), "this is not an answer of Prometheus"),
-    "nested without end": (says(200, "[" * 100_000), "this is not an answer of Prometheus"),
+    "nested without end": (says(200, "[" * 60_000), "this is not an answer of Prometheus"),
     "a sample without a value": (says(200, data("vector", [{}])), "this is not an answer of Prometheus"),
-    "more than a series takes": (says(200, " " * (2 * 2**20)), "an answer of more than 1 MiB"),
+    "more than a value takes": (says(200, vector(*["1"] * 4000)), "an answer of more than 64 KiB"),
 }
 
 
@@ -103,6 +103,7 @@ SERIES_FAULTS = {
     "no series": (matrix(), "the query returned no series"),
     "two series": (matrix([], []), "returned 2 series"),
     "a vector": (vector("1"), "returns a vector instead of a series"),
+    "more than a series takes": (" " * (2 * 2**20), "an answer of more than 1 MiB"),
     "values that are not pairs": (matrix([[1]]), "not an answer of Prometheus"),
 }
 

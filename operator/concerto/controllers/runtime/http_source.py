@@ -131,7 +131,8 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     async for chunk in response.content.iter_chunked(2**20):
         size += len(chunk)
         if size > max_bytes:
-            raise SourceError("BadAnswer", f"an answer of more than {max_bytes // 2**20} MiB")
+            most = f"{max_bytes >> 20} MiB" if max_bytes >= 2**20 else f"{max_bytes >> 10} KiB"
+            raise SourceError("BadAnswer", f"an answer of more than {most}")
         chunks.append(chunk)
     return b"".join(chunks)
 

@@ -13,8 +13,9 @@ from concerto.autoscaling.pods import MetricError
 from concerto.controllers.autoscaling.sources.answers import NOT_OF_THIS_FORM
 from concerto.controllers.runtime.http_source import HttpClient, Limits, SourceError, prometheus_error
 
-_MAX_BYTES = 2**20
-"""Of an answer: a series of 1,100 points takes 40 KiB."""
+_MAX_BYTES = {"query": 2**16, "query_range": 2**20}
+"""Of an answer, by endpoint: a value takes some hundred bytes, and a series of 1,100 points 40 KiB. Values are read at
+each sync, and 1 MiB of other series would take tens of milliseconds of the event loop each time."""
 _MAX_MILLI = 2**63 - 1
 
 
@@ -48,7 +49,7 @@ class PrometheusMetrics:
     def __init__(self, server: PrometheusServer, *, timeout_seconds: float) -> None:
         """No request is sent yet."""
         self._server = server
-        self._limits = Limits(timeout_seconds, _MAX_BYTES)
+        self._timeout = timeout_seconds
         self._client: HttpClient | None = None
         self._trusted: str | None = None
 
@@ -99,8 +100,9 @@ class PrometheusMetrics:
             client = await self._connected()
             url = f"{address.rstrip('/')}/api/v1/{endpoint}"
             # Prometheus itself ends a query that takes longer
-            params = params | {"timeout": f"{self._limits.seconds:g}s"}
-            response = await client.get(url, self._limits, named="Prometheus", params=params, headers=self._headers())
+            params = params | {"timeout": f"{self._timeout:g}s"}
+            limits = Limits(self._timeout, _MAX_BYTES[endpoint])
+            response = await client.get(url, limits, named="Prometheus", params=params, headers=self._headers())
             if response.status != 200:
                 raise prometheus_error(response)
         except SourceError as error:
