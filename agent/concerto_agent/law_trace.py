@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from concerto.capacity.trace import AGENT_COLUMNS, Trace
@@ -20,6 +21,7 @@ class LawTrace:
         """
         self._node_name = node_name
         self._trace = Trace(AGENT_COLUMNS, batches)
+        self._text: str | None = None
 
     def keep(self, at: float, measured: Measured, cpu: float | None, published: float | None) -> None:
         """Keep the numbers of a batch.
@@ -30,7 +32,7 @@ class LawTrace:
             cpu: utilisation over the last second, 0 to 1; None if unknown.
             published: capacity in the status that was written last, pods; None before the first.
         """
-        report = measured.report
+        report, self._text = measured.report, None
         self._trace.add(
             at,
             {
@@ -45,6 +47,8 @@ class LawTrace:
             },
         )
 
-    def document(self) -> dict[str, object]:
-        """The answer of /debug/trace."""
-        return self._trace.document(self._node_name, self._trace.rows(0))
+    def text(self) -> str:
+        """The answer of /debug/trace, JSON. It takes milliseconds, so it is made once for a batch, whoever asks."""
+        if self._text is None:
+            self._text = json.dumps(self._trace.document(self._node_name, self._trace.rows(0)))
+        return self._text

@@ -228,7 +228,7 @@ async def _run(
     async with await Session.open(config) as session:
         agent = Agent(session, node_name, where, _version(), settings, configz=configz)
         ends: list[Callable[[], Awaitable[None]]] = []
-        servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.document, session)
+        servers = await metrics.serve(binds, agent.counters, agent.gauges, agent.unwell, agent.trace.text, session)
         ends += [each.cleanup for each in servers]
         if binds.pod_metrics and (server := await _serve_pod_metrics(agent, session, node_name, binds.pod_metrics)):
             ends.append(server.cleanup)

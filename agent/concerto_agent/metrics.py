@@ -159,7 +159,7 @@ async def serve(
     counters: Counters,
     gauges: Gauges,
     unwell: Callable[[], str | None],
-    trace: Callable[[], dict[str, object]],
+    trace: Callable[[], str],
     session: Session,
 ) -> list[HttpServer]:
     """Serve /metrics, /healthz, /readyz and /debug/trace; the caller cleans the servers up.
@@ -169,7 +169,7 @@ async def serve(
         counters: for /metrics.
         gauges: for /metrics.
         unwell: what is wrong with the process; None if nothing is.
-        trace: the control law's numbers over the last minutes, for /debug/trace.
+        trace: the control law's numbers over the last minutes, for /debug/trace, JSON.
         session: connection to the API server, which decides who may get /metrics.
 
     Raises:
@@ -197,7 +197,7 @@ async def serve(
         return web.Response(text="ok" if known else "no status has been published yet", status=200 if known else 503)
 
     async def traced(_: web.Request) -> web.Response:
-        return web.json_response(trace())
+        return web.Response(text=trace(), content_type="application/json")
 
     servers = []
     if binds.http:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from concerto.api.capacity_settings import CapacitySettings
 from concerto.capacity.cpu_demand import DEMAND_SOURCES
 from concerto.capacity.subspace import Subspace, second_moment
+from concerto_agent.law_trace import LawTrace
 from concerto_agent.measurement import Measured, Measurement, align
 from concerto_agent.node_files import NodeFiles
 from concerto_agent.pod_census import trim_pod
@@ -223,6 +226,14 @@ def test_the_node_takes_no_more_pods_than_its_kubelet(run):
     for _ in range(3):
         measured = run.second(busy=0.0)
     assert measured.report.capacity[0] <= 2
+
+
+def test_the_trace_of_a_batch_is_written_once_whoever_asks(run):
+    trace = LawTrace("n1", batches=10)
+    for number in (1, 2):
+        trace.keep(float(number), run.second(), 0.5, None)
+        assert len(json.loads(trace.text())["rows"]) == number
+        assert trace.text() is trace.text()
 
 
 def test_a_cluster_model_is_read_by_the_names_of_its_rows():

@@ -16,7 +16,7 @@ from concerto_agent.metrics import Binds, Counters, Gauges
 
 async def test_the_trace_is_served_as_it_is_at_the_time():
     trace = Trace(AGENT_COLUMNS, kept=10)
-    answer = lambda: trace.document("n1", trace.rows(0))  # noqa: E731
+    answer = lambda: json.dumps(trace.document("n1", trace.rows(0)))  # noqa: E731
     (server,) = await metrics.serve(Binds("127.0.0.1:0"), Counters(), Gauges(), lambda: None, answer, None)
     try:
         url = f"http://127.0.0.1:{server.port}/debug/trace"

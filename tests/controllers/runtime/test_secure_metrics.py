@@ -54,7 +54,7 @@ async def agent() -> AsyncIterator[tuple[HttpServer, HttpServer]]:
     async with faulty([api_server]) as api:
         binds = agent_metrics.Binds("127.0.0.1:0", "127.0.0.1:0")
         counters, gauges = agent_metrics.Counters(), agent_metrics.Gauges()
-        servers = await agent_metrics.serve(binds, counters, gauges, lambda: None, dict, api.session)
+        servers = await agent_metrics.serve(binds, counters, gauges, lambda: None, str, api.session)
         yield servers[0], servers[1]
         for server in servers:
             await server.cleanup()
@@ -111,6 +111,6 @@ async def test_an_agent_without_a_certificate_goes_on_without_metrics(monkeypatc
     binds = agent_metrics.Binds("127.0.0.1:0", "127.0.0.1:0")
     async with faulty([api_server]) as api:
         counters, gauges = agent_metrics.Counters(), agent_metrics.Gauges()
-        (plain,) = await agent_metrics.serve(binds, counters, gauges, lambda: None, dict, api.session)
+        (plain,) = await agent_metrics.serve(binds, counters, gauges, lambda: None, str, api.session)
         assert await status(f"http://127.0.0.1:{plain.port}/healthz") == 200
         await plain.cleanup()
