@@ -147,3 +147,27 @@ async def test_a_load_beyond_all_numbers_counts_as_the_most_replicas():
     _, status = await with_prometheus(matrix((end - 600.0, "1e300"), (end - 300.0, "5")), asking())
     coarse = next(item for item in status["history"] if item["stepSeconds"] == 300)
     assert coarse["values"][:2] == [MAX_REPLICAS * 1000, 5000]
+
+
+async def test_a_query_that_was_mended_meanwhile_is_asked_at_once():
+    asked, mended = asyncio.Event(), asyncio.Event()
+
+    async def fails_late(_: web.Request) -> web.StreamResponse:
+        asked.set()
+        await mended.wait()
+        return web.Response(status=502)
+
+    world, clock = WithPrometheus(fails_late), Clock()
+    async with autoscaling(world, clock) as made:
+        made.on_object(None, asking())
+        await look(made, world, clock, "web")
+        await asked.wait()
+        better = phpa("web", initialHistory={"query": "sum(y)"})
+        better["metadata"]["generation"] = 2
+        made.on_object(asking(), better)
+        mended.set()
+        await asyncio.gather(*made._history._tasks.values())
+        clock.now += 1.0
+        await look(made, world, clock, "web")
+        await asyncio.gather(*made._history._tasks.values())
+    assert [asked["query"] for asked in world.ranges] == [["sum(x) / 5"], ["sum(y)"]]

@@ -72,7 +72,7 @@ class HistoryLoader:
             async with self._turns.turn(observed.spec.namespace):
                 earlier = await self._fetch_in_time(observed)
         except MetricError as error:
-            if tracked.digest == digest:
+            if tracked.digest == digest and _asks_the_same(observed):
                 tracked.load_history_after = self._clock() + _RETRY_SECONDS
                 message = f"The history could not be loaded: {error}"
                 tracked.history_condition = Condition(HISTORY_LOADED, "False", "QueryFailed", message)
@@ -81,7 +81,7 @@ class HistoryLoader:
             # It is tried again; the object scales without
             logger.exception("PredictiveHPA %s/%s: history", *tracked.key)
         else:
-            if tracked.digest == digest:
+            if tracked.digest == digest and _asks_the_same(observed):
                 tracked.earlier = earlier
 
     async def _fetch_in_time(self, observed: Observation) -> EarlierLoad:
@@ -102,6 +102,12 @@ class HistoryLoader:
                 points = await self._prometheus.series(observed.spec.namespace, query.expression, span)
                 found[ring.step].append([(at, min(value / query.per_replica, MAX_REPLICAS)) for at, value in points])
         return found
+
+
+def _asks_the_same(observed: Observation) -> bool:
+    """Whether the object still has the query that was being answered; what was wrong with it may be mended."""
+    present = observed.tracked.spec
+    return present is not None and present.prediction.initial_history == observed.spec.prediction.initial_history
 
 
 def _long_rings(state: State) -> tuple[Ring, ...]:
