@@ -159,28 +159,33 @@ def test_what_is_no_selector_is_refused_with_its_text(text):
         parse_selector(text)
 
 
-LONGEST = {
-    "labels with values": "a=b," * 4095 + "a=b",
-    "labels alone": "a," * 8191 + "a",
-    "a set that is not closed": "a in (" + "b," * 8000,
-    "spaces": "a" + " " * 16_000 + "b",
+SELECTORS = {
+    "labels with values": lambda length: "a=b," * (length // 4 - 1) + "a=b",
+    "labels alone": lambda length: "a," * (length // 2 - 1) + "a",
+    "a set that is not closed": lambda length: "a in (" + "b," * (length // 2 - 3),
+    "spaces": lambda length: "a" + " " * (length - 2) + "b",
 }
 
 
-@pytest.mark.parametrize("text", LONGEST.values(), ids=LONGEST)
-def test_the_longest_selector_is_parsed_in_linear_time(text):
-    began = time.process_time()
-    with contextlib.suppress(ValueError):
-        parse_selector(text)
-    assert time.process_time() - began < 0.1
+@pytest.mark.parametrize("selector", SELECTORS.values(), ids=SELECTORS)
+def test_a_selector_is_parsed_in_linear_time(selector):
+    def least_seconds(text):
+        """Of many times: what else the process does lengthens some of them."""
+        found = []
+        for _ in range(20):
+            began = time.process_time()
+            with contextlib.suppress(ValueError):
+                parse_selector(text)
+            found.append(time.process_time() - began)
+        return min(found)
+
+    short, long = least_seconds(selector(1024)), least_seconds(selector(16_384))
+    assert long / short < 64  # about 16; 256 if it were quadratic
 
 
 def test_a_selector_beyond_the_limit_is_refused_before_it_is_parsed():
-    text = ",".join(f"a{i}" for i in range(64_000))
-    began = time.process_time()
-    with pytest.raises(ValueError, match=r"has [0-9]+ characters: shorten it to 16384"):
-        parse_selector(text)
-    assert time.process_time() - began < 0.01
+    with pytest.raises(ValueError, match=r"has 64000 characters: shorten it to 16384"):
+        parse_selector("=" * 64_000)
 
 
 def test_a_selector_is_written_as_it_is_read():
