@@ -429,3 +429,15 @@ def test_who_has_to_say_how_many_cpus_a_pod_gets_is_told_what_such_pods_use():
     made.kinds.set_table(table.table((), 0.0))
     (said,) = reported(decide(made, [asked], by("Balanced"))).values()
     assert "workload type cpu-bound needs a cpu request (pods of its kind use 3.4 on average)" in said
+
+
+@pytest.mark.parametrize("uses", [0.1, 1.5])
+def test_what_pinned_pods_keep_from_others_follows_what_is_measured_of_them_later(uses):
+    made = cluster("a")
+    made.kinds.loads.settings = replace(made.kinds.loads.settings, last_pods=0.0)
+    assert len(decide(made, [pinned(f"x{n}", cpu="1") for n in range(4)], by("Balanced", "PhysicalCores")).decisions) == 4
+    kind, table = pinned("x0", cpu="1").kind, NodeKinds()
+    table.pod_ended(kind, PodMeasurement(uses * 10.0, 10.0, 10.0, 2.0**20, True), 0.0)
+    made.kinds.set_table(table.table((), 0.0))
+    share = made.kinds.cost_of_kind(kind).share
+    assert made.kinds.left(made.row_of["a"])[0] == pytest.approx(1.15 * 12.0 + 0.15 * 4 * share), "12 CPUs are shared"

@@ -42,6 +42,7 @@ class ExclusiveCPUs(Columns, PodIndex):
         self._kinds = kinds
         self.beyond_requests: Ints = np.zeros(0, dtype=np.int64)
         self.shared_part: Floats = np.zeros(0)
+        kinds.on_new_cost = self._recount_shared
 
     def row_assigned(self, row: int) -> None:
         """CPUs of the node may be known before it has a row."""
@@ -61,3 +62,8 @@ class ExclusiveCPUs(Columns, PodIndex):
         changed = (self.beyond_requests[row], self.shared_part[row]) != (beyond, part)
         self.beyond_requests[row], self.shared_part[row] = beyond, part
         return changed
+
+    def _recount_shared(self, rows: Ints) -> None:
+        """What pods keep from others is what they do not use, and other costs are known of pods on these rows."""
+        for row in rows[self.shared_part[rows] < 1.0].tolist():
+            self.recount(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,9 +56,11 @@ class KindLoads(PodIndex):
         loads: what is committed on each row.
         pods_wait: whether the last cycle left pods without a node.
         large_pods_wait: whether one of those was large (``is_large``) and had waited for long.
+        on_new_cost: called with the rows of the pods of a kind once more is known of what they cost.
     """
 
     def __init__(self) -> None:
+        self.on_new_cost: Callable[[Ints], None] = lambda rows: None
         self.loads = NodeLoads()
         self.pods_wait = False
         self.large_pods_wait = False
@@ -154,6 +156,7 @@ class KindLoads(PodIndex):
                 self.loads.change_cost(on, known.cost, after, pods)
                 self._assumed[on] += pods * (_assumed(after) - _assumed(known.cost))
                 known.cost = after
+                self.on_new_cost(on)
         return Change.CAPACITY if differs else Change.NOTHING
 
     def set_waiting(self, pods: Sequence[PodView] | None, max_of_one_kind: int, rows: Ints) -> None:
