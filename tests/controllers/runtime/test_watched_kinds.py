@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import tracemalloc
+import weakref
 
 from concerto.api.pod_trimming import trim_pod
 from concerto.controllers.runtime.supervision import Supervisor
@@ -124,6 +125,26 @@ async def test_what_was_listed_is_not_searched_for_garbage():
                 await kind.reflector.synced.wait()
                 await server.asked(2)
             assert gc.get_freeze_count() > before + 100
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            gc.unfreeze()
+
+
+async def test_garbage_that_is_there_when_a_kind_is_listed_again_is_collected():
+    listed = says(200, {"metadata": {"resourceVersion": "200"}, "items": []})
+    async with faulty([listed]) as server:
+        kind = FollowedKind(server.session, NODES)
+        following = asyncio.ensure_future(kind.run())
+        try:
+            async with asyncio.timeout(20):
+                await kind.reflector.synced.wait()
+                garbage = asyncio.Event()
+                garbage.itself, gone = garbage, weakref.ref(garbage)
+                del garbage
+                await kind.reflector.refresh()
+            gc.collect()
+            assert gone() is None
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)

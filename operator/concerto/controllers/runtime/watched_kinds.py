@@ -66,8 +66,7 @@ class FollowedKind:
             session,
             resource,
             on_change=self._on_change,
-            # What was listed stays: a search among it for garbage holds the loop for a second at 150,000 pods
-            on_synced=gc.freeze,
+            on_synced=self._on_synced,
             trim=None if trim is None else partial(self._trimmed, trim),
             field_selector=field_selector or None,
             settings=ReflectorSettings(page_size=_PAGE_SIZES.get(resource.group_resource)),
@@ -101,6 +100,12 @@ class FollowedKind:
     def problem(self) -> str | None:
         """A readiness check: has this kind been listed?"""
         return None if self.reflector.synced.is_set() else "not listed yet"
+
+    def _on_synced(self) -> None:
+        # What was listed stays: a search among it for garbage holds the loop for a second at 150,000 pods. A later list
+        # has hardly anything new, and garbage that happens to be there would stay, too
+        if self.reflector.lists == 1:
+            gc.freeze()
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:
