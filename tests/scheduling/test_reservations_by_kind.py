@@ -14,7 +14,7 @@ from concerto.capacity.kinds.table import NodeKinds
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.reservation_placement import place
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.reserved_loads import find_kind
+from concerto.scheduling.state.reserved_loads import MAX_COMPARED, find_kind
 from support.scheduling_builders import GI, NOW, capacity, cluster_state, node, pod, profile
 
 MI = 2**20
@@ -62,8 +62,8 @@ def placed(made, *pods):
     return len(decisions)
 
 
-def running(kind):
-    return a_pod(kind, 100, nodeName="n0", phase="Running")
+def running(kind, number=100):
+    return a_pod(kind, number, nodeName="n0", phase="Running")
 
 
 def test_room_for_heavy_pods_is_held_from_light_ones_by_what_heavy_pods_cost():
@@ -132,3 +132,10 @@ def test_pods_that_wait_for_held_room_are_tried_again_once_it_is_free(release):
     reserve(made, "heavy", 3)
     assert placed(made, a_pod("light-other"), *(a_pod("heavy-other", i) for i in range(5))) <= 4
     assert Change.CAPACITY in release(made)
+
+
+@pytest.mark.parametrize(("others", "is_found"), [(MAX_COMPARED - 1, True), (MAX_COMPARED, False)])
+def test_a_reservation_is_compared_with_the_latest_pods_of_its_namespace(others, is_found):
+    made = cluster(running("heavy"), *(running("light", number) for number in range(others)))
+    reserve(made, "heavy", 1)
+    assert (made.ledger.reservations.kind_of(KEY) is not None) is is_found
