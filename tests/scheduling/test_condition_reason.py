@@ -7,7 +7,9 @@ from concerto.api.podreservation import Reservation
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.plugins.node_ready.filter import NodeReady
+from concerto.scheduling.plugins.volume_binding import claims
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
+from support.volume_builders import claim, mounts, storage_class, store, volume
 
 BOUND_TO_CPUS = {"labels": {"concerto.dev/workload-type": "cpu-bound"}, "requests": {"cpu": "1"}}
 CASES = {
@@ -47,6 +49,12 @@ def test_an_operator_that_pins_no_pods():
     cluster = one_node()
     cluster.cpus.followed = False
     assert reason_of(cluster, pod("p", **BOUND_TO_CPUS)) == "SchedulerError"
+
+
+def test_claims_that_take_too_long_to_compare_with_the_volumes(monkeypatch):
+    monkeypatch.setattr(claims, "MAX_COMPARISONS", 1)
+    cluster = store(one_node(), storage_class(), claim(), volume("v1"), volume("v2"))
+    assert reason_of(cluster, pod("p", **mounts("data"))) == "SchedulerError"
 
 
 def test_a_fault_of_a_plugin(monkeypatch):

@@ -138,9 +138,12 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     resolvable: list[Ints] = []
     requeue_on = Change.NODE
     filters = list(filters)
+    no_node_helps = any(plugin.no_node_helps(state) for plugin, state in filters)
+    condition_reason = SCHEDULER_ERROR if no_node_helps else UNSCHEDULABLE
     for plugin, state in filters:
         if refusal := plugin.pod_refusal(state):
-            return Diagnosis(nodes, {refusal: nodes}, requeue_on | plugin.requeue_on, concerns_pod=True)
+            changes = requeue_on | plugin.requeue_on
+            return Diagnosis(nodes, {refusal: nodes}, changes, concerns_pod=True, condition_reason=condition_reason)
     rows = _named(query.cluster, filters, rows, reasons)
     for plugin, state in filters:
         codes = plugin.check(state, rows)
@@ -155,13 +158,12 @@ def diagnose(query: Query, filters: Prepared) -> Diagnosis:
     if beside:
         resolvable.append(np.array(beside, dtype=np.int64))
         requeue_on |= Change.ENDED | Change.CAPACITY
-    no_node_helps = any(plugin.no_node_helps(state) for plugin, state in filters)
     return Diagnosis(
         nodes,
         reasons,
         requeue_on,
         resolvable=np.sort(np.concatenate([NO_ROWS, *resolvable])),
-        condition_reason=SCHEDULER_ERROR if no_node_helps else UNSCHEDULABLE,
+        condition_reason=condition_reason,
     )
 
 

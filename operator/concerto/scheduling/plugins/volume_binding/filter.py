@@ -11,6 +11,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.podreservation import Assignment
 from concerto.scheduling.framework import NO_ROWS, FilterDefaults, Query, Reach
+from concerto.scheduling.plugins.volume_binding.claims import TOO_MANY_COMPARISONS
 from concerto.scheduling.plugins.volume_binding.matched_claims import MatchedClaims
 from concerto.scheduling.plugins.volume_binding.matching import REFUSALS
 from concerto.scheduling.state.changes import Change
@@ -32,6 +33,10 @@ class VolumeBinding(FilterDefaults):
     def pod_refusal(self, state: MatchedClaims) -> str:
         """A claim that is missing, lost, or not yet bound though it should be."""
         return state.claims.refusal
+
+    def no_node_helps(self, state: MatchedClaims) -> bool:
+        """Volumes are compared with claims before nodes are looked at."""
+        return state.claims.refusal == TOO_MANY_COMPARISONS
 
     def check(self, state: MatchedClaims, rows: Rows) -> Codes:
         """The first of the refusals that holds."""
