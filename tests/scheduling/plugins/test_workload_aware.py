@@ -435,7 +435,8 @@ def test_who_has_to_say_how_many_cpus_a_pod_gets_is_told_what_such_pods_use():
 def test_what_pinned_pods_keep_from_others_follows_what_is_measured_of_them_later(uses):
     made = cluster("a")
     made.kinds.loads.settings = replace(made.kinds.loads.settings, last_pods=0.0)
-    assert len(decide(made, [pinned(f"x{n}", cpu="1") for n in range(4)], by("Balanced", "PhysicalCores")).decisions) == 4
+    four = [pinned(f"x{n}", cpu="1") for n in range(4)]
+    assert len(decide(made, four, by("Balanced", "PhysicalCores")).decisions) == 4
     kind, table = pinned("x0", cpu="1").kind, NodeKinds()
     table.pod_ended(kind, PodMeasurement(uses * 10.0, 10.0, 10.0, 2.0**20, True), 0.0)
     made.kinds.set_table(table.table((), 0.0))
