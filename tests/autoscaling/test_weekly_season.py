@@ -13,7 +13,7 @@ from concerto.autoscaling.history import Ring, coarse_ring, weekly_ring
 
 DAY, HOUR = 86400.0, 3600.0
 THREE_DAYS = 72 * HOUR
-SIXTEEN_DAYS = 16 * DAY
+SEVENTEEN_DAYS = 17 * DAY
 
 
 def load(at: float) -> float:
@@ -24,11 +24,10 @@ def load(at: float) -> float:
     return 2.0 + 8.0 * min(max((hour - 8.0) / 0.75, 0.0), 1.0)
 
 
-def subject(now: float) -> Subject:
-    fine, coarse, weekly = Ring(15, 240), coarse_ring(THREE_DAYS), weekly_ring(THREE_DAYS)
-    assert weekly is not None
-    for at in np.arange(max(now - SIXTEEN_DAYS, 0.0), now, 300.0):
-        coarse, weekly = coarse.add(at, load(at)), weekly.add(at, load(at))
+def subject(now: float, history_seconds: float = THREE_DAYS) -> Subject:
+    fine, coarse, weekly = Ring(15, 240), coarse_ring(history_seconds), weekly_ring(history_seconds)
+    for at in np.arange(max(now - SEVENTEEN_DAYS, 0.0), now, 300.0):
+        coarse, weekly = coarse.add(at, load(at)), weekly and weekly.add(at, load(at))
     for at in np.arange(now - HOUR, now, 15.0):
         fine = fine.add(at, load(at))
     return Subject(fine, coarse, 900.0, now - 7.5, models=("Seasonal",), weekly=weekly)
@@ -44,10 +43,18 @@ RISEN = 6.0
 """Replicas: 4.7 now, and 7.3 a quarter of an hour later."""
 
 
-def test_what_is_short_for_a_week_has_a_ring_of_half_hours_for_it():
+def test_what_is_short_for_two_weeks_has_a_ring_of_half_hours_for_them():
     assert weekly_ring(THREE_DAYS) == Ring(1800, 720)
-    assert weekly_ring(168 * HOUR) == Ring(1800, 720)
-    assert weekly_ring(169 * HOUR) is None
+    assert weekly_ring(359 * HOUR) == Ring(1800, 720)
+    assert weekly_ring(360 * HOUR) is None
+
+
+@pytest.mark.parametrize("hours", [72, 168, 169, 200, 300, 400])
+def test_weekends_are_known_whatever_the_length_of_the_history(hours):
+    """Once Monday's rise is within the horizon it is expected, and none at that time of a Saturday."""
+    for day, rises in ((26, False), (28, True)):
+        now = day * DAY + 7.8 * HOUR
+        assert (expected(subject(now, hours * HOUR), now) > 3.0) is rises
 
 
 def test_after_a_weekend_the_week_before_shows_the_rise():

@@ -78,7 +78,7 @@ class Subject:
         period_seconds: length of a season; None: `PERIODS_SECONDS`.
         season_start: nothing before counts for a season; None: all does.
         shortage_seconds: see `ForecastSettings`.
-        weekly: its demand of the last weeks, where ``coarse`` is too short for a week; None otherwise.
+        weekly: its demand of the last weeks, where ``coarse`` is shorter than two weeks; None otherwise.
         exceptions: times that do not follow seasons of a day or longer, and do not count for them.
     """
 
@@ -230,7 +230,7 @@ def _seasons(subjects: list[Subject], past: Floats, now: float) -> list[Seasons]
 
 
 def _weeks(subjects: list[Subject], now: float) -> list[Seasons]:
-    """By the weekly rings, where there are any: seasons that are longer than the coarse rings."""
+    """By the weekly rings, where there are any: seasons of which the coarse rings do not hold two."""
     rings = [s.weekly for s in subjects if s.weekly is not None]
     if not rings:
         return []

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 NOTHING = -1
-_WEEK_SECONDS, _HOUR_SECONDS = 604800, 3600
 _WEEKLY_STEP, _WEEKLY_LENGTH = 1800, 720
 """Fifteen days by half hours: two seasons of a week, and what changes within the horizon on top."""
 
@@ -117,10 +116,8 @@ def coarse_ring(history_seconds: float) -> Ring:
 
 
 def weekly_ring(history_seconds: float) -> Ring | None:
-    """An empty ring for weeks, where the coarse one is too short for a week and an hour; None where it is not."""
-    if history_seconds >= _WEEK_SECONDS + _HOUR_SECONDS:
-        return None
-    return Ring(_WEEKLY_STEP, _WEEKLY_LENGTH)
+    """An empty ring for two weeks, where the coarse one is shorter; None where it is not."""
+    return None if history_seconds >= _WEEKLY_STEP * _WEEKLY_LENGTH else Ring(_WEEKLY_STEP, _WEEKLY_LENGTH)
 
 
 def season_step(history_seconds: float, *, max_buckets: int = 1024, min_seconds: int = 300) -> int:
