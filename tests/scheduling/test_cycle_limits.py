@@ -10,6 +10,7 @@ import pytest
 from concerto.api.nodecputopology import NodeCPUTopology
 from concerto.api.score_arguments import ScoreSettings
 from concerto.api.selectors import LabelSelector
+from concerto.scheduling import cycle as cycle_module
 from concerto.scheduling.cycle import schedule
 from concerto.scheduling.explanation import explain
 from concerto.scheduling.framework import FilterDefaults
@@ -50,13 +51,14 @@ def job(i):
     return pod(f"job-{i}", labels={"batch.kubernetes.io/job-name": f"job-{i}", "spark-exec-id": str(i)})
 
 
-def test_jobs_that_differ_in_their_names_alone_are_looked_at_once(full):
+def test_jobs_that_differ_in_their_names_alone_are_looked_at_once(full, monkeypatch):
     queue = Queue(signatures=full.signatures)
     for i in range(24_000):
         queue.set(job(i))
-    began = time.process_time()
+    looks, evaluation = [], cycle_module.Evaluation
+    monkeypatch.setattr(cycle_module, "Evaluation", lambda *args: looks.append(args) or evaluation(*args))
     result = cycle(full, queue.heads(NOW))
-    assert time.process_time() - began < 0.1, "10 s with an evaluation for each"
+    assert len(looks) == 1
     assert len({id(u.diagnosis) for u in result.unschedulable}) == 1
 
 

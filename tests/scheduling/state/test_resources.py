@@ -1,7 +1,5 @@
 """The table of resources against dictionaries, and what hostile pods and nodes cost."""
 
-import time
-
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import settings
@@ -80,10 +78,10 @@ def test_a_pod_with_thousands_of_resource_names_costs_its_size_and_leaves_nothin
         cluster.set_node(node(f"n{i}"))
     table = cluster.resources
     view = pod("p", nodeName="no-such-node", requests=many(3000))
-    began, shape = time.process_time(), table._used.shape
+    shape = table._used.shape
     cluster.set_pod(view, NOW)
+    assert table._used.shape == shape, "a column for each name takes 18 s"
     cluster.remove_pod(view.uid)
-    assert time.process_time() - began < 0.2, "18 s with a column for each name"
     assert table._used.shape == shape
     assert not table._sparse_used
 
@@ -92,11 +90,10 @@ def test_a_node_with_thousands_of_resource_names_costs_its_size_and_leaves_nothi
     cluster = ClusterState()
     for i in range(2000):
         cluster.set_node(node(f"n{i}"))
-    began = time.process_time()
     cluster.set_node(node("hostile", allocatable=dict.fromkeys(many(3000), 1)))
     cluster.set_node(node("honest", allocatable={"x.io/gpu": 4}))
     cluster.set_pod(pod("p", nodeName="honest", requests={"x.io/gpu": "3"}), NOW)
-    assert time.process_time() - began < 0.5
+    assert len(cluster.resources._index) <= resources.MAX_COLUMNS
     assert cluster.resources.free(("x.io/gpu",), np.array([cluster.row_of["honest"]])).tolist() == [[1]]
     cluster.remove_node("hostile")
     assert len(cluster.resources._index) <= 4
