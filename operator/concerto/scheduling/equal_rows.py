@@ -44,6 +44,9 @@ class EqualRows:
     def take(self, row: int) -> None:
         """The row is taken."""
         self._rows.remove(row)
+        self._note_taken(row)
+
+    def _note_taken(self, row: int) -> None:
         self._taken.append(row)
         self._with_greatest -= self._numbers[row] == self._greatest
         self._numbers[row] = np.nan
@@ -59,8 +62,8 @@ class EqualRows:
         elif not self._follow(query):
             return None
         by_name = query.settings.tie_breaking == "FirstByName"
-        row = self._rows[0 if by_name else int(generator.integers(len(self._rows)))]
-        self.take(row)
+        row = self._rows.pop(0 if by_name else int(generator.integers(len(self._rows))))
+        self._note_taken(row)
         return row
 
     def _follow(self, query: Query) -> bool:
