@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from concerto.api.pod_kind import kind_of
 from concerto.capacity.kinds.cluster_kinds import ClusterKinds
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
-from concerto.capacity.kinds.table import NodeKinds, from_entries, to_entries
+from concerto.capacity.kinds.table import NodeKinds, bounded, from_entries, to_entries
 
 JOBS = [kind_of("shop", "Job", name, (("main", f"{name}:1"),)) for name in ("pi", "sort", "tar")]
 GI = 2.0**30
@@ -118,3 +118,22 @@ def test_a_thousand_nodes_are_held_in_little_memory():
         cluster.set_entries(f"n{number}", entries, 4.0)
     assert cluster._rows.sums.nbytes / 100_000 < 200  # bytes for what a node knows of a kind
     assert cluster._rows.sums.dtype == np.float64
+
+
+def test_keys_that_one_node_each_knows_are_added_up_a_part_at_a_time_the_first_ones_first():
+    merged = ClusterKinds()
+    for number in range(500):
+        merged.set_node(f"n{number}", {f"k{number}": KindSums(ended=1.0, work=1.0)}, 8.0)
+    merged.table(1100)
+    assert sorted(merged._merged, key=lambda key: int(key[1:])) == [f"k{number}" for number in range(100)]
+
+
+def test_what_is_left_out_of_many_kinds_is_what_sorting_all_of_them_leaves_out():
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        keys = ["*", *(f"k{number}" for number in range(generator.integers(1, 40)))]
+        table = {key: KindSums(work=float(generator.integers(3))) for key in generator.permutation(keys).tolist()}
+        parts = {key: float(generator.integers(-1, 3)) for key in keys if generator.random() < 0.7}
+        order = sorted(table, key=lambda key: (key != "*", -parts.get(key, 0.0), -table[key].work, key))
+        most = int(generator.integers(1, 20))
+        assert [*bounded(table, most, parts)] == (order[:most] if len(table) > most else [*table])

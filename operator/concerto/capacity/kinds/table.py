@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from concerto.api.pod_kind import CLUSTER, Kind
 from concerto.api.subspacesnapshot import KindEntry
 from concerto.capacity.kinds.sums import KindSums, PodMeasurement
@@ -73,8 +75,17 @@ def bounded(table: Table, max_entries: int, parts: Mapping[str, float] | None = 
     if len(table) <= max_entries:
         return dict(table)
     by_key = parts or {}
-    ranked = sorted(table, key=lambda key: (key != CLUSTER, -by_key.get(key, 0.0), -_weight(table[key]), key))
+    found = _matter_most(table, max_entries, by_key) if by_key else table
+    ranked = sorted(found, key=lambda key: (key != CLUSTER, -by_key.get(key, 0.0), -_weight(table[key]), key))
     return {key: table[key] for key in ranked[:max_entries]}
+
+
+def _matter_most(table: Table, max_entries: int, parts: Mapping[str, float]) -> list[str]:
+    """Keys among which all those are that `bounded` leaves: hundreds of thousands take a second to be sorted."""
+    keys = list(table)
+    matters = np.fromiter((np.inf if key == CLUSTER else parts.get(key, 0.0) for key in keys), float, len(keys))
+    least = np.partition(matters, -max_entries)[-max_entries]
+    return [keys[index] for index in np.flatnonzero(matters >= least)]
 
 
 def _weight(sums: KindSums) -> float:
