@@ -18,7 +18,7 @@ from concerto.scheduling.profile import Profile
 from concerto.scheduling.queue import Queue
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.scheduling.state.pod_counts import MAX_PARTS, PodSelection
+from concerto.scheduling.state.pod_counts import MAX_COMPARISONS, MAX_PARTS, PodSelection
 from support.daemon_sets import daemon_affinity
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
@@ -298,9 +298,53 @@ def test_a_selector_without_end_over_all_namespaces_is_refused_before_it_is_comp
     crowded.forget("uid-good")
 
 
+def terms_over_all_namespaces(count):
+    """As many as fit in 64 KiB, each of which is compared with every pod."""
+    selector = [{"key": "app", "operator": "Exists"}, {"key": "app", "operator": "NotIn", "values": ["x"]}]
+    return [
+        {
+            "topologyKey": "kubernetes.io/hostname",
+            "namespaceSelector": {},
+            "labelSelector": {"matchExpressions": [*selector, {"key": f"k{i}", "operator": "Exists"}]},
+        }
+        for i in range(count)
+    ]
+
+
+MANY_TERMS = {
+    "anti-affinity": ("podAntiAffinity", lambda terms: {REQUIRED: terms}),
+    "affinity": ("podAffinity", lambda terms: {REQUIRED: terms}),
+    "preferences": ("podAntiAffinity", lambda terms: {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": t} for t in terms]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "made"), MANY_TERMS.values(), ids=MANY_TERMS)
+def test_terms_by_the_hundred_over_all_namespaces_cost_no_more_than_one(crowded, kind, made):
+    hostile = pod("hostile", affinity={kind: made(terms_over_all_namespaces(180))})
+    for _ in range(2):  # what is counted already changes no answer
+        result = cycle(crowded, [hostile, pod("good")])
+        (failure,) = result.unschedulable
+        assert failure.pod.name == "hostile"
+        assert "take more than 3000000 comparisons" in failure.diagnosis.message
+        assert [d.pod.name for d in result.decisions] == ["good"]
+        crowded.forget("uid-good")
+    counted = sum(count.comparisons for count in crowded.pod_counts._counts.values())
+    assert counted <= 2 * MAX_COMPARISONS
+
+
+def test_selectors_that_require_a_label_are_compared_in_full_only_with_pods_that_have_it(crowded):
+    selector = {"matchLabels": {"app": "7", "x": "y"}, "matchExpressions": absent(900)}
+    term = {"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {}, "labelSelector": selector}
+    helm = [{**term, "labelSelector": {"matchLabels": {"app": str(i), "release": "r", "tier": "t"}}} for i in range(50)]
+    result = cycle(crowded, [pod("p", affinity={"podAntiAffinity": {REQUIRED: [term, *helm]}})])
+    assert [d.pod.name for d in result.decisions] == ["p"]
+    crowded.forget("uid-p")
+
+
 def test_what_each_pod_that_comes_is_compared_with_is_bounded(crowded):
     counts = crowded.pod_counts
     for i in range(40):
-        counts.by_row(PodSelection(((("ns1",), LabelSelector.from_raw({"matchExpressions": absent(1000 + i)})),)))
+        counts.by_row([PodSelection(((("ns1",), LabelSelector.from_raw({"matchExpressions": absent(1000 + i)})),))])
     assert sum(selection.parts for selection in counts._counts) == counts._parts <= MAX_PARTS
     assert len(counts._counts) >= 8

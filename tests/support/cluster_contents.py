@@ -27,7 +27,7 @@ def state_of(cluster: ClusterState) -> str:
     table, every = cluster.resources, np.array(rows, dtype=np.intp)
     for name in sorted(table._index):
         columns["resource", name] = [table.used(name, every).tolist(), table.allocatable(name, every).tolist()]
-    counts = cluster.pod_counts.by_row(PodSelection(((None, LabelSelector(())),)))[rows].tolist()
+    counts = cluster.pod_counts.by_row([PodSelection(((None, LabelSelector(())),))])[0][rows].tolist()
     accounts = [dataclasses.asdict(account) for name in cluster.names if (account := cluster.ledger.nodes.get(name))]
     indexes = (accounts, cluster.ports._ports, cluster.terms.refusing._rows)
     return repr((columns, counts, *map(without_order, indexes), cluster.signatures.version))

@@ -58,7 +58,11 @@ class Requirement:
 
 
 def _matches(requirements: Iterable[Requirement], labels: Mapping[str, str]) -> bool:
-    return all(r.accepts(labels.get(r.key)) for r in requirements)
+    for requirement in requirements:  # not all(): this runs for every pod
+        value = labels.get(requirement.key)
+        if not requirement.accepts(value):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,12 @@ class LabelSelector:
     def parts(self) -> int:
         """What a comparison with labels costs: requirements, and every eighth of their values, as these cost less."""
         return 1 + sum(1 + len(requirement.values) // 8 for requirement in self.requirements or ())
+
+    @property
+    def required_label(self) -> tuple[str, str] | None:
+        """A label that each object has that is selected; None if no single one is required."""
+        required = [(r.key, r.values[0]) for r in self.requirements or () if r.operator == "In" and len(r.values) == 1]
+        return min(required, default=None)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels is selected."""

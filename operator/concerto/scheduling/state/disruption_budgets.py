@@ -65,13 +65,13 @@ class _Budgets:
         """The budget of that name; None: it is gone."""
         hash(budget)  # a selector that can't be indexed is refused before anything has changed
         if (before := self._by_name.pop(name, None)) is not None:
-            label = _required_label(before.selector)
+            label = before.selector.required_label
             del self._by_label[label][name]
             if not self._by_label[label]:
                 del self._by_label[label]
         if budget is not None:
             self._by_name[name] = budget
-            self._by_label.setdefault(_required_label(budget.selector), {})[name] = budget.selector.parts
+            self._by_label.setdefault(budget.selector.required_label, {})[name] = budget.selector.parts
 
     def of(self, pods: Sequence[PodView]) -> list[DisruptionBudget]:
         """The budgets that may select one of these pods, by name, or one that stands for all of them."""
@@ -87,9 +87,3 @@ class _Budgets:
                     return [DisruptionBudget(self._namespace, "", LabelSelector(()), 0)]
                 found.append(name)
         return [self._by_name[name] for name in sorted(found)]
-
-
-def _required_label(selector: LabelSelector) -> _Label | None:
-    """A label that each pod has that it selects; None if no single one is required."""
-    required = [(r.key, r.values[0]) for r in selector.requirements or () if r.operator == "In" and len(r.values) == 1]
-    return min(required, default=None)

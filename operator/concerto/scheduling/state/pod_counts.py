@@ -6,8 +6,9 @@ A count is made from the pods of its namespaces when it is first asked for, and 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -20,12 +21,23 @@ MAX_COUNTS = 256
 """Questions whose counts are kept; the one that was not asked for longest goes first."""
 MAX_PARTS = 10_000
 """Requirements and values of the selections that are kept, which each pod that comes or goes is compared with: 2 ms."""
-MAX_COMPARISONS = 2_000_000
-"""Pods times requirements and values that are compared for one count: 0.3 s."""
+MAX_COMPARISONS = 3_000_000
+"""For the required or preferred terms of one pod, or its spread constraints: 0.5 s."""
+_TO_LOOK_AT_ONE = 4
+"""Comparisons that take as long as it takes to look at a pod at all."""
+
+
+_NOBODY: Mapping[str, tuple[PodView, int]] = {}
 
 
 class TooManyComparisons(Exception):
-    """A pod's selectors would be compared for too long with the pods that are there; the message says with how many."""
+    """A pod's selectors would be compared for too long with the pods that are there; the message says so."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"selectors of the pod take more than {MAX_COMPARISONS} comparisons with pods: use fewer selectors, or "
+            "select fewer namespaces"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +57,41 @@ class PodSelection:
         """What a comparison with one pod costs."""
         return sum(selector.parts for _, selector in self.terms)
 
+    @property
+    def namespaces(self) -> tuple[str, ...] | None:
+        """No pod of another namespace is counted; None stands for every namespace."""
+        return self.terms[0][0] if self.terms else None
+
+    @property
+    def required_label(self) -> tuple[str, str] | None:
+        """A label that each pod has that is counted; None if no single one is required."""
+        return next((label for _, selector in self.terms if (label := selector.required_label) is not None), None)
+
     def matches(self, pod: PodView) -> bool:
         """Whether the pod is counted."""
         if pod.deleting and not self.terminating:
             return False
-        return all(
-            (namespaces is None or pod.namespace in namespaces) and selector.matches(pod.labels)
-            for namespaces, selector in self.terms
-        )
+        for namespaces, selector in self.terms:  # not all(): this runs for every pod
+            if (namespaces is not None and pod.namespace not in namespaces) or not selector.matches(pod.labels):
+                return False
+        return True
 
 
 @dataclass(slots=True)
 class _Count:
+    """One selection's pods.
+
+    Attributes:
+        column: how many are on each row.
+        version: grows with each change.
+        parts: of the selection.
+        comparisons: that it took.
+    """
+
     column: Ints
     version: int
     parts: int
+    comparisons: int
 
 
 class PodCounts(PodIndex):
@@ -80,17 +112,24 @@ class PodCounts(PodIndex):
         """The pods of the namespace that are on nodes, those that came last first."""
         return (pod for pod, _ in reversed(self._pods.get(namespace, {}).values()))
 
-    def by_row(self, selection: PodSelection) -> Ints:
-        """How many such pods are on each row.
+    def by_row(self, selections: Iterable[PodSelection]) -> list[Ints]:
+        """How many such pods are on each row, for each selection of one pod.
 
         Raises:
-            TooManyComparisons: that would take too long.
+            TooManyComparisons: to count all of them would take too long, whether or not some are counted already.
         """
-        return self._count(selection).column
+        left, columns = MAX_COMPARISONS, []
+        for selection in selections:
+            count = self._count(selection, left)
+            left -= count.comparisons
+            if left < 0:
+                raise TooManyComparisons
+            columns.append(count.column)
+        return columns
 
     def version(self, selection: PodSelection) -> int:
         """Grows with each change of the counts."""
-        return self._count(selection).version
+        return self._count(selection, MAX_COMPARISONS).version
 
     def grow(self, width: int) -> None:
         """Make room for rows up to that number."""
@@ -124,26 +163,37 @@ class PodCounts(PodIndex):
                 self._changes += 1
                 count.version = self._changes
 
-    def _count(self, selection: PodSelection) -> _Count:
+    def _count(self, selection: PodSelection, max_comparisons: int) -> _Count:
         count = self._counts.get(selection)
         if count is not None:
             self._counts.move_to_end(selection)
             return count
-        namespaces = selection.terms[0][0] if selection.terms else None
-        parts, compared = selection.parts, self._pods if namespaces is None else namespaces
-        pods = sum(len(self._pods.get(namespace, ())) for namespace in compared)
-        if parts > MAX_PARTS or parts * pods > MAX_COMPARISONS:
-            raise TooManyComparisons(
-                f"selectors of the pod have {parts} requirements and values, to be compared with {pods} pods: "
-                "use fewer, or select fewer namespaces"
-            )
+        parts = selection.parts
+        compared, comparisons = self._to_compare(selection, max_comparisons)
+        if parts > MAX_PARTS or comparisons > max_comparisons:
+            raise TooManyComparisons
         while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + parts > MAX_PARTS):
             self._parts -= self._counts.popitem(last=False)[1].parts
         self._parts += parts
         self._changes += 1  # a count that was dropped and is made again has another version
-        count = self._counts[selection] = _Count(np.zeros(self._width, dtype=np.int64), self._changes, parts)
-        for namespace in compared:
-            for pod, row in self._pods.get(namespace, {}).values():
-                if selection.matches(pod):
-                    count.column[row] += 1
+        column = np.zeros(self._width, dtype=np.int64)
+        count = self._counts[selection] = _Count(column, self._changes, parts, comparisons)
+        for pod, row in compared:
+            if selection.matches(pod):
+                column[row] += 1
         return count
+
+    def _to_compare(self, selection: PodSelection, max_comparisons: int) -> tuple[Iterable[tuple[PodView, int]], int]:
+        """Pods, with their rows, that the selection has to be compared with, and how many comparisons that takes.
+
+        Most selections require a label that few pods have: all others are looked at, and not compared any further.
+        """
+        namespaces = self._pods if selection.namespaces is None else selection.namespaces
+        in_each = [self._pods.get(namespace, _NOBODY).values() for namespace in namespaces]
+        every, to_look_at_all = chain.from_iterable(in_each), _TO_LOOK_AT_ONE * sum(map(len, in_each))
+        label = selection.required_label
+        if label is None or to_look_at_all > max_comparisons:
+            return every, to_look_at_all + sum(map(len, in_each)) * selection.parts
+        key, value = label
+        candidates = [each for each in every if each[0].labels.get(key) == value]
+        return candidates, to_look_at_all + len(candidates) * selection.parts

@@ -68,14 +68,16 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         """Counts by domain. Any pod may be refused by one that is placed later in the cycle."""
         pod, cluster = query.pod, query.cluster
         state = RequiredTerms(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
-        counts = cluster.pod_counts
-        if terms := pod.shape.affinity:
-            state.required = selection_of(cluster, pod, *terms)
-            by_row = counts.by_row(state.required)
-            state.present = [DomainCounts(cluster, term.topology_key, by_row) for term in terms]
-        for term in pod.shape.anti_affinity:
-            selection = selection_of(cluster, pod, term)
-            state.refused.append((selection, DomainCounts(cluster, term.topology_key, counts.by_row(selection))))
+        terms, refused = pod.shape.affinity, pod.shape.anti_affinity
+        selections = [selection_of(cluster, pod, term) for term in refused]
+        if terms:
+            selections.append(selection_of(cluster, pod, *terms))
+        columns = cluster.pod_counts.by_row(selections)
+        if terms:
+            state.required = selections[-1]
+            state.present = [DomainCounts(cluster, term.topology_key, columns[-1]) for term in terms]
+        for term, selection, by_row in zip(refused, selections, columns):
+            state.refused.append((selection, DomainCounts(cluster, term.topology_key, by_row)))
         for (_, term), by_row_of_term in cluster.terms.refusing.selecting(pod.namespace, pod.labels, state.namespace):
             state.refusing[term.topology_key].add_rows(by_row_of_term)
         state.refresh()

@@ -53,9 +53,10 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
         pod, cluster = query.pod, query.cluster
         state = Preferences(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
         for weight, term in pod.shape.soft_affinity:
-            selection = selection_of(cluster, pod, term)
-            state.own.append((weight, term.topology_key, selection))
-            state.sums[term.topology_key].add_column(cluster.pod_counts.by_row(selection), weight)
+            state.own.append((weight, term.topology_key, selection_of(cluster, pod, term)))
+        columns = cluster.pod_counts.by_row(selection for _, _, selection in state.own)
+        for (weight, topology_key, _), by_row in zip(state.own, columns):
+            state.sums[topology_key].add_column(by_row, weight)
         for (weight, term), rows in cluster.terms.preferring.selecting(pod.namespace, pod.labels, state.namespace):
             state.sums[term.topology_key].add_rows(rows, weight)
         return state

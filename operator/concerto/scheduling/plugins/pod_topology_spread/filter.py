@@ -79,9 +79,9 @@ class PodTopologySpread(CountsPods, FilterDefaults):
         if not pod.shape.hard_spread:
             return None
         constraints = []
-        for constraint in pod.shape.hard_spread:
-            selection = selection_of(pod, constraint)
-            by_row = cluster.pod_counts.by_row(selection)
+        selections = [selection_of(pod, constraint) for constraint in pod.shape.hard_spread]
+        columns = cluster.pod_counts.by_row(selections)
+        for constraint, selection, by_row in zip(pod.shape.hard_spread, selections, columns):
             counts = DomainCounts(
                 cluster, constraint.topology_key, by_row, eligible(query, constraint, pod.shape.hard_spread)
             )

@@ -88,9 +88,9 @@ class PodTopologySpread(CountsPods, ScoreDefaults):
         needed = pod.shape.soft_spread  # a node without a zone is still spread by default over nodes
         constraints = []
         ignored: Bools = np.zeros(cluster.size, dtype=np.bool_)
-        for constraint in soft:
-            selection = selection_of(pod, constraint)
-            by_row = cluster.pod_counts.by_row(selection)[: cluster.size].copy()
+        selections = [selection_of(pod, constraint) for constraint in soft]
+        for constraint, selection, column in zip(soft, selections, cluster.pod_counts.by_row(selections)):
+            by_row = column[: cluster.size].copy()
             counts = DomainCounts(cluster, constraint.topology_key, by_row, eligible(query, constraint, needed))
             ignored |= ~counts.labelled & bool(needed)
             constraints.append(SoftConstraint(constraint, selection, counts, by_row))
