@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 
-from concerto.controllers.scheduling.eviction import EvictionSettings, NotNeeded, PodWriter
-from concerto.kube import Forbidden
+from concerto.controllers.scheduling.eviction import EvictionSettings, NotNeeded, PodWriter, may_be_due_to
+from concerto.kube import Conflict, Forbidden, Invalid, KubeError, ServerError, TooManyRequests, Unreachable
 from concerto.kube.confirmed_writes import NotWritten
-from support.faulty_server import faulty, refuses, says
+from support.faulty_server import faulty, refuses, resets, says
 from support.scheduling_builders import pod, raw_pod
 
 VICTIM = pod("victim", nodeName="a")
@@ -74,6 +74,53 @@ async def test_a_deletion_that_was_not_carried_out_is_repeated_for_a_while():
     async with writer(refuses(429, "TooManyRequests"), give_up_after=0.0) as (_, pods):
         with pytest.raises(NotWritten):
             await evict(pods)
+
+
+def denied(code, reason):
+    return refuses(code, reason, message='admission webhook "w" denied the request: not now')
+
+
+WEBHOOK_FAILS = refuses(500, "InternalError", message='Internal error occurred: failed calling webhook "w": timeout')
+NOT_ASKED = refuses(400, "BadRequest", message='admission webhook "w" does not support dry run')
+CHECKS = {
+    "accepted": ([OK], None, 1),
+    "gone": ([GONE], None, 1),
+    "replaced by another of its name": ([refuses(409, "Conflict")], None, 1),
+    "a webhook that is asked in no dry run": ([NOT_ASKED], None, 1),
+    "refused": ([refuses(422, "Invalid")], Invalid, 1),
+    "denied with the code of a conflict": ([denied(409, "Conflict")], Conflict, 1),
+    "denied with a code of overload": ([denied(429, "TooManyRequests")], TooManyRequests, 3),
+    "a webhook that fails": ([WEBHOOK_FAILS], ServerError, 3),
+    "overload that passes": ([refuses(429, "TooManyRequests"), FAILED, OK], None, 3),
+    "overload that lasts": ([FAILED], ServerError, 3),
+    "no answer": ([resets], Unreachable, 3),
+}
+
+
+@pytest.mark.parametrize(("answers", "failure", "asked"), CHECKS.values(), ids=CHECKS)
+async def test_a_deletion_counts_as_checked_only_with_an_answer(answers, failure, asked):
+    async with writer(*answers) as (server, pods):
+        with pytest.raises(failure) if failure is not None else nullcontext():
+            await pods.check_deletion(VICTIM, lambda: True)
+        assert server.seen == [f"DELETE {POD.format('victim')} (dry run)"] * asked
+
+
+DUE_TO_THE_POD = {
+    "refused": (refuses(403, "Forbidden"), True),
+    "a webhook that fails": (WEBHOOK_FAILS, True),
+    "denied with a code of overload": (denied(429, "TooManyRequests"), True),
+    "denied with the code of credentials": (denied(401, "Unauthorized"), True),
+    "overload": (refuses(429, "TooManyRequests"), False),
+    "credentials": (refuses(401, "Unauthorized"), False),
+}
+
+
+@pytest.mark.parametrize(("answer", "is_due"), DUE_TO_THE_POD.values(), ids=DUE_TO_THE_POD)
+async def test_a_pod_is_left_alone_only_after_what_may_be_due_to_it(answer, is_due):
+    async with writer(answer, give_up_after=0.0) as (_, pods):
+        with pytest.raises(KubeError) as failed:
+            await pods.delete(VICTIM, lambda: True)
+        assert may_be_due_to(failed.value) is is_due
 
 
 NOMINATIONS = {

@@ -7,6 +7,7 @@ is kept for: the next leader reads the nomination, and finishes what was begun.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,14 +19,18 @@ from concerto.kube import (
     KubeError,
     NotFound,
     Object,
-    ServerError,
     Session,
     TooManyRequests,
     Unauthorized,
 )
-from concerto.kube.confirmed_writes import OnFailure, WriteSettings, write_until_known
+from concerto.kube.confirmed_writes import NotWritten, OnFailure, WriteSettings, write_until_known
 from concerto.kube.resources import PODS
 from concerto.kube.session import STRATEGIC_PATCH, Patch
+
+_CHECKS = 3
+"""How often a deletion is checked that the API server gives no answer to."""
+_DENIED = re.compile("denied (the )?request")
+"""In the message of an admission webhook's or policy's refusal, which may have any status."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,10 @@ class PodWriter:
     async def check_deletion(self, victim: PodView, is_needed: Callable[[], bool]) -> None:
         """Ask the API server to check the deletion of a victim that was marked, and not to carry it out (dry run).
 
+        A webhook that is asked in no dry run is passed over, and so is a victim that is gone.
+
         Raises:
-            ApiError: it refuses the deletion. All that says nothing of a deletion that is carried out is passed over.
+            KubeError: it refuses the deletion, or gives no answer when it is asked several times.
             NotNeeded: the room is not needed any more.
         """
         # In the body: where there is one, the API server ignores the query parameter, and would delete the pod
@@ -143,9 +150,9 @@ class PodWriter:
         async with self._evictions:
             _raise_unless(is_needed)
             try:
-                await self._session.request("DELETE", path, body=body, timeout_seconds=timeout, attempts=1)
-            except KubeError as error:
-                if _is_refusal(error):
+                await self._session.request("DELETE", path, body=body, timeout_seconds=timeout, attempts=_CHECKS)
+            except ApiError as error:
+                if not _says_nothing(error):
                     raise
 
     async def delete(self, victim: PodView, is_needed: Callable[[], bool]) -> bool:
@@ -219,11 +226,17 @@ def _delete_options(pod: PodView) -> Object:
     return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
 
 
-def _is_refusal(error: KubeError) -> bool:
-    """Whether the API server would refuse a deletion that is not a dry run, too."""
-    says_nothing = ServerError | TooManyRequests | Unauthorized | NotFound | Conflict
+def _says_nothing(error: ApiError) -> bool:
+    """Whether a dry run was refused that says nothing of a deletion that is carried out."""
+    is_gone = isinstance(error, NotFound | Conflict) and not _DENIED.search(error.message)
     # A webhook that declares no ``sideEffects: None`` is not asked in a dry run
-    return isinstance(error, ApiError) and not isinstance(error, says_nothing) and "dry run" not in error.message
+    return is_gone or "dry run" in error.message
+
+
+def may_be_due_to(pod_write: KubeError) -> bool:
+    """Whether the failure of a write may be due to its pod, and not to the API server's load or to our credentials."""
+    failure = pod_write.__cause__ if isinstance(pod_write, NotWritten) else pod_write
+    return not isinstance(failure, TooManyRequests | Unauthorized) or bool(_DENIED.search(failure.message))
 
 
 def _is_nominated(found: Object, node: str) -> bool:

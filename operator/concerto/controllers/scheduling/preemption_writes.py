@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from concerto.api.pod import PodView
 from concerto.controllers.runtime.context import Context
 from concerto.controllers.scheduling.event_notes import pod_subject
-from concerto.controllers.scheduling.eviction import PodWriter
+from concerto.controllers.scheduling.eviction import PodWriter, may_be_due_to
 from concerto.controllers.scheduling.parts import SchedulerParts
 from concerto.kube import KubeError
 from concerto.kube.confirmed_writes import failure_reason
@@ -114,8 +114,9 @@ class PreemptionWrites:
     async def _noting_refusal(self, eviction: Eviction, work: Coroutine[Any, Any, _T]) -> _T:
         try:
             return await work
-        except KubeError:
-            self._cluster.budgets.refused_deletions.refused(eviction.victim.uid, self._context.clock())
+        except KubeError as error:
+            if may_be_due_to(error):
+                self._cluster.budgets.refused_deletions.refused(eviction.victim.uid, self._context.clock())
             raise
 
     def report_refused(self, pods: Iterable[PodView], error: KubeError) -> None:
