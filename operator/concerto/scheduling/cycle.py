@@ -111,9 +111,6 @@ def schedule(
     return cycle.result
 
 
-ALL_ROWS = slice(None)
-
-
 class Cycle:
     """One cycle: what has been found out in it, by signature of pods.
 
@@ -256,12 +253,13 @@ class Cycle:
         first = failures[0][1] if failures else Failure(gang, diagnose_lack_of_time(self._cluster, gang.key))
         diagnosis = diagnose_gang(gang, first.diagnosis, len(trial))
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
-            self._hold_room_to_come(gang, profile, trial)
-            del self.result.decisions[decisions:]
-            self._held.append(trial)
-            self.result.held_until = self._held_room.until
-            self._report_gang(gang, diagnosis, always_considered=True)
-            return True
+            if self._hold_room_to_come(gang, profile, trial):
+                del self.result.decisions[decisions:]
+                self._held.append(trial)
+                self.result.held_until = self._held_room.until
+                self._report_gang(gang, diagnosis, always_considered=True)
+                return True
+            self._held_room.pass_on(gang.key)
         self._undo(trial, placements, decisions)
         if not in_time and not is_first:
             return False
@@ -308,18 +306,19 @@ class Cycle:
             self._evaluations.pop(key, None)
             self._failed.pop(key, None)
 
-    def _hold_room_to_come(self, gang: Gang, profile: Profile, trial: Trial) -> None:
-        """Hold room for the pods that have found none, too: it comes free in pieces that are too small for them."""
+    def _hold_room_to_come(self, gang: Gang, profile: Profile, trial: Trial) -> bool:
+        """Hold room for pods that have found none, too, as it comes free in pieces; False if too many never fit."""
         to_come = RoomToCome(trial)
         for pod in gang.members:
             if len(trial) >= gang.needed or self.is_out_of_time(1.0):
-                return
+                return True
             failure = None if self._cluster.is_placed(pod.uid) else self._look_at_one(pod, profile, trial)
             if failure is None or (evaluation := failure.evaluation) is None:
                 continue
             if (row := to_come.row_for(pod, failure.alike, evaluation)) is not None:
                 trial.assume(pod, build_assignment(pod, evaluation, row), evaluation.query.required_cpu or 0.0)
                 self._placements.append((pod, row))
+        return to_come.never_fit <= gang.spare
 
     def _room_kept_from(self, priority: int) -> Hashable:
         """What is the same for two priorities if the same nominated pods' room is kept from pods of both.
@@ -370,7 +369,7 @@ class Cycle:
 
     def _look_again_when_paced(self, request: Request) -> None:
         if request.cost is not None:
-            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, ALL_ROWS, self._now)
+            wait = self._cluster.kinds.loads.seconds_until_paced(request.cost, slice(None), self._now)
             self.result.look_again_at = min(self.result.look_again_at, self._now + wait)
 
     def _report(self, pod: PodView, failure: Failure, profile: Profile) -> None:

@@ -4,11 +4,12 @@ from collections import Counter, deque
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
 from concerto.scheduling.cycle import schedule
-from support.gang_builders import add, group, members
+from support.gang_builders import add, group, member, members
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod, profile
 
 KEY = ("default", "g")
@@ -172,6 +173,38 @@ def test_a_gang_that_is_larger_than_the_cluster_holds_nothing():
     for _ in range(60):
         _, result = stream.cycle()
         assert result.held_until == float("inf")
+
+
+IMPOSSIBLE = {
+    "a selector that no node matches": {"nodeSelector": {"no": "node"}},
+    "more than any node has": {"requests": {"cpu": "5"}},
+    "a taint that it does not tolerate": {"nodeSelector": {"kubernetes.io/hostname": "tainted"}},
+}
+
+
+@pytest.mark.parametrize("over", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_gang_with_a_pod_that_no_node_would_take_holds_nothing(over):
+    tainted = node("tainted", labels={"kubernetes.io/hostname": "tainted"}, taints=[("x", "y", "NoSchedule")])
+    cluster = cluster_state([node("a"), node("b"), tainted], [pod("there", nodeName="a", requests={"cpu": "3"})])
+    pods = [*members(3, requests={"cpu": "2"}), member("odd", **{"requests": ONE_CPU, **over})]
+    add(cluster, group("g", 4), *pods)
+    for at in range(60):
+        small = pod(f"small-{at}", requests={"cpu": "10m"})
+        result = schedule(
+            cluster, [*pods, small], {"concerto": profile()}, now=NOW + at, generator=np.random.default_rng(at)
+        )
+        assert [d.pod.name for d in result.decisions] == [small.name]
+        assert result.held_until == float("inf")
+        assert cluster.pod_groups.held_room.holder is None
+
+
+def test_a_gang_that_may_do_without_the_pod_that_no_node_would_take_holds_room():
+    cluster = cluster_state([node("a")], [pod("there", nodeName="a", requests={"cpu": "3"})])
+    pods = [*members(1, requests={"cpu": "2"}), member("odd", nodeSelector={"no": "node"})]
+    add(cluster, group("g", 1), *pods)
+    for at in (NOW, NOW + 5.0):
+        schedule(cluster, pods[:1], {"concerto": profile()}, now=at, generator=np.random.default_rng(0))
+    assert cluster.pod_groups.held_room.holder == KEY
 
 
 def test_who_finds_no_room_meanwhile_is_told_why():

@@ -79,6 +79,11 @@ class HeldRoom:
             self._not_before.pop(key[0], None)
         self._waits_since.pop(key, None)
 
+    def pass_on(self, key: GroupKey) -> None:
+        """The gang would not fit whatever other pods end, so it holds nothing, and another gang may."""
+        if self.holder == key:
+            self.holder = None
+
     def gone(self, key: GroupKey) -> None:
         """The gang does not wait for room any more; if it holds some, its turn ends with the next cycle, in vain."""
         self._waits_since.pop(key, None)
