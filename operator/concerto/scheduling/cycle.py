@@ -12,13 +12,7 @@ from itertools import chain
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.scheduling.cycle_result import (
-    CycleResult,
-    Failure,
-    Unschedulable,
-    build_assignment,
-    build_decision,
-)
+from concerto.scheduling.cycle_result import CycleResult, Failure, Unschedulable, build_assignment, build_decision
 from concerto.scheduling.evaluation import Evaluation
 from concerto.scheduling.feasibility import Placement
 from concerto.scheduling.gangs.gang import Gang, NotReady, could_fit, orders
@@ -47,6 +41,9 @@ MAX_SECONDS = 0.18
 GANG_TIME = 1.2
 """Times ``MAX_SECONDS`` that a gang may take with which a cycle begins: it can't be divided. A cycle stays below what a
 callback may hold the event loop for (``MAX_HELD_SECONDS``)."""
+ORDERS_TIME, HOLD_TIME = 0.5, 0.75
+"""Times ``MAX_SECONDS`` within which other orders of a gang's pods are tried, and room to come is held for it. The rest
+is for other pods: a gang that holds room goes first in each cycle."""
 
 
 def schedule(
@@ -254,6 +251,8 @@ class Cycle:
         diagnosis = diagnose_gang(gang, first.diagnosis, len(trial))
         if in_time and not gang.begun and could_fit(self._cluster, gang) and self._held_room.ask(gang.key, self._now):
             if self._hold_room_to_come(gang, profile, trial):
+                if self.is_out_of_time(1.0):
+                    self._held_room.gone(gang.key)  # no other pod would be looked at as long as it holds room
                 del self.result.decisions[decisions:]
                 self._held.append(trial)
                 self.result.held_until = self._held_room.until
@@ -281,8 +280,10 @@ class Cycle:
         """
         placements, decisions = len(self._placements), len(self.result.decisions)
         first: list[tuple[PodView, Failure]] | None = None
-        for members in orders(gang):
+        for tried, members in enumerate(orders(gang)):
             if first is not None:
+                if self.is_out_of_time(ORDERS_TIME * tried / (tried + 1)):  # the next one takes as long
+                    break
                 self._undo(trial, placements, decisions)
             failures: list[tuple[PodView, Failure]] = []
             for looked_at, pod in enumerate(members):
@@ -310,7 +311,7 @@ class Cycle:
         """Hold room for pods that have found none, too, as it comes free in pieces; False if too many never fit."""
         to_come = RoomToCome(trial)
         for pod in gang.members:
-            if len(trial) >= gang.needed or self.is_out_of_time(1.0):
+            if len(trial) >= gang.needed or self.is_out_of_time(HOLD_TIME):
                 return True
             failure = None if self._cluster.is_placed(pod.uid) else self._look_at_one(pod, profile, trial)
             if failure is None or (evaluation := failure.evaluation) is None:

@@ -252,3 +252,41 @@ def test_held_units_of_measured_capacity_go_to_nobody_else_and_come_back():
     result = cycle(NOW + 35.0, pod("other"), *pods)
     assert result.released
     assert [d.pod.name for d in result.decisions] == ["other"]
+
+
+def beside_a_slow_gang(pods, needed, there):
+    """Pods that may go to a node of their own, in 20 cycles beside a gang each look at whose pods takes long.
+
+    Returns:
+        How many of them were placed once the gang held room for the first time.
+    """
+    own = node("own", labels={"own": "yes"}, taints=[("x", "y", "NoSchedule")], allocatable={"cpu": 100000})
+    cluster, spent, placed, began = cluster_state([node("a"), own], there), [0.0], 0, False
+    resume, postponed = False, None
+    add(cluster, group("g", needed), *pods)
+
+    def clock():
+        spent[0] += 0.01
+        return spent[0]
+
+    for step in range(20):
+        spent[0] = 0.0
+        on_own = {"nodeSelector": {"own": "yes"}, "tolerations": [{"operator": "Exists"}]}
+        result = schedule(
+            cluster, [pod(f"other-{step}", **on_own), *pods], {"concerto": profile()}, now=NOW + step,
+            generator=np.random.default_rng(0), resume=resume, postponed=postponed, spent=clock, max_seconds=0.2,
+        )  # fmt: skip
+        resume, postponed = result.out_of_time, result.postponed
+        began = began or result.held_until < float("inf")
+        placed += began and len(result.decisions)
+    return placed
+
+
+def test_a_gang_of_many_different_pods_that_holds_room_leaves_time_for_others():
+    pods = [member(f"g-{i}", requests={"cpu": f"{i + 10}m"}) for i in range(40)]
+    assert beside_a_slow_gang(pods, 40, [pod("there", nodeName="a", requests={"cpu": "4"})]) >= 14
+
+
+def test_a_gang_that_takes_all_time_of_a_cycle_does_not_hold_room_for_long():
+    pods = members(40, requests={"cpu": "100m"})
+    assert beside_a_slow_gang(pods, 30, [pod("there", nodeName="a", requests={"cpu": "3"})]) >= 6
