@@ -329,6 +329,8 @@ def test_terms_by_the_hundred_over_all_namespaces_cost_no_more_than_one(crowded,
         assert "take more than 3000000 comparisons" in failure.diagnosis.message
         assert [d.pod.name for d in result.decisions] == ["good"]
         crowded.forget("uid-good")
+    with pytest.raises(ValueError, match="take more than 3000000 comparisons"):  # concerto explain shows its message
+        explain(crowded, hostile, profile(), NOW)
     counted = sum(count.comparisons for count in crowded.pod_counts._counts.values())
     assert counted <= 2 * MAX_COMPARISONS
 

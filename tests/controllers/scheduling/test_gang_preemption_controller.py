@@ -184,12 +184,20 @@ async def test_if_a_pod_of_the_gang_goes_no_more_victims_are_evicted():
         assert not [each for each in it.server.seen if each.startswith("DELETE")]
 
 
-async def test_a_gang_that_is_not_ready_any_more_leaves_its_room_to_others():
+NOT_MENDED = {
+    "is not ready any more": Diagnosis(2, {"waiting": 2}, Change.NOTHING, concerns_pod=True, gang=KEY),
+    "no node can be looked for": Diagnosis(2, {}, Change.NODE, "selectors take too many comparisons", gang=KEY),
+}
+
+
+@pytest.mark.parametrize("diagnosis", NOT_MENDED.values(), ids=NOT_MENDED)
+async def test_a_gang_that_no_eviction_helps_leaves_its_room_to_others(diagnosis):
     async with preempting() as it:
         it.fails()
         await it.server.asked(8)
         assert len(it.nominated()) == 2
-        it.controller.note_failure(KEY, Diagnosis(2, {"waiting": 2}, Change.NOTHING, concerns_pod=True, gang=KEY))
+        it.controller.note_failure(KEY, diagnosis)
+        assert KEY not in it.controller._waiting
         await eventually(lambda: not it.nominated())
         await it.server.asked(10)
         assert {*it.server.seen[8:]} == {STATUS.format("g-0"), STATUS.format("g-1")}

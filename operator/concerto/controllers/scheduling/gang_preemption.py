@@ -77,7 +77,7 @@ class GangPreemptionController:
         """A cycle has found no nodes for the gang, or it is not ready."""
         if diagnosis.passing:
             return
-        if diagnosis.concerns_pod:  # no eviction helps, so the room that was made is given to others
+        if diagnosis.concerns_pod or diagnosis.error:  # no eviction helps, so the room that was made is given to others
             if self._cluster.nominations:
                 pods = self._cluster.pod_groups.members(key).values()
                 self._withdraw(pod for pod in pods if not self._is_placed(pod))

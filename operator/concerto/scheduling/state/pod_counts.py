@@ -30,7 +30,7 @@ _TO_LOOK_AT_ONE = 4
 _NOBODY: Mapping[str, tuple[PodView, int]] = {}
 
 
-class TooManyComparisons(Exception):
+class TooManyComparisons(ValueError):
     """A pod's selectors would be compared for too long with the pods that are there; the message says so."""
 
     def __init__(self) -> None:
