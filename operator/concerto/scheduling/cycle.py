@@ -311,8 +311,8 @@ class Cycle:
         """Hold room for pods that have found none, too, as it comes free in pieces; False if too many never fit."""
         to_come = RoomToCome(trial)
         for pod in gang.members:
-            if len(trial) >= gang.needed or self.is_out_of_time(HOLD_TIME):
-                return True
+            if len(trial) >= gang.needed or to_come.never_fit > gang.spare or self.is_out_of_time(HOLD_TIME):
+                break
             failure = None if self._cluster.is_placed(pod.uid) else self._look_at_one(pod, profile, trial)
             if failure is None or (evaluation := failure.evaluation) is None:
                 continue

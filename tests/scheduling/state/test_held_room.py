@@ -53,3 +53,14 @@ def test_a_gang_that_is_placed_or_gone_gives_its_turn_back():
     room.gone(TWO)
     assert room.end_overdue(5.0)
     assert room.holder is None
+
+
+def test_a_gang_that_passes_its_turn_on_waits_anew_and_others_do_not():
+    room = HeldRoom()
+    room.ask(ONE, 0.0)
+    room.ask(OTHER, 0.0)
+    assert room.ask(ONE, 5.0)
+    room.pass_on(ONE)
+    assert not room.end_overdue(5.0)
+    assert not room.ask(ONE, 5.0)
+    assert room.ask(OTHER, 5.0)

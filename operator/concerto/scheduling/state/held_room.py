@@ -80,7 +80,8 @@ class HeldRoom:
         self._waits_since.pop(key, None)
 
     def pass_on(self, key: GroupKey) -> None:
-        """The gang would not fit whatever other pods end, so it holds nothing, and another gang may."""
+        """The gang would not fit whatever other pods end, so it holds nothing, and another gang may; it waits anew."""
+        self._waits_since.pop(key, None)
         if self.holder == key:
             self.holder = None
 
