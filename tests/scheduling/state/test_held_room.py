@@ -64,3 +64,15 @@ def test_a_gang_that_passes_its_turn_on_waits_anew_and_others_do_not():
     assert not room.end_overdue(5.0)
     assert not room.ask(ONE, 5.0)
     assert room.ask(OTHER, 5.0)
+
+
+def test_an_hour_after_its_wait_a_namespace_waits_as_after_the_first_time():
+    room, now = HeldRoom(), 5.0
+    room.ask(ONE, 0.0)
+    assert room.ask(ONE, now)
+    for wait, pause in ((60.0, 0.0), (120.0, 0.0), (240.0, 3600.0), (60.0, 0.0)):
+        now += 30.0
+        assert room.end_overdue(now)
+        assert not room.ask(ONE, now + wait - 0.1)
+        now += wait + pause
+        assert room.ask(ONE, now)

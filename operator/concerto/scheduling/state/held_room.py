@@ -18,7 +18,8 @@ class HeldRoomSettings:
     Attributes:
         patience_seconds: how long a gang waits for room before it holds what there is.
         hold_seconds: how long it holds room at most, and how long nobody does after it held room in vain.
-        max_wait_seconds: longest time for which a namespace whose gangs have held room in vain holds none.
+        max_wait_seconds: longest time for which a namespace whose gangs have held room in vain holds none. As long
+            after the end of a wait, the next wait is the first again.
     """
 
     patience_seconds: float = 5.0
@@ -40,8 +41,7 @@ class HeldRoom:
         self._settings = settings or HeldRoomSettings()
         self._waits_since: dict[GroupKey, float] = {}
         self._rest_until = 0.0
-        self._in_vain: dict[str, int] = {}  # by namespace
-        self._not_before: dict[str, float] = {}  # by namespace
+        self._in_vain: dict[str, tuple[int, float]] = {}  # by namespace: how often, and the end of the wait
 
     def ask(self, key: GroupKey, now: float) -> bool:
         """A gang finds room for some of its pods only; returns whether it holds that room for now."""
@@ -49,7 +49,7 @@ class HeldRoom:
         if self.holder is not None:
             return self.holder == key
         settings = self._settings
-        may = now - since >= settings.patience_seconds and now >= self._not_before.get(key[0], 0.0)
+        may = now - since >= settings.patience_seconds and now >= self._in_vain.get(key[0], (0, 0.0))[1]
         if not may or now < self._rest_until:
             return False
         self.holder, self.until = key, now + settings.hold_seconds
@@ -64,9 +64,11 @@ class HeldRoom:
         if self.holder is None or now < self.until:
             return False
         namespace, settings = self.holder[0], self._settings
-        times = self._in_vain[namespace] = self._in_vain.get(namespace, 0) + 1
-        wait = settings.hold_seconds * 2.0 ** min(times, 32)
-        self._not_before[namespace] = now + min(wait, settings.max_wait_seconds)
+        longest = settings.max_wait_seconds
+        self._in_vain = {each: wait for each, wait in self._in_vain.items() if now < wait[1] + longest}
+        times = self._in_vain.get(namespace, (0, now))[0] + 1
+        seconds = settings.hold_seconds * 2.0 ** min(times, 32)
+        self._in_vain[namespace] = (times, now + min(seconds, longest))
         self._rest_until = now + settings.hold_seconds
         self.holder = None
         return True
@@ -76,7 +78,6 @@ class HeldRoom:
         if self.holder == key:
             self.holder = None
             self._in_vain.pop(key[0], None)
-            self._not_before.pop(key[0], None)
         self._waits_since.pop(key, None)
 
     def pass_on(self, key: GroupKey) -> None:
