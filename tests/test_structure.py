@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +94,8 @@ def test_the_lists_of_exceptions_stay_short():
 def test_controllers_are_found_by_feature():
     entries = [p.name for p in (REPOSITORY / "operator/concerto/controllers").iterdir() if p.suffix == ".py"]
     assert len(entries) <= MAX_CONTROLLER_ENTRIES, entries
+
+
+def test_each_file_of_unit_tests_has_a_name_of_its_own():
+    names = Counter(path.name for path in (REPOSITORY / "tests").rglob("*.py") if path.name != "__init__.py")
+    assert [name for name, files in names.items() if files > 1] == [], "pytest collects none of them together"
