@@ -71,8 +71,10 @@ def test_the_flags_it_adds_are_the_agents_and_name_what_is_mounted():
     assert str(args.kubelet_certificate.parent) in mounts
 
 
-FOLDERS_OF_KUBELET = {"device-plugins", "pki", "plugins", "plugins_registry", "pod-resources", "pods"}
-"""In /var/lib/kubelet, on every node: ``setupDataDirs`` and the device manager of kubelet make all but pki."""
+MADE_BY_VOLUMES = {"checkpoints", "pki"}
+FOLDERS_OF_KUBELET = {"device-plugins", "plugins", "plugins_registry", "pod-resources", "pods"} | MADE_BY_VOLUMES
+"""In /var/lib/kubelet, on every node: ``setupDataDirs`` and the device manager of kubelet make the others, and
+checkpoints where the feature ContainerCheckpoint is enabled, as it is by default."""
 
 
 def test_the_agent_sees_kubelets_files_and_none_of_its_folders():
@@ -83,9 +85,10 @@ def test_the_agent_sees_kubelets_files_and_none_of_its_folders():
     below = {m["mountPath"]: m["name"] for m in container["volumeMounts"] if "/host/kubelet/" in m["mountPath"]}
     assert set(below) == {f"/host/kubelet/{folder}" for folder in FOLDERS_OF_KUBELET}
     assert set(below.values()) <= empty
-    (pki,) = [v["hostPath"] for v in pod["volumes"] if v["name"] == "pki"]
-    assert pki == {"path": "/var/lib/kubelet/pki", "type": "DirectoryOrCreate"}, "else there is nothing to mount over"
-    assert "pki" not in {m["name"] for m in container["volumeMounts"]}
+    for folder in MADE_BY_VOLUMES:
+        (path,) = [v["hostPath"] for v in pod["volumes"] if v["name"] == folder]
+        assert path == {"path": f"/var/lib/kubelet/{folder}", "type": "DirectoryOrCreate"}, "else nothing to mount over"
+        assert folder not in {m["name"] for m in container["volumeMounts"]}
 
 
 def test_the_init_container_copies_the_certificate_that_the_agent_reads(tmp_path):
@@ -102,6 +105,7 @@ def test_the_init_container_copies_the_certificate_that_the_agent_reads(tmp_path
     mounts = {m["mountPath"]: m["name"] for m in init["volumeMounts"]}
     assert mounts == {
         str(args.kubelet_certificate.parent): "pki",
+        "/host/checkpoints": "checkpoints",
         str(args.copy_kubelet_certificate.parent): "kubelet-certificate",
     }
     assert args.copy_kubelet_certificate == agent.kubelet_certificate
