@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from concerto.api.nodecapacity import ResourceStatus
 from concerto.capacity.kinds.sums import PodMeasurement
 from concerto.capacity.kinds.table import NodeKinds
+from concerto.scheduling.state import kind_loads
 from concerto.scheduling.state.changes import Change
 from support.scheduling_builders import NOW, capacity, cluster_state, node, pod
 
@@ -148,3 +149,19 @@ def test_a_kind_that_has_not_ended_a_pod_is_limited_alike_whether_all_nodes_are_
     some = np.array([2, 0, 1])
     assert every.tolist() == [name != "n1" for name in cluster.names[: cluster.size]]
     assert cluster.kinds.may_run(waiting, cost, some).tolist() == every[some].tolist()
+
+
+def test_pods_without_a_workload_in_common_cost_one_estimate_and_one_change(monkeypatch):
+    there = [pod(f"p{i}", namespace=f"team-{i}", nodeName="n", phase="Running") for i in range(100)]
+    cluster = cluster_state([node("n")], there)
+    cluster.kinds.set_table(HALF_A_CORE)
+    estimates, changes = [], []
+    estimate, change = kind_loads.estimate, cluster.kinds.loads.change_cost
+    monkeypatch.setattr(kind_loads, "estimate", lambda *given: estimates.append(given) or estimate(*given))
+    monkeypatch.setattr(cluster.kinds.loads, "change_cost", lambda *given: changes.append(given) or change(*given))
+    for work in (1.0, 2.0, 3.0):
+        cluster.kinds.set_table(table(PodMeasurement(work, 4.0, 4.0, 1e6, True)))
+    assert len(cluster.kinds._kinds) == 100
+    assert (len(estimates), len(changes)) == (3, 3)
+    share = cluster.kinds.cost_of_kind(pod("p0").kind).share
+    assert cluster.kinds.loads.cpu[cluster.row_of["n"]] == pytest.approx(100 * share)

@@ -106,6 +106,7 @@ def merged(sums: Floats) -> KindSums:
     return KindSums(*total)
 
 
+@np.errstate(over="ignore")
 def _even(sums: Floats) -> None:
     """Bound what each node says by what the median node says, where three know the kind."""
     knows = sums[:, _ENDED] > 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -143,21 +143,37 @@ class KindLoads(PodIndex):
         Returns:
             CAPACITY if anything differs: a pod that waits may be of a kind that no pod in the cluster is of.
         """
-        before = self._table
-        changed = {key for key, sums in table.items() if before.get(key) != sums} | (before.keys() - table.keys())
+        known_before = self._table
+        changed = {key for key, sums in table.items() if known_before.get(key) != sums}
+        changed |= known_before.keys() - table.keys()
         differs = bool(changed) or not self._measured
         self._table, self._measured = table, True
+        # Thousands of pods without a workload in common are of as many kinds, and have their costs from one group
+        costs: dict[Hashable, Cost] = {}
+        moved: dict[tuple[int, int], tuple[Cost, Cost, list[_Kind]]] = {}
         for known in self._kinds.values():
-            if changed.isdisjoint(groups_of(known.kind)):
+            groups = groups_of(known.kind)
+            if changed.isdisjoint(groups):
                 continue
-            after = estimate(table, known.kind)
+            like = (known.kind.endless, *(key if key in table else None for key in groups))
+            if (after := costs.get(like)) is None:
+                after = costs[like] = estimate(table, known.kind)
             if after != known.cost:
-                on, pods = known.columns()
-                self.loads.change_cost(on, known.cost, after, pods)
-                self._assumed[on] += pods * (_assumed(after) - _assumed(known.cost))
-                known.cost = after
-                self.on_new_cost(on)
+                moved.setdefault((id(known.cost), id(after)), (known.cost, after, []))[2].append(known)
+        for before, after, kinds in moved.values():
+            self._change_cost(kinds, before, after)
         return Change.CAPACITY if differs else Change.NOTHING
+
+    def _change_cost(self, kinds: Sequence[_Kind], before: Cost, after: Cost) -> None:
+        counts: Counter[int] = Counter()
+        for known in kinds:
+            known.cost = after
+            counts.update(known.pods)
+        on = np.fromiter(counts.keys(), np.int64, len(counts))
+        pods = np.fromiter(counts.values(), np.float64, len(counts))
+        self.loads.change_cost(on, before, after, pods)
+        self._assumed[on] += pods * (_assumed(after) - _assumed(before))
+        self.on_new_cost(on)
 
     def set_waiting(self, pods: Sequence[PodView] | None, max_of_one_kind: int, rows: Ints) -> None:
         """Note which pods wait for a node (``NodeLoads.set_waiting``).
