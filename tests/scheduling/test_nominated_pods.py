@@ -42,6 +42,19 @@ def test_room_that_is_made_for_a_pod_is_not_given_to_one_of_lower_or_the_same_pr
         assert decide(cluster, asks(cpu="1"))[0] == {"asks": "a"}
 
 
+@pytest.mark.parametrize("first", ["refused", "taken"])
+def test_a_nominated_pod_that_refuses_some_pods_distinguishes_them_from_others(first):
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "refused"}}}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    cluster = cluster_with(nominated("n", affinity=apart, requests={"cpu": "1"}))
+    heads = [asks(app, cpu="500m", labels={"app": app}) for app in ("refused", "taken")]
+    placed, _ = decide(cluster, *(heads if first == "refused" else heads[::-1]))
+    assert placed == {"taken": "a"}
+    for uid in ("uid-n", "uid-taken"):
+        cluster.remove_pod(uid)
+    assert cluster.signatures.of(heads[0]) == cluster.signatures.of(heads[1])
+
+
 def test_a_pod_of_higher_priority_takes_the_room():
     assert decide(cluster_with(nominated("n", priority=LOW)), asks(priority=HIGH))[0] == {"asks": "a"}
 

@@ -65,6 +65,17 @@ def test_a_gang_that_does_not_fit_takes_nothing():
     assert result.gangs[KEY] is result.unschedulable[0].diagnosis
 
 
+def test_gangs_whose_pods_refuse_each_other_are_not_like_those_whose_pods_do_not():
+    cluster = nodes("a")
+    pods = []
+    for name, app in (("g", "x"), ("h", "y")):
+        pods += seen(
+            cluster, group(name, 2), member(f"{name}-0", of=name, affinity=APART),
+            member(f"{name}-1", of=name, labels={"app": app}),
+        )  # fmt: skip
+    assert placed(decide(cluster, pods)) == {"h-0": "a", "h-1": "a"}
+
+
 def test_it_is_all_or_nothing_on_measured_capacity_as_well():
     cluster = cluster_state([node("a"), node("b")], (), [capacity("a", 3.0), capacity("b", 2.0)])
     pods = seen(cluster, group("g", 6), *members(6))

@@ -61,6 +61,16 @@ def test_pods_that_refuse_some_of_its_pods_by_their_labels_are_evicted_too():
     assert victims(room(cluster)) == ["apart"]
 
 
+def test_no_pod_is_evicted_for_a_pod_that_another_of_the_gang_does_not_refuse():
+    """The two of 2 CPUs differ only in the label by which the third refuses one of them."""
+    cluster = cluster_state([node("a"), node("b")])
+    add(cluster, *(pod(f"p{i}", nodeName="a", labels={"app": "z"}) for i in range(2)))
+    add(cluster, pod("equal", nodeName="a", labels={"app": "z"}, **HIGH))
+    two_cpus = [member(f"g-{i}", labels={"app": app}, requests={"cpu": "2"}, **HIGH) for i, app in ((1, "x"), (2, "z"))]
+    add(cluster, group("g", 1), member("g-0", labels={"app": "x"}, affinity=APART, **HIGH), *two_cpus)
+    assert room(cluster) is None
+
+
 def test_nobody_is_evicted_if_the_whole_gang_would_not_fit():
     cluster = full("a", "b")
     add(cluster, group("g", 9), *members(9, requests=ONE_CPU, **HIGH))

@@ -2,13 +2,14 @@ import pytest
 
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.nominations import Nominations
+from concerto.scheduling.state.signatures import PodSignatures
 from support.scheduling_builders import pod
 
 FREED = Change.ENDED | Change.CAPACITY
 
 
 def nominations(*placed):
-    return Nominations(lambda uid: uid in placed)
+    return Nominations(lambda uid: uid in placed, PodSignatures())
 
 
 def nominated(name, priority=0, node="a", **over):

@@ -7,7 +7,7 @@ count towards ``minCount``, so that pods that come later are placed one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from concerto.scheduling.state.resources import PODS
 
 MAX_PODS = 500
 """Pods of one gang that are placed at once: they are decided on in one cycle, which holds up all others."""
+_MAX_SELECTORS = 32
+"""Selectors with which each pod of a gang is compared; with more of them, pods with different labels are different."""
 WAITING, ERROR = "WaitingForPodGroup", "SchedulerError"
 """Reasons of the condition PodScheduled: a cluster autoscaler adds nodes for neither."""
 
@@ -112,6 +114,19 @@ def orders(gang: Gang) -> Iterator[tuple[PodView, ...]]:
     yield tuple(sorted(gang.members, key=lambda pod: (pod.created, pod.name)))
     if gang.spare:
         yield gang.members[::-1]
+
+
+def selected_among(members: Collection[PodView]) -> Mapping[str, Hashable]:
+    """By UID, by which required terms and constraints of these pods each of them is selected.
+
+    Signatures distinguish pods by the terms of pods on nodes, and not by those of pods that wait.
+    """
+    shapes = {pod.shape.key: pod.shape for pod in members}.values()
+    selectors = {term.selector for shape in shapes for term in (*shape.affinity, *shape.anti_affinity)}
+    selectors |= {constraint.selector for shape in shapes for constraint in shape.hard_spread}
+    if len(selectors) > _MAX_SELECTORS:
+        return {pod.uid: frozenset(pod.labels.items()) for pod in members}
+    return {pod.uid: frozenset(each for each in selectors if each.matches(pod.labels)) for pod in members}
 
 
 def being_bound(key: GroupKey, members: tuple[PodView, ...]) -> NotReady:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from concerto.api.pod import PodView
 from concerto.api.podgroup import GroupKey
-from concerto.scheduling.gangs.gang import Gang, NotReady, being_bound, gang_of
+from concerto.scheduling.gangs.gang import Gang, NotReady, being_bound, gang_of, selected_among
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
 
@@ -94,8 +94,9 @@ class GangsOfCycle:
     def alike(self, gang: Gang) -> Hashable:
         """What two gangs have in common of which both find nodes, or neither."""
         signatures, by_kind = self._cluster.signatures, bool(self._cluster.kinds)
-        first = gang.members[0]
+        first, selected = gang.members[0], selected_among(gang.members)
         pods = Counter(
-            (signatures.of(pod), pod.kind.key if by_kind else "", self.recorded_row(pod)) for pod in gang.members
+            (signatures.of(pod), pod.kind.key if by_kind else "", self.recorded_row(pod), selected[pod.uid])
+            for pod in gang.members
         )
         return first.scheduler_name, first.priority, first.namespace, gang.needed, frozenset(pods.items())

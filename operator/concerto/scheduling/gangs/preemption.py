@@ -19,7 +19,7 @@ from concerto.api.podreservation import Assignment
 from concerto.scheduling.cycle import Cycle
 from concerto.scheduling.framework import Filter, Reach
 from concerto.scheduling.gangs.assumed_gang import AssumedGang
-from concerto.scheduling.gangs.gang import Gang
+from concerto.scheduling.gangs.gang import Gang, selected_among
 from concerto.scheduling.gangs.gang_queries import GangQueries
 from concerto.scheduling.gangs.gangs_of_cycle import GangsOfCycle
 from concerto.scheduling.gangs.trial import Trial
@@ -69,7 +69,8 @@ class GangPreemption:
     ) -> None:
         self.removable = 0
         # Labels make no difference once all pods are off that select by them, and do again when those are put back
-        alike = {pod.uid: (cluster.signatures.of(pod), pod.kind.key) for pod in gang.members}
+        selected = selected_among(gang.members)
+        alike = {pod.uid: (cluster.signatures.of(pod), pod.kind.key, selected[pod.uid]) for pod in gang.members}
         self._queries = GangQueries(cluster, gang, profile, now, alike)
         self._generator = generator
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from concerto.api.pod import PodView
 from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.signatures import PodSignatures
 
 _FREED = Change.ENDED | Change.CAPACITY
 
@@ -19,10 +20,12 @@ class Nominations:
 
     Args:
         is_placed: whether a pod is on a node already, bound or assumed: what it takes is counted there then.
+        signatures: given the selectors of pods that nominated ones refuse, which distinguish pods from now on.
     """
 
-    def __init__(self, is_placed: Callable[[str], bool]) -> None:
+    def __init__(self, is_placed: Callable[[str], bool], signatures: PodSignatures) -> None:
         self._is_placed = is_placed
+        self._signatures = signatures
         self._pods: dict[str, PodView] = {}  # by UID
         self._node_of: dict[str, str] = {}
 
@@ -80,20 +83,33 @@ class Nominations:
             return self.withdraw(pod.uid)
         is_news = bool(node) and (before is None or node != before.nominated_node)
         moved = is_news and before is not None and node != self._node_of[pod.uid]
-        self._pods[pod.uid] = pod
+        self._keep(pod)
         if is_news:
             self._node_of[pod.uid] = node
         return _FREED if moved else Change.NOTHING
 
     def nominate(self, pod: PodView, node: str) -> None:
         """Room is about to be made for the pod on the node."""
-        self._pods[pod.uid] = pod
+        self._keep(pod)
         self._node_of[pod.uid] = node
 
     def withdraw(self, uid: str) -> Change:
         """The pod needs no room any more, or not there; returns what may be possible if it had a nomination."""
         self._node_of.pop(uid, None)
-        return Change.NOTHING if self._pods.pop(uid, None) is None else _FREED
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return Change.NOTHING
+        for term in pod.shape.anti_affinity:
+            self._signatures.remove_selector(term.selector)
+        return _FREED
+
+    def _keep(self, pod: PodView) -> None:
+        before = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        for term in pod.shape.anti_affinity:
+            self._signatures.add_selector(term.selector)
+        for term in before.shape.anti_affinity if before is not None else ():
+            self._signatures.remove_selector(term.selector)
 
 
 def _order(pod: PodView) -> tuple[int, float, str]:
