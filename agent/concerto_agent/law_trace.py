@@ -48,7 +48,7 @@ class LawTrace:
         )
 
     def text(self) -> str:
-        """The answer of /debug/trace, JSON. It takes milliseconds, so it is made once for a batch, whoever asks."""
+        """The answer of /debug/trace, JSON. It takes milliseconds, so it is made once for a batch."""
         if self._text is None:
             self._text = json.dumps(self._trace.document(self._node_name, self._trace.rows(0)))
         return self._text

@@ -33,7 +33,7 @@ from concerto_agent.quotas import PodLimits, kubelet_sets_quotas
 from concerto_agent.topology_publisher import TopologySettings
 
 if TYPE_CHECKING:
-    from aiohttp.web import AppRunner
+    from concerto.serving.http_server import HttpServer
 
 log = logging.getLogger("concerto_agent")
 
@@ -248,7 +248,7 @@ async def _run(
     return 0
 
 
-async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> AppRunner | None:
+async def _serve_pod_metrics(agent: Agent, session: Session, node_name: str, bind: str) -> HttpServer | None:
     """Serve them if it can be done: without them the autoscaler asks metrics.k8s.io, and measuring goes on."""
     from concerto.kube.access_review import AccessReviewer
     from concerto.serving import certificate

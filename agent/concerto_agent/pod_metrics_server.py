@@ -7,21 +7,21 @@ an agent opens nothing else), and its right by SubjectAccessReview: ``get`` on `
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from typing import TYPE_CHECKING
 
 from concerto.api.nodecapacity import METRICS_AUDIENCE, MetricsEndpoint, metrics_audience
 from concerto.kube.access_review import AccessReviewer, Right
 from concerto.kube.resources import NODE_CAPACITIES
 from concerto.serving.certificate import Certificate
-from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits
+from concerto.serving.connection_limiter import ConnectionLimits
 from concerto_agent.pod_metrics import PodMetrics
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from concerto.serving.http_server import HttpServer
 
 PATH = "/metrics/resource"
+_LIMITS = ConnectionLimits(keep_alive_seconds=3630.0)
+"""The autoscaler asks every 15 s: its connection stays open, and it needs no handshake for each answer."""
 
 
 def read_pod_metrics(node_name: str) -> Right:
@@ -46,9 +46,9 @@ async def serve(
     metrics: PodMetrics,
     callers: AccessReviewer,
     certificate: Certificate,
-    settings: ConnectionLimits | None = None,
-) -> tuple[web.AppRunner, MetricsEndpoint]:
-    """Serve; the caller cleans the runner up.
+    settings: ConnectionLimits = _LIMITS,
+) -> tuple[HttpServer, MetricsEndpoint]:
+    """Serve; the caller cleans the server up.
 
     Args:
         bind: ``host:port``; port 0 takes a free one.
@@ -58,42 +58,19 @@ async def serve(
         settings: how many at a time.
 
     Returns:
-        The runner, and where it serves: without an address where that is any of the node's.
+        The server, and where it serves: without an address where that is any of the node's.
     """
     from aiohttp import web
 
     from concerto.serving.authorized import authorized
-    from concerto.serving.http_server import close_unless_ok, request_logger
+    from concerto.serving.http_server import HttpServer
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=metrics.text())
 
-    app = web.Application(middlewares=[close_unless_ok])
-    app.router.add_get(PATH, authorized(answer, callers.judge))
-    # Whoever goes away no longer waits for a verdict
-    runner = web.AppRunner(app, access_log=None, logger=request_logger(), handler_cancellation=True)
-    host, _, port = bind.rpartition(":")
-    host = host.strip("[]")
-    settings = settings or ConnectionLimits()
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or "0.0.0.0", int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(settings.queue)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-
-    async def shut(_: web.Application) -> None:
-        limiter.cancel()
-
-    app.on_shutdown.append(shut)
-    await runner.setup()
-    assert runner.server is not None, "starting"
-    limiter = asyncio.ensure_future(ConnectionLimiter(runner.server, listener, certificate.context, settings).run())
-    served = listener.getsockname()[1]
-    return runner, MetricsEndpoint(served, certificate.sha256, "" if host in ("", "0.0.0.0", "::") else host)
+    route = web.get(PATH, authorized(answer, callers.judge))
+    server = HttpServer(bind, [route], settings, tls=certificate.context)
+    await server.start()
+    host = bind.rpartition(":")[0].strip("[]")
+    address = "" if host in ("", "0.0.0.0", "::") else host
+    return server, MetricsEndpoint(server.port, certificate.sha256, address)

@@ -165,9 +165,8 @@ def test_an_address_that_is_taken_is_an_error_at_once():
         HttpServer(f"127.0.0.1:{taken.getsockname()[1]}", ROUTES)
 
 
-async def test_an_idle_connection_is_closed_after_its_keep_alive_time(monkeypatch):
-    monkeypatch.setattr("concerto.serving.http_server._KEEP_ALIVE_SECONDS", 0.1)
-    async with served() as server:
+async def test_an_idle_connection_is_closed_after_its_keep_alive_time():
+    async with served(ConnectionLimits(keep_alive_seconds=0.1)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         began = time.monotonic()

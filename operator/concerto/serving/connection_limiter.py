@@ -32,6 +32,7 @@ class ConnectionLimits:
         handshake_seconds: longest time for a TLS handshake.
         pause_seconds: pause between two accepted connections.
         queue: most connections that wait in the kernel.
+        keep_alive_seconds: a connection without a request is closed after so long.
     """
 
     connections: int = 16
@@ -39,6 +40,7 @@ class ConnectionLimits:
     handshake_seconds: float = 2.0
     pause_seconds: float = 0.02
     queue: int = 64
+    keep_alive_seconds: float = 15.0
 
 
 class RequestsInProgress:

@@ -16,7 +16,6 @@ from aiohttp.typedefs import Handler
 
 from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits, RequestsInProgress
 
-_KEEP_ALIVE_SECONDS = 15.0
 _LIMITS = ConnectionLimits(connections=64, pause_seconds=0.002)
 _TLS_LIMITS = ConnectionLimits()
 
@@ -101,7 +100,7 @@ class HttpServer:
             app,
             access_log=None,
             logger=request_logger(),
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            keepalive_timeout=self._limits.keep_alive_seconds,
             handler_cancellation=True,
         )
         await self._runner.setup()

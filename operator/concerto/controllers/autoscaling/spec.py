@@ -40,7 +40,7 @@ def schedules_of(spec: PredictiveHPA) -> tuple[tuple[Schedule, ...], str]:
 
 
 def exceptions_of(spec: PredictiveHPA) -> tuple[tuple[Span, ...], str]:
-    """The times that do not follow seasons, and why there are none; empty without errors."""
+    """The times that do not follow seasons, and an error in words if they can't be read, else an empty text."""
     prediction = spec.prediction
     try:
         return exception_spans(prediction.season_exceptions, prediction.season_time_zone), ""

@@ -23,9 +23,9 @@ from concerto.controllers.scheduling.turns import Turns, TurnSettings
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.gangs.gang import Gang, gang_of
-from concerto.scheduling.gangs.preemption import GangPreemption, OutOfTime, RoomForGang
+from concerto.scheduling.gangs.preemption import LIMITS, GangPreemption, OutOfTime, RoomForGang
 from concerto.scheduling.preemption.eligibility import why_not_eligible
-from concerto.scheduling.preemption.preemption import outcome_without_search
+from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, outcome_without_search
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 
@@ -51,9 +51,9 @@ class GangPreemptionSettings(TurnSettings):
     """
 
     max_search_seconds: float = 0.12
-    limits: tuple[int, ...] = (250, 2000)
+    limits: tuple[int, ...] = LIMITS
     rest: float = 10.0
-    settle_seconds: float = 3.0
+    settle_seconds: float = SETTLE_SECONDS
     max_settle_seconds: float = 300.0
     max_idle_seconds: float = 60.0
 

@@ -20,7 +20,7 @@ from concerto.controllers.scheduling.turns import Turns, TurnSettings
 from concerto.kube import KubeError
 from concerto.scheduling.gangs.disruption import with_whole_gangs
 from concerto.scheduling.preemption.candidates import Candidate
-from concerto.scheduling.preemption.preemption import Outcome, Preemption, outcome_without_search
+from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, Outcome, Preemption, outcome_without_search
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.changes import Change
 
@@ -44,7 +44,7 @@ class PreemptionSettings(TurnSettings):
     slice_seconds: float = 0.03
     max_search_seconds: float = 1.0
     repeat_seconds: float = 0.1
-    settle_seconds: float = 3.0
+    settle_seconds: float = SETTLE_SECONDS
     max_settle_seconds: float = 300.0
 
 

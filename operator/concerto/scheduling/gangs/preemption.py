@@ -32,6 +32,9 @@ from concerto.scheduling.state.columns import Bools, Rows
 from concerto.scheduling.state.measured_capacity import MEASURED
 from concerto.scheduling.state.what_if import RowWhatIf
 
+LIMITS = (250, 2000)
+"""How many pods the first search for a gang may remove, and how many the next one."""
+
 
 class OutOfTime(Exception):
     """The search did not end in time, so the victims are not known."""

@@ -28,6 +28,8 @@ PATIENCE_SECONDS = 10.0
 For such a node that it is nominated for it waits longer: room was made for it there.
 """
 
+SETTLE_SECONDS = 3.0
+"""How long the room of victims that have ended is waited for, before others are evicted."""
 
 _MAX_REFUSING = 100
 """For so many nodes that are no candidates the reasons are computed; the others count as `NOT_HELPFUL`."""

@@ -12,17 +12,12 @@ from collections.abc import Iterable
 from concerto.api.pod import PodView
 from concerto.scheduling.cycle_result import CycleResult
 from concerto.scheduling.gangs.gang import Gang, gang_of
-from concerto.scheduling.gangs.preemption import GangPreemption
-from concerto.scheduling.preemption.preemption import Preemption, outcome_without_search
+from concerto.scheduling.gangs.preemption import LIMITS, GangPreemption
+from concerto.scheduling.preemption.preemption import SETTLE_SECONDS, Preemption, outcome_without_search
 from concerto.scheduling.profile import Profile
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.simulation.scheduling.cluster import World
-
-LIMIT = 2000
-"""Pods that a search for a gang may remove (``GangPreemptionSettings.limits``)."""
-SETTLE_SECONDS = 3.0
-"""How long the room of ended victims is waited for before more pods are evicted."""
 
 
 class MakesRoom:
@@ -75,7 +70,7 @@ class MakesRoom:
             self._evict(pod.uid, [(pod, outcome.candidate.node)], outcome.candidate.victims.pods)
 
     def _for_gang(self, gang: Gang, now: float) -> None:
-        found = GangPreemption(self._state, gang, self._profile, now, self._world.rng).find(LIMIT, lambda: False)
+        found = GangPreemption(self._state, gang, self._profile, now, self._world.rng).find(LIMITS[-1], lambda: False)
         if found is not None:
             nodes = [(pod, found.nodes[pod.uid]) for pod in gang.members if pod.uid in found.nodes]
             self._evict("/".join(gang.key), nodes, found.victims.pods)
