@@ -419,6 +419,40 @@ def test_a_resize_of_several_containers_counts_for_the_pod(spec, status, request
     assert PodView.from_raw(trim_pod(obj)).requests == requests
 
 
+NONZERO_RESIZED = {
+    "a container without a request of memory counts as a small one, whatever it has": (
+        {"containers": [container({"cpu": "1"})]},
+        resized({"cpu": "3"}, {"cpu": "2"}),
+        (3000, 200 * 2**20),
+    ),
+    "of a resize that the node will not do, a container counts that reports nothing": (
+        {"containers": BOTH},
+        {"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}], **INFEASIBLE},
+        (1100, 400 * 2**20),
+    ),
+    "what the pod has as a whole is not filled up, but the containers are": (
+        {"containers": BOTH},
+        whole({"cpu": "3"}, {"cpu": "3"}),
+        (3000, 400 * 2**20),
+    ),
+    "no defaults for what is requested for the pod as a whole": (
+        {"resources": {"requests": {"cpu": "2", "memory": "1Ki"}}, "containers": BOTH},
+        whole({"cpu": "3", "memory": "1Ki"}, {"cpu": "2", "memory": "1Ki"}),
+        (3000, 1024),
+    ),
+    "overhead is added": (
+        {"containers": [container({"cpu": "1"})], "overhead": {"cpu": "250m", "memory": "1Ki"}},
+        resized({"cpu": "2"}),
+        (2250, 200 * 2**20 + 1024),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "status", "nonzero"), NONZERO_RESIZED.values(), ids=NONZERO_RESIZED)
+def test_for_spreading_a_pod_that_is_resized_counts_for_the_larger_with_defaults(spec, status, nonzero):
+    assert PodView.from_raw(trim_pod(raw(spec, status=status))).nonzero == nonzero
+
+
 @pytest.mark.parametrize(
     "status",
     [{}, whole({"cpu": "1"}, {"cpu": "1"}), whole({"cpu": "1000m"}, {"cpu": "1"})],
@@ -427,7 +461,7 @@ def test_a_resize_of_several_containers_counts_for_the_pod(spec, status, request
 def test_a_status_that_agrees_with_the_spec_costs_no_memory(status):
     of_container = resized({"cpu": "1"}, {"cpu": "1"})
     found = PodView.from_raw(raw({"containers": [container({"cpu": "1"})]}, status=of_container | status))
-    assert found.requests is found.shape.requests
+    assert (found.requests is found.shape.requests, found.nonzero) == (True, None)
 
 
 def test_trimming_keeps_all_that_is_read_and_little_else():

@@ -62,6 +62,8 @@ class PodView:
         group: name of its PodGroup, in its namespace (``spec.schedulingGroup.podGroupName``); empty without one.
         start_fails: whether none of its containers has ever run, and one can't be created (ImagePullBackOff).
         uses_nothing: whether it does not count because its start has failed for long (``UnstartedPods``).
+        nonzero: cpu millicores and memory bytes that it counts for with defaults for containers without a request,
+            while it is being resized; None: those of its shape.
     """
 
     namespace: str
@@ -97,6 +99,7 @@ class PodView:
     group: str = ""
     start_fails: bool = False
     uses_nothing: bool = False
+    nonzero: tuple[int, int] | None = None
 
     @property
     def key(self) -> str:
@@ -135,7 +138,7 @@ class PodView:
         spec = obj["spec"]
         status = obj.get("status") or {}
         shape = shape_of(spec)
-        resized = resized_requests(spec, status)
+        requests, nonzero = _counted(shape, spec, status)
         by_type = {c.get("type"): c for c in status.get("conditions") or ()}
         ready, scheduled = by_type.get("Ready") or {}, by_type.get("PodScheduled") or {}
         since, scheduled_at = ready.get("lastTransitionTime"), read_timestamp(scheduled.get("lastTransitionTime"), None)
@@ -146,7 +149,8 @@ class PodView:
             uid=metadata["uid"],
             labels=metadata.get("labels") or {},
             shape=shape,
-            requests=shape.requests if resized is None or resized == shape.requests else resized,
+            requests=requests,
+            nonzero=nonzero,
             node_name=spec.get("nodeName") or "",
             scheduler_name=spec.get("schedulerName") or "default-scheduler",
             priority=spec.get("priority") or 0,
@@ -174,6 +178,18 @@ class PodView:
             unscheduled_since=scheduled_at if scheduled.get("status") == "False" else None,
             start_fails=start_fails(status),
         )
+
+
+def _counted(shape: PodShape, spec: Raw, status: Raw) -> tuple[Mapping[str, int], tuple[int, int] | None]:
+    """``requests`` and ``nonzero`` of the pod."""
+    resized = resized_requests(spec, status)
+    if resized is None:
+        return shape.requests, None
+    of_shape = (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes)
+    return (
+        shape.requests if resized.requests == shape.requests else resized.requests,
+        None if resized.nonzero == of_shape else resized.nonzero,
+    )
 
 
 def images_of(spec: Raw) -> tuple[str, ...]:

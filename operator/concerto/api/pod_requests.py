@@ -25,6 +25,18 @@ NONZERO_MEMORY = Decimal(200 * 2**20)
 _MAX_RESOURCES = 16
 
 
+class ResizedRequests(NamedTuple):
+    """What a pod counts for on its node while it is resized in place.
+
+    Attributes:
+        requests: by resource.
+        nonzero: millicores of cpu and bytes of memory, with defaults for containers without a request.
+    """
+
+    requests: dict[str, int]
+    nonzero: tuple[int, int]
+
+
 class CpuPrediction(NamedTuple):
     """A pod's predicted cpu use, as amounts that settings multiply.
 
@@ -107,11 +119,8 @@ class PodResources:
 
     def nonzero_requests(self) -> dict[str, int]:
         """``requests`` with a default for every container without one (``NonMissingContainerRequests``)."""
-        defaults: dict[str, Any] = {"cpu": NONZERO_CPU, "memory": NONZERO_MEMORY}
         on_pod = _pod_level(self.pod.get("requests"))
-        if on_pod:
-            requests = self._exact_requests()
-            defaults = {r: v for r, v in defaults.items() if r not in requests}
+        defaults = _missing(self._exact_requests() if on_pod else {})
 
         def filled(resources: Raw) -> Raw:
             return {**defaults, **(resources.get("requests") or {})}
@@ -163,6 +172,11 @@ class PodResources:
     def _total(self, kind: str) -> Amounts:
         total = _total([m.get(kind) for m in self.containers], [(i.get(kind), s) for i, s in self.inits])
         return total | _pod_level(self.pod.get(kind))
+
+
+def _missing(requests: Raw) -> Raw:
+    """Defaults for the containers of a pod, but for what the pod as a whole requests."""
+    return {r: v for r, v in (("cpu", NONZERO_CPU), ("memory", NONZERO_MEMORY)) if r not in requests}
 
 
 def _add(total: Amounts, more: Raw | None) -> None:
@@ -219,7 +233,7 @@ def _compute(resources: Raw | None) -> Raw:
     return {r: v for r, v in (resources or {}).items() if r in ("cpu", "memory") and parse_quantity(v) > 0}
 
 
-def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
+def resized_requests(spec: Raw, status: Raw) -> ResizedRequests | None:
     """Requests of a pod on a node by its spec and its status: they differ while it is resized in place (KEP-1287).
 
     For each resource the largest of wanted, allocated and actual requests counts, or of the latter two if the node
@@ -230,22 +244,33 @@ def resized_requests(spec: Raw, status: Raw) -> dict[str, int] | None:
     of_pod = [each for each in _reported_of_pod(status) if each is not None]
     if _is_as_wanted(spec, _reported_of_containers(status), of_pod) and not _is_infeasible(status):
         return None
+    requests = _while_resized(spec, status, {})
+    on_pod = _pod_level((spec.get("resources") or {}).get("requests"))
+    nonzero = _counted(_while_resized(spec, status, _missing(requests if on_pod else {})))
+    return ResizedRequests(_counted(requests), (nonzero.get("cpu", 0), nonzero.get("memory", 0)))
+
+
+def _while_resized(spec: Raw, status: Raw, defaults: Raw) -> Amounts:
+    """What such a pod counts for, with these amounts for each container that requests none."""
     pod_actual, pod_allocated = _reported_of_pod(status)
     reported = _reported_of_containers(status)
     infeasible = _is_infeasible(status)
-    wanted = _sum(spec, _requests_of)
+
+    def together(of: Callable[[Raw], Raw]) -> Amounts:
+        return _sum(spec, lambda container: {**defaults, **of(container)})
+
     if pod_actual is None or pod_allocated is None:
-        present = [_sum(spec, partial(of, reported, infeasible)) for of in (_actual, _allocated)]
+        present = [together(partial(of, reported, infeasible)) for of in (_actual, _allocated)]
     else:
         present = [_exact(pod_actual), _exact(pod_allocated)]
-    total = _highest(*present) if infeasible else _highest(wanted, *present)
+    total = _highest(*present) if infeasible else _highest(together(_requests_of), *present)
     whole = _pod_level((spec.get("resources") or {}).get("requests"))
     if whole and status.get("resources") is not None:
         found = (_pod_level(pod_actual), _pod_level(pod_allocated))
         whole = _highest(*found) if infeasible else _highest(whole, *found)
     total |= whole
     _add(total, spec.get("overhead"))
-    return _counted(total)
+    return total
 
 
 def is_being_resized(spec: Raw, status: Raw) -> bool:

@@ -105,7 +105,15 @@ def diagnose_group(cluster: ClusterState, group: NotReady) -> Diagnosis:
 def diagnose_lack_of_time(cluster: ClusterState, gang: GroupKey) -> Diagnosis:
     """The diagnosis of a gang for whose pods a whole cycle's time was not enough."""
     nodes = int(np.count_nonzero(cluster.nodes.exists[: cluster.size]))
-    return Diagnosis(nodes, {_TOO_LONG: nodes}, Change.NODE, concerns_pod=True, passing=True, gang=gang)
+    return Diagnosis(
+        nodes,
+        {_TOO_LONG: nodes},
+        Change.NODE,
+        concerns_pod=True,
+        passing=True,
+        gang=gang,
+        condition_reason=SCHEDULER_ERROR,
+    )
 
 
 def diagnose_gang(gang: Gang, first: Diagnosis, placed: int) -> Diagnosis:

@@ -287,6 +287,7 @@ def test_a_gang_for_which_the_time_is_too_short_is_first_in_the_next_cycle_and_t
     assert placed(result) == {}
     assert set(reported(result)) == {"g-0", "g-1", "g-2", "g-3"}
     assert "looking for nodes for all pods of the PodGroup at once took too long" in reported(result)["g-0"]
+    assert {failure.diagnosis.condition_reason for failure in result.unschedulable} == {"SchedulerError"}
     assert (result.postponed, result.out_of_time) == (None, True)
 
 

@@ -3,28 +3,35 @@ import pytest
 from concerto.scheduling.plugins.node_resources.balanced_allocation_score import NodeResourcesBalancedAllocation
 from support.scheduling_builders import cluster_state, node, pod, query, scores
 
-# nodes' (cpu, memory), requests running on each, the pod's, scores: kube-scheduler's balanced_allocation_test
+# nodes' (cpu, memory), requests running on each, the pod's, scores: most are kube-scheduler's balanced_allocation_test
 CASES = {
-    "nothing requested of cpu and memory has nothing to say": ([(4000, 10000)], [None], None, []),
+    "a pod that requests neither cpu nor memory has no scores": ([(4000, 10000)], [None], None, []),
     "nodes of different sizes": (
         [(4000, 10000), (6000, 10000)],
         [None, None],
         {"cpu": "3", "memory": "5000"},
-        [87, 100],
+        [68, 75],
     ),
     "pods that run": (
-        [(10000, 20000), (10000, 20000)],
-        [{"cpu": "3"}, {"cpu": "3", "memory": "5000"}],
+        [(10000, 20000), (10000, 20000), (10000, 50000)],
+        [{"cpu": "3"}, {"cpu": "3", "memory": "5000"}, {"cpu": "3", "memory": "5000"}],
         {"cpu": "3", "memory": "5000"},
-        [82, 95],
+        [73, 74, 70],
     ),
-    "more than there is counts as all": (
+    "as uneven as a node can get, and as even": (
+        [(3000, 5000), (3000, 5000)],
+        [{"cpu": "3"}, None],
+        {"memory": "5000"},
+        [100, 50],
+    ),
+    "a node that is full of cpu": (
         [(6000, 10000), (6000, 10000)],
-        [{"cpu": "3", "memory": "0"}, {"cpu": "3", "memory": "5000"}],
-        {"cpu": "5", "memory": "0"},
-        [50, 75],
+        [{"cpu": "3"}, {"cpu": "3", "memory": "5000"}],
+        {"cpu": "3"},
+        [62, 62],
     ),
-    "of a resource that is not there nothing is out of balance": ([(4000, 0)], [None], {"cpu": "3"}, [100]),
+    "more than there is counts as all": ([(6000, 10000)], [{"cpu": "3", "memory": "5000"}], {"cpu": "5"}, [62]),
+    "a node that has no memory is neither more nor less even": ([(4000, 0)], [None], {"cpu": "3"}, [75]),
 }
 
 

@@ -68,6 +68,16 @@ def test_kube_schedulers_vectors(nodes, running, requests, args, expected):
     assert list(scores(NodeResourcesFit(args), asked).values()) == expected
 
 
+def test_a_pod_that_is_resized_counts_by_its_status():
+    grown = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3", "memory": "5000"}}}]}
+    there = [pod(f"r{i}", requests={"cpu": "1"}, nodeName=f"n{i}", status=s) for i, s in enumerate([{}, grown])]
+    cluster = cluster_state([node(f"n{i}", allocatable={"cpu": 4000, "memory": 10**10}) for i in range(2)], there)
+    plugin = NodeResourcesFit(Args("MostAllocated", (("cpu", 1),)))
+    assert scores(plugin, query(cluster, pod("p", requests={"cpu": "1"}))) == {"n0": 50, "n1": 100}
+    cluster.set_pod(pod("r1", requests={"cpu": "1"}, nodeName="n1"), 0)
+    assert scores(plugin, query(cluster, pod("p", requests={"cpu": "1"}))) == {"n0": 50, "n1": 50}
+
+
 def test_extended_resources_count_for_pods_that_request_them():
     cluster = cluster_state([node("a", allocatable={GPU: 4}), node("b", allocatable={GPU: 10}), node("c")])
     plugin = NodeResourcesFit(Args("MostAllocated", ((GPU, 3), ("cpu", 1))))

@@ -110,7 +110,7 @@ class PlacedPods:
 
 def is_accounted_alike(one: PodView, other: PodView) -> bool:
     """Whether nothing that is accounted by row differs; a resize may change the limits and leave the requests."""
-    return (one.requests, one.shape) == (other.requests, other.shape)
+    return (one.requests, one.nonzero, one.shape) == (other.requests, other.nonzero, other.shape)
 
 
 def _matched_as(pod: PodView) -> tuple[object, ...]:

@@ -40,8 +40,9 @@ class PodUsage(Columns, PodIndex):
     def _count(self, pod: PodView, row: int, sign: int) -> None:
         shape = pod.shape
         self.pods[row] += sign
-        self.nonzero[0, row] += sign * shape.nonzero_cpu_millicores
-        self.nonzero[1, row] += sign * shape.nonzero_memory_bytes
+        cpu, memory = pod.nonzero or (shape.nonzero_cpu_millicores, shape.nonzero_memory_bytes)
+        self.nonzero[0, row] += sign * cpu
+        self.nonzero[1, row] += sign * memory
         for index, resource in enumerate(RESOURCES):
             limit = max(shape.limits.get(resource, 0), pod.requests.get(resource, 0))
             self.limits[index, row] += sign * limit
