@@ -56,8 +56,8 @@ def reserve(made, kind, units, on="n0"):
         made.hold(KEY, {on: units})
 
 
-def placed(made, *pods):
-    made.kinds.loads.settings = replace(made.kinds.loads.settings, min_burst_seconds=1e6, last_pods=0.0)
+def placed(made, *pods, last_pods=0.0):
+    made.kinds.loads.settings = replace(made.kinds.loads.settings, min_burst_seconds=1e6, last_pods=last_pods)
     decisions = schedule(made, pods, {"concerto": profile()}, now=NOW, generator=np.random.default_rng(1)).decisions
     return len(decisions)
 
@@ -78,6 +78,22 @@ def test_room_for_light_pods_keeps_no_heavy_one_away():
     made = cluster(running("light"))
     reserve(made, "light", 10)
     assert placed(made, *(a_pod("heavy", i) for i in range(9))) == 4, "ten light pods take one core of 9.2"
+
+
+@pytest.mark.parametrize(("waiting", "goes_beyond"), [(50, True), (80, False)])
+def test_the_last_pods_are_not_counted_on_room_that_is_held_for_others(waiting, goes_beyond):
+    made = cluster(running("heavy"))
+    reserve(made, "heavy", 2)
+    # 9.2 cores less 2 in use and 4 held leave 3.2, and as much beyond
+    light = placed(made, *(a_pod("light", i) for i in range(waiting)), last_pods=0.4)
+    assert light == (waiting if goes_beyond else pytest.approx(32, abs=1))
+
+
+def test_pods_that_wait_for_room_held_for_them_need_no_other_room():
+    made = cluster(running("heavy"))
+    reserve(made, "heavy", 2)
+    waiting = [*(a_pod("heavy", i) for i in range(2)), *(a_pod("light", i) for i in range(40))]
+    assert placed(made, *waiting, last_pods=0.4) == len(waiting)
 
 
 def test_memory_is_held_too():

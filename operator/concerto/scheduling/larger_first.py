@@ -6,11 +6,14 @@ have ended. The queue's order says nothing about such pods, as creation times ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
 from concerto.api.pod import PodView
+from concerto.capacity.kinds.cost import UNKNOWN
 from concerto.scheduling.state.cluster import ClusterState
+from concerto.scheduling.state.reserved_loads import held_for_others, units_by_kind
 
 _MAX_SORTED = 1024
 """Heads that are put in order; a cycle decides on a quarter as many at most."""
@@ -33,7 +36,7 @@ def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[Po
         return heads
     iterator = iter(heads)
     some = list(islice(iterator, _MAX_SORTED))
-    kinds.set_waiting(some if len(some) < _MAX_SORTED else None, _MAX_OF_ONE_KIND, cluster.nodes.in_use())
+    _note_waiting(cluster, some)
     if not kinds.loads.settings.larger_first:
         return chain(some, iterator)
     cores, memory_bytes = float(kinds.loads.cores.sum()), float(kinds.loads.memory_bytes.sum())
@@ -55,3 +58,13 @@ def larger_first(cluster: ClusterState, heads: Iterable[PodView]) -> Iterable[Po
         for place, pod in zip(alike, sorted((some[place] for place in alike), key=lambda pod: -size(pod))):
             ordered[place] = pod
     return chain(ordered, iterator)
+
+
+def _note_waiting(cluster: ClusterState, pods: Sequence[PodView]) -> None:
+    """Note what all pods that wait take beside the room that reservations hold (``NodeLoads.set_waiting``)."""
+    loads, rows = cluster.kinds.loads, cluster.nodes.in_use()
+    if len(pods) < _MAX_SORTED:
+        cores = cluster.kinds.cores_of(pods, _MAX_OF_ONE_KIND, units_by_kind(cluster))
+        loads.set_waiting(cores, rows, held_for_others(cluster, UNKNOWN, None, rows))
+    else:
+        loads.set_waiting(math.inf)

@@ -313,7 +313,7 @@ class NodeLoads:
         if waiting and self._is_filled(row):
             self.set_head_room(row, self.head_room[row] + _WIDEN_PER_SECOND * seconds * _idle(float(self._used[row])))
 
-    def set_waiting(self, cores: float, rows: Rows = slice(None)) -> None:
+    def set_waiting(self, cores: float, rows: Rows = slice(None), held: Held = NONE_HELD) -> None:
         """Note what all waiting pods take together; it counts until the next call.
 
         The last pods of a Job may fill nodes a little beyond their head room: else it would take a pod's life longer.
@@ -322,8 +322,9 @@ class NodeLoads:
         Args:
             cores: their sum; infinity if it is not known.
             rows: the nodes that take pods.
+            held: what room is held for on each, and not for those pods.
         """
-        settings, left = self.settings, self.cpu_left(rows)
+        settings, left = self.settings, self.cpu_left(rows) - held.cpu
         usable = self._usable(rows)
         beyond = np.minimum(settings.last_pods, settings.max_head_room - self.head_room[rows]) * usable
         most = float(np.maximum(left + beyond, 0.0).sum())

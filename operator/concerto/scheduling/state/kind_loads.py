@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -175,20 +175,19 @@ class KindLoads(PodIndex):
         self._assumed[on] += pods * (_assumed(after) - _assumed(before))
         self.on_new_cost(on)
 
-    def set_waiting(self, pods: Sequence[PodView] | None, max_of_one_kind: int, rows: Ints) -> None:
-        """Note which pods wait for a node (``NodeLoads.set_waiting``).
+    def cores_of(self, pods: Sequence[PodView], max_of_one_kind: int, have_room: Mapping[str, int]) -> float:
+        """What pods that wait for a node take together.
 
         Args:
-            pods: all of them; None if there are too many to list.
-            max_of_one_kind: if the list has as many of one kind, more of them may wait.
-            rows: of the nodes that take pods.
+            pods: the pods.
+            max_of_one_kind: if there are as many of one kind, more of them may wait, and the sum is infinite.
+            have_room: pods for which room is held, by the key of their kind; they are not counted.
         """
-        cores = math.inf if pods is None else 0.0
-        kinds = {pod.kind.key: pod for pod in pods or () if pod.counted}
-        counts = Counter(pod.kind.key for pod in pods or ())
-        for key, pod in kinds.items():
-            cores += counts[key] * self.cost_of(pod).share if counts[key] < max_of_one_kind else math.inf
-        self.loads.set_waiting(cores, rows)
+        kinds = {pod.kind.key: pod for pod in pods if pod.counted}
+        counts = Counter(pod.kind.key for pod in pods)
+        if any(counts[key] >= max_of_one_kind for key in kinds):
+            return math.inf
+        return sum(max(0, counts[key] - have_room.get(key, 0)) * self.cost_of(pod).share for key, pod in kinds.items())
 
     def committed(self, key: str, row: int) -> float:
         """Cores of the row's node that are committed to pods of one kind."""

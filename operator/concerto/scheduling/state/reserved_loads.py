@@ -60,6 +60,12 @@ def units_held(cluster: ClusterState, rows: Rows) -> Floats:
     return np.sum([_units(cluster, each, rows) for each in held], axis=0) if held else np.zeros(cluster.size)[rows]
 
 
+def units_by_kind(cluster: ClusterState) -> dict[str, int]:
+    """Pods that all reservations together hold room for, by the key of their kind, as far as it is known."""
+    held_for = cluster.ledger.reservations.held_for()
+    return {kind.key: sum(held.values()) for kind, held in held_for.items() if kind is not None}
+
+
 def cost_of_reserved(cluster: ClusterState, reservation: ReservationKey) -> Cost | None:
     """What a pod costs that the reservation holds room for; None if nothing was measured of such pods."""
     kind = cluster.ledger.reservations.kind_of(reservation)
