@@ -14,8 +14,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from concerto.kube.access_review import MAX_TOKEN_BYTES
 from concerto.serving.connection_limiter import ConnectionLimits
+from concerto.serving.fair_turns import TurnSettings
 from concerto.serving.http_server import HttpServer, HttpServerThread
+from concerto.serving.limited_requests import RequestLimits
 from support.waiting import eventually
 
 LIMITS = ConnectionLimits(connections=16, pause_seconds=0.0)
@@ -97,7 +100,7 @@ async def request(
 
 
 async def in_progress(server: HttpServer, count: int) -> None:
-    await eventually(lambda: len(server._in_progress._handlers) == count)
+    await eventually(lambda: len(server._requests._waiting) == count)
 
 
 async def test_a_request_that_is_being_answered_survives_a_flood_of_its_own_address():
@@ -133,6 +136,116 @@ async def test_where_all_requests_of_an_address_are_being_answered_its_next_one_
             assert b"200 OK" in await asked_first.readline()
     for writer in (refused, *(writer for _, writer in asked)):
         writer.close()
+    await server.cleanup()
+
+
+async def test_a_client_that_asks_on_and_on_waits_for_another_behind_its_address():
+    limits = ConnectionLimits(pause_seconds=0.0, turns=TurnSettings(per_second=5.0, burst=1))
+    answered = []
+
+    async def ask(name: str, reader: asyncio.StreamReader) -> None:
+        assert b"200 OK" in await reader.readline()
+        answered.append(name)
+
+    async with served(limits) as server, client() as noisy:
+        assert await text(noisy, server.port) == "hello"
+        crowd = [await request(server.port, "/") for _ in range(4)]
+        await in_progress(server, 4)
+        quiet = await request(server.port, "/", "127.0.0.2")
+        async with asyncio.timeout(10):
+            await asyncio.gather(ask("quiet", quiet[0]), *(ask("noisy", reader) for reader, _ in crowd))
+        for _, writer in (*crowd, quiet):
+            writer.close()
+    assert answered.index("quiet") <= 1
+
+
+async def test_a_client_gets_in_where_each_connection_is_of_another_address_and_waits():
+    limits = ConnectionLimits(connections=3, pause_seconds=0.0, turns=TurnSettings(per_second=0.01, burst=1))
+    async with served(limits) as server, client() as first:
+        assert await text(first, server.port) == "hello"
+        await first.close()
+        await eventually(lambda: not server._requests._waiting)
+        crowd = []
+        for number in range(2, 6):
+            crowd.append(await request(server.port, "/", f"127.0.0.{number}"))
+            await in_progress(server, min(number - 1, 3))
+        reader, _ = crowd[0]
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "the oldest of them"
+        await in_progress(server, 3)
+        for _, writer in crowd:
+            writer.close()
+
+
+def request_of(size: int) -> bytes:
+    header = b"X: " + b"x" * 8000 + b"\r\n"
+    return b"GET / HTTP/1.1\r\nHost: x\r\n" + header * (size // len(header)) + b"\r\n"
+
+
+TOO_MUCH = {
+    "headers of one request": request_of(100_000),
+    "headers without an end": request_of(100_000)[:-2],
+    "requests that wait for their turn": request_of(9000) * 12,
+    "many small requests": request_of(0) * 5000,
+    "a body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("sent", TOO_MUCH.values(), ids=TOO_MUCH)
+async def test_a_client_that_sends_too_much_before_it_is_answered_is_closed(sent):
+    answer = asyncio.Event()
+    server = await slow_server(answer, LIMITS)
+    reader, writer = await request(server.port, "/slow")
+    await in_progress(server, 1)
+    writer.write(sent)
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    async with client() as other:
+        assert await text(other, server.port) == "hello"
+    writer.close()
+    await server.cleanup()
+
+
+async def test_a_client_that_asks_one_after_the_other_keeps_its_connection():
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(10):
+            for _ in range(8):
+                writer.write(request_of(16_000))
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+                assert await reader.readexactly(5) == b"hello"
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_closed():
+    async def large(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(20_000_000))
+
+    limits = ConnectionLimits(pause_seconds=0.0, requests=RequestLimits(send_seconds=0.1))
+    server = HttpServer("127.0.0.1:0", [web.get("/", large)], limits)
+    await server.start()
+    _, writer = await request(server.port, "/")
+    writer.transport.pause_reading()
+    runner = server._runner
+    assert runner is not None and runner.server is not None
+    connected = runner.server
+    await eventually(lambda: connected.requests_count == 1 and not connected.connections)
+    writer.close()
+    await server.cleanup()
+
+
+async def test_a_token_as_long_as_the_api_server_is_asked_about_gets_through():
+    async def length(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(request.headers["Authorization"])))
+
+    server = HttpServer("127.0.0.1:0", [web.get("/", length)])
+    await server.start()
+    async with client() as session:
+        headers = {"Authorization": "Bearer " + "t" * MAX_TOKEN_BYTES}
+        async with session.get(f"http://127.0.0.1:{server.port}/", headers=headers) as response:
+            assert await response.text() == str(len("Bearer ") + MAX_TOKEN_BYTES)
     await server.cleanup()
 
 
@@ -177,7 +290,7 @@ async def test_an_idle_connection_is_closed_after_its_keep_alive_time():
 
 
 UNREADABLE = {
-    "a token that is too long": b"Authorization: Bearer secret" + b"t" * 9_000,
+    "a token that is too long": b"Authorization: Bearer secret" + b"t" * 17_000,
     "a token with a zero byte": b"Authorization: Bearer secret\x00",
     "a header without a name": b": Bearer secret",
 }

@@ -17,7 +17,7 @@ from concerto.kube.session import Session
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_MAX_TOKEN_BYTES = 16_384
+MAX_TOKEN_BYTES = 16_384
 """Longer ones are refused unasked; tokens of ServiceAccounts have about 1,000 bytes."""
 
 
@@ -92,7 +92,7 @@ class AccessReviewer:
         """
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
-        if scheme.lower() != "bearer" or not token or not token.isascii() or len(token) > _MAX_TOKEN_BYTES:
+        if scheme.lower() != "bearer" or not token or not token.isascii() or len(token) > MAX_TOKEN_BYTES:
             return Verdict(401, "a bearer token is needed")
         key = hashlib.sha256(token.encode()).hexdigest()
         if (known := self._recall(key)) is not None:

@@ -11,12 +11,14 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 from aiohttp.web_protocol import RequestHandler
+
+from concerto.serving.fair_turns import TurnSettings
+from concerto.serving.limited_requests import LimitedRequests, RequestLimits
+from concerto.serving.request_turns import RequestTurns, address_of
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +28,16 @@ class ConnectionLimits:
     """Limits of a server's connections.
 
     Attributes:
-        connections: most open connections. A new one closes one of the address that has the most: the oldest that has
-            no request being answered, else the newest. If that is the new one, it is closed.
+        connections: most open connections. A new one closes one of the address that has the most: the oldest without
+            a request, else the newest. If that is the new one, it is closed. Where each address has only one, the
+            oldest whose request waits for its turn is closed.
         handshakes: most TLS handshakes at a time; a new one aborts the one that has lasted longest.
         handshake_seconds: longest time for a TLS handshake.
         pause_seconds: pause between two accepted connections.
         queue: most connections that wait in the kernel.
         keep_alive_seconds: a connection without a request is closed after so long.
+        requests: limits of the requests of each connection.
+        turns: how many requests are answered, of all connections.
     """
 
     connections: int = 16
@@ -41,31 +46,8 @@ class ConnectionLimits:
     pause_seconds: float = 0.02
     queue: int = 64
     keep_alive_seconds: float = 15.0
-
-
-class RequestsInProgress:
-    """Connections whose request is being answered; what is only being written counts no longer."""
-
-    def __init__(self) -> None:
-        """No request has come."""
-        self._handlers: set[object] = set()
-
-    def __contains__(self, handler: object) -> bool:
-        """Whether a request of the connection is being answered."""
-        return handler in self._handlers
-
-    def middleware(self) -> Middleware:
-        """Counts the requests of an application."""
-
-        @web.middleware
-        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-            self._handlers.add(request.protocol)
-            try:
-                return await handler(request)
-            finally:
-                self._handlers.discard(request.protocol)
-
-        return count
+    requests: RequestLimits = field(default_factory=RequestLimits)
+    turns: TurnSettings = field(default_factory=TurnSettings)
 
 
 class ConnectionLimiter:
@@ -76,8 +58,8 @@ class ConnectionLimiter:
         server: web.Server,
         listener: socket.socket,
         context: ssl.SSLContext | None,
-        settings: ConnectionLimits | None = None,
-        answering: Container[RequestHandler] = (),
+        settings: ConnectionLimits,
+        requests: RequestTurns,
     ) -> None:
         """A limiter that accepts nothing before `run`.
 
@@ -86,13 +68,13 @@ class ConnectionLimiter:
             listener: bound, listening, and not blocking.
             context: for TLS; None serves without it.
             settings: the limits.
-            answering: connections whose request is being answered (`RequestsInProgress`).
+            requests: which connections have a request.
         """
         self._server = server
         self._listener = listener
         self._context = context
-        self._settings = settings or ConnectionLimits()
-        self._answering = answering
+        self._settings = settings
+        self._requests = requests
         self._handshakes: dict[asyncio.Task[None], None] = {}  # in order
 
     async def run(self) -> None:
@@ -125,7 +107,7 @@ class ConnectionLimiter:
         tls = self._context is not None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._server,
+                lambda: LimitedRequests(self._server(), self._settings.requests),
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=self._settings.handshake_seconds if tls else None,
@@ -145,7 +127,10 @@ class ConnectionLimiter:
         most = max(counts.values())
         # Of one address with many connections one goes, and never another address's only one
         of_busiest = [handler for address, handler in open_ones if counts[address] == most]
-        idle = [handler for handler in of_busiest if handler not in self._answering]
+        idle = [handler for handler in of_busiest if handler not in self._requests]
+        if not idle and most == 1:
+            # As many clients as there may be connections: one that has just come has its turn before it is the oldest
+            idle = [handler for handler in of_busiest if self._requests.is_waiting(handler)]
         if idle:
             victim = idle[0]  # the oldest
         elif counts[newcomer] == most:
@@ -160,8 +145,3 @@ class ConnectionLimiter:
 def _address(handler: RequestHandler) -> str:
     peer = handler.transport.get_extra_info("peername") if handler.transport is not None else None
     return address_of(peer)
-
-
-def address_of(peer: object) -> str:
-    """The address of a socket's peer; empty if it has none."""
-    return str(peer[0]) if isinstance(peer, tuple) and peer else ""

@@ -1,4 +1,4 @@
-"""HTTP servers with limited connections: on the caller's event loop, or in a thread of their own."""
+"""HTTP servers with limited connections and requests: on the caller's event loop, or in a thread of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits, RequestsInProgress
+from concerto.serving.connection_limiter import ConnectionLimiter, ConnectionLimits
+from concerto.serving.request_turns import RequestTurns
 
 _LIMITS = ConnectionLimits(connections=64, pause_seconds=0.002)
 _TLS_LIMITS = ConnectionLimits()
@@ -69,7 +70,7 @@ class HttpServer:
         Args:
             bind: ``host:port``; an empty host is every IPv4 address, and port 0 takes a free one.
             routes: what is served.
-            limits: of connections.
+            limits: of connections and requests.
             tls: context for TLS; None serves without it.
             lifespans: what is open while the server runs.
 
@@ -81,7 +82,7 @@ class HttpServer:
         self._lifespans = list(lifespans)
         self._listener = _listen(bind, self._limits.queue)
         self._routes = list(routes)
-        self._in_progress = RequestsInProgress()
+        self._requests = RequestTurns(self._limits.turns)
         self._runner: web.AppRunner | None = None
         self._accepting: asyncio.Task[None] | None = None
 
@@ -92,7 +93,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Accept connections from now on."""
-        app = web.Application(middlewares=[self._in_progress.middleware(), close_unless_ok])
+        app = web.Application(middlewares=[self._requests.middleware(), close_unless_ok])
         app.router.add_routes(self._routes)
         app.cleanup_ctx.extend(self._lifespans)
         # Whoever goes away no longer waits for an answer
@@ -101,11 +102,12 @@ class HttpServer:
             access_log=None,
             logger=request_logger(),
             keepalive_timeout=self._limits.keep_alive_seconds,
+            max_field_size=self._limits.requests.max_field_bytes,
             handler_cancellation=True,
         )
         await self._runner.setup()
         assert self._runner.server is not None, "starting"
-        limiter = ConnectionLimiter(self._runner.server, self._listener, self._tls, self._limits, self._in_progress)
+        limiter = ConnectionLimiter(self._runner.server, self._listener, self._tls, self._limits, self._requests)
         self._accepting = asyncio.create_task(limiter.run())
 
     async def cleanup(self) -> None:

@@ -16,7 +16,6 @@ from jsonschema import Draft4Validator
 
 from concerto.api.nodecapacity import Window
 from concerto.controllers.capacity.load_watcher import Watcher, WatcherSettings
-from concerto.serving.fair_turns import FairTurns, TurnSettings
 from concerto.serving.http_server import HttpServer
 from support.scheduling_builders import NOW, capacity, cluster_state, node
 from support.waiting import eventually
@@ -202,21 +201,6 @@ async def served(watcher: Watcher) -> AsyncIterator[str]:
         await server.cleanup()
 
 
-@dataclass
-class Turns:
-    """Turns that are given one by one, as the test says."""
-
-    let: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    now: float = NOW
-
-    def made(self) -> FairTurns:
-        return FairTurns(lambda: self.now, TurnSettings(per_second=1.0, burst=1), self._second)
-
-    async def _second(self, seconds: float) -> None:
-        await self.let.acquire()
-        self.now += seconds
-
-
 @asynccontextmanager
 async def connection() -> AsyncIterator[aiohttp.ClientSession]:
     """A client with one connection."""
@@ -229,40 +213,6 @@ async def ask(session: aiohttp.ClientSession, url: str) -> int:
     async with session.get(url) as answer:
         await answer.read()
         return answer.status
-
-
-async def waiting(watcher: Watcher, count: int) -> None:
-    """Until so many requests wait for their turn."""
-    await eventually(lambda: len(watcher._turns._waiting) == count)
-
-
-async def test_a_client_that_asks_on_and_on_keeps_no_other_behind_its_address_from_an_answer():
-    turns = Turns()
-    watcher = Watcher(cluster("node-1"), lambda: NOW, None, turns.made())
-    async with served(watcher) as url, connection() as one, connection() as two, connection() as quiet:
-        assert await ask(one, url) == 200
-        turns.let.release()
-        assert await ask(two, url) == 200
-        noisy = [asyncio.create_task(ask(each, url)) for each in (one, two)]
-        await waiting(watcher, 2)
-        asked = asyncio.create_task(ask(quiet, url))
-        await waiting(watcher, 3)
-        turns.let.release()
-        assert await asked == 200
-        assert not any(task.done() for task in noisy)
-        for _ in noisy:
-            turns.let.release()
-        assert await asyncio.gather(*noisy) == [200, 200]
-
-
-async def test_health_is_answered_while_all_else_waits():
-    watcher = Watcher(cluster("node-1"), lambda: NOW, None, Turns().made())
-    async with served(watcher) as url, connection() as noisy, connection() as quiet:
-        assert await ask(noisy, url) == 200
-        task = asyncio.create_task(ask(noisy, url))
-        await waiting(watcher, 1)
-        assert await ask(quiet, f"{url}/health") == 200
-        task.cancel()
 
 
 async def test_a_client_that_goes_away_while_the_answer_is_made_keeps_no_other_from_it(monkeypatch):

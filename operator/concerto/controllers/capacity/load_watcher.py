@@ -2,8 +2,8 @@
 
 ``GET /watcher``, ``/watcher/{host}`` and ``?host=`` answer as load-watcher does today (``data.NodeMetricsMap``), so
 that a kube-scheduler with Trimaran can have Concerto as its ``watcherAddress``; ``?format=kep`` is Trimaran's form.
-``?window=`` chooses 5m, 10m or 15m. Read-only. Clients take turns, and an answer about all nodes is made afresh at most
-every few seconds: a scheduler asks for all of them at once, and 5,000 take some 50 ms to write down.
+``?window=`` chooses 5m, 10m or 15m. Read-only. An answer about all nodes is made afresh at most every few seconds: a
+scheduler asks for all of them at once, and 5,000 take some 50 ms to write down.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from aiohttp import web
 from concerto.api.nodecapacity import NodeCapacityStatus, Window
 from concerto.capacity.windows import WINDOW_SECONDS
 from concerto.scheduling.state.cluster import ClusterState
-from concerto.serving.connection_limiter import address_of
-from concerto.serving.fair_turns import FairTurns
 
 Form = Literal["today", "kep"]
 
@@ -70,7 +68,6 @@ class Watcher:
         cluster: ClusterState,
         clock: Callable[[], float],
         settings: WatcherSettings | None = None,
-        turns: FairTurns | None = None,
     ) -> None:
         """Nothing is kept yet.
 
@@ -78,12 +75,10 @@ class Watcher:
             cluster: the cluster; only read.
             clock: seconds since the epoch, never jumping.
             settings: limits.
-            turns: which request is answered next.
         """
         self._cluster = cluster
         self._clock = clock
         self._settings = settings or WatcherSettings()
-        self._turns = turns or FairTurns(clock)
         self._kept: dict[tuple[Form, str], tuple[float, asyncio.Task[bytes | None]]] = {}
 
     def routes(self) -> list[web.RouteDef]:
@@ -96,8 +91,8 @@ class Watcher:
 
     async def _all(self, request: web.Request) -> web.Response:
         if "host" in request.query:
-            return await self._answer(request, request.query["host"])
-        form, window = await self._asked(request)
+            return self._answer(request, request.query["host"])
+        form, window = self._asked(request)
         now = self._clock()
         made_at, answer = self._kept.get((form, window)) or (-math.inf, None)
         if answer is None or now - made_at > self._settings.keep_seconds:
@@ -115,15 +110,15 @@ class Watcher:
             self._kept.pop(asked, None)
 
     async def _one(self, request: web.Request) -> web.Response:
-        return await self._answer(request, request.match_info["host"])
+        return self._answer(request, request.match_info["host"])
 
     async def _health(self, request: web.Request) -> web.Response:
         fresh = next(self._fresh(self._clock()), None) is not None
         text = "ok" if fresh else f"no agent has reported for {self._settings.stale_after_seconds:.0f} s"
         return web.Response(text=text, status=200 if fresh else 503)
 
-    async def _answer(self, request: web.Request, host: str) -> web.Response:
-        form, window = await self._asked(request)
+    def _answer(self, request: web.Request, host: str) -> web.Response:
+        form, window = self._asked(request)
         now = self._clock()
         status, reported_at = self._status(host, now) or (None, 0.0)
         metrics = build_metrics(status, form, window) if status is not None else []
@@ -133,10 +128,8 @@ class Watcher:
         node = build_node(metrics, self._labels(host))
         return _json(_document(head, form, [f"{json.dumps(host)}:{json.dumps(node)}"]))
 
-    async def _asked(self, request: web.Request) -> tuple[Form, str]:
-        """What is asked for, once it is the client's turn; health is answered without one."""
-        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-        await self._turns.wait(address_of(peer), peer)
+    @staticmethod
+    def _asked(request: web.Request) -> tuple[Form, str]:
         window = request.query.get("window", "15m")
         if window not in WINDOW_SECONDS:
             raise web.HTTPBadRequest(text=f"window must be one of {', '.join(WINDOW_SECONDS)}")

@@ -1,0 +1,60 @@
+"""Which connections of a server have a request, and when each request is answered."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from concerto.serving.fair_turns import FairTurns, TurnSettings
+from concerto.serving.limited_requests import LimitedRequests
+
+
+class RequestTurns:
+    """Has the requests of a server wait for their turns, and knows which connections have one.
+
+    What is only being written to a connection counts no longer.
+    """
+
+    def __init__(self, settings: TurnSettings) -> None:
+        """No request has come.
+
+        Args:
+            settings: how many requests are answered.
+        """
+        self._turns = FairTurns(time.monotonic, settings)
+        self._waiting: dict[object, bool] = {}  # by connection: whether its request waits for its turn
+
+    def __contains__(self, connection: object) -> bool:
+        """Whether the connection has a request that is being answered or waits for its turn."""
+        return connection in self._waiting
+
+    def is_waiting(self, connection: object) -> bool:
+        """Whether a request of the connection waits for its turn."""
+        return self._waiting.get(connection, False)
+
+    def middleware(self) -> Middleware:
+        """Has the requests of an application wait for their turns."""
+
+        @web.middleware
+        async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection, transport = request.protocol, request.transport
+            peer = transport.get_extra_info("peername") if transport is not None else None
+            self._waiting[connection] = True
+            try:
+                await self._turns.wait(address_of(peer), peer)
+                self._waiting[connection] = False
+                return await handler(request)
+            finally:
+                self._waiting.pop(connection, None)
+                protocol = transport.get_protocol() if transport is not None else None
+                if isinstance(protocol, LimitedRequests):
+                    protocol.answered()
+
+        return in_turn
+
+
+def address_of(peer: object) -> str:
+    """The address of a socket's peer; empty if it has none."""
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
