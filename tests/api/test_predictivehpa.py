@@ -1,5 +1,5 @@
 import contextlib
-import time
+import functools
 
 import pytest
 
@@ -7,6 +7,7 @@ from concerto.api.predictivehpa import MetricSpec, PredictiveHPA, format_selecto
 from concerto.api.selector_text import parse_selector
 from concerto.api.timestamps import parse_timestamp
 from support.crd_schemas import problems
+from support.step_counts import steps_of
 
 
 def phpa(**spec):
@@ -169,18 +170,11 @@ SELECTORS = {
 
 @pytest.mark.parametrize("selector", SELECTORS.values(), ids=SELECTORS)
 def test_a_selector_is_parsed_in_linear_time(selector):
-    def least_seconds(text):
-        """Of many times: what else the process does lengthens some of them."""
-        found = []
-        for _ in range(20):
-            began = time.process_time()
-            with contextlib.suppress(ValueError):
-                parse_selector(text)
-            found.append(time.process_time() - began)
-        return min(found)
+    def parse(text):
+        with contextlib.suppress(ValueError):
+            parse_selector(text)
 
-    short, long = least_seconds(selector(1024)), least_seconds(selector(16_384))
-    assert long / short < 64  # about 16; 256 if it were quadratic
+    assert steps_of(functools.partial(parse, selector(4096))) < 20 * steps_of(functools.partial(parse, selector(256)))
 
 
 def test_a_selector_beyond_the_limit_is_refused_before_it_is_parsed():

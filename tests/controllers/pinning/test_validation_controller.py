@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter
 
 import pytest
 from aiohttp import web
 
 from concerto.api.nodecputopology import Core, CPUTopology
+from concerto.controllers.pinning import validation
 from concerto.controllers.pinning.status import binding_event, build_binding_status, is_stale
 from concerto.controllers.pinning.validation import PodCPUBindingController
 from concerto.kube import ApiError
@@ -264,20 +264,20 @@ async def test_an_agent_that_is_silent_is_waited_for_until_that_is_said_and_then
         assert (await made.reconcile(("default", "a"), binding("a", 0)) is not None) == again
 
 
-async def test_bindings_of_one_node_are_judged_together_and_not_all_for_each():
+async def test_bindings_of_one_node_are_judged_together_and_not_all_for_each(monkeypatch):
     # A tenant with the role concerto-pin can create them: 1,000 took 17 s of the operator's CPU at each resync
     statuses: dict[str, str] = {}
+    judged, judge_node = [], validation.judge_node
+    monkeypatch.setattr(validation, "judge_node", lambda *args: judged.append(args) or judge_node(*args))
     due = {f"b{number}": binding(f"b{number}", 1) for number in range(1000)}
     due = {name: obj | {"spec": obj["spec"] | {"podName": "p"}} for name, obj in due.items()}
     async with faulty([takes(statuses)]) as server:
         recorder = EventRecorder(server.session, component="c", instance="i")
         pods = {("default", "p"): pod("p", "n")}
         made = PodCPUBindingController(server.session, recorder, pods, {("", "n"): TOPOLOGY}, patience_seconds=0.0)
-        began = time.process_time()
         while due:
             waits = {name: await made.reconcile(("default", name), obj) for name, obj in due.items()}
             due = {name: due[name] for name, wait in waits.items() if wait is not None}
             await asyncio.sleep(max((wait or 0.0) for wait in waits.values()))
-        spent = time.process_time() - began
     assert Counter(statuses.values()) == {"Validated": 1, "Failed": 999}
-    assert spent < 8, "most of it for 1,000 requests and answers"
+    assert len(judged) < 100
