@@ -17,7 +17,7 @@ from concerto.scheduling.nominated_room import Prepared, refusal_beside
 from concerto.scheduling.state.changes import Change
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Ints
-from concerto.scheduling.state.pod_counts import TooManyComparisons
+from concerto.scheduling.state.comparisons import TooManyComparisons
 from concerto.scheduling.state.what_if import RowWhatIf
 
 UNSCHEDULABLE = "Unschedulable"

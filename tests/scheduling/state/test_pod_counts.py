@@ -14,7 +14,7 @@ ROWS = 4
 
 def selects(app, *namespaces, terminating=True):
     selector = LabelSelector.from_raw({"matchLabels": {"app": app}} if app else {})
-    return PodSelection(((namespaces or None, selector),), terminating)
+    return PodSelection(((frozenset(namespaces) or None, selector),), terminating)
 
 
 SELECTIONS = [

@@ -29,7 +29,7 @@ from concerto.scheduling.gangs.recovery import note_unfinished
 from concerto.scheduling.reasons import Diagnosis
 from concerto.scheduling.recalled_work import recall_work
 from concerto.scheduling.state.changes import Change
-from concerto.scheduling.state.pod_counts import TooManyComparisons
+from concerto.scheduling.state.comparisons import TooManyComparisons
 
 logger = logging.getLogger(__name__)
 

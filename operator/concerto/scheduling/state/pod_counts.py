@@ -15,6 +15,7 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.api.selectors import LabelSelector
 from concerto.scheduling.state.columns import Ints, widened
+from concerto.scheduling.state.comparisons import TooManyComparisons
 from concerto.scheduling.state.pod_index import PodIndex
 
 MAX_COUNTS = 256
@@ -30,14 +31,10 @@ _TO_LOOK_AT_ONE = 4
 _NOBODY: Mapping[str, tuple[PodView, int]] = {}
 
 
-class TooManyComparisons(ValueError):
-    """A pod's selectors would be compared for too long with the pods that are there; the message says so."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"selectors of the pod take more than {MAX_COMPARISONS} comparisons with pods: use fewer selectors, or "
-            "select fewer namespaces"
-        )
+_TOO_MANY = (
+    f"selectors of the pod take more than {MAX_COMPARISONS} comparisons with pods: use fewer selectors, or select "
+    "fewer namespaces"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +46,17 @@ class PodSelection:
         terminating: whether pods count whose deletion has begun.
     """
 
-    terms: tuple[tuple[tuple[str, ...] | None, LabelSelector], ...]
+    terms: tuple[tuple[frozenset[str] | None, LabelSelector], ...]
     terminating: bool = True
 
     @property
     def parts(self) -> int:
-        """What a comparison with one pod costs."""
-        return sum(selector.parts for _, selector in self.terms)
+        """What a comparison with one pod costs; namespaces count by the memory that they take."""
+        named = sum(len(namespaces or ()) for namespaces, _ in self.terms)
+        return sum(selector.parts for _, selector in self.terms) + named // 64
 
     @property
-    def namespaces(self) -> tuple[str, ...] | None:
+    def namespaces(self) -> frozenset[str] | None:
         """No pod of another namespace is counted; None stands for every namespace."""
         return self.terms[0][0] if self.terms else None
 
@@ -123,7 +121,7 @@ class PodCounts(PodIndex):
             count = self._count(selection, left)
             left -= count.comparisons
             if left < 0:
-                raise TooManyComparisons
+                raise TooManyComparisons(_TOO_MANY)
             columns.append(count.column)
         return columns
 
@@ -171,7 +169,7 @@ class PodCounts(PodIndex):
         parts = selection.parts
         compared, comparisons = self._to_compare(selection, max_comparisons)
         if parts > MAX_PARTS or comparisons > max_comparisons:
-            raise TooManyComparisons
+            raise TooManyComparisons(_TOO_MANY)
         while self._counts and (len(self._counts) >= MAX_COUNTS or self._parts + parts > MAX_PARTS):
             self._parts -= self._counts.popitem(last=False)[1].parts
         self._parts += parts
@@ -190,7 +188,7 @@ class PodCounts(PodIndex):
         """
         namespaces = self._pods if selection.namespaces is None else selection.namespaces
         in_each = [self._pods.get(namespace, _NOBODY).values() for namespace in namespaces]
-        every, to_look_at_all = chain.from_iterable(in_each), _TO_LOOK_AT_ONE * sum(map(len, in_each))
+        every, to_look_at_all = chain.from_iterable(in_each), _TO_LOOK_AT_ONE * sum(map(len, in_each)) + len(in_each)
         label = selection.required_label
         if label is None or to_look_at_all > max_comparisons:
             return every, to_look_at_all + sum(map(len, in_each)) * selection.parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from concerto.api.pod import PodView
@@ -25,15 +26,35 @@ def preferring_terms(pod: PodView) -> Iterable[Weighted]:
     return (*soft, *((HARD_AFFINITY_WEIGHT, term) for term in required)) if required else soft
 
 
+MAX_PARTS_OF_A_NAMESPACE = 1_000
+"""Requirements and values, in all terms of one namespace's pods that may select the pods of another: 1 ms for each pod
+that is looked at. Terms that require a label count only for pods that have it. Those that came last do not count."""
+
 _Key = tuple[str, Weighted]
 """A term, and the namespace of the pods that have it."""
+_Place = tuple[str | None, tuple[str, str] | None]
+"""A namespace of pods that terms may select, None for those that select namespaces by labels; and the label that they
+require, None for those that require no single one."""
 
 
-def _namespaces(key: _Key) -> Iterable[str | None]:
+def _places(key: _Key) -> list[_Place]:
     own_namespace, (_, term) = key
+    label = term.selector.required_label
     if term.namespace_selector is not None:
-        return (None,)
-    return {*term.namespaces} or (own_namespace,)
+        return [(None, label)]
+    return [(namespace, label) for namespace in {*term.namespaces} or (own_namespace,)]
+
+
+def _counted(terms: Mapping[_Key, dict[int, int]]) -> Iterator[tuple[_Key, dict[int, int]]]:
+    """Terms of one namespace's pods, as far as they count for pods of others."""
+    left = MAX_PARTS_OF_A_NAMESPACE
+    for key, rows in terms.items():
+        _, (_, term) = key
+        among = term.namespace_selector
+        left -= term.selector.parts + (0 if among is None else among.parts) + len(term.namespaces) // 8
+        if left < 0:
+            return
+        yield key, rows
 
 
 class PodTerms(PodIndex):
@@ -48,8 +69,8 @@ class PodTerms(PodIndex):
         self._signatures = signatures
         self._terms_of = terms_of
         self._rows: dict[_Key, dict[int, int]] = {}
-        # The same by the namespaces of the pods that they may select; None: those that select namespaces by labels
-        self._by_namespace: dict[str | None, dict[_Key, dict[int, int]]] = {}
+        # The same by the pods that they may select, and by the namespace of the pods that have them
+        self._at: dict[_Place, dict[str, dict[_Key, dict[int, int]]]] = {}
 
     def __bool__(self) -> bool:
         """Whether any pod has such a term, so that other pods' labels matter."""
@@ -59,10 +80,12 @@ class PodTerms(PodIndex):
         self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]
     ) -> Iterator[tuple[Weighted, Mapping[int, int]]]:
         """The terms that select a pod with these labels, each with the number of its pods by row."""
-        for each in (namespace, None):
-            for (own_namespace, (weight, term)), rows in self._by_namespace.get(each, {}).items():
-                if term.selects(own_namespace, namespace, labels, namespace_labels):
-                    yield (weight, term), rows
+        for where, label in itertools.product((namespace, None), (None, *labels.items())):
+            for own_namespace, terms in self._at.get((where, label), {}).items():
+                counted = terms.items() if own_namespace == namespace else _counted(terms)
+                for (_, (weight, term)), rows in counted:
+                    if term.selects(own_namespace, namespace, labels, namespace_labels):
+                        yield (weight, term), rows
 
     def pod_added(self, pod: PodView, row: int) -> None:
         """Count the pod's terms on the row."""
@@ -72,8 +95,8 @@ class PodTerms(PodIndex):
                 self._signatures.add_selector(weighted[1].selector)
                 key = (pod.namespace, weighted)
                 rows = self._rows[key] = {}
-                for namespace in _namespaces(key):
-                    self._by_namespace.setdefault(namespace, {})[key] = rows
+                for place in _places(key):
+                    self._at.setdefault(place, {}).setdefault(pod.namespace, {})[key] = rows
             rows[row] = rows.get(row, 0) + 1
 
     def pod_removed(self, pod: PodView, row: int) -> None:
@@ -85,11 +108,17 @@ class PodTerms(PodIndex):
                 del rows[row]
                 if not rows:
                     del self._rows[key := (pod.namespace, weighted)]
-                    for namespace in _namespaces(key):
-                        del self._by_namespace[namespace][key]
-                        if not self._by_namespace[namespace]:
-                            del self._by_namespace[namespace]
+                    for place in _places(key):
+                        self._remove(place, key)
                     self._signatures.remove_selector(weighted[1].selector)
+
+    def _remove(self, place: _Place, key: _Key) -> None:
+        namespaces, own_namespace = self._at[place], key[0]
+        del namespaces[own_namespace][key]
+        if not namespaces[own_namespace]:
+            del namespaces[own_namespace]
+        if not namespaces:
+            del self._at[place]
 
 
 class TermsOnRows:

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from concerto.api.pod import PodView
-from concerto.api.pod_constraints import PodAffinityTerm
 from concerto.scheduling.framework import NO_ROWS, CountsPods, FilterDefaults, Query
 from concerto.scheduling.plugins.domains import CountsByKey, DomainCounts
 from concerto.scheduling.state.changes import Change
@@ -69,9 +68,11 @@ class InterPodAffinity(CountsPods, FilterDefaults):
         pod, cluster = query.pod, query.cluster
         state = RequiredTerms(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
         terms, refused = pod.shape.affinity, pod.shape.anti_affinity
-        selections = [selection_of(cluster, pod, term) for term in refused]
+        namespaces = cluster.namespaces.selected((*refused, *terms), pod.namespace)
+        each = [(where, term.selector) for where, term in zip(namespaces, (*refused, *terms))]
+        selections = [PodSelection((one,)) for one in each[: len(refused)]]
         if terms:
-            selections.append(selection_of(cluster, pod, *terms))
+            selections.append(PodSelection(tuple(each[len(refused) :])))
         columns = cluster.pod_counts.by_row(selections)
         if terms:
             state.required = selections[-1]
@@ -116,9 +117,3 @@ class InterPodAffinity(CountsPods, FilterDefaults):
             if term.selects(pod.namespace, state.pod.namespace, state.pod.labels, state.namespace):
                 rows = union(rows, state.refusing[term.topology_key].turn(row, sign))
         return rows
-
-
-def selection_of(cluster: ClusterState, pod: PodView, *terms: PodAffinityTerm) -> PodSelection:
-    """The pods that each of the pod's terms selects."""
-    namespaces = cluster.namespaces
-    return PodSelection(tuple((namespaces.selected(term, pod.namespace), term.selector) for term in terms))

@@ -11,7 +11,6 @@ import numpy as np
 from concerto.api.pod import PodView
 from concerto.scheduling.framework import NO_ROWS, CountsPods, Query, ScoreDefaults
 from concerto.scheduling.plugins.domains import CountsByKey
-from concerto.scheduling.plugins.inter_pod_affinity.filter import selection_of
 from concerto.scheduling.state.cluster import ClusterState
 from concerto.scheduling.state.columns import Floats, Ints, Rows, union
 from concerto.scheduling.state.pod_counts import PodSelection
@@ -52,8 +51,10 @@ class InterPodAffinity(CountsPods, ScoreDefaults):
         """Sums by domain. Any pod may be preferred by one that is placed later in the cycle."""
         pod, cluster = query.pod, query.cluster
         state = Preferences(pod, cluster, cluster.namespaces.labels(pod.namespace), CountsByKey(cluster))
-        for weight, term in pod.shape.soft_affinity:
-            state.own.append((weight, term.topology_key, selection_of(cluster, pod, term)))
+        soft = pod.shape.soft_affinity
+        namespaces = cluster.namespaces.selected((term for _, term in soft), pod.namespace)
+        for (weight, term), where in zip(soft, namespaces):
+            state.own.append((weight, term.topology_key, PodSelection(((where, term.selector),))))
         columns = cluster.pod_counts.by_row(selection for _, _, selection in state.own)
         for (weight, topology_key, _), by_row in zip(state.own, columns):
             state.sums[topology_key].add_column(by_row, weight)

@@ -128,4 +128,4 @@ def selection_of(pod: PodView, constraint: SpreadConstraint) -> PodSelection:
     selector = constraint.selector_of(pod.labels)
     # kube-scheduler counts no pods for a selector that is empty
     counted = selector if selector.requirements else LabelSelector(None)
-    return PodSelection((((pod.namespace,), counted),), terminating=False)
+    return PodSelection(((frozenset((pod.namespace,)), counted),), terminating=False)

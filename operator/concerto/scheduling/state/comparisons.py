@@ -1,0 +1,7 @@
+"""What is raised where selectors of a pod cost more than they may."""
+
+from __future__ import annotations
+
+
+class TooManyComparisons(ValueError):
+    """A pod's selectors would be compared for too long with what is there; the message says so, and what to change."""

@@ -1,0 +1,88 @@
+"""Which namespaces affinity terms select, and what finding that out costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from concerto.api.pod_constraints import parse_pod_affinity
+from concerto.scheduling.state import namespaces as module
+from concerto.scheduling.state.changes import Change
+from concerto.scheduling.state.comparisons import TooManyComparisons
+from concerto.scheduling.state.namespaces import Namespaces
+from support.step_counts import steps_of
+
+
+def term(namespace_selector=None, **over):
+    return parse_pod_affinity({"topologyKey": "zone", "namespaceSelector": namespace_selector, **over})
+
+
+def by_label(**labels):
+    return term({"matchLabels": labels})
+
+
+def known(**by_name):
+    namespaces = Namespaces()
+    for name, labels in by_name.items():
+        namespaces.set(name, labels)
+    return namespaces
+
+
+NOT_A = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (term(), {"own"}),
+        (term(namespaces=["x"]), {"x"}),
+        (term({}), None),
+        (by_label(team="a"), {"a1", "a2"}),
+        (by_label(team="a", tier="db"), {"a2"}),
+        (by_label(team="nobody"), set()),
+        (term(NOT_A), {"b", "bare"}),
+        (term({"matchLabels": {"team": "b"}}, namespaces=["x"]), {"b", "x"}),
+    ],
+)
+def test_namespaces_are_selected_by_name_and_by_label(asked, expected):
+    namespaces = known(a1={"team": "a"}, a2={"team": "a", "tier": "db"}, b={"team": "b"}, bare={})
+    assert namespaces.selected([asked], "own") == [expected]
+
+
+def test_what_a_selector_selects_changes_with_the_labels():
+    namespaces = known(a={"team": "a"}, b={"team": "a"})
+    asked = by_label(team="a")
+    assert namespaces.selected([asked], "own") == [{"a", "b"}]
+    assert namespaces.set("b", {"team": "a"}) == Change.NOTHING
+    assert namespaces.set("b", {"team": "b"}) == Change.PLACED
+    assert namespaces.selected([asked], "own") == [{"a"}]
+    namespaces.set("a", None)
+    assert namespaces.selected([asked], "own") == [frozenset()]
+    namespaces.set("b", None)
+    assert not namespaces._with_label
+
+
+def test_selectors_are_compared_with_namespaces_once_and_only_with_those_that_have_the_label_they_require():
+    namespaces = known(**{f"n{i}": {"kubernetes.io/metadata.name": f"n{i}", "team": "a"} for i in range(2000)})
+    one = by_label(**{"kubernetes.io/metadata.name": "n7", "team": "a"})
+    assert steps_of(lambda: namespaces.selected([one], "own")) < 1000
+    every = term(NOT_A)
+    first = steps_of(lambda: namespaces.selected([every], "own"))
+    assert steps_of(lambda: namespaces.selected([every], "own")) < first / 100
+
+
+@pytest.mark.parametrize(("terms", "parts"), [(200, 1), (1, 200)], ids=["many terms", "a long one"])
+def test_selectors_that_would_be_compared_for_too_long_with_namespaces_are_refused_before(terms, parts):
+    namespaces = known(**{f"n{i}": {} for i in range(3000)})
+    expressions = [[{"key": f"k{i}-{j}", "operator": "DoesNotExist"} for j in range(parts)] for i in range(terms)]
+    asked = [term({"matchExpressions": each}) for each in expressions]
+    with pytest.raises(TooManyComparisons, match="more than 500000 comparisons with namespaces"):
+        namespaces.selected(asked, "own")
+    assert not namespaces._matching
+
+
+def test_few_selectors_are_remembered(monkeypatch):
+    monkeypatch.setattr(module, "MAX_REMEMBERED", 3)
+    namespaces = known(a={"team": "0"})
+    for i in range(9):
+        namespaces.selected([by_label(team=str(i))], "own")
+    assert len(namespaces._matching) == 3
