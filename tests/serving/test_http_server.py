@@ -159,6 +159,22 @@ async def test_a_client_that_asks_on_and_on_waits_for_another_behind_its_address
     assert answered.index("quiet") <= 1
 
 
+async def test_a_probe_is_answered_at_once_while_all_else_waits_and_only_once_a_connection():
+    limits = ConnectionLimits(pause_seconds=0.0, turns=TurnSettings(per_second=0.01, burst=1))
+    server = HttpServer("127.0.0.1:0", [*ROUTES, web.get("/healthz", hello)], limits)
+    await server.start()
+    crowd = [await request(server.port, "/", f"127.0.0.{number}") for number in range(2, 6)]
+    await in_progress(server, 3)
+    reader, writer = await request(server.port, "/healthz")
+    async with asyncio.timeout(10):
+        assert await reader.readuntil(b"hello")
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    await in_progress(server, 4)
+    for _, each in (*crowd, (reader, writer)):
+        each.close()
+    await server.cleanup()
+
+
 async def test_a_client_gets_in_where_each_connection_is_of_another_address_and_waits():
     limits = ConnectionLimits(connections=3, pause_seconds=0.0, turns=TurnSettings(per_second=0.01, burst=1))
     async with served(limits) as server, client() as first:

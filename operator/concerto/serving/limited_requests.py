@@ -24,7 +24,11 @@ class RequestLimits:
 
 
 class LimitedRequests(asyncio.Protocol):
-    """Passes what a client sends to the server's protocol, within limits."""
+    """Passes what a client sends to the server's protocol, within limits.
+
+    Attributes:
+        has_been_answered: whether a request of the connection has had its answer.
+    """
 
     def __init__(self, protocol: asyncio.Protocol, limits: RequestLimits) -> None:
         """Nothing has come.
@@ -35,6 +39,7 @@ class LimitedRequests(asyncio.Protocol):
         """
         self._protocol = protocol
         self._limits = limits
+        self.has_been_answered = False
         self._transport: asyncio.Transport | None = None
         self._bytes = 0
         self._unanswered = 0
@@ -43,6 +48,7 @@ class LimitedRequests(asyncio.Protocol):
 
     def answered(self) -> None:
         """One of the requests has its answer."""
+        self.has_been_answered = True
         self._unanswered = max(0, self._unanswered - 1)
         if not self._unanswered:
             self._bytes = 0

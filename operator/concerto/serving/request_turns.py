@@ -10,11 +10,16 @@ from aiohttp.typedefs import Handler, Middleware
 from concerto.serving.fair_turns import FairTurns, TurnSettings
 from concerto.serving.limited_requests import LimitedRequests
 
+_PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths that kubelet asks on a new connection each time."""
+
 
 class RequestTurns:
     """Has the requests of a server wait for their turns, and knows which connections have one.
 
-    What is only being written to a connection counts no longer.
+    What is only being written to a connection counts no longer. The first request of a connection does not wait if it
+    is a probe: the rate at which connections are accepted bounds these, and strangers from a thousand addresses could
+    keep kubelet waiting otherwise.
     """
 
     def __init__(self, settings: TurnSettings) -> None:
@@ -40,17 +45,19 @@ class RequestTurns:
         @web.middleware
         async def in_turn(request: web.Request, handler: Handler) -> web.StreamResponse:
             connection, transport = request.protocol, request.transport
-            peer = transport.get_extra_info("peername") if transport is not None else None
+            if transport is None:  # the client has gone
+                return await handler(request)
+            client, peer = transport.get_protocol(), transport.get_extra_info("peername")
+            assert isinstance(client, LimitedRequests), "as the limiter makes them"
             self._waiting[connection] = True
             try:
-                await self._turns.wait(address_of(peer), peer)
+                if client.has_been_answered or request.path not in _PROBES:
+                    await self._turns.wait(address_of(peer), peer)
                 self._waiting[connection] = False
                 return await handler(request)
             finally:
                 self._waiting.pop(connection, None)
-                protocol = transport.get_protocol() if transport is not None else None
-                if isinstance(protocol, LimitedRequests):
-                    protocol.answered()
+                client.answered()
 
         return in_turn
 
