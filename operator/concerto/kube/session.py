@@ -14,8 +14,9 @@ from typing import Any, Self
 import orjson
 
 from concerto.kube.config import ClusterConfig
+from concerto.kube.connections import Answer, ConnectionLost, NotSent
 from concerto.kube.errors import ApiError, OutcomeUnknown, ServerError, TooManyRequests, Unreachable, api_error
-from concerto.kube.transport import JSON, Answer, ConnectionLost, NotSent, Outgoing, Transport, read_lines, read_refusal
+from concerto.kube.transport import JSON, Outgoing, Transport, read_lines, read_refusal
 
 Object = dict[str, Any]
 Lines = list[bytes]
@@ -271,7 +272,7 @@ class Session:
         if is_named and self.field_manager is not None:
             params = {"fieldManager": self.field_manager(), **(params or {})}
         content_type, document = (body.content_type, body.document) if isinstance(body, Patch) else (JSON, body)
-        data = json.dumps(document, separators=(",", ":")).encode() if document is not None else None
+        data = None if document is None else _encoded(document)
         return await self._send(Outgoing(method, path, params, data, content_type), timeout_seconds, attempts)
 
     async def _send(
@@ -354,6 +355,13 @@ def wait_seconds(failure: Unreachable | ApiError, backoff_seconds: float) -> flo
     asked = failure.retry_after if isinstance(failure, ApiError) else None
     wait = backoff_seconds if asked is None else min(asked, MAX_RETRY_AFTER_SECONDS)
     return wait * random.uniform(1.0, 1.5)
+
+
+def _encoded(document: Object) -> bytes:
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:  # a number beyond 64 bits, half a surrogate pair
+        return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _document(answer: Answer, outgoing: Outgoing) -> Object:
