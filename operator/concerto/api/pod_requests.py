@@ -23,6 +23,8 @@ NONZERO_CPU = Decimal("0.1")
 NONZERO_MEMORY = Decimal(200 * 2**20)
 """The same for memory (kube-scheduler's 200Mi)."""
 _MAX_RESOURCES = 16
+_REPORTS = frozenset({"resources", "allocatedResources", "containerStatuses", "initContainerStatuses"})
+"""Fields of a status in which a node reports what a pod or its containers have. Before a pod starts there are none."""
 
 
 class ResizedRequests(NamedTuple):
@@ -252,6 +254,8 @@ def resized_requests(spec: Raw, status: Raw) -> ResizedRequests | None:
     has both, and else the sums over its containers. A container of which an infeasible resize reports neither counts
     for nothing, as in kube-scheduler. None where all agree word for word, which is nearly always.
     """
+    if _REPORTS.isdisjoint(status) and not _is_infeasible(status):
+        return None
     of_pod = [each for each in _reported_of_pod(status) if each is not None]
     if _is_as_wanted(spec, _reported_of_containers(status), of_pod) and not _is_infeasible(status):
         return None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
+
+_PLAIN = re.compile("[a-z0-9.-]*")
+"""What names are nearly always made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +55,17 @@ class Resource:
             raise ValueError(f"{self.kind} is cluster scoped and takes no namespace (got {namespace!r})")
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace:
-            parts += ["namespaces", quote(namespace, safe="")]
+            parts += ["namespaces", _encoded(namespace)]
         parts.append(self.plural)
         if name:
-            parts.append(quote(name, safe=""))
+            parts.append(_encoded(name))
         if subresource:
             parts.append(subresource)
         return "/".join(parts)
+
+
+def _encoded(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quote(name, safe="")
 
 
 PODS = Resource("", "v1", "pods", "Pod", True)

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote, urlencode
 
@@ -281,8 +282,13 @@ def _lines(headers: Mapping[str, str]) -> str:
 
 def _target(path: str, params: Mapping[str, str] | None) -> str:
     """Path and query as they are sent; what may not stand in a path is encoded, should anybody have left it there."""
-    target = f"{path}?{urlencode(params, safe='(),!/:')}" if params else path
+    target = f"{path}?{_query(tuple(params.items()))}" if params else path
     return target if _IN_TARGET.fullmatch(target) else quote(target, safe="!$%&'()*+,/:;=?@[]~")
+
+
+@lru_cache(maxsize=64)  # what is sent most has the name of the leader, and nothing else
+def _query(params: tuple[tuple[str, str], ...]) -> str:
+    return urlencode(params, safe="(),!/:")
 
 
 async def _payload(response: aiohttp.ClientResponse, max_bytes: int | None) -> bytes:
